@@ -1,0 +1,104 @@
+"""Search agents that use their evidence.
+
+A policy searches and leaves a `Trajectory`. A `Reward` reads it and says how faithful it is, and why.
+The same Reward trains, measures and explains.
+
+```python
+import faithful_search as fs
+
+trajectory = fs.parse(text)
+score = fs.rewards.load("citation")().score(trajectory)
+print(score.value, score.why)
+```
+
+Every name below is loaded when it is first used: importing the package costs milliseconds and never imports torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import dialects, judges, rewards, tools
+    from .dialects import parse
+    from .dialects.detect import Detection, detect
+    from .errors import FaithfulSearchError
+    from .inference.base import Sampling
+    from .inference.transformers import TransformersGenerator
+    from .rewards import Mix, Reward, Score, answer_only_mix, pou_mix
+    from .rollout.engine import Engine
+    from .rollout.environment import SearchEnvironment
+    from .rollout.episode import Limits
+    from .tasks import Task, load_tasks
+    from .tools import Tool, Toolbox
+    from .training.grpo import SearchGRPOTrainer
+    from .trajectory import Evidence, Issue, Step, ToolCall, Trajectory, read_jsonl, write_jsonl
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Detection",
+    "Engine",
+    "Evidence",
+    "FaithfulSearchError",
+    "Issue",
+    "Limits",
+    "Mix",
+    "Reward",
+    "Sampling",
+    "Score",
+    "SearchEnvironment",
+    "SearchGRPOTrainer",
+    "Step",
+    "Task",
+    "Tool",
+    "ToolCall",
+    "Toolbox",
+    "Trajectory",
+    "TransformersGenerator",
+    "__version__",
+    "answer_only_mix",
+    "detect",
+    "dialects",
+    "judges",
+    "load_tasks",
+    "parse",
+    "pou_mix",
+    "read_jsonl",
+    "rewards",
+    "tools",
+    "write_jsonl",
+]
+
+_SUBPACKAGES = ("dialects", "judges", "rewards", "tools")
+_NAMES = {
+    "dialects": ("parse",),
+    "dialects.detect": ("Detection", "detect"),
+    "errors": ("FaithfulSearchError",),
+    "inference.base": ("Sampling",),
+    "inference.transformers": ("TransformersGenerator",),
+    "rewards": ("Mix", "Reward", "Score", "answer_only_mix", "pou_mix"),
+    "rollout.engine": ("Engine",),
+    "rollout.environment": ("SearchEnvironment",),
+    "rollout.episode": ("Limits",),
+    "tasks": ("Task", "load_tasks"),
+    "tools": ("Tool", "Toolbox"),
+    "training.grpo": ("SearchGRPOTrainer",),
+    "trajectory": ("Evidence", "Issue", "Step", "ToolCall", "Trajectory", "read_jsonl", "write_jsonl"),
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBPACKAGES:
+        return import_module(f".{name}", __name__)
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,71 @@
+"""What a dialect is: how an agent writes its trajectory, and how its environment answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from ..trajectory import Evidence, Span, Step, Trajectory
+from .fence import Fence
+
+Message = dict[str, Any]
+
+
+class Dialect(ABC):
+    """One way of writing trajectories. Stateless; a subclass in `dialects/<name>.py` is found by its file's name.
+
+    Attributes:
+        name: the file's name.
+        stop: strings that end a turn of the model (kept in its text).
+        observation_role: chat role under which a tool response returns, or `None` when it is appended as raw text inside the
+            same assistant turn.
+        response_tag: name of the tag that encloses a tool response.
+        fence: makes retrieved text harmless inside this dialect, reversibly.
+        marks: names of tags with their weight as a sign of this dialect, negative against it (`detect` sums them).
+    """
+
+    name: ClassVar[str]
+    stop: ClassVar[tuple[str, ...]]
+    observation_role: ClassVar[str | None]
+    response_tag: ClassVar[str]
+    fence: ClassVar[Fence]
+    marks: ClassVar[Mapping[str, float]] = {}
+
+    @abstractmethod
+    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
+        """The chat messages that open an episode. `tools` are JSON schemas of functions, as `get_json_schema` gives them."""
+
+    @abstractmethod
+    def parse(self, text: str, *, question: str | None = None) -> Trajectory:
+        """Read a whole trajectory, prompt included or not. Linear in the text's length; never raises."""
+
+    @abstractmethod
+    def parse_turn(self, text: str, *, first: bool) -> Step:
+        """Read one turn of the model (`first`: no tool response came before). `parse` of a rendered trajectory gives equal steps."""
+
+    @abstractmethod
+    def render_turn(self, step: Step) -> str:
+        """Write one turn of the model; `parse_turn` reads it back."""
+
+    @abstractmethod
+    def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
+        """Write a tool response. Titles, texts and the note are fenced; `fence` (default: the class's) may forbid more strings."""
+
+    def response_span(self, observation: str) -> Span:
+        """Where the inner text of a rendered tool response is; the whole of one without the response's tags."""
+        start, end = observation.find(f"<{self.response_tag}>"), observation.rfind(f"</{self.response_tag}>")
+        return (start + len(self.response_tag) + 2, end) if 0 <= start < end else (0, len(observation))
+
+    def render(self, trajectory: Trajectory) -> str:
+        """Write a whole trajectory as one text, without chat markup; `parse` reads it back."""
+        parts: list[str] = []
+        for step in trajectory.steps:
+            parts.append(self.render_turn(step))
+            if step.call is not None:
+                parts.append(self.render_observation(step.evidence, step.note))
+        return "".join(parts)
+
+    def on_invalid(self, step: Step) -> str | None:
+        """What the environment says to a turn with neither call nor answer; `None` ends the episode."""
+        return None

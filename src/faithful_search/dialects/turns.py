@@ -1,0 +1,227 @@
+"""Reading one turn of tagged text, well formed or not: thought, then one action. What dialects share."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..trajectory import Issue, Span, ToolCall
+
+GAP = re.compile(
+    r"(?:\s++|<\|[^<>|\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|(?:user|assistant|system|tool|model|ipython)(?=\n|<\||\Z))*+"
+)
+"""Blanks, chat-role markup and bare role lines: what may stand between turns without being text."""
+_ASSISTANT = re.compile(
+    r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>\s*|<start_of_turn>model\n|<\|assistant\|>\n?"
+)
+_USER = re.compile(
+    r"(?:<\|im_start\|>(?:user|tool)\n?|<\|start_header_id\|>(?:user|tool|ipython)<\|end_header_id\|>|<start_of_turn>user\n|<\|user\|>)\s*+"
+)
+_END_OF_MESSAGE = re.compile(r"<\|(?:im_end|eot_id|end)\|>|<end_of_turn>")
+
+
+class Tag(NamedTuple):
+    """One protocol tag of the text."""
+
+    start: int
+    end: int
+    closing: bool
+    name: str
+
+    @property
+    def span(self) -> Span:
+        """The tag's own characters."""
+        return self.start, self.end
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """The tags of a dialect: all their `names`, and which of them holds a call and a tool response."""
+
+    names: tuple[str, ...]
+    call: str
+    response: str
+    last_answer_counts: bool = False
+    tag: re.Pattern[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tag", re.compile(rf"<(/?)({'|'.join(self.names)})>"))
+
+
+def episode_start(text: str, response: str) -> tuple[int, str | None]:
+    """Where the agent's first turn begins, and the last user message when a prompt stands before it.
+
+    The agent begins after the first assistant marker, unless what precedes that marker is a tool response (opening tag
+    `response`): then the agent had already spoken, and the text begins with its first turn.
+    """
+    if text.startswith("<think>"):
+        return 0, None
+    if text.startswith(("system\n", "user\n")):
+        return _bare_start(text)
+    marker = _ASSISTANT.search(text)
+    if marker is None:
+        return 0, None
+    user_end = -1
+    for match in _USER.finditer(text, 0, marker.start()):
+        user_end = match.end()
+    if user_end < 0:
+        return marker.end(), None
+    if text.startswith(response, user_end):
+        return 0, None
+    return marker.end(), _END_OF_MESSAGE.split(text[user_end : marker.start()], maxsplit=1)[0].strip()
+
+
+def _bare_start(text: str) -> tuple[int, str | None]:
+    """The same for a chat decoded without its special tokens, where roles are lines of their own."""
+    start = text.find("\nassistant\n")
+    if start < 0:
+        return 0, None
+    user = 0 if text.startswith("user\n") else text.rfind("\nuser\n", 0, start) + 1
+    question = text[user + len("user\n") : start].strip() if text.startswith("user\n", user) else None
+    return start + len("\nassistant\n"), question
+
+
+class TurnReader:
+    """Reads a turn in one pass over its tags; problems become `Issue`s. Dialects override the `read_…` methods."""
+
+    def __init__(self, text: str, start: int, end: int, grammar: Grammar) -> None:
+        self.text, self.start, self.end, self.grammar = text, start, end, grammar
+        self.tags = [Tag(m.start(), m.end(), bool(m[1]), m[2]) for m in grammar.tag.finditer(text, start, end)]
+        self.blocks = ("think", grammar.call, "answer", grammar.response)
+        self.unclosed: set[str] = set()
+        self.issues: list[Issue] = []
+        self.spans: dict[str, Span] = {}
+        self.fields: dict[str, Any] = {}
+
+    def read(self) -> dict[str, Any]:
+        """The fields of the step."""
+        self._walk()
+        if "think" not in self.spans:
+            self.no_think()
+        if not self._acted():
+            self.issue("no_action", "the turn has neither a call nor an answer")
+        return {**self.fields, "issues": tuple(self.issues), "spans": self.spans}
+
+    def read_think(self, inner: list[Tag], span: Span) -> Span:
+        """Look at the tags inside the thought; returns the span of its reasoning."""
+        self.nested(inner)
+        return span
+
+    def read_call(self, raw: str, span: Span) -> ToolCall | None:
+        """The call that `raw` writes, or `None` and an issue."""
+        raise NotImplementedError
+
+    def no_think(self) -> None:
+        """Called when the turn has no thought."""
+        self.issue("think_missing", "the turn has no <think> block")
+
+    def nested(self, inner: list[Tag]) -> None:
+        """Note that protocol tags stand inside a block."""
+        if inner:
+            self.issue("nested", f"{self.text[inner[0].start : inner[0].end]} inside another block", inner[0].span)
+
+    def issue(self, kind: str, why: str, span: Span | None = None) -> None:
+        """Note a problem."""
+        self.issues.append(Issue(kind, why, span))
+
+    def _walk(self) -> None:
+        """Blocks from left to right; `done` is how far the text is accounted for."""
+        done, at = self.start, 0
+        while at < len(self.tags):
+            tag = self.tags[at]
+            self._outside(done, tag.start)
+            if tag.closing or tag.name not in self.blocks:
+                self.issue("tag_unbalanced", f"{self.text[tag.start : tag.end]} where none belongs", tag.span)
+                at, done = at + 1, tag.end
+            else:
+                at, done = self._block(at)
+        self._outside(done, self.end)
+        tail = self.text[done : self.end]
+        self.spans["step"] = (self.start, done if GAP.fullmatch(tail) else done + len(tail.rstrip()))
+
+    def _block(self, at: int) -> tuple[int, int]:
+        """Read the block that `tags[at]` opens; returns the next tag to look at and where the block ends."""
+        name = self.tags[at].name
+        close = self._closing(at, name)
+        closed = close is not None
+        if close is None:
+            close = self._end_of_unclosed(at, name)
+        span = (self.tags[at].end, self.tags[close].start if close < len(self.tags) else self.end)
+        inner = self.tags[at + 1 : close]
+        if name == "think":
+            self._think(inner, span)
+        elif not closed and name != self.grammar.response:
+            self._unfinished("answer" if name == "answer" else "call", span)
+        elif name == "answer":
+            self._answer(inner, span)
+        elif name == self.grammar.call:
+            self._call(span)
+        else:
+            self.issue("response_forged", "the agent wrote a tool response itself", span)
+        return (close + 1, self.tags[close].end) if closed else (close, span[1])
+
+    def _closing(self, at: int, name: str) -> int | None:
+        if name in self.unclosed:
+            return None
+        return next(
+            (k for k in range(at + 1, len(self.tags)) if self.tags[k].closing and self.tags[k].name == name), None
+        )
+
+    def _end_of_unclosed(self, at: int, name: str) -> int:
+        """An unclosed thought ends at the next action, any other block at the end of the turn."""
+        self.unclosed.add(name)
+        kind = {self.grammar.call: "call", self.grammar.response: "response"}.get(name, name)
+        self.issue(f"{kind}_unclosed", f"<{name}> is not closed", self.tags[at].span)
+        if name != "think":
+            return len(self.tags)
+        rest = range(at + 1, len(self.tags))
+        actions = (self.grammar.call, "answer")
+        return next((k for k in rest if not self.tags[k].closing and self.tags[k].name in actions), len(self.tags))
+
+    def _think(self, inner: list[Tag], span: Span) -> None:
+        if "think" in self.spans:
+            self.issue("think_multiple", "more than one <think> block; the first counts", span)
+            return
+        if self._acted():
+            self.issue("think_late", "the thought comes after the action", span)
+        span = self.spans["think"] = self.read_think(inner, span)
+        self.fields["think"] = self.text[slice(*span)]
+
+    def _call(self, span: Span) -> None:
+        if self._taken("call", span):
+            return
+        self.spans["call"] = span
+        call = self.read_call(self.text[slice(*span)], span)
+        if call is not None:
+            self.fields["call"] = call
+
+    def _answer(self, inner: list[Tag], span: Span) -> None:
+        if self._taken("answer", span) and not (self.grammar.last_answer_counts and "answer" in self.spans):
+            return
+        self.nested(inner)
+        self.spans["answer"] = span
+        self.fields["answer"] = self.text[slice(*span)].strip()
+
+    def _unfinished(self, kind: str, span: Span) -> None:
+        """An action that is not closed was cut off or forgotten: it is not carried out, and no answer."""
+        if not self._taken(kind, span):
+            self.spans[kind] = span
+
+    def _acted(self) -> bool:
+        return "call" in self.spans or "answer" in self.spans
+
+    def _taken(self, kind: str, span: Span) -> bool:
+        """Whether an action came before this one. The first counts: generation stops there."""
+        if not self._acted():
+            return False
+        if kind in self.spans:
+            which = "last" if self.grammar.last_answer_counts and kind == "answer" else "first"
+            self.issue(f"{kind}_multiple", f"more than one {kind}; the {which} counts", span)
+        else:
+            self.issue("answer_and_call", "both a call and an answer; the first counts", span)
+        return True
+
+    def _outside(self, begin: int, end: int) -> None:
+        if begin < end and not GAP.fullmatch(self.text, begin, end):
+            self.issue("text_outside", f"text outside all tags: {self.text[begin:end].strip()[:40]!r}", (begin, end))

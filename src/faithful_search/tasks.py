@@ -1,0 +1,119 @@
+"""Questions to answer: `Task` rows, and the loaders that map what a source calls things to them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .bundled import world_file
+from .errors import DataError
+
+ANSWER_COLUMNS = ("answers", "answer", "golden_answers", "gold_answers", "ground_truth", "target")
+QUESTION_COLUMNS = ("question", "query", "problem")
+ANSWER_SPLIT = "<|answer_split|>"
+
+
+class Task(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One question with its gold answers and, where annotated, the evidence that supports them."""
+
+    id: str
+    question: str
+    answers: tuple[str, ...] = ()
+    supporting_ids: tuple[str, ...] = ()
+    supporting_titles: tuple[str, ...] = ()
+    meta: dict[str, Any] = {}
+
+
+def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -> Task:
+    """Map one row of any known source to a `Task`.
+
+    Raises:
+        DataError: when the row has no question or no answers, naming the columns it does have.
+    """
+    question = _first(row, QUESTION_COLUMNS) or _first(row.get("extra_info") or {}, QUESTION_COLUMNS)
+    answers = _first(row, ANSWER_COLUMNS)
+    if answers is None and isinstance(row.get("reward_model"), Mapping):
+        answers = row["reward_model"].get("ground_truth")
+    missing = [name for name, value in (("question", question), ("answers", answers)) if value is None]
+    if missing:
+        raise DataError(
+            f"{where} {number}: no column {' and no column '.join(missing)}; it has: {', '.join(row) or 'nothing'}"
+        )
+    used = {*ANSWER_COLUMNS, *QUESTION_COLUMNS, "id", "supporting_ids", "supporting_titles", "meta"}
+    meta = {**{key: value for key, value in row.items() if key not in used}, **(row.get("meta") or {})}
+    return Task(
+        id=str(row.get("id", number)),
+        question=str(question),
+        answers=_answers(answers),
+        supporting_ids=tuple(row.get("supporting_ids") or ()),
+        supporting_titles=tuple(row.get("supporting_titles") or ()),
+        meta=meta,
+    )
+
+
+def load_tasks(source: str | os.PathLike[str], split: str = "train", limit: int | None = None) -> list[Task]:
+    """Load tasks from `"world"` (bundled), a local `.jsonl[.gz]`, `.json` or `.parquet` file, or a Hub dataset id.
+
+    Raises:
+        DataError: when the source cannot be read, is empty, or lacks a question or answers column.
+    """
+    if str(source) == "world":
+        source = world_file(f"{split}.jsonl.gz")
+    path = Path(source)
+    rows = _local_rows(path) if path.exists() else _hub_rows(str(source), split)
+    tasks = [task_from_row(row, number, str(source)) for number, row in zip(range(limit or 2**62), rows, strict=False)]
+    if not tasks:
+        raise DataError(f"{source}: no questions in it")
+    return tasks
+
+
+def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a `.jsonl` or `.jsonl.gz` file. Raises `DataError` naming the line that is broken."""
+    path = Path(path)
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {number}: not JSON ({error})") from error
+    except (OSError, UnicodeError, EOFError) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+
+
+def _local_rows(path: Path) -> Iterator[dict[str, Any]]:
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        return read_rows(path)
+    kinds = {".parquet": "parquet", ".json": "json", ".csv": "csv"}
+    if path.suffix not in kinds:
+        raise DataError(f"{path}: expected .jsonl, .jsonl.gz, .json, .csv or .parquet")
+    from datasets import load_dataset
+
+    return iter(load_dataset(kinds[path.suffix], data_files=str(path), split="train"))
+
+
+def _hub_rows(name: str, split: str) -> Iterator[dict[str, Any]]:
+    from datasets import load_dataset
+
+    try:
+        return iter(load_dataset(name, split=split))
+    except Exception as error:  # the Hub's failures are of many unrelated types
+        raise DataError(f"{name!r} is neither a file here nor a dataset that could be loaded: {error}") from error
+
+
+def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((row[name] for name in names if row.get(name) is not None), None)
+
+
+def _answers(value: Any) -> tuple[str, ...]:
+    if isinstance(value, Mapping):
+        value = value.get("target", list(value.values()))
+    if isinstance(value, str):
+        value = value.split(ANSWER_SPLIT)
+    return tuple(str(item) for item in value)

@@ -1,0 +1,148 @@
+"""Answers compared as the papers compare them.
+
+Two normalisers are in use and their scores are not comparable: name the one meant.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from .errors import ConfigError
+
+_DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_PUNCTUATION_TO_SPACE = str.maketrans(dict.fromkeys(string.punctuation, " "))
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_CLOSED = frozenset(("yes", "no", "noanswer"))
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?\u2026])[\"'\u201d\u2019)\]]*+\s+(?=[\"'\u201c\u2018(\[]?[A-Z0-9À-ÖØ-Þ])|\n+|(?<=[\u3002\uff01\uff1f])"
+)
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Capt|Lt|Rev|Hon|vs|etc|No|Vol|Fig|Inc|Ltd|Co|Mt|approx|ca|cf|e\.g|i\.e)"
+    r"|\b[A-Z](?:\.[A-Z])*)\.$"
+)
+_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
+_FUNCTION_WORDS = """
+a an the and or but nor if then than that this these those there here it its he she they them his her their we you i
+me my our your us him is are was were be been being am do does did done have has had having will would shall should
+can could may might must not no yes of in on at by for from to with as into about over under after before between
+during through against per via up down out off so such very also just only too own same who whom whose which what
+when where why how all any each both few more most other some while because until again once s t
+"""
+_IS_FUNCTION_WORD = frozenset(_FUNCTION_WORDS.split()).__contains__
+
+
+def _squad(text: str) -> str:
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_DELETE_PUNCTUATION)).split())
+
+
+def _pokee(text: str) -> str:
+    return " ".join(text.lower().translate(_PUNCTUATION_TO_SPACE).split())
+
+
+_NORMALISERS: dict[str, Callable[[str], str]] = {"squad": _squad, "pokee": _pokee}
+
+
+def normalize(text: str, how: str = "squad") -> str:
+    """Lower-case and simplify.
+
+    `squad` (Search-R1, SQuAD): delete ASCII punctuation, drop a / an / the, collapse blanks.
+    `pokee` (PokeeResearch, DeepResearcher): punctuation becomes a space, articles stay.
+
+    Raises:
+        ConfigError: for another `how`.
+
+    Example:
+        >>> normalize("The U.S.A. co-op"), normalize("The U.S.A. co-op", "pokee")
+        ('usa coop', 'the u s a co op')
+    """
+    return _normaliser(how)(text)
+
+
+def exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
+    """1.0 when the normalised prediction equals any normalised gold, else 0.0."""
+    if prediction is None or not golds:
+        return 0.0
+    norm = _normaliser(how)
+    said = norm(prediction)
+    return float(any(norm(gold) == said for gold in golds))
+
+
+def sub_exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
+    """1.0 when the normalised prediction contains any (non-empty) normalised gold, as characters, else 0.0."""
+    if prediction is None:
+        return 0.0
+    norm = _normaliser(how)
+    said = norm(prediction)
+    return float(any(simple in said for simple in map(norm, golds) if simple))
+
+
+def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
+    """Token F1 = 2PR / (P + R), the best over golds.
+
+    `squad` counts tokens as often as they occur, and gives 0 where one side is `yes`, `no` or `noanswer` and the other
+    is not the same (HotpotQA's rule). `pokee` compares sets of tokens.
+
+    Example:
+        >>> f1("Ada King Lovelace", ["Ada Lovelace"])
+        0.8
+    """
+    if prediction is None:
+        return 0.0
+    norm = _normaliser(how)
+    said = norm(prediction)
+    one = _f1_multiset if how == "squad" else _f1_set
+    return max((one(said, norm(gold)) for gold in golds), default=0.0)
+
+
+def sentences(text: str) -> list[str]:
+    """Split at `.`, `!`, `?` before a capital or a digit, and at line breaks, but not after abbreviations and initials.
+
+    Example:
+        >>> sentences("Dr. Who left. He came back!")
+        ['Dr. Who left.', 'He came back!']
+    """
+    found: list[str] = []
+    held = start = 0
+    for match in _SENTENCE_END.finditer(text):
+        piece = text[start : match.end()]
+        if "\n" not in match[0] and _ABBREVIATION.search(piece.rstrip()[-12:]):
+            continue
+        found.append(piece.strip())
+        held = start = match.end()
+    found.append(text[held:].strip())
+    return [sentence for sentence in found if sentence]
+
+
+def content_words(text: str) -> list[str]:
+    """The lower-cased words of `text` in order, without English function words.
+
+    Example:
+        >>> content_words("The capital of France is Paris.")
+        ['capital', 'france', 'paris']
+    """
+    return [word for word in _WORD.findall(text.lower()) if not _IS_FUNCTION_WORD(word)]
+
+
+def _normaliser(how: str) -> Callable[[str], str]:
+    if how not in _NORMALISERS:
+        raise ConfigError(f"unknown normaliser {how!r}; there are: {', '.join(_NORMALISERS)}")
+    return _NORMALISERS[how]
+
+
+def _f1_multiset(said: str, gold: str) -> float:
+    if said != gold and (said in _CLOSED or gold in _CLOSED):
+        return 0.0
+    ours, theirs = said.split(), gold.split()
+    return _harmonic((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
+
+
+def _f1_set(said: str, gold: str) -> float:
+    ours, theirs = set(said.split()), set(gold.split())
+    return _harmonic(len(ours & theirs), len(ours), len(theirs))
+
+
+def _harmonic(common: int, ours: int, theirs: int) -> float:
+    return 2 * common / (ours + theirs) if common else 0.0

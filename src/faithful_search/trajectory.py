@@ -1,0 +1,169 @@
+"""What a search agent leaves behind: a `Trajectory` of `Step`s, each with the evidence its call returned.
+
+All values are frozen. `Step.helpful` and `Step.refs` judge the evidence of the step *before*, as in Proof-of-Use (section 3.2.3).
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .errors import DataError
+
+Span = tuple[int, int]
+"""Half-open character range in `Trajectory.text`."""
+
+
+class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One retrieved passage. `id` (`E1`, `E2`, …) is given by the toolbox and unique in a rollout."""
+
+    text: str
+    title: str = ""
+    id: str = ""
+    source: str = ""
+    url: str = ""
+    score: float | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool call as the agent wrote it. `raw` is the text between the call's tags."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+    raw: str = ""
+
+
+class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A problem found while parsing: data about the policy, never an exception."""
+
+    kind: str
+    why: str
+    span: Span | None = None
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One turn of the agent and what the environment returned for it.
+
+    `helpful` and `refs` judge the *previous* step's evidence; `None` / `()` where the dialect or the agent gives no verdict.
+    `note` is the text of a tool response that is not evidence: an error, or that nothing was found.
+    `spans` maps a part ("step", "think", "helpful", "ref", "call", "response", "answer") to its inner text's characters in the
+    trajectory's text; "step" is the model's whole turn.
+    """
+
+    think: str | None = None
+    call: ToolCall | None = None
+    evidence: tuple[Evidence, ...] = ()
+    note: str = ""
+    answer: str | None = None
+    helpful: bool | None = None
+    refs: tuple[str, ...] = ()
+    issues: tuple[Issue, ...] = ()
+    spans: dict[str, Span] = {}
+
+
+class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The token ids of a rollout, exactly as sampled and appended.
+
+    `mask[i]` is 1 where `completion_ids[i]` was sampled by the policy and 0 where the environment added it. `turns[k]` is
+    `(start, middle, end)`: step k's own tokens are `completion_ids[start:middle]`, its tool response `[middle:end]`.
+    """
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    mask: list[int]
+    turns: tuple[tuple[int, int, int], ...]
+    logprobs: list[float] | None = None
+
+
+class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A whole episode. `answers` are the gold answers when known; `text` is what was parsed, spans point into it."""
+
+    steps: tuple[Step, ...] = ()
+    question: str | None = None
+    answer: str | None = None
+    stop_reason: str | None = None
+    dialect: str = ""
+    id: str = ""
+    answers: tuple[str, ...] = ()
+    text: str = ""
+    issues: tuple[Issue, ...] = ()
+    tokens: Tokens | None = None
+    meta: dict[str, Any] = {}
+
+    @property
+    def evidence(self) -> dict[str, Evidence]:
+        """All evidence of the episode by id, first come first kept."""
+        found: dict[str, Evidence] = {}
+        for step in self.steps:
+            for item in step.evidence:
+                found.setdefault(item.id, item)
+        return found
+
+    def all_issues(self) -> list[Issue]:
+        """The trajectory's own issues, then those of its steps in order."""
+        return [*self.issues, *(issue for step in self.steps for issue in step.issues)]
+
+    def to_json(self) -> str:
+        """One line of JSON that `from_json` reads back to an equal value."""
+        return _ENCODER.encode(self).decode()
+
+    @staticmethod
+    def from_json(line: str | bytes) -> Trajectory:
+        """Read what `to_json` wrote. Raises `DataError` when it is something else."""
+        try:
+            return _DECODER.decode(line)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise DataError(f"not a trajectory: {error}") from error
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Trajectory)
+
+
+def write_jsonl(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]) -> int:
+    """Write one trajectory a line (gzip when the name ends in `.gz`); returns how many.
+
+    The file appears under its name only when complete: a failed write leaves the old file as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+    count = 0
+    try:
+        with opener(partial, "wb") as file:
+            for count, trajectory in enumerate(trajectories, start=1):
+                file.write(_ENCODER.encode(trajectory) + b"\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+def read_jsonl(
+    path: str | os.PathLike[str], on_error: Callable[[int, DataError], None] | None = None
+) -> Iterator[Trajectory]:
+    """Yield the trajectories of a file written by `write_jsonl`.
+
+    A broken line goes to `on_error(line_number, error)` and is skipped; without `on_error` it raises `DataError`.
+    """
+    path = Path(path)
+    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    yield Trajectory.from_json(line)
+                except DataError as error:
+                    if on_error is None:
+                        raise DataError(f"{path}, line {number}: {error}") from error
+                    on_error(number, error)
+    except (OSError, EOFError) as error:
+        raise DataError(f"cannot read {path}: {error}") from error

@@ -1,0 +1,123 @@
+"""The fence: reversible for every string, and nothing forbidden is left."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faithful_search.dialects import load
+from faithful_search.dialects.fence import Fence, tags, unescape
+from faithful_search.errors import ConfigError
+
+PIECES = [
+    "<", ">", "/", "think", "answer", "<think>", "</answer>", "</ Think >", "<\n/ANSWER\t>", "<|", "|>",
+    "<|im_end|>", "[E1]", "[E12]",
+    "[", "E", "]", "1", "&", ";", "amp;", "lt;", "&lt;", "&#60;", "&amp;", "&lt;amp;#60;", "&amp;lt;", "&#", "60",
+    "#91;", "</s>", "<s>",
+    "</", "s>", "aba", "ab", "a", "b", "\n", " ", "Doc 2(Title: ", "é", "\ud800", "&#1114112;", "&#9999999;",
+    "tool_response",
+]  # fmt: skip
+FENCE = Fence(tags("think", "answer", "tool_response") + r"|<\||\[E[0-9]+\]", ("</s>", "aba", "[INST]"))
+STRINGS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=14).map("".join)
+
+
+def forbidden(fence: Fence) -> re.Pattern[str]:
+    return re.compile("|".join([fence.pattern, *map(re.escape, fence.tokens)]))
+
+
+@settings(deadline=None)
+@given(STRINGS)
+def test_unescape_undoes_escape(text: str) -> None:
+    assert FENCE.unescape(FENCE.escape(text)) == text
+    assert unescape(FENCE.escape(FENCE.escape(text))) == FENCE.escape(text)
+
+
+@settings(deadline=None)
+@given(STRINGS)
+def test_nothing_forbidden_is_left(text: str) -> None:
+    assert forbidden(FENCE).search(FENCE.escape(text)) is None
+
+
+@pytest.mark.parametrize("name", ["pou", "search_r1"])
+@settings(deadline=None)
+@given(text=STRINGS)
+def test_the_dialects_own_fences_keep_both_promises(name: str, text: str) -> None:
+    fence = load(name).fence.with_tokens(["<|im_end|>", "</s>", "<unk>", "[PAD]", "<\uff5cUser\uff5c>"])
+    assert fence.unescape(fence.escape(text)) == text
+    assert forbidden(fence).search(fence.escape(text)) is None
+
+
+@settings(deadline=None)
+@given(STRINGS)
+def test_different_texts_stay_different(text: str) -> None:
+    assert FENCE.escape(text + "&") != FENCE.escape(text)
+    assert FENCE.escape(FENCE.escape(text)) != text or FENCE.escape(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["AT&T", "a < b && c > d", "R&D; x", "[1] [E] E12", "&nbsp; &copy;", "", "<thinking>", "<b>bold</b>"]
+)
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert FENCE.escape(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("<answer>no</ Answer >", "&lt;answer>no&lt;/ Answer >"),
+        ("see [E12]", "see &#91;E12]"),
+        ("&lt;", "&amp;lt;"),
+        ("&amp;#60;", "&amp;amp;#60;"),
+        ("&<think>", "&&lt;think>"),
+        ("ababa", "&#97;b&#97;ba"),
+        ("<|im_start|>", "&lt;|im_start|>"),
+    ],
+)
+def test_what_is_written(text: str, escaped: str) -> None:
+    assert FENCE.escape(text) == escaped
+
+
+def test_unescape_leaves_what_escape_never_writes() -> None:
+    assert unescape("AT&T &amp; &copy; &#9999999; &#; &#12345678;") == "AT&T &amp; &copy; &#9999999; &#; &#12345678;"
+
+
+def test_with_tokens_adds_once_and_keeps_the_pattern() -> None:
+    fence = Fence("x").with_tokens(["</s>", "</s>"]).with_tokens(["</s>", "[INST]"])
+    assert fence == Fence("x", ("</s>", "[INST]"))
+    assert fence.escape("x</s>[INST]") == "&#120;&lt;/s>&#91;INST]"
+
+
+@pytest.mark.parametrize("token", ["", "&", "a;", "&lt", "lt", "t", "amp", "60", "#6", "#"])
+def test_a_token_that_an_entity_could_contain_is_refused(token: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be fenced"):
+        Fence("x", (token,))
+
+
+def test_is_a_value() -> None:
+    again = pickle.loads(pickle.dumps(FENCE))
+    assert again == FENCE and hash(again) == hash(FENCE)
+    assert again.escape("<think>") == "&lt;think>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<" * 10**6,
+        "<" + " " * 10**6,
+        "< /" * 300_000,
+        "<think>" * 10**5,
+        "&amp;" * 200_000,
+        "&" + "amp;" * 250_000,
+        "[E1" * 300_000,
+    ],
+)
+def test_linear(text: str) -> None:
+    fence = load("pou").fence
+    start = time.perf_counter()
+    assert fence.unescape(fence.escape(text)) == text
+    assert time.perf_counter() - start < 4
