@@ -1,0 +1,41 @@
+"""Tools: what an agent can call, and the toolbox that runs the calls."""
+
+from __future__ import annotations
+
+import sys
+
+from .. import registry
+from .base import Observation, Tool, method_of, schema_of
+from .irrelevant import Irrelevant
+from .knowledge_graph import KnowledgeGraph
+from .local_search import LocalSearch
+from .toolbox import Session, Toolbox, ToolStats
+
+__all__ = [
+    "Irrelevant",
+    "KnowledgeGraph",
+    "LocalSearch",
+    "Observation",
+    "Session",
+    "Tool",
+    "ToolStats",
+    "Toolbox",
+    "load",
+    "method_of",
+    "names",
+    "schema_of",
+]
+
+
+def names() -> list[str]:
+    """The files here that define a tool."""
+    return [name for name in registry.names(sys.modules[__name__], Tool) if name != "base"]
+
+
+def load(name: str) -> type[Tool]:
+    """The tool class of the file of that name: `load("local_search")` is `LocalSearch`.
+
+    Raises:
+        ConfigError: when there is none, naming those that exist.
+    """
+    return registry.load(sys.modules[__name__], name, Tool)

@@ -1,0 +1,261 @@
+"""The local index: what it finds, in which order, and what its cache does."""
+
+import asyncio
+import gzip
+import json
+import math
+import pickle
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faithful_search.errors import DataError
+from faithful_search.tools import LocalSearch, Toolbox, bm25, schema_of
+from faithful_search.tools.bm25 import open_index
+from faithful_search.tools.words import words
+from faithful_search.trajectory import ToolCall
+
+ROWS = [
+    {"id": "p1", "title": "Paris", "text": "Paris is the capital of France."},
+    {"id": "p2", "title": "Lyon", "text": "Lyon is a city in France."},
+    {"id": "p3", "title": "Berlin", "text": "Berlin is the capital of Germany."},
+    {"id": "p4", "title": "Москва", "text": "Москва — столица России."},
+    {"id": "p5", "title": "北京", "text": "北京是中华人民共和国的首都。"},
+    {"id": "p6", "title": "القاهرة", "text": "القاهرة هي عاصمة مصر."},
+    {"id": "p7", "title": "दिल्ली", "text": "नई दिल्ली भारत की राजधानी है।"},
+    {"id": "p8", "title": "Vitamin C", "text": "Also called ascorbic acid."},
+]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("FAITHFUL_SEARCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def find(search: LocalSearch, query: str) -> list[str]:
+    return [item.source for item in asyncio.run(search.local_search(query))]
+
+
+@pytest.fixture
+def search() -> LocalSearch:
+    return LocalSearch.from_corpus(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        ("capital of France", "p1"),
+        ("CAPITAL germany?", "p3"),
+        ("столица россии", "p4"),
+        ("首都", "p5"),
+        ("中国的首都是北京吗", "p5"),
+        ("عاصمة مصر", "p6"),
+        ("राजधानी", "p7"),
+        ("what is C", "p8"),
+    ],
+)
+def test_finds_the_passage_in_any_script(search, query, best):
+    assert find(search, query)[0] == best
+
+
+def test_evidence_carries_text_title_source_and_score(search):
+    [best, *_] = asyncio.run(search.local_search("Paris"))
+    assert (best.text, best.title, best.source, best.id) == ("Paris is the capital of France.", "Paris", "p1", "")
+    assert best.score > 0
+
+
+@pytest.mark.parametrize("query", ["", "zebra", "?!…", "\ud800", "🦓", "\x00"])
+def test_a_query_without_a_known_word_finds_nothing(search, query):
+    assert find(search, query) == []
+
+
+def test_passages_without_a_common_word_do_not_fill_up_the_list(search):
+    assert find(search, "Lyon") == ["p2"]
+
+
+def test_scores_are_lucenes_bm25_by_hand():
+    search = LocalSearch.from_corpus([{"text": "a a b"}, {"text": "b c c d d"}, {"text": "b"}])
+    [found] = asyncio.run(search.local_search("a"))
+    idf = math.log(1 + (3 - 1 + 0.5) / (1 + 0.5))
+    tf = 2 / (2 + 1.5 * (1 - 0.75 + 0.75 * 3 / 3))
+    assert found.score == pytest.approx(idf * tf, abs=1e-4)
+
+
+def test_equals_keep_the_order_of_the_corpus():
+    rows = [{"id": f"r{n}", "text": "same words here"} for n in range(50)]
+    assert find(LocalSearch.from_corpus(rows, top_k=4), "words") == ["r0", "r1", "r2", "r3"]
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="abc ", max_size=12), st.lists(st.text(alphabet="abc ", max_size=12), min_size=1, max_size=8))
+def test_search_is_the_sorted_head_of_all_scores(tmp_path_factory, query, texts):
+    index = open_index([{"id": str(n), "text": text} for n, text in enumerate(texts)], tmp_path_factory.mktemp("index"))
+    scores = index.scores(query)
+    ranked = [n for n in sorted(range(len(texts)), key=lambda n: (-scores[n], n)) if scores[n] > 0]
+    assert [item.source for item in index.search(query, 3)] == [str(n) for n in ranked[:3]]
+    assert set(ranked) == {n for n, text in enumerate(texts) if set(text.split()) & set(query.split())}
+
+
+@settings(deadline=None)
+@given(st.text(), st.text())
+def test_words_are_whole_and_parted_by_spaces(left, right):
+    assert words(f"{left} {right}") == words(left) + words(right)
+    assert all(word.split() == [word] for word in words(left))
+
+
+def test_words_of_several_scripts():
+    assert words("Saint-Denis, 法国 is №1_x") == ["saint", "denis", "法", "国", "is", "no1", "x"]
+    assert words("Straße \uff26\uff35\uff2c\uff2c") == ["strasse", "full"]
+    assert words("दिल्ली है") == ["दिल्ली", "है"]
+    assert words("e\u0301te\u0301") == words("été") == ["été"]
+
+
+def test_files_plain_and_compressed_give_the_same(tmp_path):
+    lines = "".join(json.dumps(row) + "\n" for row in ROWS)
+    (tmp_path / "c.jsonl").write_text(lines)
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    for name in ("c.jsonl", "c.jsonl.gz"):
+        assert find(LocalSearch.from_corpus(tmp_path / name), "capital of France")[0] == "p1"
+
+
+def test_the_cache_is_reused_and_mapped(tmp_path, monkeypatch):
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    built = LocalSearch.from_corpus(corpus)
+    monkeypatch.setattr(bm25, "save", lambda *_: pytest.fail("built again"))
+    again = LocalSearch.from_corpus(corpus)
+    assert again.index.folder == built.index.folder
+    assert find(again, "capital of France") == find(built, "capital of France")
+    assert isinstance(again.index.data.base, np.memmap) and isinstance(again.index.passages, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        again.index.data[0] = 1.0
+
+
+def test_changed_content_is_indexed_anew(tmp_path):
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text(json.dumps(ROWS[0]))
+    before = LocalSearch.from_corpus(corpus)
+    corpus.write_text(json.dumps({**ROWS[0], "text": "Paris is a hero of Troy."}))
+    after = LocalSearch.from_corpus(corpus)
+    assert find(before, "capital") == ["p1"] and find(after, "capital") == []
+    assert find(after, "Troy") == ["p1"]
+    assert before.index.folder != after.index.folder
+
+
+@pytest.mark.parametrize("name", ["data.npy", "indptr.npy", "vocabulary.json", "passages.jsonl", "sizes.json"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "garbage"])
+def test_a_damaged_cache_is_rebuilt(search, name, damage):
+    file = search.index.folder / name
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-3] if damage == "cut" else b"\xff{garbage")
+    again = LocalSearch.from_corpus(ROWS)
+    assert find(again, "capital of France")[0] == "p1"
+    assert (again.index.folder / name).stat().st_size > 8
+
+
+def test_a_failed_build_leaves_nothing(cache, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(bm25.np, "cumsum", fail)
+    with pytest.raises(MemoryError):
+        LocalSearch.from_corpus(ROWS)
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+    monkeypatch.undo()
+    assert find(LocalSearch.from_corpus(ROWS, cache), "Berlin") == ["p3"]
+
+
+def test_cache_dir_beats_the_environment(tmp_path, cache):
+    search = LocalSearch.from_corpus(ROWS, cache_dir=tmp_path / "mine")
+    assert search.index.folder.is_relative_to(tmp_path / "mine")
+    assert not cache.exists()
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match="FAITHFUL_SEARCH_CACHE"):
+        LocalSearch.from_corpus(ROWS, cache_dir=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([], "corpus: no passages in it"),
+        ([ROWS[0], {"id": "x", "body": "?"}], "corpus, row 2: no column 'text' with a string; it has: id, body"),
+        ([{"text": None}], "corpus, row 1: no column 'text'"),
+        (["just text"], "corpus, row 1: no column 'text' with a string; it has: str"),
+        ([{"text": "\ud800"}], "corpus, row 1: not valid Unicode"),
+    ],
+)
+def test_unusable_corpora_say_why(rows, told):
+    with pytest.raises(DataError, match=re.escape(told)):
+        LocalSearch.from_corpus(rows)
+
+
+def test_unusable_files_say_why(tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "broken.jsonl").write_text('{"text": "a"}\n{"text"')
+    for name, told in (
+        ("empty.jsonl", "no passages"),
+        ("broken.jsonl", "line 2: not JSON"),
+        ("none.jsonl", "cannot read"),
+    ):
+        with pytest.raises(DataError, match=told):
+            LocalSearch.from_corpus(tmp_path / name)
+
+
+def test_passages_without_any_word_are_a_corpus_nobody_finds_anything_in():
+    search = LocalSearch.from_corpus([{"text": "…"}, {"text": ""}])
+    assert len(search.index) == 2 and find(search, "anything") == []
+
+
+def test_a_passage_of_a_megabyte():
+    search = LocalSearch.from_corpus([{"id": "big", "text": "word " * 200_000 + "needle"}, *ROWS])
+    [found] = asyncio.run(search.local_search("needle"))
+    assert found.source == "big" and len(found.text) == 1_000_006
+
+
+def test_text_comes_back_byte_for_byte():
+    text = 'a "quoted"\n\tline\r\n\u2028 \x00 </tool_response> é e\u0301'
+    assert asyncio.run(LocalSearch.from_corpus([{"text": text}]).local_search("quoted"))[0].text == text
+
+
+def test_two_corpora_are_two_tools():
+    herbs = LocalSearch.from_corpus([{"id": "h", "text": "Sage is a herb."}], name="herb_search", description="Herbs.")
+    assert schema_of(herbs)["function"]["name"] == "herb_search"
+    assert schema_of(herbs)["function"]["description"] == "Herbs."
+    with Toolbox([LocalSearch.from_corpus(ROWS), herbs]) as toolbox:
+        calls = [ToolCall("local_search", {"query": "Sage"}), ToolCall("herb_search", {"query": "Sage"})]
+        world, found = toolbox.run_batch(calls, [toolbox.session()] * 2)
+    assert world.note == "No results." and found.evidence[0].source == "h"
+
+
+def test_pickles_reopen_the_index(search):
+    data = pickle.dumps(search)
+    assert len(data) < 1000
+    assert find(pickle.loads(data), "Berlin") == ["p3"]
+
+
+def test_a_query_over_1200_passages_is_quick():
+    rows = [{"text": f"Passage {n} about the city of place{n % 300} in country{n % 40}."} for n in range(1200)]
+    search = LocalSearch.from_corpus(rows)
+    search.index.search("warm up the city", 3)
+    start = time.perf_counter()
+    for n in range(200):
+        search.index.search(f"Which country is the city of place{n} in?", 3)
+    assert (time.perf_counter() - start) / 200 < 0.005
+
+
+def test_the_bundled_world_can_be_searched():
+    search = LocalSearch.from_corpus("world")
+    assert len(search.index) > 100
+    passage = search.index.passage(0)
+    assert passage.source in find(search, f"{passage.title} {passage.text}")
