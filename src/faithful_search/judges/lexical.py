@@ -1,0 +1,46 @@
+"""The judge that needs no model: is the hypothesis written in the premise?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ..text import normalize
+from .base import Pair, Verdict
+
+
+@dataclass(frozen=True)
+class LexicalJudge:
+    """Supported when the normalised hypothesis occurs, on word boundaries, in one paragraph of the normalised premise;
+    p is 1 or 0.
+
+    Paragraphs are separated by blank lines, so that no match spans two documents. It is meant for short answers: a
+    paraphrase or a whole sentence is rarely found, an empty hypothesis never is, and "yes" or "no" cannot be judged by
+    containment and gets p = 0.
+
+    Example:
+        >>> judge = LexicalJudge()
+        >>> [v.label for v in judge.judge_batch([Pair("Paris, France.", "paris france"), Pair("Parisian", "Paris")])]
+        [True, False]
+    """
+
+    how: Literal["squad", "pokee"] = "squad"
+
+    name: ClassVar[str] = "lexical"
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """One verdict a pair, in order. Never fails."""
+        return [self._judge(pair) for pair in pairs]
+
+    def _judge(self, pair: Pair) -> Verdict:
+        wanted = normalize(pair.hypothesis, self.how)
+        if not wanted:
+            return self._verdict(False, "nothing to look for")
+        if wanted in ("yes", "no"):
+            return self._verdict(False, f"{wanted!r} cannot be judged by containment")
+        found = any(f" {wanted} " in f" {normalize(part, self.how)} " for part in pair.premise.split("\n\n"))
+        return self._verdict(found, f"{wanted!r} is {'' if found else 'not '}in the evidence")
+
+    def _verdict(self, label: bool, why: str) -> Verdict:
+        return Verdict(float(label), label, why, self.name)

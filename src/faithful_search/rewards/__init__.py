@@ -1,0 +1,84 @@
+"""Rewards: each reads a `Trajectory` and says how faithful it is, and why. One file each, found by its name."""
+
+from __future__ import annotations
+
+import sys
+
+from .. import registry
+from .answer_support import AnswerSupport
+from .base import Reward, Score
+from .citation import Citation, cited_evidence, step_validity
+from .correctness import Correctness
+from .evidence_sensitivity import EvidenceSensitivity
+from .format import Format
+from .mix import Adaptive, Mix, MixState, Warmup
+
+__all__ = [
+    "Adaptive",
+    "AnswerSupport",
+    "Citation",
+    "Correctness",
+    "EvidenceSensitivity",
+    "Format",
+    "Mix",
+    "MixState",
+    "Reward",
+    "Score",
+    "Warmup",
+    "answer_only_mix",
+    "cited_evidence",
+    "load",
+    "names",
+    "pou_mix",
+    "step_validity",
+]
+
+
+def load(name: str) -> type[Reward]:
+    """The reward class of that file name, `load("citation")`. Raises `ConfigError` naming those that exist."""
+    return registry.load(sys.modules[__name__], name, Reward)
+
+
+def names() -> list[str]:
+    """The names that `load` knows."""
+    return registry.names(sys.modules[__name__], Reward)
+
+
+def pou_mix(
+    budget: int = 1,
+    *,
+    support: Reward | None = None,
+    correctness: Reward | None = None,
+    sensitivity: bool = True,
+    beta: float = 0.9,
+    tau: float = 0.5,
+    kappa: float = 10.0,
+    alpha: float | None = None,
+) -> Mix:
+    """Proof-of-Use's objective, (R_cite + R_pt + R_a)/3 behind the format gate (equation 10), and its ablations.
+
+    Args:
+        budget: B_max, the perturbed steps of a rollout; 2 is the paper's ablation.
+        support: R_ans, by default `AnswerSupport()`.
+        correctness: R_anc, by default `Correctness()`.
+        sensitivity: `False` leaves R_pt out and averages over the two others.
+        beta, tau, kappa: of the adaptive mix.
+        alpha: a constant alpha: 0.5 is the static mix, 0.0 leaves R_ans out.
+
+    Example:
+        >>> pou_mix(budget=2).parts["evidence_sensitivity"].budget
+        2
+    """
+    answer = Adaptive(support or AnswerSupport(), correctness or Correctness(), beta, tau, kappa, alpha)
+    probe: dict[str, Reward] = {"evidence_sensitivity": EvidenceSensitivity(budget=budget)} if sensitivity else {}
+    return Mix(parts={"citation": Citation(), **probe, "answer": answer})
+
+
+def answer_only_mix(correctness: Reward | None = None) -> Mix:
+    """Format and answer rewards only, on the same tools: the baseline of Proof-of-Use's ablations (DeepResearcher+).
+
+    Example:
+        >>> list(answer_only_mix().parts)
+        ['correctness']
+    """
+    return Mix(parts={"correctness": correctness or Correctness()})

@@ -1,0 +1,46 @@
+"""What a reward is: a frozen value that reads a `Trajectory` and says how faithful it is, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import msgspec
+
+from ..trajectory import Trajectory
+
+
+class Score(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`value` is `None` where the reward does not apply or its judge abstained (`parts["abstained"]` is then True).
+
+    A zero that a paper defines (no citation to check, say) is 0.0 with `parts["applies"] = False`.
+    """
+
+    value: float | None
+    why: str = ""
+    parts: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Reward(ABC):
+    """Fields are knobs. Subclasses implement `score`, or `score_batch` when a judge or the policy wants batches."""
+
+    name: ClassVar[str]
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    needs_policy: ClassVar[bool] = False
+
+    @abstractmethod
+    def score(self, trajectory: Trajectory) -> Score:
+        """Score one trajectory."""
+
+    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        """Score many, in order."""
+        return [self.score(trajectory) for trajectory in trajectories]
+
+    def bind(self, **resources: Any) -> Self:
+        """A copy with those of `resources` (`policy=…`) that this reward has fields for."""
+        own = {field.name for field in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{name: value for name, value in resources.items() if name in own})

@@ -1,0 +1,121 @@
+"""Does every verdict say what it rests on? Proof-of-Use's citation reward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..trajectory import Evidence, Step, Trajectory
+from .base import Reward, Score
+
+UNPARSED = frozenset(
+    [f"verdict_{what}" for what in ("missing", "not_first", "invalid", "unclosed", "multiple")]
+    + [f"ref_{what}" for what in ("missing", "unclosed", "empty")]
+)
+"""Kinds of issues that make parse_ok false."""
+MIXED = "ref_null_mixed"
+"""The kind of issue that makes consistency_ok false: `null` beside ids."""
+VERDICT_ISSUES = UNPARSED | {MIXED, "verdict_unexpected"}
+"""Kinds of issues that concern `<helpful>` and `<ref>` alone."""
+
+
+@dataclass(frozen=True)
+class Citation(Reward):
+    """R_cite: the mean over steps 2..T of +1 for a valid verdict and citation, -1 for any other.
+
+    ```
+    R_cite^t = +1 if parse_ok ∧ consistency_ok ∧ ids_valid else -1
+    R_cite   = Σ_{t=2..T} R_cite^t / (T - 1),   0 when T = 1
+    ```
+
+    Proof-of-Use, section 3.3.1, equation 2. `parse_ok`: the tags are there, closed, and lower-case yes or no;
+    `consistency_ok`: no comes with `null` and yes with at least one id (`null` beside ids is neither); `ids_valid`:
+    every id is in the tool response of the *previous* step; one from an earlier response is not. An id named twice is
+    as valid as once. After a response without evidence the only valid verdict is no. At T = 1 the value is 0.0 with
+    `parts["applies"]` False.
+
+    `parts` holds the three checks as lists over t = 2..T.
+
+    Args:
+        dialects: those that ask for verdicts. A trajectory of another one gets `None`; one that names none is judged.
+
+    Example:
+        >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+        >>> search = Step(call=ToolCall("local_search"), evidence=(Evidence("Paris is the capital.", id="E1"),))
+        >>> Citation().score(Trajectory(steps=(search, Step(helpful=True, refs=("E1",), answer="Paris")))).value
+        1.0
+        >>> Citation().score(Trajectory(steps=(search, Step(helpful=True, refs=("E9",), answer="Paris")))).why
+        'step 2: cites E9, which the previous response does not hold'
+
+    How to hack it: say no and null at every step. All verdicts are then valid; `EvidenceSensitivity` and
+    `AnswerSupport` are what pays for evidence that is really used.
+    """
+
+    dialects: tuple[str, ...] = ("pou",)
+
+    name: ClassVar[str] = "citation"
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
+    def score(self, trajectory: Trajectory) -> Score:
+        if trajectory.dialect and trajectory.dialect not in self.dialects:
+            return Score(None, f"dialect {trajectory.dialect!r} has no verdicts to check")
+        checks = step_checks(trajectory)
+        if not checks:
+            return Score(0.0, "no step after a tool response", {"applies": False})
+        valid = checks.count(ALL_OK)
+        parse, consistency, ids = zip(*checks, strict=True)
+        why = "" if valid == len(checks) else _first_failure(trajectory, checks)
+        parts = {"applies": True, "parse_ok": list(parse), "consistency_ok": list(consistency), "ids_valid": list(ids)}
+        return Score((2 * valid - len(checks)) / len(checks), why, parts)
+
+
+Checks = tuple[bool, bool, bool]
+ALL_OK: Checks = (True, True, True)
+
+
+def check_step(previous: Step, step: Step) -> Checks:
+    """(parse_ok, consistency_ok, ids_valid) of `step`'s verdict on the evidence of `previous`."""
+    refs, helpful = step.refs, step.helpful
+    parse, consistent = helpful is not None, helpful is bool(refs)
+    if step.issues:
+        kinds = {issue.kind for issue in step.issues}
+        parse, consistent = parse and kinds.isdisjoint(UNPARSED), consistent and MIXED not in kinds
+    return parse, consistent, not refs or {item.id for item in previous.evidence}.issuperset(refs)
+
+
+def step_checks(trajectory: Trajectory) -> list[Checks]:
+    """`check_step` of steps 2..T."""
+    steps = trajectory.steps
+    return [check_step(steps[i - 1], steps[i]) for i in range(1, len(steps))]
+
+
+def step_validity(trajectory: Trajectory) -> list[bool]:
+    """Whether R_cite^t = +1, for t = 2..T (empty when T ≤ 1)."""
+    return [checks == ALL_OK for checks in step_checks(trajectory)]
+
+
+def cited_evidence(trajectory: Trajectory) -> tuple[Evidence, ...]:
+    """The evidence that valid yes-steps cite, in order of first citation, each once."""
+    found: dict[str, Evidence] = {}
+    for previous, step, valid in zip(trajectory.steps, trajectory.steps[1:], step_validity(trajectory), strict=False):
+        if valid and step.refs:
+            by_id = {item.id: item for item in previous.evidence}
+            for ref in step.refs:
+                found.setdefault(ref, by_id[ref])
+    return tuple(found.values())
+
+
+def _first_failure(trajectory: Trajectory, checks: list[Checks]) -> str:
+    index = next(i for i, check in enumerate(checks, start=1) if check != ALL_OK)
+    return f"step {index + 1}: {_reason(trajectory.steps[index - 1], trajectory.steps[index], checks[index - 1])}"
+
+
+def _reason(previous: Step, step: Step, checks: Checks) -> str:
+    parse, consistent, _ = checks
+    if not parse:
+        return next((issue.why for issue in step.issues if issue.kind in UNPARSED), "no readable verdict")
+    if not consistent:
+        mixed = next((issue.why for issue in step.issues if issue.kind == MIXED), "")
+        return mixed or ("says yes but cites nothing" if step.helpful else "says no but cites evidence")
+    held = {item.id for item in previous.evidence}
+    return f"cites {next(ref for ref in step.refs if ref not in held)}, which the previous response does not hold"

@@ -1,0 +1,273 @@
+"""Several rewards as one: gate, weights, warm-up, and Proof-of-Use's adaptive answer reward."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from ..errors import ConfigError
+from ..trajectory import Trajectory
+from .answer_support import AnswerSupport
+from .base import Reward, Score
+from .citation import Citation
+from .correctness import Correctness
+from .evidence_sensitivity import EvidenceSensitivity
+from .format import Format
+
+Components = dict[str, Score]
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """R_a = alpha·process + (1 - alpha)·outcome, one alpha for the whole global batch (Proof-of-Use, equations 6 to 9).
+
+    ```
+    c̄ ← beta c̄ + (1 - beta) c        c: the batch mean of the outcome
+    alpha = sigmoid(kappa (tau - c̄))
+    ```
+
+    The paper gives no values for beta, tau and kappa; these are ours. `fixed` holds alpha constant: 0.5 is the static
+    mix, 0.0 leaves the process out (it is then not scored at all).
+    """
+
+    process: Reward = field(default_factory=AnswerSupport)
+    outcome: Reward = field(default_factory=Correctness)
+    beta: float = 0.9
+    tau: float = 0.5
+    kappa: float = 10.0
+    fixed: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta < 1:
+            raise ConfigError(f"Adaptive: beta must be in [0, 1), not {self.beta}")
+        if self.fixed is not None and not 0 <= self.fixed <= 1:
+            raise ConfigError(f"Adaptive: fixed must be in [0, 1], not {self.fixed}")
+
+    @property
+    def rewards(self) -> tuple[Reward, ...]:
+        """The rewards this part scores."""
+        return (self.outcome,) if self.fixed == 0 else (self.process, self.outcome)
+
+    def alpha(self, ema: float) -> float:
+        """The weight of the process at an EMA of the outcome."""
+        return sigmoid(self.kappa * (self.tau - ema)) if self.fixed is None else self.fixed
+
+    def value(self, components: Components, alpha: float) -> float | None:
+        """The convex combination of one row; `None` when either side has no value."""
+        outcome = components[self.outcome.name].value
+        if self.fixed == 0:
+            return outcome
+        process = components[self.process.name].value
+        return None if process is None or outcome is None else alpha * process + (1 - alpha) * outcome
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """The weights of `parts` rise linearly from 0 at step `start` to their full value at step `end`."""
+
+    parts: tuple[str, ...]
+    start: int
+    end: int
+
+    def ramp(self, part: str, step: int) -> float:
+        """The factor in [0, 1] on a part's weight at a step."""
+        if part not in self.parts or step >= self.end:
+            return 1.0
+        return max(0.0, (step - self.start) / (self.end - self.start)) if step > self.start else 0.0
+
+
+@dataclass(frozen=True)
+class MixState:
+    """What a `Mix` remembers between updates: the outcome's EMA (starts at 0) and the number of updates."""
+
+    ema: float = 0.0
+    step: int = 0
+
+    def to_dict(self) -> dict[str, float | int]:
+        """For a checkpoint's JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read back what `to_dict` gave."""
+        return cls(ema=float(values["ema"]), step=int(values["step"]))
+
+
+def _paper_parts() -> dict[str, Reward | Adaptive]:
+    return {"citation": Citation(), "evidence_sensitivity": EvidenceSensitivity(), "answer": Adaptive()}
+
+
+@dataclass(frozen=True)
+class Mix(Reward):
+    """A gated, weighted sum of rewards; the default is Proof-of-Use's objective.
+
+    ```
+    R = Σ_k w_k · ramp_k(step) · R_k   if gate ≥ 1, else `invalid`
+    R_final (default) = (R_cite + R_pt + R_a) / 3 if the format is valid, else -1
+    ```
+
+    Proof-of-Use, section 3.3.4, equation 10. Purely functional: the state is a value. In training the order is
+    `components` → mean of `outcomes` over all processes → `advance` → `combine`, so that a batch's alpha already knows
+    the batch (equations 7 to 9). `score_batch` combines at `state0` and advances nothing.
+
+    A part without a value (its judge abstained, or it does not apply: no gold answers, say) makes the whole row `None`,
+    and `why` says which; the zeros that a paper defines stay in the sum. A part of weight 0 at a step takes no part in
+    that. A row that fails the gate is `invalid` whatever its parts are.
+
+    Args:
+        parts: rewards by name; at most one is `Adaptive`.
+        weights: by part name; `None` is the mean of the parts. Dropping a part from `parts` therefore averages over
+            those that are left (ours; the paper does not say): give weights of 1/3 to keep the paper's divisor. Weights
+            that sum to more than 1 may leave `range`.
+        gate: a reward that must reach 1.0, or `None`.
+        invalid: the value of a row that fails the gate.
+        warmup: a schedule for some weights.
+        state0: where training starts, and what `score_batch` uses.
+
+    Example:
+        >>> from faithful_search.trajectory import Step, Trajectory
+        >>> mix = Mix(parts={"citation": Citation(), "answer": Adaptive(fixed=0.5)})
+        >>> t = Trajectory(steps=(Step(think="I know.", answer="Rome"),), answer="Rome", answers=("Rome",))
+        >>> mix.score(t).value  # no citation: 0; no support: 0; correct: 1, half of it counts
+        0.25
+        >>> round(mix.advance(MixState(), 1.0).ema, 6)
+        0.1
+
+    How to hack it: answer from memory while alpha is small. A right answer without any tool call still earns (1 -
+    alpha)/3.
+    """
+
+    parts: Mapping[str, Reward | Adaptive] = field(default_factory=_paper_parts)
+    weights: Mapping[str, float] | None = None
+    gate: Reward | None = field(default_factory=Format)
+    invalid: float = -1.0
+    warmup: Warmup | None = None
+    state0: MixState = MixState()
+
+    name: ClassVar[str] = "mix"
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ConfigError("Mix: needs at least one part")
+        if sum(isinstance(part, Adaptive) for part in self.parts.values()) > 1:
+            raise ConfigError("Mix: at most one part may be Adaptive; there is one EMA")
+        names = [name for name, _ in self._scored()]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"Mix: two components share a name: {', '.join(sorted(names))}")
+        for given, what in ((self.weights, "weights"), (self.warmup and self.warmup.parts, "warmup")):
+            unknown = sorted(set(given or ()) - set(self.parts))
+            if unknown:
+                raise ConfigError(f"Mix: {what} name {', '.join(unknown)}; the parts are {', '.join(self.parts)}")
+
+    @property
+    def needs_policy(self) -> bool:  # type: ignore[override]
+        """Whether any component asks the policy itself."""
+        return any(reward.needs_policy for _, reward in self._scored())
+
+    def bind(self, **resources: Any) -> Self:
+        """A copy whose rewards, at every level, have those of `resources` that they have fields for."""
+        parts = {name: _bind(part, resources) for name, part in self.parts.items()}
+        return dataclasses.replace(self, parts=parts, gate=self.gate and self.gate.bind(**resources))
+
+    def score(self, trajectory: Trajectory) -> Score:
+        return self.score_batch([trajectory])[0]
+
+    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        return self.combine(self.components(trajectories), self.state0)
+
+    def components(self, trajectories: Sequence[Trajectory]) -> list[Components]:
+        """Every reward's scores, each computed once: one mapping a row, by component name."""
+        columns = [(name, reward.score_batch(trajectories)) for name, reward in self._scored()]
+        return [{name: scores[i] for name, scores in columns} for i in range(len(trajectories))]
+
+    def outcomes(self, components: Sequence[Components]) -> list[float]:
+        """The outcome's values, rows without one left out: their mean over all processes is what `advance` takes."""
+        adaptive = self._adaptive()
+        if adaptive is None:
+            return []
+        values = (row[adaptive.outcome.name].value for row in components)
+        return [value for value in values if value is not None]
+
+    def advance(self, state: MixState, mean: float | None) -> MixState:
+        """The state after an update whose outcome had that global batch mean; `None` (no row had one) leaves the
+        EMA."""
+        adaptive = self._adaptive()
+        if adaptive is None or mean is None:
+            return MixState(state.ema, state.step + 1)
+        return MixState(adaptive.beta * state.ema + (1 - adaptive.beta) * mean, state.step + 1)
+
+    def alpha(self, state: MixState) -> float | None:
+        """The weight of the process in the adaptive part; `None` when there is none."""
+        adaptive = self._adaptive()
+        return None if adaptive is None else adaptive.alpha(state.ema)
+
+    def combine(self, components: Sequence[Components], state: MixState) -> list[Score]:
+        """One score a row; `parts` has each component's value, and `alpha`."""
+        alpha = self.alpha(state)
+        weights = {name: self._weight(name, state.step) for name in self.parts}
+        return [self._combine_row(row, weights, alpha) for row in components]
+
+    def _combine_row(self, row: Components, weights: Mapping[str, float], alpha: float | None) -> Score:
+        parts: dict[str, Any] = {name: score.value for name, score in row.items()}
+        if alpha is not None:
+            parts["alpha"] = alpha
+        if self.gate is not None:
+            gate = row[self.gate.name]
+            if gate.value is None:
+                return _missing(self.gate.name, gate, parts)
+            if gate.value < 1.0:
+                return Score(self.invalid, gate.why, parts)
+        return self._sum(row, weights, alpha, parts)
+
+    def _sum(self, row: Components, weights: Mapping[str, float], alpha: float | None, parts: dict[str, Any]) -> Score:
+        total = 0.0
+        for name, part in self.parts.items():
+            if weights[name] == 0:
+                continue
+            value = part.value(row, alpha or 0.0) if isinstance(part, Adaptive) else row[name].value
+            if value is None:
+                culprit = next(key for key in _names(name, part) if row[key].value is None)
+                return _missing(culprit, row[culprit], parts)
+            total += weights[name] * value
+        return Score(total, "", parts)
+
+    def _weight(self, name: str, step: int) -> float:
+        weight = 1 / len(self.parts) if self.weights is None else self.weights.get(name, 0.0)
+        return weight * (self.warmup.ramp(name, step) if self.warmup else 1.0)
+
+    def _adaptive(self) -> Adaptive | None:
+        return next((part for part in self.parts.values() if isinstance(part, Adaptive)), None)
+
+    def _scored(self) -> Iterator[tuple[str, Reward]]:
+        if self.gate is not None:
+            yield self.gate.name, self.gate
+        for name, part in self.parts.items():
+            rewards = part.rewards if isinstance(part, Adaptive) else (part,)
+            yield from zip(_names(name, part), rewards, strict=True)
+
+
+def sigmoid(x: float) -> float:
+    """1 / (1 + e^-x), without overflow for any x."""
+    if x >= 0:
+        return 1 / (1 + math.exp(-x))
+    return math.exp(x) / (1 + math.exp(x))
+
+
+def _names(name: str, part: Reward | Adaptive) -> tuple[str, ...]:
+    return tuple(reward.name for reward in part.rewards) if isinstance(part, Adaptive) else (name,)
+
+
+def _bind(part: Reward | Adaptive, resources: Mapping[str, Any]) -> Reward | Adaptive:
+    if isinstance(part, Adaptive):
+        return dataclasses.replace(part, process=part.process.bind(**resources), outcome=part.outcome.bind(**resources))
+    return part.bind(**resources)
+
+
+def _missing(name: str, score: Score, parts: dict[str, Any]) -> Score:
+    if score.parts.get("abstained"):
+        parts["abstained"] = True
+    return Score(None, f"{name}: {score.why or 'no value'}", parts)

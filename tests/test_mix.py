@@ -1,0 +1,253 @@
+import doctest
+import json
+import math
+import pickle
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import faithful_search.rewards as rewards
+from faithful_search.errors import ConfigError
+from faithful_search.rewards import mix as module
+from faithful_search.rewards.answer_support import AnswerSupport
+from faithful_search.rewards.base import Reward, Score
+from faithful_search.rewards.citation import Citation
+from faithful_search.rewards.correctness import Correctness
+from faithful_search.rewards.evidence_sensitivity import EvidenceSensitivity
+from faithful_search.rewards.format import Format
+from faithful_search.rewards.mix import Adaptive, Mix, MixState, Warmup, sigmoid
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+
+
+@dataclass(frozen=True)
+class Meta(Reward):
+    """The score that a trajectory's `meta` holds under `key`."""
+
+    key: str = "x"
+    name: ClassVar[str] = "meta"
+
+    def score(self, trajectory: Trajectory) -> Score:
+        value = trajectory.meta[self.key]
+        return Score(None, "judge down", {"abstained": True}) if value == "down" else Score(value)
+
+
+class Process(Meta):
+    name: ClassVar[str] = "process"
+
+
+class Outcome(Meta):
+    name: ClassVar[str] = "outcome"
+
+
+class Gate(Meta):
+    name: ClassVar[str] = "gate"
+
+
+def row(cite=0.0, pt=0.0, ans=0.0, anc=0.0, gate=1.0) -> Trajectory:
+    return Trajectory(meta={"cite": cite, "pt": pt, "ans": ans, "anc": anc, "gate": gate})
+
+
+def paper(**adaptive) -> Mix:
+    answer = Adaptive(process=Process("ans"), outcome=Outcome("anc"), **adaptive)
+    return Mix(parts={"citation": Meta("cite"), "pt": Meta("pt"), "answer": answer}, gate=Gate("gate"))
+
+
+def test_doctests():
+    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(rewards).failed == 0
+
+
+def test_the_papers_sum_by_hand():
+    mix = paper(tau=0.5, kappa=10.0)
+    state = MixState(ema=0.5)  # alpha = sigmoid(0) = 1/2
+    (score,) = mix.combine(mix.components([row(cite=1.0, pt=0.4, ans=1.0, anc=0.0)]), state)
+    assert score.value == pytest.approx((1.0 + 0.4 + 0.5) / 3)
+    assert score.parts == {"gate": 1.0, "citation": 1.0, "pt": 0.4, "process": 1.0, "outcome": 0.0, "alpha": 0.5}
+
+
+def test_an_invalid_format_is_minus_one_whatever_the_parts_are():
+    scores = paper().score_batch([row(cite=1.0, pt=1.0, ans=1.0, anc=1.0, gate=0.0), row(anc="down", gate=0.0)])
+    assert [score.value for score in scores] == [-1.0, -1.0]
+    assert Mix(parts={"a": Meta("cite")}, gate=Gate("gate"), invalid=0.0).score(row(gate=0.5)).value == 0.0
+    assert Mix(parts={"a": Meta("cite")}, gate=None).score(row(cite=0.3, gate=0.0)).value == pytest.approx(0.3)
+
+
+def test_alpha_is_that_of_the_ema_after_the_batchs_mean_went_in():
+    mix = paper(beta=0.9, tau=0.5, kappa=10.0)
+    components = mix.components([row(anc=1.0), row(anc=0.0), row(anc="down"), row(anc=1.0)])
+    values = mix.outcomes(components)
+    assert values == [1.0, 0.0, 1.0]  # the abstained row is left out
+    state = mix.advance(MixState(ema=0.4, step=7), sum(values) / len(values))
+    assert state.ema == pytest.approx(0.9 * 0.4 + 0.1 * 2 / 3) and state.step == 8
+    expected = 1 / (1 + math.exp(-10 * (0.5 - state.ema)))
+    assert mix.alpha(state) == pytest.approx(expected)
+    assert mix.combine(components, state)[0].parts["alpha"] == pytest.approx(expected)
+    assert mix.advance(MixState(0.4, 7), None) == MixState(0.4, 8)
+
+
+def test_alpha_falls_as_correctness_rises_and_starts_near_one():
+    mix = paper()
+    alphas = [mix.alpha(MixState(ema)) for ema in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    assert alphas == sorted(alphas, reverse=True) and alphas[0] == pytest.approx(0.9933, abs=1e-4)
+    assert paper(fixed=0.5).alpha(MixState(0.9)) == 0.5
+
+
+def test_sigmoid_does_not_overflow():
+    assert (sigmoid(1e6), sigmoid(-1e6), sigmoid(0.0)) == (1.0, 0.0, 0.5)
+    assert sigmoid(2.0) + sigmoid(-2.0) == pytest.approx(1.0)
+    assert paper(kappa=1e9).alpha(MixState(1.0)) == 0.0
+
+
+@pytest.mark.parametrize("part", ["cite", "pt", "ans", "anc", "gate"])
+def test_a_part_that_abstained_empties_its_row_and_no_other(part):
+    empty, full = paper().score_batch([row(**{part: "down"}), row()])
+    assert empty.value is None and "judge down" in empty.why and empty.parts["abstained"] is True
+    assert full.value == 0.0 and "abstained" not in full.parts
+
+
+def test_a_part_that_does_not_apply_empties_the_row_without_being_an_abstention():
+    score = rewards.answer_only_mix().score(Trajectory((Step(think="", answer="a"),), answer="a"))
+    assert score.value is None and "correctness: no gold" in score.why and "abstained" not in score.parts
+
+
+def test_the_papers_zeros_stay_in_the_sum():
+    direct = Trajectory((Step(think="known", answer="Rome"),), answer="Rome", answers=("Rome",))
+    mix = rewards.pou_mix(sensitivity=False, alpha=0.5)
+    score = mix.score(direct)
+    assert score.value == pytest.approx((0.0 + 0.5 * 0 + 0.5 * 1) / 2)
+
+
+def test_the_ablations_are_configurations():
+    assert rewards.pou_mix(2).parts["evidence_sensitivity"].budget == 2
+    assert list(rewards.pou_mix(sensitivity=False).parts) == ["citation", "answer"]
+    assert rewards.pou_mix(alpha=0.5).alpha(MixState(0.9)) == 0.5
+    without_support = rewards.pou_mix(alpha=0.0, sensitivity=False)
+    made = Trajectory((Step(think="", answer="x"),), answer="x", answers=("x",))
+    assert "answer_support" not in without_support.components([made])[0]
+    assert without_support.score(made).value == pytest.approx(0.5)
+    assert rewards.answer_only_mix().score(made).value == 1.0
+    kept = Mix(parts={"a": Meta("cite"), "b": Meta("pt")}, weights={"a": 1 / 3, "b": 1 / 3}, gate=None)
+    assert kept.score(row(cite=1.0, pt=1.0)).value == pytest.approx(2 / 3)
+
+
+def test_a_weighted_sum_with_warm_up_by_steps():
+    mix = Mix(
+        parts={"em": Meta("anc"), "info_think": Meta("ans"), "think_answer": Meta("pt")},
+        weights={"em": 1.0, "info_think": 0.05, "think_answer": 0.02},
+        warmup=Warmup(("info_think", "think_answer"), start=100, end=150),
+        gate=None,
+    )
+    components = mix.components([row(anc=1.0, ans=1.0, pt=0.5)])
+    values = [mix.combine(components, MixState(step=step))[0].value for step in (0, 100, 125, 150, 999)]
+    assert values == pytest.approx([1.0, 1.0, 1.03, 1.06, 1.06])
+    down = mix.components([row(anc=1.0, ans="down")])
+    assert mix.combine(down, MixState(step=50))[0].value == 1.0  # a weight of 0: not in the sum yet
+    assert mix.combine(down, MixState(step=120))[0].value is None
+    assert mix.alpha(MixState()) is None and mix.outcomes(components) == []
+    assert mix.advance(MixState(0.3, 5), 1.0) == MixState(0.3, 6)
+    assert Warmup(("a",), 3, 3).ramp("a", 2) == 0.0 and Warmup(("a",), 3, 3).ramp("a", 3) == 1.0
+
+
+def test_score_batch_uses_state0_and_advances_nothing():
+    mix = paper()
+    rows = [row(ans=1.0, anc=0.0)] * 3
+    assert mix.score_batch(rows) == mix.score_batch(rows) == mix.combine(mix.components(rows), mix.state0)
+
+
+def test_each_component_is_scored_once_for_a_batch():
+    calls = []
+
+    @dataclass(frozen=True)
+    class Counting(Meta):
+        def score_batch(self, trajectories):
+            calls.append(len(trajectories))
+            return super().score_batch(trajectories)
+
+    Mix(parts={"a": Counting("cite")}, gate=None).score_batch([row(), row()])
+    assert calls == [2]
+
+
+def test_bind_reaches_every_level():
+    class Policy:
+        tokenizer = None
+
+    policy = Policy()
+    bound = rewards.pou_mix().bind(policy=policy)
+    assert bound.parts["evidence_sensitivity"].policy is policy
+    nested = Mix(parts={"answer": Adaptive(process=EvidenceSensitivity())}).bind(policy=policy)
+    assert nested.parts["answer"].process.policy is policy
+    assert (
+        Mix(parts={"inner": rewards.pou_mix()}).bind(policy=policy).parts["inner"].parts["evidence_sensitivity"].policy
+    )
+    assert rewards.pou_mix().needs_policy and not rewards.answer_only_mix().needs_policy
+    assert Mix(parts={"inner": rewards.pou_mix()}).needs_policy
+
+
+def test_state_survives_json_and_the_mix_survives_pickle_and_prints_as_its_configuration():
+    state = MixState(0.1 + 0.2, 41)
+    assert MixState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
+    mix = rewards.pou_mix(budget=2)
+    assert pickle.loads(pickle.dumps(mix)) == mix
+    names = {"Mix": Mix, "Citation": Citation, "EvidenceSensitivity": EvidenceSensitivity, "Adaptive": Adaptive}
+    names |= {"AnswerSupport": AnswerSupport, "Correctness": Correctness, "Format": Format, "MixState": MixState}
+    from faithful_search.judges import LexicalJudge
+
+    assert eval(repr(mix), names | {"LexicalJudge": LexicalJudge}) == mix
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Mix(parts={}),
+        lambda: Mix(parts={"a": Adaptive(), "b": Adaptive()}),
+        lambda: Mix(parts={"format": Citation()}),
+        lambda: Mix(parts={"correctness": Correctness(), "answer": Adaptive()}),
+        lambda: Mix(parts={"a": Citation()}, weights={"b": 1.0}),
+        lambda: Mix(parts={"a": Citation()}, warmup=Warmup(("b",), 0, 1)),
+        lambda: Adaptive(beta=1.0),
+        lambda: Adaptive(fixed=1.5),
+    ],
+)
+def test_contradicting_settings_are_refused(wrong):
+    with pytest.raises(ConfigError):
+        wrong()
+
+
+def test_rewards_are_found_by_file_name():
+    assert rewards.load("citation") is Citation and rewards.load("mix") is Mix
+    assert {"format", "citation", "evidence_sensitivity", "answer_support", "correctness", "mix"} <= set(
+        rewards.names()
+    )
+    with pytest.raises(ConfigError, match="citation"):
+        rewards.load("citations")
+
+
+unit = st.floats(0, 1)
+both = st.floats(-1, 1)
+rows = st.builds(row, cite=both, pt=both, ans=unit | st.just("down"), anc=unit, gate=st.sampled_from([0.0, 1.0]))
+
+
+@given(st.lists(rows, max_size=6), st.floats(0, 1), st.randoms())
+def test_the_mix_is_bounded_and_does_not_depend_on_order(made, ema, rng):
+    mix, state = paper(), MixState(ema)
+    values = [score.value for score in mix.combine(mix.components(made), state)]
+    assert all(value is None or -1.0 <= value <= 1.0 + 1e-12 for value in values)
+    order = list(range(len(made)))
+    rng.shuffle(order)
+    shuffled = mix.combine(mix.components([made[i] for i in order]), state)
+    assert [score.value for score in shuffled] == [values[i] for i in order]
+
+
+def test_the_whole_objective_on_a_real_trajectory_with_a_probed_policy():
+    class Probed(EvidenceSensitivity):
+        def score_batch(self, trajectories):
+            return [Score(0.6)] * len(trajectories)
+
+    search = Step(think="p", call=ToolCall("s", {"query": "q"}), evidence=(Evidence("Paris, France", "T", "E1"),))
+    last = Step(think="so", helpful=True, refs=("E1",), answer="Paris")
+    made = Trajectory((search, last), answer="Paris", answers=("Paris",))
+    mix = Mix(parts={"citation": Citation(), "evidence_sensitivity": Probed(), "answer": Adaptive()})
+    assert mix.score(made).value == pytest.approx((1.0 + 0.6 + 1.0) / 3)

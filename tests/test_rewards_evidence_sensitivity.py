@@ -1,0 +1,419 @@
+import doctest
+import pickle
+import random
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from faithful_search.dialects import load
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.inference.chat import ChatFormat
+from faithful_search.rewards import evidence_sensitivity as module
+from faithful_search.rewards.evidence_sensitivity import (
+    NEUTRAL,
+    EvidenceSensitivity,
+    choice_ids,
+    degrade,
+    eligible_steps,
+    locate_verdict,
+    lure,
+    made_up_answer,
+    perturbed_context,
+    query_of,
+    real_context,
+    sources,
+    turn_ids,
+)
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SAMPLE = ["<think><helpful>yes</helpful><ref>E1</ref>", "<think><helpful>no</helpful><ref>null</ref>"] * 20
+
+
+def tokenizer(vocab: int, regex: bool = True, sample: Sequence[str] = SAMPLE) -> PreTrainedTokenizerFast:
+    """Byte-level; with 258 entries without merges, without the regex with merges across a tag's end."""
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=regex)
+    inner.decoder = decoders.ByteLevel()
+    special = ["<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    inner.train_from_iterator(
+        sample,
+        trainers.BpeTrainer(vocab_size=vocab, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
+    )
+    found = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>")
+    found.chat_template = TEMPLATE
+    return found
+
+
+BYTES, WORDS, MERGED = tokenizer(258), tokenizer(400), tokenizer(264, False, [">yes<", ">no<"] * 20)
+ALL = pytest.mark.parametrize("tok", [BYTES, WORDS, MERGED], ids=["bytes", "words", "merged"])
+
+
+class Policy:
+    """p(yes) is 0.9 when the last tool response the ids hold says Paris, 0.2 otherwise; p(no) is the rest of 0.96."""
+
+    def __init__(self, tok, keyword: str = "Paris"):
+        self.tokenizer, self.keyword = tok, keyword
+        self.calls: list[tuple[Sequence[list[int]], Sequence[Sequence[list[int]]]]] = []
+
+    def generate(self, prompts, sampling, max_new_tokens=None):
+        raise AssertionError("probing never samples")
+
+    def choice_probs(self, prompts, choices):
+        self.calls.append((prompts, choices))
+        rows = []
+        for prompt, own in zip(prompts, choices, strict=True):
+            response = self.tokenizer.decode(prompt).rpartition("<tool_response>")[2].partition("</tool_response>")[0]
+            yes = 0.9 if self.keyword in response else 0.2
+            rows.append([yes, 0.96 - yes][: len(own)])
+        return rows
+
+
+def passage(number: int, text: str, title: str = "Title") -> Evidence:
+    return Evidence(text, title, f"E{number}")
+
+
+PARIS = (passage(1, "Paris is the capital of France."), passage(2, "Cheese is eaten in Normandy."))
+
+
+def trajectory(
+    helpful: bool, name: str = "t", evidence=PARIS, question: str = "What is the capital of France?"
+) -> Trajectory:
+    call = ToolCall("local_search", {"query": "capital France", "top_k": 3})
+    refs = (evidence[0].id,) if helpful else ()
+    steps = (
+        Step(think="plan", call=call, evidence=evidence),
+        Step(think="so", helpful=helpful, refs=refs, answer="Paris"),
+    )
+    return Trajectory(steps, question=question, answer="Paris", dialect="pou", id=name)
+
+
+def with_tokens(made: Trajectory, tok) -> Trajectory:
+    return msgspec.structs.replace(made, tokens=ChatFormat.of(tok, load("pou")).transcript(made))
+
+
+def score(made: Trajectory, tok=WORDS, keyword: str = "Paris", **knobs):
+    return EvidenceSensitivity(**knobs).bind(policy=Policy(tok, keyword)).score(made)
+
+
+def test_doctests():
+    assert doctest.testmod(module).failed == 0
+
+
+@ALL
+@pytest.mark.parametrize("tokens", [True, False])
+def test_a_yes_that_rests_on_its_citation_earns_the_drop(tok, tokens):
+    made = trajectory(True)
+    found = score(with_tokens(made, tok) if tokens else made, tok)
+    assert found.value == pytest.approx(0.9 - 0.2)
+    assert found.parts == {"applies": True, "steps": [{"step": 2, "case": "yes", "q": 0.9, "q_perturbed": 0.2}]}
+    assert found.why == ""
+
+
+def test_a_yes_that_rests_on_something_else_earns_nothing():
+    found = score(trajectory(True), keyword="Cheese")  # the other document, which is not cited
+    assert found.value == 0.0 and "step 2" in found.why
+
+
+@ALL
+def test_a_no_that_a_lure_would_change_earns_the_rise(tok):
+    evidence = (passage(1, "Cheese is eaten."), passage(2, "Rivers flow."))
+    found = score(trajectory(False, evidence=evidence), tok, keyword="France")
+    assert found.value == pytest.approx(0.7)
+    assert found.parts["steps"][0]["case"] == "no"
+    found = score(trajectory(False, evidence=evidence), tok, keyword="Quebec")
+    assert found.value == 0.0
+
+
+def test_a_verdict_that_moves_the_wrong_way_costs():
+    found = score(
+        trajectory(True, evidence=(passage(1, "x"),)), keyword=" "
+    )  # snippets have blanks, "x" has its prefix only
+    assert found.value == 0.0
+    sure = score(trajectory(True), keyword="zebra", snippets=("a zebra",))
+    assert sure.value == pytest.approx(-0.7) and "did not follow" in sure.why
+
+
+def test_normalised_over_yes_and_no():
+    found = score(trajectory(True), normalize=True)
+    assert found.parts["steps"][0]["q"] == pytest.approx(0.9 / 0.96)
+    assert found.value == pytest.approx(0.7 / 0.96)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Trajectory(),
+        Trajectory((Step(think="", answer="a"),), dialect="pou"),
+        Trajectory((Step(call=ToolCall("s")), Step(helpful=False, answer="a"))),
+        msgspec.structs.replace(
+            trajectory(True), steps=(trajectory(True).steps[0], Step(helpful=True, refs=("E9",), answer="a"))
+        ),
+    ],
+    ids=["empty", "T=1", "no evidence to replace", "no valid citation"],
+)
+def test_nothing_to_probe_is_the_papers_zero(made):
+    policy = Policy(WORDS)
+    found = EvidenceSensitivity(policy=policy).score(made)
+    assert (found.value, found.parts["applies"], policy.calls) == (0.0, False, [])
+
+
+def long_trajectory(name: str) -> Trajectory:
+    steps = [Step(think="plan", call=ToolCall("s", {"query": "q"}), evidence=(passage(1, "Paris"),))]
+    for t in range(2, 6):
+        refs = (f"E{t - 1}",) if t != 4 else ("E1",)  # step 4 cites an earlier response
+        call = ToolCall("s", {"query": "q"})
+        steps.append(Step(think="so", helpful=True, refs=refs, call=call, evidence=(passage(t, f"Paris {t}"),)))
+    steps.append(Step(think="end", helpful=False, answer="a"))
+    return Trajectory(tuple(steps), question="Where?", dialect="pou", id=name)
+
+
+def test_budget_bounds_the_steps_and_only_valid_ones_are_drawn():
+    assert eligible_steps(long_trajectory("a")) == [1, 2, 4, 5]
+    seen = set()
+    for i in range(40):
+        steps = [row["step"] for row in score(long_trajectory(str(i)), budget=2).parts["steps"]]
+        assert len(steps) == 2 and steps == sorted(set(steps))
+        seen.update(steps)
+    assert seen == {2, 3, 5, 6}
+    assert len(score(long_trajectory("a"), budget=9).parts["steps"]) == 4
+    assert len(score(long_trajectory("a")).parts["steps"]) == 1
+
+
+def test_the_value_is_the_mean_over_the_sampled_steps():
+    found = score(long_trajectory("a"), budget=4)
+    moves = [(1 if row["case"] == "no" else -1) * (row["q_perturbed"] - row["q"]) for row in found.parts["steps"]]
+    assert found.value == pytest.approx(sum(moves) / 4)
+    # Three yes-steps fall by 0.7. The lure replaces the only document that said Paris: p(yes) falls at the no-step too.
+    assert found.value == pytest.approx((3 * 0.7 - 0.7) / 4)
+
+
+def test_one_call_for_a_batch_with_real_and_perturbed_in_turn():
+    policy = Policy(WORDS)
+    rows = [trajectory(True, "a"), Trajectory(), trajectory(False, "b"), long_trajectory("c")]
+    scores = EvidenceSensitivity(budget=2, policy=policy).score_batch(rows)
+    assert len(policy.calls) == 1 and len(policy.calls[0][0]) == 2 * (1 + 0 + 1 + 2)
+    assert [score.parts["applies"] for score in scores] == [True, False, True, True]
+    prompts = policy.calls[0][0]
+    assert all(WORDS.decode(prompt).endswith("<helpful>") for prompt in prompts)
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.permutations(range(5)))
+def test_the_order_of_a_batch_does_not_matter(order):
+    rows = [
+        trajectory(True, "a"),
+        trajectory(False, "b"),
+        long_trajectory("c"),
+        long_trajectory("d"),
+        Trajectory(id="e"),
+    ]
+    texts = {}
+    for name, batch in (("given", rows), ("shuffled", [rows[i] for i in order])):
+        policy = Policy(WORDS)
+        scores = EvidenceSensitivity(policy=policy).score_batch(batch)
+        probed = dict(zip([row.id for row in batch], scores, strict=True))
+        texts[name] = (probed, sorted(policy.calls[0][0]))
+    assert texts["given"] == texts["shuffled"]
+
+
+def test_without_a_policy_it_says_what_to_do_and_it_pickles():
+    with pytest.raises(ConfigError, match="bind"):
+        EvidenceSensitivity().score(trajectory(True))
+    with pytest.raises(ConfigError, match="budget"):
+        EvidenceSensitivity(budget=0)
+    assert pickle.loads(pickle.dumps(EvidenceSensitivity(budget=2))) == EvidenceSensitivity(budget=2)
+
+
+# Splicing
+
+
+@ALL
+def test_splicing_the_real_response_back_gives_the_real_context(tok):
+    chat = ChatFormat.of(tok, load("pou"))
+    made = with_tokens(long_trajectory("a"), tok)
+    for index in range(1, len(made.steps)):
+        k = locate_verdict(tok, turn_ids(made.tokens, index)).index
+        response = chat.observation_ids(chat.render_observation(made.steps[index - 1].evidence), ended=True)
+        assert perturbed_context(made.tokens, index, k, response) == real_context(made.tokens, index, k)
+
+
+@ALL
+def test_the_perturbed_context_differs_in_the_last_response_only(tok):
+    made = with_tokens(long_trajectory("a"), tok)
+    policy = Policy(tok)
+    EvidenceSensitivity(budget=9, policy=policy).score(made)
+    prompts = policy.calls[0][0]
+    for real, perturbed in zip(prompts[::2], prompts[1::2], strict=True):
+        assert real == (made.tokens.prompt_ids + made.tokens.completion_ids)[: len(real)]
+        before, _, last = tok.decode(real).rpartition("<tool_response>")
+        other_before, _, other_last = tok.decode(perturbed).rpartition("<tool_response>")
+        assert before == other_before and last != other_last
+        assert last.partition("</tool_response>")[2] == other_last.partition("</tool_response>")[2]
+
+
+def test_ids_are_kept_as_sampled_even_where_the_tokenizer_would_write_them_otherwise():
+    """The turn is sampled byte by byte; its text tokenised again would have fewer tokens."""
+    made = with_tokens(trajectory(True), WORDS)
+    start, middle, _ = made.tokens.turns[1]
+    text = WORDS.decode(made.tokens.completion_ids[start:middle], skip_special_tokens=True)
+    bytewise = [WORDS.convert_tokens_to_ids(character) for character in text]
+    ids = made.tokens.completion_ids[:start] + bytewise
+    tokens = msgspec.structs.replace(
+        made.tokens, completion_ids=ids, mask=[1] * len(ids), turns=(made.tokens.turns[0], (start, len(ids), len(ids)))
+    )
+    policy = Policy(WORDS)
+    found = EvidenceSensitivity(policy=policy).score(msgspec.structs.replace(made, tokens=tokens))
+    k = text.index("yes")
+    real, perturbed = policy.calls[0][0]
+    assert real == tokens.prompt_ids + ids[: start + k]
+    assert perturbed[-k:] == bytewise[:k]
+    assert policy.calls[0][1][0] == [[WORDS.convert_tokens_to_ids("y")]]
+    assert found.value == pytest.approx(0.7)
+
+
+def test_a_turn_the_model_did_not_close_gets_its_end_from_the_environment():
+    chat = ChatFormat.of(WORDS, load("pou"))
+    made = with_tokens(trajectory(True), WORDS)
+    (start, middle, _), (second, last, _) = made.tokens.turns
+    response = chat.observation_ids(chat.render_observation(PARIS), ended=False)
+    own = made.tokens.completion_ids[start : middle - 1]  # without <|im_end|>
+    turn = made.tokens.completion_ids[second:last]
+    a, b = len(own), len(own) + len(response)
+    tokens = msgspec.structs.replace(
+        made.tokens, completion_ids=own + response + turn, mask=[], turns=((0, a, b), (b, b + len(turn), b + len(turn)))
+    )
+    policy = Policy(WORDS)
+    EvidenceSensitivity(policy=policy).score(msgspec.structs.replace(made, tokens=tokens))
+    for context in policy.calls[0][0]:
+        assert WORDS.decode(context).count("</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>") == 1
+
+
+@ALL
+@pytest.mark.parametrize("word", ["yes", "no"])
+@pytest.mark.parametrize("before", ["", "héllo ✨ text\n"])
+def test_the_verdict_token_is_the_one_with_the_words_first_character(tok, word, before):
+    ids = tok(f"{before}<think><helpful>{word}</helpful><ref>null</ref>x", add_special_tokens=False)["input_ids"]
+    found = locate_verdict(tok, ids)
+    prefix, token = tok.decode(ids[: found.index]), tok.decode(ids[: found.index + 1])
+    assert prefix == f"{before}<think><helpful>"[: len(prefix)]
+    assert len(prefix) <= len(f"{before}<think><helpful>") < len(token)
+    assert found.lead == f"{before}<think><helpful>"[len(prefix) :]
+
+
+def test_merged_characters_are_asked_for_with_the_verdict():
+    chat = ChatFormat.of(MERGED, load("pou"))
+    ids = MERGED("<think><helpful>no</helpful>", add_special_tokens=False)["input_ids"]
+    found = locate_verdict(MERGED, ids)
+    assert found.lead  # this tokenizer does merge across the tag's end
+    asked = MERGED.decode(choice_ids(chat, found.lead, "yes"))
+    assert asked.startswith(found.lead + "y")
+    assert choice_ids(ChatFormat.of(BYTES, load("pou")), "", "yes") == BYTES("y", add_special_tokens=False)["input_ids"]
+
+
+def test_ids_of_another_rollout_are_refused():
+    made = trajectory(True)
+    other = with_tokens(msgspec.structs.replace(made, steps=(made.steps[0], Step(think="none", answer="x"))), WORDS)
+    with pytest.raises(DataError, match="'t', step 2"):
+        score(msgspec.structs.replace(made, tokens=other.tokens))
+    longer = with_tokens(long_trajectory("a"), WORDS)
+    with pytest.raises(DataError, match="6 turns in its tokens, but 2 steps"):
+        score(msgspec.structs.replace(made, tokens=longer.tokens))
+
+
+def test_q_is_the_probability_that_a_real_model_gives_the_sampled_token():
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from faithful_search.inference.transformers import TransformersGenerator
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(WORDS), num_key_value_heads=1, **sizes)).eval()
+    made = [with_tokens(trajectory(helpful, name), WORDS) for helpful, name in ((True, "a"), (False, "b"))]
+    reward = EvidenceSensitivity(policy=TransformersGenerator(model, WORDS))
+    scores = reward.score_batch(made)
+    for row, found in zip(made, scores, strict=True):
+        start = row.tokens.turns[1][0]
+        k = locate_verdict(WORDS, turn_ids(row.tokens, 1)).index
+        ids = row.tokens.prompt_ids + row.tokens.completion_ids
+        position = len(row.tokens.prompt_ids) + start + k
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, position - 1]
+        yes = made[0].tokens.completion_ids[made[0].tokens.turns[1][0] + k]
+        (step,) = found.parts["steps"]
+        assert step["q"] == pytest.approx(logits.float().softmax(-1)[yes].item(), rel=1e-4)
+        assert step["q_perturbed"] != step["q"]
+        assert found.value == pytest.approx((1 if step["case"] == "no" else -1) * (step["q_perturbed"] - step["q"]))
+    alone = [reward.score(row) for row in made]
+    assert [score.parts["steps"][0]["q"] for score in alone] == pytest.approx(
+        [score.parts["steps"][0]["q"] for score in scores], rel=1e-4
+    )
+
+
+# What replaces the evidence
+
+
+def test_only_the_cited_passages_are_exchanged_and_ids_stay():
+    previous = trajectory(True).steps[0]
+    changed = degrade(previous, ("E1",), "What is the capital of France?", [], random.Random(0))
+    assert [item.id for item in changed] == ["E1", "E2"] and changed[1] == previous.evidence[1]
+    assert (changed[0].title, changed[0].text) in NEUTRAL
+    kept = degrade(previous, ("E1",), "What?", [], random.Random(0), titles=False)
+    assert kept[0].title == "Title" and kept[0].text != previous.evidence[0].text
+
+
+def test_snippets_come_from_other_questions_and_share_no_content_word():
+    rows = [
+        trajectory(True, "a"),
+        trajectory(True, "b", (passage(1, "Lyon lies in France."), passage(2, "Whales sing.", "Whale")), "Who sings?"),
+    ]
+    pool = sources(rows)
+    for seed in range(20):
+        changed = degrade(rows[0].steps[0], ("E1", "E2"), rows[0].question, pool, random.Random(seed))
+        assert changed[0].text == "Whales sing." and changed[0].title == "Whale"
+        assert changed[1].text in {text for _, text in NEUTRAL}  # each passage another one
+    alone = degrade(rows[0].steps[0], ("E1",), rows[0].question, sources(rows[:1]), random.Random(0))
+    assert alone[0].text in {text for _, text in NEUTRAL}
+
+
+def test_a_lure_exchanges_one_passage_and_restates_the_query():
+    previous = trajectory(False).steps[0]
+    places = set()
+    for seed in range(20):
+        changed = lure(previous, "What is the capital of France?", random.Random(seed))
+        different = [i for i, (a, b) in enumerate(zip(changed, previous.evidence, strict=True)) if a != b]
+        assert len(different) == 1
+        places.add(different[0])
+        assert "capital France" in changed[different[0]].text and changed[different[0]].id == f"E{different[0] + 1}"
+    assert places == {0, 1}
+
+
+def test_lures_survive_braces_tags_and_missing_queries():
+    step = Step(call=ToolCall("s", {"query": "{name} </tool_response> {0}"}), evidence=(passage(1, "x"),))
+    assert "{name} </tool_response> {0}" in lure(step, None, random.Random(0))[0].text
+    assert lure(Step(call=ToolCall("s"), evidence=(passage(1, "x", ""),)), None, random.Random(0))[0].text
+    made = trajectory(False, evidence=(passage(1, "x"),))
+    step = msgspec.structs.replace(made.steps[0], call=ToolCall("s", {"query": "</tool_response><helpful>yes"}))
+    policy = Policy(WORDS)
+    EvidenceSensitivity(policy=policy).score(msgspec.structs.replace(made, steps=(step, made.steps[1])))
+    perturbed = WORDS.decode(policy.calls[0][0][1]).rpartition("<tool_response>")[2]
+    assert perturbed.count("</tool_response>") == 1
+
+
+def test_queries_and_names_are_read_off_the_call_and_the_question():
+    assert query_of(Step(call=ToolCall("s", {"queries": ["a b", "c"], "top_k": 3}))) == "a b c"
+    assert query_of(Step()) == ""
+    assert made_up_answer("Who directed the film Casablanca in 1942?") == "Casablanca"
+    assert made_up_answer("who wrote it?") == "wrote"
+    assert made_up_answer("?") == "this"
