@@ -1,0 +1,1 @@
+"""Generators: policies that can be sampled (`generate`) and probed (`choice_probs`)."""

@@ -1,0 +1,225 @@
+"""Generation and probing with a Transformers causal LM: plain, batched, exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+
+from .base import Completion, Sampling
+
+
+class TransformersGenerator:
+    """A policy held by a Transformers model.
+
+    Args:
+        model: a causal LM (or a PEFT model around one); used in eval mode without gradient, its mode restored afterwards.
+        tokenizer: its tokenizer.
+        batch_size: rows per forward pass.
+
+    Example:
+        ```python
+        generator = TransformersGenerator(model, tokenizer)
+        generator.generate([ids], Sampling(temperature=0.0, max_new_tokens=64, stop=("</answer>",)))[0].ids
+        ```
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int = 64) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.batch_size = batch_size
+        self._closers: dict[str, frozenset[int]] = {}
+
+    def generate(
+        self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """See `Generator.generate`. Prompts of similar length share a batch; results come in the order of the prompts."""
+        limits = list(max_new_tokens) if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
+        done: dict[int, Completion] = {}
+        with _inference_mode(self.model):
+            for rows in self._batches(prompts):
+                batch = self._generate([prompts[row] for row in rows], sampling, [limits[row] for row in rows])
+                done.update(zip(rows, batch, strict=True))
+        return [done[row] for row in range(len(prompts))]
+
+    def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
+        """See `Generator.choice_probs`. Choices of one token cost one forward pass per prompt; longer ones a row each."""
+        rows: dict[tuple[int, ...], int] = {}
+        wanted = [
+            [self._row(rows, prompt, choice) for choice in own] for prompt, own in zip(prompts, choices, strict=True)
+        ]
+        texts = [list(row) for row in rows]
+        keep = 1 + max((len(choice) - 1 for own in choices for choice in own), default=0)
+        logprobs: dict[int, torch.Tensor] = {}
+        with _inference_mode(self.model):
+            for batch in self._batches(texts):
+                logits = self._forward([texts[row] for row in batch], keep)
+                logprobs.update(zip(batch, torch.log_softmax(logits.float(), dim=-1), strict=True))
+        return [
+            [_chain(logprobs[row], choice) for row, choice in zip(own_rows, own, strict=True)]
+            for own_rows, own in zip(wanted, choices, strict=True)
+        ]
+
+    @staticmethod
+    def _row(rows: dict[tuple[int, ...], int], prompt: list[int], choice: list[int]) -> int:
+        if not choice:
+            raise ValueError("a choice needs at least one token")
+        return rows.setdefault((*prompt, *choice[:-1]), len(rows))
+
+    def _batches(self, prompts: Sequence[list[int]]) -> Iterator[list[int]]:
+        order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
+        for start in range(0, len(order), self.batch_size):
+            yield order[start : start + self.batch_size]
+
+    def _forward(self, prompts: list[list[int]], keep: int) -> torch.Tensor:
+        ids, mask = self._pad(prompts)
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        return self.model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, logits_to_keep=keep, use_cache=False
+        ).logits
+
+    def _generate(self, prompts: list[list[int]], sampling: Sampling, limits: list[int]) -> list[Completion]:
+        ids, mask = self._pad(prompts)
+        width = ids.shape[1]
+        stopper = _TurnEnd(self.tokenizer, sampling.stop, self._closing_tokens(sampling.stop), limits, width)
+        recorder = _ChosenLogProbs(sampling.temperature) if sampling.logprobs else None
+        output = self.model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            generation_config=self._config(sampling, max(limits)),
+            stopping_criteria=StoppingCriteriaList([stopper]),
+            logits_processor=LogitsProcessorList([recorder] if recorder else []),
+        )
+        logprobs = recorder.finish(output) if recorder else [None] * len(prompts)
+        return [
+            self._completion(row, limit, values, sampling.stop)
+            for row, limit, values in zip(output[:, width:].tolist(), limits, logprobs, strict=True)
+        ]
+
+    def _completion(self, row: list[int], limit: int, logprobs: Any, stop: tuple[str, ...]) -> Completion:
+        end = _TurnEnd.length(self.tokenizer, row[:limit], self._eos, stop, self._closing_tokens(stop))
+        ids = row[: end[0]]
+        return Completion(ids, end[1], logprobs[: len(ids)].tolist() if logprobs is not None else None)
+
+    @property
+    def _eos(self) -> frozenset[int]:
+        own = self.model.generation_config.eos_token_id
+        many = own if isinstance(own, list) else [own]
+        return frozenset(token for token in (*many, self.tokenizer.eos_token_id) if token is not None)
+
+    def _config(self, sampling: Sampling, limit: int) -> GenerationConfig:
+        greedy = sampling.temperature == 0
+        pad = self.tokenizer.pad_token_id
+        return GenerationConfig(
+            max_new_tokens=limit,
+            do_sample=not greedy,
+            temperature=None if greedy else sampling.temperature,
+            top_p=None if greedy else sampling.top_p,
+            top_k=None if greedy else sampling.top_k,
+            eos_token_id=sorted(self._eos),
+            pad_token_id=pad if pad is not None else min(self._eos),
+        )
+
+    def _pad(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        device = next(self.model.parameters()).device
+        width = max(map(len, prompts))
+        pad = self.tokenizer.pad_token_id or 0
+        ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+        return ids, mask
+
+    def _closing_tokens(self, stop: tuple[str, ...]) -> frozenset[int]:
+        """Tokens whose text holds the last character of a stop string: only after these can a turn have ended."""
+        for last in {text[-1] for text in stop} - self._closers.keys():
+            pieces = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
+            self._closers[last] = frozenset(token for token, piece in enumerate(pieces) if last in piece)
+        return frozenset().union(*(self._closers[text[-1]] for text in stop))
+
+
+class _TurnEnd(StoppingCriteria):
+    """Ends each row at its own limit, or where its new text holds a stop string."""
+
+    def __init__(
+        self, tokenizer: Any, stop: tuple[str, ...], closers: frozenset[int], limits: list[int], width: int
+    ) -> None:
+        self.tokenizer, self.stop, self.closers, self.limits, self.width = tokenizer, stop, closers, limits, width
+        self.done = [False] * len(limits)
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        new = input_ids.shape[1] - self.width
+        for row, token in enumerate(input_ids[:, -1].tolist()):
+            if not self.done[row]:
+                self.done[row] = new >= self.limits[row] or (
+                    token in self.closers
+                    and _has_stop(self.tokenizer, input_ids[row, self.width :].tolist(), self.stop)
+                )
+        return torch.tensor(self.done, device=input_ids.device)
+
+    @staticmethod
+    def length(
+        tokenizer: Any, ids: list[int], eos: frozenset[int], stop: tuple[str, ...], closers: frozenset[int]
+    ) -> tuple[int, str]:
+        """Where a row ended and why: padding after the end is not part of it."""
+        for end, token in enumerate(ids, start=1):
+            if token in eos:
+                return end, "eos"
+            if token in closers and _has_stop(tokenizer, ids[:end], stop):
+                return end, "stop"
+        return len(ids), "length"
+
+
+class _ChosenLogProbs(LogitsProcessor):
+    """Notes the log-probability of each sampled token, holding one step's distribution at a time."""
+
+    def __init__(self, temperature: float) -> None:
+        self.temperature = temperature or 1.0
+        self.last: torch.Tensor | None = None
+        self.values: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._note(input_ids)
+        self.last = torch.log_softmax(scores.float() / self.temperature, dim=-1)
+        return scores
+
+    def _note(self, ids: torch.Tensor) -> None:
+        if self.last is not None:
+            self.values.append(self.last.gather(1, ids[:, -1:]))
+
+    def finish(self, ids: torch.Tensor) -> torch.Tensor:
+        """The log-probabilities of all new tokens, a row per prompt."""
+        self._note(ids)
+        return torch.cat(self.values, dim=1)
+
+
+def _has_stop(tokenizer: Any, ids: list[int], stop: tuple[str, ...]) -> bool:
+    # A stop string spans few tokens; the window keeps long turns linear. One character takes at most four byte-level tokens.
+    window = 4 * max(map(len, stop), default=0) + 4
+    text = tokenizer.decode(ids[-window:], skip_special_tokens=False)
+    return any(item in text for item in stop)
+
+
+def _chain(logprobs: torch.Tensor, choice: list[int]) -> float:
+    tail = logprobs[-len(choice) :]
+    return float(tail.gather(1, torch.tensor(choice, device=tail.device)[:, None]).sum().exp())
+
+
+@contextmanager
+def _inference_mode(model: Any) -> Iterator[None]:
+    training = model.training
+    kind = (
+        "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
+    )  # renamed in Transformers 5.2x
+    checkpointing = getattr(model, f"is_{kind}_checkpointing", False)
+    model.eval()
+    if checkpointing:
+        getattr(model, f"{kind}_checkpointing_disable")()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        if checkpointing:
+            getattr(model, f"{kind}_checkpointing_enable")()
+        model.train(training)

@@ -1,0 +1,99 @@
+"""Many episodes at once: a batched turn of the policy, then all its tool calls concurrently, until every episode has ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from .. import dialects
+from ..dialects.base import Dialect
+from ..inference.base import Generator, Sampling
+from ..inference.chat import ChatFormat
+from ..tasks import Task
+from ..tools.toolbox import Session, Toolbox
+from ..trajectory import Issue, ToolCall, Trajectory
+from .episode import Episode, Limits
+
+
+class Engine:
+    """Runs a policy with its tools.
+
+    Args:
+        generator: the policy.
+        toolbox: its tools.
+        dialect: a dialect or its name.
+        limits: bounds of each episode.
+        sampling: how to sample; stop strings and the turn's token limit are set from the dialect and `limits`.
+        concurrency: episodes in flight; an ended one makes room for the next.
+
+    Example:
+        ```python
+        engine = Engine(generator, Toolbox([LocalSearch.from_corpus("world")]), dialect="pou", limits=Limits(turns=5))
+        trajectories = engine.run(load_tasks("world", "validation", limit=8))
+        ```
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        toolbox: Toolbox,
+        dialect: Dialect | str = "pou",
+        limits: Limits | None = None,
+        sampling: Sampling | None = None,
+        concurrency: int = 256,
+    ) -> None:
+        self.generator, self.toolbox, self.concurrency = generator, toolbox, concurrency
+        self.dialect = dialects.load(dialect) if isinstance(dialect, str) else dialect
+        self.limits = limits or Limits()
+        self.chat = ChatFormat.of(generator.tokenizer, self.dialect)
+        self.sampling = msgspec.structs.replace(
+            sampling or Sampling(), stop=self.dialect.stop, max_new_tokens=self.limits.turn_tokens
+        )
+
+    def run(self, tasks: Iterable[Task], on_end: Callable[[Trajectory], Any] | None = None) -> list[Trajectory]:
+        """One episode per task, in the tasks' order; a task given n times yields ids `id`, `id#1`, …, `id#n-1`.
+
+        `on_end` sees each trajectory as soon as its episode ends.
+        """
+        waiting = list(enumerate(self._episodes(list(tasks))))[::-1]
+        sessions: dict[int, Session] = {}
+        active: dict[int, Episode] = {}
+        ended: dict[int, Trajectory] = {}
+        while waiting or active:
+            while waiting and len(active) < self.concurrency:
+                number, episode = waiting.pop()
+                active[number], sessions[number] = episode, self.toolbox.session()
+            self._turn(list(active.values()), [sessions[number] for number in active])
+            for number in [number for number, episode in active.items() if episode.stop_reason]:
+                ended[number] = active.pop(number).trajectory()
+                del sessions[number]
+                if on_end is not None:
+                    on_end(ended[number])
+        return [ended[number] for number in sorted(ended)]
+
+    def _episodes(self, tasks: list[Task]) -> list[Episode]:
+        seen: Counter[str] = Counter()
+        episodes = []
+        for task in tasks:
+            copy = seen[task.id]
+            seen[task.id] += 1
+            name = f"{task.id}#{copy}" if copy else task.id
+            episodes.append(Episode(task, self.chat, self.limits, self.toolbox.schemas, name))
+        return episodes
+
+    def _turn(self, episodes: Sequence[Episode], sessions: Sequence[Session]) -> None:
+        completions = self.generator.generate(
+            [episode.context for episode in episodes], self.sampling, [episode.budget for episode in episodes]
+        )
+        asked = [episode.take_turn(completion) for episode, completion in zip(episodes, completions, strict=True)]
+        due = [number for number, item in enumerate(asked) if item is not None]
+        calls = [item if isinstance(item, ToolCall) else None for item in asked]
+        observations = self.toolbox.run_batch([calls[number] for number in due], [sessions[number] for number in due])
+        for number, observation in zip(due, observations, strict=True):
+            issue = asked[number]
+            if isinstance(issue, Issue):
+                observation = self.toolbox.describe_malformed(issue.why)
+            episodes[number].take_observation(observation)

@@ -1,0 +1,115 @@
+"""The toolbox as an environment of TRL's own tool loop (`GRPOTrainer(environment_factory=…)`).
+
+For those who want TRL to run the episodes. Masks, turns and stopping are then TRL's and the model's chat template's;
+evidence ids, fencing, time-outs and failure notes stay the toolbox's and the dialect's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Self, get_type_hints
+
+from .. import dialects
+from ..dialects.base import Dialect
+from ..dialects.fence import Fence, tags
+from ..errors import ConfigError
+from ..tools.base import Observation, Tool, method_of, schema_of
+from ..tools.toolbox import Toolbox
+from ..trajectory import ToolCall
+
+_RESERVED = ("factory", "get_reward", "reset")
+_TEMPLATE_TAGS = tags("tool_call", "tool_response") + r"|<\|"
+_BLOCK = re.compile(r"\s*<(\w+)>\n?(.*?)\n?</\1>\s*", re.DOTALL)
+
+
+class SearchEnvironment:
+    """One rollout's view of a toolbox: each tool is a method, and evidence ids run on until `reset`.
+
+    Use `SearchEnvironment.factory(toolbox)`; the class itself has no tools.
+
+    Attributes:
+        observations: what the calls since the last `reset` returned; TRL hands reward functions the `environments`.
+
+    Example:
+        ```python
+        trainer = GRPOTrainer(
+            model, reward_funcs=my_reward, train_dataset=prompts, environment_factory=SearchEnvironment.factory(toolbox)
+        )
+        ```
+    """
+
+    _toolbox: ClassVar[Toolbox]
+    _dialect: ClassVar[Dialect]
+    _fence: ClassVar[Fence]
+
+    @classmethod
+    def factory(
+        cls, toolbox: Toolbox, dialect: Dialect | str = "pou", special_tokens: Iterable[str] = ()
+    ) -> Callable[[], Self]:
+        """A class whose instances are environments with the toolbox's tools as async methods.
+
+        Args:
+            toolbox: the tools; one toolbox serves all environments.
+            dialect: a dialect or its name; it writes the evidence. The block around it is left to the chat template.
+            special_tokens: more strings that retrieved text must not contain: pass `tokenizer.all_special_tokens`.
+
+        Raises:
+            ConfigError: for a tool whose name cannot be a method's here, or whose schema cannot be made.
+            DialectError: for an unknown dialect.
+        """
+        known = dialects.load(dialect) if isinstance(dialect, str) else dialect
+        members: dict[str, Any] = {name: _as_method(tool) for name, tool in toolbox.tools.items()}
+        members |= {"_toolbox": toolbox, "_dialect": known, "_fence": _fence(known, special_tokens)}
+        return type(cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": cls.__module__, **members})
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self, **row: Any) -> None:
+        """Begin a new rollout: ids start at `E1` again. The dataset's `row` is not used."""
+        self.observations: list[Observation] = []
+        self._session = self._toolbox.session()
+
+    async def _run(self, name: str, arguments: dict[str, Any]) -> str:
+        observation = await self._toolbox.call(ToolCall(name, arguments), self._session)
+        self.observations.append(observation)
+        text = self._dialect.render_observation(observation.evidence, observation.note, self._fence)
+        block = _BLOCK.fullmatch(text)
+        return block[2] if block else text.strip()
+
+
+def _fence(dialect: Dialect, special_tokens: Iterable[str]) -> Fence:
+    patterns = [pattern for pattern in (dialect.fence.pattern, _TEMPLATE_TAGS) if pattern]
+    return Fence("|".join(patterns), dialect.fence.tokens).with_tokens(special_tokens)
+
+
+def _as_method(tool: Tool) -> Callable[..., Any]:
+    """A function that TRL lists as a tool: its signature and docstring give the schema that the toolbox gives."""
+    name = tool.name
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name in _RESERVED:
+        raise ConfigError(f"the tool {name!r} cannot be a method of an environment; give it another name")
+
+    # whatever the model passes goes to the toolbox, which checks it and answers with a note the policy can act on
+    async def method(self: SearchEnvironment, /, **arguments: Any) -> str:
+        return await self._run(name, arguments)
+
+    hints = get_type_hints(method_of(tool))
+    parameters = [
+        parameter.replace(annotation=hints[key])
+        for key, parameter in inspect.signature(method_of(tool)).parameters.items()
+    ]
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    method.__signature__ = inspect.Signature([itself, *parameters])  # type: ignore[attr-defined]
+    method.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = _docstring(schema_of(tool)["function"])
+    return method
+
+
+def _docstring(function: dict[str, Any]) -> str:
+    arguments = function["parameters"]["properties"]
+    lines = [f"    {name}: {about['description']}" for name, about in arguments.items()]
+    return "\n".join([function["description"], *(["", "Args:", *lines] if lines else [])]) + "\n"

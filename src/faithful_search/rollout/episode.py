@@ -1,0 +1,185 @@
+"""One sample's state machine: token in, token out.
+
+An episode holds one growing list of token ids. What the policy samples is appended as it is (mask 1), what the environment adds
+is tokenised once and appended (mask 0); text is decoded for parsing and never tokenised again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..errors import ConfigError
+from ..inference.base import Completion
+from ..inference.chat import ChatFormat
+from ..tasks import Task
+from ..tools.base import Observation
+from ..trajectory import Issue, Span, Step, ToolCall, Tokens, Trajectory
+
+END_REASONS = {
+    "answered": "the agent gave an answer",
+    "turn_limit": "the last allowed turn was a tool call; it was not run",
+    "token_limit": "the episode's tokens were used up",
+    "turn_token_limit": "a turn was cut at its token limit before any action",
+    "no_action": "a turn closed with neither a call nor an answer, and the dialect gives no second chance",
+}
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Bounds of an episode: turns of the agent, tokens it may sample in a turn, and completion tokens in all."""
+
+    turns: int = 10
+    turn_tokens: int = 512
+    total_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        if min(self.turns, self.turn_tokens, self.total_tokens) < 1:
+            raise ConfigError(f"limits must be at least 1, got {self}")
+
+
+class Episode:
+    """Alternate `take_turn` and `take_observation` until `stop_reason` is set; then `trajectory()`.
+
+    Args:
+        task: the question; its answers travel with the trajectory.
+        chat: the policy's tokenizer seen through the dialect.
+        limits: see `Limits`.
+        tools: JSON schemas of the tools, for the prompt.
+        id: the trajectory's id (default: the task's).
+    """
+
+    def __init__(
+        self, task: Task, chat: ChatFormat, limits: Limits, tools: list[dict[str, Any]], id: str | None = None
+    ) -> None:
+        self.task, self.chat, self.limits = task, chat, limits
+        self.id = task.id if id is None else id
+        self.prompt_ids = chat.prompt_ids(task.question, tools)
+        self.ids: list[int] = []
+        self.mask: list[int] = []
+        self.logprobs: list[float] | None = []
+        self.turns: list[tuple[int, int, int]] = []
+        self.steps: list[Step] = []
+        self.text = ""
+        self.stop_reason: str | None = None
+
+    @property
+    def context(self) -> list[int]:
+        """What the policy sees next."""
+        return self.prompt_ids + self.ids
+
+    @property
+    def budget(self) -> int:
+        """How many tokens the next turn may have."""
+        return max(1, min(self.limits.turn_tokens, self.limits.total_tokens - len(self.ids)))
+
+    def take_turn(self, completion: Completion) -> ToolCall | Issue | None:
+        """Take what the policy sampled; returns what an observation is due for: the call to run, or why it could not be read.
+
+        `None`: the episode ended, or the dialect has answered the turn itself.
+        """
+        start = len(self.ids)
+        self._append(completion.ids, 1, completion.logprobs)
+        self.turns.append((start, len(self.ids), len(self.ids)))
+        step = self._parse(completion.ids)
+        self.steps.append(step)
+        if step.answer is not None:
+            self._finish("answered")
+        elif len(self.steps) == self.limits.turns:
+            self._finish("turn_limit")
+        elif step.call is None and "call" not in step.spans:
+            self._take_no_action(step, completion)
+            return None
+        return (step.call or _unreadable(step)) if self.stop_reason is None else None
+
+    def take_observation(self, observation: Observation) -> None:
+        """Append the tool response to the last call; ends the episode when it no longer fits."""
+        text = self.chat.render_observation(observation.evidence, observation.note)
+        start, end = (len(self.text) + place for place in self.chat.dialect.response_span(text))
+        self._append_response(text)
+        if self.stop_reason is None:
+            step = self.steps[-1]
+            self.steps[-1] = msgspec.structs.replace(
+                step,
+                evidence=observation.evidence,
+                note=observation.note,
+                spans={**step.spans, "response": (start, end)},
+            )
+
+    def trajectory(self) -> Trajectory:
+        """The episode as a value, token ids included."""
+        return Trajectory(
+            steps=tuple(self.steps),
+            question=self.task.question,
+            answer=self.steps[-1].answer if self.steps else None,
+            stop_reason=self.stop_reason,
+            dialect=self.chat.dialect.name,
+            id=self.id,
+            answers=self.task.answers,
+            text=self.text,
+            tokens=Tokens(self.prompt_ids, self.ids, self.mask, tuple(self.turns), self.logprobs),
+        )
+
+    def _parse(self, ids: list[int]) -> Step:
+        own = ids[: -len(self.chat.end_ids)] if self.chat.ended(ids) else ids
+        text = self.chat.tokenizer.decode(own, skip_special_tokens=False)
+        step = self.chat.dialect.parse_turn(text, first=not self.steps)
+        offset = len(self.text)
+        self.text += text
+        return _shift(step, offset)
+
+    def _take_no_action(self, step: Step, completion: Completion) -> None:
+        answer = self.chat.dialect.on_invalid(step)
+        if answer is not None:
+            self._append_response(answer)
+        elif completion.finish == "length":
+            full = len(self.ids) >= self.limits.total_tokens
+            self._finish("token_limit" if full else "turn_token_limit")
+        else:
+            self._finish("no_action")
+
+    def _append_response(self, text: str) -> None:
+        start, middle, _ = self.turns[-1]
+        ids = self.chat.observation_ids(text, self.chat.ended(self.ids[start:middle]))
+        if len(self.ids) + len(ids) >= self.limits.total_tokens:
+            self._finish("token_limit")
+            return
+        self._append(ids, 0, None)
+        self.turns[-1] = (start, middle, len(self.ids))
+        self.text += text
+
+    def _append(self, ids: list[int], mask: int, logprobs: list[float] | None) -> None:
+        self.ids += ids
+        self.mask += [mask] * len(ids)
+        if mask and logprobs is None:
+            self.logprobs = None
+        if self.logprobs is not None:
+            self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
+
+    def _finish(self, reason: str) -> None:
+        self.stop_reason = reason
+        # Trainers read off the last token whether an episode was cut: one that ended by itself ends with the end-of-turn token.
+        complete = reason in ("answered", "no_action")
+        if (complete and not self.chat.ended(self.ids)) or not self.ids:
+            self._append(self.chat.end_ids, 0, None)
+
+
+def _unreadable(step: Step) -> Issue:
+    found = (issue for issue in step.issues if issue.kind.startswith("call_"))
+    return next(found, Issue("call_json", "it has no readable form", step.spans["call"]))
+
+
+def _shift(step: Step, offset: int) -> Step:
+    if not offset:
+        return step
+
+    def moved(span: Span) -> Span:
+        return (span[0] + offset, span[1] + offset)
+
+    return msgspec.structs.replace(
+        step,
+        spans={part: moved(span) for part, span in step.spans.items()},
+        issues=tuple(
+            msgspec.structs.replace(issue, span=moved(issue.span)) if issue.span else issue for issue in step.issues
+        ),
+    )
