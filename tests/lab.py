@@ -1,4 +1,7 @@
-"""Small real things for tests: a tokenizer with a chat template, an untrained model, and a generator that follows a script."""
+"""Small real things for tests.
+
+A tokenizer with a chat template, an untrained model, and a generator that follows a script.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ def model(seed: int = 0, hidden: int = 32) -> Any:
 
 
 class Scripted:
-    """A generator that writes given turns: `turns[k]` for an episode whose context holds k tool responses of its own."""
+    """A generator that writes given turns.
+
+    It writes `turns[k]` for an episode whose context holds k tool responses of its own.
+    """
 
     def __init__(self, turns: Sequence[str], marker: str = "<tool_response>") -> None:
         self.tokenizer = tokenizer()

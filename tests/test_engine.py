@@ -45,7 +45,7 @@ def test_a_whole_episode():
 
 
 def test_trained_ids_are_the_sampled_ids():
-    """Prompt and completion ids are what the generator saw and produced, in their order, and the mask marks exactly its own."""
+    """Prompt and completion ids are what the generator saw and produced, in order; the mask marks exactly its own."""
 
     class Recording(TransformersGenerator):
         def generate(self, prompts, sampling, max_new_tokens=None):
@@ -174,7 +174,7 @@ def test_hostile_evidence_stays_data(text):
     read = dialects.parse(t.text, "pou")
     assert read.steps[0].evidence == t.steps[0].evidence
     assert read.answer == "Rome"
-    start, middle, end = t.tokens.turns[0]
+    _, middle, end = t.tokens.turns[0]
     special = lab.tokenizer().convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     response = t.tokens.completion_ids[middle:end]
     assert [token for token in response if token in special] == [special[1], special[0], special[1], special[0]]
@@ -213,11 +213,29 @@ def test_an_ended_episode_leaves_the_batch():
     assert sizes == [2, 1]
 
 
+def test_a_concurrency_that_would_never_end_is_refused():
+    with pytest.raises(ConfigError, match="concurrency must be at least 1, got 0"):
+        Engine(lab.Scripted([ANSWER]), Toolbox([lab.Shelf(ROME)]), concurrency=0)
+
+
+def test_a_template_that_refuses_the_tool_role_is_reported_as_such():
+    own = lab.tokenizer()
+    refusing = type(own)(
+        tokenizer_object=own._tokenizer,
+        eos_token="<|im_end|>",
+        chat_template="{% for m in messages %}{% if m.role not in ('user', 'assistant') %}"
+        "{{ raise_exception('unknown role') }}{% endif %}{{ m.content }}{% endfor %}",
+    )
+    strict = type("Strict", (type(dialects.load("pou")),), {"observation_role": "tool"})()
+    with pytest.raises(TemplateError, match=r"refuses an assistant turn followed by a 'tool' turn: unknown role"):
+        ChatFormat.of(refusing, strict)
+
+
 def test_a_model_without_chat_template_is_refused_with_advice():
     bare = type(lab.tokenizer())(
         tokenizer_object=lab.tokenizer()._tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>"
     )
-    with pytest.raises(TemplateError, match="no chat template.*search_r1"):
+    with pytest.raises(TemplateError, match=r"no chat template.*search_r1"):
         ChatFormat.of(bare, dialects.load("pou"))
     raw = ChatFormat.of(bare, dialects.load("search_r1"))
     assert "Where?" in decode(raw.prompt_ids("Where?"))

@@ -37,6 +37,15 @@ def test_greedy_equals_argmax_without_padding(generator):
             context.append(token)
 
 
+def test_the_models_own_sampling_defaults_do_not_bend_the_policy(generator):
+    prompts, sampling = [ids(text) for text in PROMPTS], Sampling(temperature=0.0, max_new_tokens=12)
+    plain = generator.generate(prompts, sampling)
+    model = lab.model()
+    model.generation_config.repetition_penalty = 50.0
+    model.generation_config.no_repeat_ngram_size = 1
+    assert TransformersGenerator(model, lab.tokenizer()).generate(prompts, sampling) == plain
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_are_those_of_the_sampled_distribution(generator, temperature):
     torch.manual_seed(0)

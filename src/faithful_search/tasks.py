@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgspec
 
 from .bundled import world_file
 from .errors import DataError
+from .trajectory import read_lines
 
 ANSWER_COLUMNS = ("answers", "answer", "golden_answers", "gold_answers", "ground_truth", "target")
 QUESTION_COLUMNS = ("question", "query", "problem")
@@ -36,19 +37,19 @@ def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -
     Raises:
         DataError: when the row has no question or no answers, naming the columns it does have.
     """
-    question = _first(row, QUESTION_COLUMNS) or _first(row.get("extra_info") or {}, QUESTION_COLUMNS)
+    question = _question(row)
     answers = _first(row, ANSWER_COLUMNS)
-    if answers is None and isinstance(row.get("reward_model"), Mapping):
-        answers = row["reward_model"].get("ground_truth")
+    if answers is None:
+        answers = _mapping(row, "reward_model").get("ground_truth")
     missing = [name for name, value in (("question", question), ("answers", answers)) if value is None]
     if missing:
         raise DataError(
             f"{where} {number}: no column {' and no column '.join(missing)}; it has: {', '.join(row) or 'nothing'}"
         )
     used = {*ANSWER_COLUMNS, *QUESTION_COLUMNS, "id", "supporting_ids", "supporting_titles", "meta"}
-    meta = {**{key: value for key, value in row.items() if key not in used}, **(row.get("meta") or {})}
+    meta = {**{key: value for key, value in row.items() if key not in used}, **_mapping(row, "meta")}
     return Task(
-        id=str(row.get("id", number)),
+        id=str(number if row.get("id") is None else row["id"]),
         question=str(question),
         answers=_answers(answers),
         supporting_ids=tuple(row.get("supporting_ids") or ()),
@@ -67,7 +68,7 @@ def load_tasks(source: str | os.PathLike[str], split: str = "train", limit: int 
         source = world_file(f"{split}.jsonl.gz")
     path = Path(source)
     rows = _local_rows(path) if path.exists() else _hub_rows(str(source), split)
-    tasks = [task_from_row(row, number, str(source)) for number, row in zip(range(limit or 2**62), rows, strict=False)]
+    tasks = [task_from_row(row, number, f"{source}, row") for number, row in enumerate(islice(rows, limit))]
     if not tasks:
         raise DataError(f"{source}: no questions in it")
     return tasks
@@ -75,16 +76,14 @@ def load_tasks(source: str | os.PathLike[str], split: str = "train", limit: int 
 
 def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a `.jsonl` or `.jsonl.gz` file. Raises `DataError` naming the line that is broken."""
-    path = Path(path)
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {number}: not JSON ({error})") from error
-    except (OSError, UnicodeError, EOFError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+    for number, line in read_lines(path):
+        try:
+            row = json.loads(line)
+        except ValueError as error:  # also what is not UTF-8
+            raise DataError(f"{path}, line {number}: not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
+        yield row
 
 
 def _local_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -95,7 +94,10 @@ def _local_rows(path: Path) -> Iterator[dict[str, Any]]:
         raise DataError(f"{path}: expected .jsonl, .jsonl.gz, .json, .csv or .parquet")
     from datasets import load_dataset
 
-    return iter(load_dataset(kinds[path.suffix], data_files=str(path), split="train"))
+    try:
+        return iter(load_dataset(kinds[path.suffix], data_files=str(path), split="train"))
+    except Exception as error:  # each format's reader has failures of its own
+        raise DataError(f"cannot read {path}: {error}") from error
 
 
 def _hub_rows(name: str, split: str) -> Iterator[dict[str, Any]]:
@@ -111,9 +113,26 @@ def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return next((row[name] for name in names if row.get(name) is not None), None)
 
 
+def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = row.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _question(row: Mapping[str, Any]) -> Any:
+    """The question's own column, or the last user message of a row that holds a `prompt` of chat messages only."""
+    found = _first(row, QUESTION_COLUMNS) or _first(_mapping(row, "extra_info"), QUESTION_COLUMNS)
+    messages = row.get("prompt")
+    if found or not isinstance(messages, list):
+        return found
+    asked = [item for item in messages if isinstance(item, Mapping) and item.get("role") == "user"]
+    return asked[-1].get("content") if asked else None
+
+
 def _answers(value: Any) -> tuple[str, ...]:
     if isinstance(value, Mapping):
         value = value.get("target", list(value.values()))
     if isinstance(value, str):
         value = value.split(ANSWER_SPLIT)
+    elif isinstance(value, (bool, int, float)):
+        value = (value,)
     return tuple(str(item) for item in value)

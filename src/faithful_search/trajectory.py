@@ -1,12 +1,14 @@
 """What a search agent leaves behind: a `Trajectory` of `Step`s, each with the evidence its call returned.
 
-All values are frozen. `Step.helpful` and `Step.refs` judge the evidence of the step *before*, as in Proof-of-Use (section 3.2.3).
+All values are frozen. `Step.helpful` and `Step.refs` judge the evidence of the step *before*, as in Proof-of-Use
+(section 3.2.3).
 """
 
 from __future__ import annotations
 
 import gzip
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,10 +51,11 @@ class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """One turn of the agent and what the environment returned for it.
 
-    `helpful` and `refs` judge the *previous* step's evidence; `None` / `()` where the dialect or the agent gives no verdict.
+    `helpful` and `refs` judge the *previous* step's evidence; `None` / `()` where the dialect or the agent gives no
+    verdict.
     `note` is the text of a tool response that is not evidence: an error, or that nothing was found.
-    `spans` maps a part ("step", "think", "helpful", "ref", "call", "response", "answer") to its inner text's characters in the
-    trajectory's text; "step" is the model's whole turn.
+    `spans` maps a part ("step", "think", "helpful", "ref", "call", "response", "answer") to its inner text's characters
+    in the trajectory's text; "step" is the model's whole turn.
     """
 
     think: str | None = None
@@ -69,8 +72,8 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
     """The token ids of a rollout, exactly as sampled and appended.
 
-    `mask[i]` is 1 where `completion_ids[i]` was sampled by the policy and 0 where the environment added it. `turns[k]` is
-    `(start, middle, end)`: step k's own tokens are `completion_ids[start:middle]`, its tool response `[middle:end]`.
+    `mask[i]` is 1 where `completion_ids[i]` was sampled by the policy and 0 where the environment added it. `turns[k]`
+    is `(start, middle, end)`: step k's own tokens are `completion_ids[start:middle]`, its tool response `[middle:end]`.
     """
 
     prompt_ids: list[int]
@@ -78,6 +81,10 @@ class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
     mask: list[int]
     turns: tuple[tuple[int, int, int], ...]
     logprobs: list[float] | None = None
+
+    def __repr__(self) -> str:
+        prompt, completion, sampled = len(self.prompt_ids), len(self.completion_ids), sum(self.mask)
+        return f"Tokens({prompt} of prompt, {completion} of completion, {sampled} sampled)"
 
 
 class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -137,8 +144,9 @@ def write_jsonl(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]
     count = 0
     try:
         with opener(partial, "wb") as file:
-            for count, trajectory in enumerate(trajectories, start=1):
+            for trajectory in trajectories:
                 file.write(_ENCODER.encode(trajectory) + b"\n")
+                count += 1
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -150,20 +158,32 @@ def read_jsonl(
 ) -> Iterator[Trajectory]:
     """Yield the trajectories of a file written by `write_jsonl`.
 
-    A broken line goes to `on_error(line_number, error)` and is skipped; without `on_error` it raises `DataError`.
+    A broken line goes to `on_error(line_number, error)` and is skipped; without `on_error` it raises `DataError`, as a
+    file that cannot be read or is cut short always does.
+    """
+    for number, line in read_lines(path):
+        try:
+            trajectory = Trajectory.from_json(line)
+        except DataError as error:
+            if on_error is None:
+                raise DataError(f"{path}, line {number}: {error}") from error
+            on_error(number, error)
+        else:
+            yield trajectory
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not blank, with their numbers from 1; gzip when the name ends in `.gz`.
+
+    Raises:
+        DataError: when the file cannot be read, or is a broken or truncated gzip.
     """
     path = Path(path)
     opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rb") as file:
             for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    yield Trajectory.from_json(line)
-                except DataError as error:
-                    if on_error is None:
-                        raise DataError(f"{path}, line {number}: {error}") from error
-                    on_error(number, error)
-    except (OSError, EOFError) as error:
+                if line.strip():
+                    yield number, line
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}") from error

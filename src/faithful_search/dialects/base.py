@@ -18,8 +18,8 @@ class Dialect(ABC):
     Attributes:
         name: the file's name.
         stop: strings that end a turn of the model (kept in its text).
-        observation_role: chat role under which a tool response returns, or `None` when it is appended as raw text inside the
-            same assistant turn.
+        observation_role: chat role under which a tool response returns, or `None` when it is appended as raw text
+            inside the same assistant turn.
         response_tag: name of the tag that encloses a tool response.
         fence: makes retrieved text harmless inside this dialect, reversibly.
         marks: names of tags with their weight as a sign of this dialect, negative against it (`detect` sums them).
@@ -34,7 +34,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """The chat messages that open an episode. `tools` are JSON schemas of functions, as `get_json_schema` gives them."""
+        """The chat messages that open an episode.
+
+        `tools` are JSON schemas of functions, as `get_json_schema` gives them.
+        """
 
     @abstractmethod
     def parse(self, text: str, *, question: str | None = None) -> Trajectory:
@@ -42,7 +45,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def parse_turn(self, text: str, *, first: bool) -> Step:
-        """Read one turn of the model (`first`: no tool response came before). `parse` of a rendered trajectory gives equal steps."""
+        """Read one turn of the model (`first`: no tool response came before).
+
+        `parse` of a rendered trajectory gives equal steps.
+        """
 
     @abstractmethod
     def render_turn(self, step: Step) -> str:
@@ -50,7 +56,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
-        """Write a tool response. Titles, texts and the note are fenced; `fence` (default: the class's) may forbid more strings."""
+        """Write a tool response.
+
+        Titles, texts and the note are fenced; `fence` (default: the class's) may forbid more strings.
+        """
 
     def response_span(self, observation: str) -> Span:
         """Where the inner text of a rendered tool response is; the whole of one without the response's tags."""

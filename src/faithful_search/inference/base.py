@@ -22,7 +22,8 @@ class Sampling(msgspec.Struct, frozen=True):
 class Completion(msgspec.Struct, frozen=True):
     """`ids` exactly as sampled, the end-of-sequence token included when it was sampled.
 
-    `finish` is "stop" (a stop string), "eos" or "length". `logprobs` are natural logs under the temperature-scaled distribution.
+    `finish` is "stop" (a stop string), "eos" or "length". `logprobs` are natural logs under the temperature-scaled
+    distribution.
     """
 
     ids: list[int]
@@ -43,5 +44,8 @@ class Generator(Protocol):
         ...
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
-        """p(choice | prompt) for each prompt's own choices: raw probabilities of the choices' tokens, not normalised."""
+        """p(choice | prompt) for each prompt's own choices.
+
+        These are raw probabilities of the choices' tokens, not normalised.
+        """
         ...

@@ -1,7 +1,8 @@
 """How a tokenizer's chat template joins an agent's turns with its environment's, as token ids.
 
-The template is rendered once with placeholders; what it writes between an assistant turn and the tool response, and between the
-response and the next assistant turn, is the *glue*. A turn then costs the tokenisation of its own text only.
+The template is rendered once with placeholders; what it writes between an assistant turn and the tool response, and
+between the response and the next assistant turn, is the *glue*. A turn then costs the tokenisation of its own text
+only.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ ASSISTANT, OBSERVATION = "⟪assistant⟫", "⟪observation⟫"
 class ChatFormat:
     """A tokenizer seen through a dialect: prompts, observations and whole transcripts as ids.
 
-    `end` closes an assistant turn; `before` opens the tool response after it and `after` leads to the next assistant turn (both
-    empty for dialects that append raw text inside one assistant turn: their `observation_role` is `None`).
+    `end` closes an assistant turn; `before` opens the tool response after it and `after` leads to the next assistant
+    turn (both empty for dialects that append raw text inside one assistant turn: their `observation_role` is `None`).
     """
 
     tokenizer: Any = field(repr=False)
@@ -38,7 +39,8 @@ class ChatFormat:
         """Read the glue off the tokenizer's chat template.
 
         Raises:
-            TemplateError: when the dialect needs a template and the tokenizer has none, or one that drops or rewrites turns.
+            TemplateError: when the dialect needs a template and the tokenizer has none, or one that refuses, drops or
+                rewrites turns.
         """
         if dialect.observation_role is None:
             return cls(tokenizer, dialect, end=tokenizer.eos_token or "")
@@ -70,8 +72,8 @@ class ChatFormat:
     def messages_ids(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Ids of chat messages, ready for the next assistant turn; raw text when the tokenizer has no template.
 
-        The dialect's prompt describes the tools itself, so the template gets no `tools`; it gets their names as `tool_names`, for
-        templates that tell a small model only those.
+        The dialect's prompt describes the tools itself, so the template gets no `tools`; it gets their names as
+        `tool_names`, for templates that tell a small model only those.
         """
         if not getattr(self.tokenizer, "chat_template", None):
             return self.encode("\n".join(message["content"] for message in messages))
@@ -93,7 +95,10 @@ class ChatFormat:
         return bool(self.end_ids) and list(ids[-len(self.end_ids) :]) == self.end_ids
 
     def transcript(self, trajectory: Trajectory, tools: Sequence[dict[str, Any]] = ()) -> Tokens:
-        """A trajectory as its agent would have sampled it: turn by turn, each turn closed where the dialect closes it."""
+        """A trajectory as its agent would have sampled it.
+
+        It goes turn by turn, each turn closed where the dialect closes it.
+        """
         ids: list[int] = []
         mask: list[int] = []
         turns: list[tuple[int, int, int]] = []
@@ -115,11 +120,17 @@ def _glue(tokenizer: Any, role: str) -> tuple[str, str, str]:
         {"role": "assistant", "content": ASSISTANT},
         {"role": role, "content": OBSERVATION},
     ]
-    text = _render(tokenizer, messages, [])
+    try:
+        text = _render(tokenizer, messages, [])
+    except Exception as error:  # a template raises what it likes: roles it refuses, names it lacks
+        raise TemplateError(
+            f"the chat template of {_name(tokenizer)} refuses an assistant turn followed by a {role!r} turn: {error}; "
+            "a multi-turn agent cannot be rendered with it"
+        ) from error
     if text.count(ASSISTANT) != 1 or text.count(OBSERVATION) != 1:
         raise TemplateError(
-            f"the chat template of {_name(tokenizer)} does not keep an assistant turn followed by a {role!r} turn as they are; "
-            "a multi-turn agent cannot be rendered with it"
+            f"the chat template of {_name(tokenizer)} does not keep an assistant turn followed by a {role!r} turn "
+            "as they are; a multi-turn agent cannot be rendered with it"
         )
     between, after = text.split(ASSISTANT)[1].split(OBSERVATION)
     end = next((token for token in tokenizer.all_special_tokens if between.startswith(token)), "")

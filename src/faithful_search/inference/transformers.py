@@ -16,7 +16,8 @@ class TransformersGenerator:
     """A policy held by a Transformers model.
 
     Args:
-        model: a causal LM (or a PEFT model around one); used in eval mode without gradient, its mode restored afterwards.
+        model: a causal LM (or a PEFT model around one); used in eval mode without gradient, its mode restored
+            afterwards.
         tokenizer: its tokenizer.
         batch_size: rows per forward pass.
 
@@ -36,7 +37,10 @@ class TransformersGenerator:
     def generate(
         self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
     ) -> list[Completion]:
-        """See `Generator.generate`. Prompts of similar length share a batch; results come in the order of the prompts."""
+        """See `Generator.generate`.
+
+        Prompts of similar length share a batch; results come in the order of the prompts.
+        """
         limits = list(max_new_tokens) if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
         done: dict[int, Completion] = {}
         with _inference_mode(self.model):
@@ -46,7 +50,10 @@ class TransformersGenerator:
         return [done[row] for row in range(len(prompts))]
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
-        """See `Generator.choice_probs`. Choices of one token cost one forward pass per prompt; longer ones a row each."""
+        """See `Generator.choice_probs`.
+
+        Choices of one token cost one forward pass per prompt; longer ones a row each.
+        """
         rows: dict[tuple[int, ...], int] = {}
         wanted = [
             [self._row(rows, prompt, choice) for choice in own] for prompt, own in zip(prompts, choices, strict=True)
@@ -119,6 +126,10 @@ class TransformersGenerator:
             temperature=None if greedy else sampling.temperature,
             top_p=None if greedy else sampling.top_p,
             top_k=None if greedy else sampling.top_k,
+            # What is unset here, `generate` takes from the model's own defaults: some ship a penalty, and the policy
+            # would not be sampled as it is.
+            repetition_penalty=1.0,
+            no_repeat_ngram_size=0,
             eos_token_id=sorted(self._eos),
             pad_token_id=pad if pad is not None else min(self._eos),
         )
@@ -195,7 +206,8 @@ class _ChosenLogProbs(LogitsProcessor):
 
 
 def _has_stop(tokenizer: Any, ids: list[int], stop: tuple[str, ...]) -> bool:
-    # A stop string spans few tokens; the window keeps long turns linear. One character takes at most four byte-level tokens.
+    # A stop string spans few tokens; the window keeps long turns linear.
+    # One character takes at most four byte-level tokens.
     window = 4 * max(map(len, stop), default=0) + 4
     text = tokenizer.decode(ids[-window:], skip_special_tokens=False)
     return any(item in text for item in stop)
@@ -209,9 +221,8 @@ def _chain(logprobs: torch.Tensor, choice: list[int]) -> float:
 @contextmanager
 def _inference_mode(model: Any) -> Iterator[None]:
     training = model.training
-    kind = (
-        "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
-    )  # renamed in Transformers 5.2x
+    # renamed in Transformers 5.2x
+    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
     checkpointing = getattr(model, f"is_{kind}_checkpointing", False)
     model.eval()
     if checkpointing:

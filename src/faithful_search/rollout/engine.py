@@ -1,4 +1,7 @@
-"""Many episodes at once: a batched turn of the policy, then all its tool calls concurrently, until every episode has ended."""
+"""Many episodes at once.
+
+A batched turn of the policy, then all its tool calls concurrently, until every episode has ended.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import msgspec
 
 from .. import dialects
 from ..dialects.base import Dialect
+from ..errors import ConfigError
 from ..inference.base import Generator, Sampling
 from ..inference.chat import ChatFormat
 from ..tasks import Task
@@ -29,6 +33,9 @@ class Engine:
         sampling: how to sample; stop strings and the turn's token limit are set from the dialect and `limits`.
         concurrency: episodes in flight; an ended one makes room for the next.
 
+    Raises:
+        ConfigError: when `concurrency` is below 1.
+
     Example:
         ```python
         engine = Engine(generator, Toolbox([LocalSearch.from_corpus("world")]), dialect="pou", limits=Limits(turns=5))
@@ -45,6 +52,8 @@ class Engine:
         sampling: Sampling | None = None,
         concurrency: int = 256,
     ) -> None:
+        if concurrency < 1:
+            raise ConfigError(f"concurrency must be at least 1, got {concurrency}")
         self.generator, self.toolbox, self.concurrency = generator, toolbox, concurrency
         self.dialect = dialects.load(dialect) if isinstance(dialect, str) else dialect
         self.limits = limits or Limits()

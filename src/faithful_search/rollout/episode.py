@@ -1,7 +1,7 @@
 """One sample's state machine: token in, token out.
 
-An episode holds one growing list of token ids. What the policy samples is appended as it is (mask 1), what the environment adds
-is tokenised once and appended (mask 0); text is decoded for parsing and never tokenised again.
+An episode holds one growing list of token ids. What the policy samples is appended as it is (mask 1), what the
+environment adds is tokenised once and appended (mask 0); text is decoded for parsing and never tokenised again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..inference.base import Completion
 from ..inference.chat import ChatFormat
 from ..tasks import Task
 from ..tools.base import Observation
-from ..trajectory import Issue, Span, Step, ToolCall, Tokens, Trajectory
+from ..trajectory import Issue, Span, Step, Tokens, ToolCall, Trajectory
 
 END_REASONS = {
     "answered": "the agent gave an answer",
-    "turn_limit": "the last allowed turn was a tool call; it was not run",
+    "turn_limit": "the last allowed turn gave no answer; its call, if any, was not run",
     "token_limit": "the episode's tokens were used up",
     "turn_token_limit": "a turn was cut at its token limit before any action",
     "no_action": "a turn closed with neither a call nor an answer, and the dialect gives no second chance",
@@ -74,8 +74,9 @@ class Episode:
         return max(1, min(self.limits.turn_tokens, self.limits.total_tokens - len(self.ids)))
 
     def take_turn(self, completion: Completion) -> ToolCall | Issue | None:
-        """Take what the policy sampled; returns what an observation is due for: the call to run, or why it could not be read.
+        """Take what the policy sampled.
 
+        Returns what an observation is due for: the call to run, or why it could not be read.
         `None`: the episode ended, or the dialect has answered the turn itself.
         """
         start = len(self.ids)
@@ -158,7 +159,8 @@ class Episode:
 
     def _finish(self, reason: str) -> None:
         self.stop_reason = reason
-        # Trainers read off the last token whether an episode was cut: one that ended by itself ends with the end-of-turn token.
+        # Trainers read off the last token whether an episode was cut:
+        # one that ended by itself ends with the end-of-turn token.
         complete = reason in ("answered", "no_action")
         if (complete and not self.chat.ended(self.ids)) or not self.ids:
             self._append(self.chat.end_ids, 0, None)

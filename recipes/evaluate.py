@@ -1,0 +1,102 @@
+"""Measure a policy on held-out questions: answers, format, citations, evidence sensitivity, tools.
+
+Each figure comes with n and a 95 % interval.
+
+```
+python recipes/evaluate.py --policy outputs/pou --split test --output_dir outputs/eval
+python recipes/evaluate.py --policy outputs/pou --blank true              # every tool response reads "content"
+python recipes/evaluate.py --policy outputs/pou --negative_tool true      # with a deliberately irrelevant tool
+python recipes/evaluate.py --policy outputs/pou --compare_with tiny       # two policies side by side
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+
+from faithful_search.bundled import tiny_policy
+from faithful_search.evaluation import report
+from faithful_search.evaluation.probes import blanked
+from faithful_search.evaluation.suite import Evaluation, evaluate_policy
+from faithful_search.inference.base import Sampling
+from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.rollout import Engine
+from faithful_search.rollout.arguments import EnvironmentArguments
+from faithful_search.tasks import load_tasks
+from faithful_search.training.config import parse_recipe
+from faithful_search.trajectory import write_jsonl
+
+
+@dataclass
+class EvaluationArguments(EnvironmentArguments):
+    """Which policy, on which questions."""
+
+    policy: str = field(default="tiny", metadata={"help": "directory or Hub id; 'tiny' is the bundled one"})
+    compare_with: str | None = field(
+        default=None, metadata={"help": "a second policy, measured on the same questions first"}
+    )
+    questions: str = field(default="world", metadata={"help": "'world' (bundled), a local file or a Hub dataset"})
+    split: str = field(default="validation", metadata={"help": "split of the questions"})
+    limit: int | None = field(default=None, metadata={"help": "how many questions; all without it"})
+    blank: bool = field(
+        default=False, metadata={"help": "replace every tool response's contents by the word 'content'"}
+    )
+    temperature: float = field(default=0.0, metadata={"help": "0 is greedy"})
+    samples: int = field(default=1, metadata={"help": "rollouts per question"})
+    total_tokens: int = field(default=1024, metadata={"help": "tokens of an episode after the prompt"})
+    output_dir: str = field(
+        default="outputs/evaluate", metadata={"help": "metrics.json and trajectories.jsonl go here"}
+    )
+    seed: int = field(default=0, metadata={"help": "of the sampling"})
+    dtype: str = field(default="float32", metadata={"help": "of the weights while running"})
+    threads: int = field(default=0, metadata={"help": "CPU threads; 0 leaves torch's own choice"})
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    [script] = parse_recipe((EvaluationArguments,), argv)
+    if script.threads:
+        torch.set_num_threads(script.threads)
+    names = [name for name in (script.compare_with, script.policy) if name is not None]
+    found = {name: evaluate(name, script) for name in names}
+    out = Path(script.output_dir)
+    report.write_metrics(out / "metrics.json", {**{k: v.to_dict() for k, v in found.items()}, "script": asdict(script)})
+    for number, evaluation in enumerate(found.values()):
+        rows = (msgspec.structs.replace(item, tokens=None) for item in evaluation.trajectories)
+        write_jsonl(out / f"trajectories{f'_{number}' if number else ''}.jsonl", rows)
+    before, after = found[names[0]], found[names[-1]]
+    print(
+        report.table(before, after, (names[0], names[-1]))
+        if len(names) == 2
+        else report.table(after, names=(names[0], ""))
+    )
+    return {name: evaluation.to_dict() for name, evaluation in found.items()}
+
+
+def evaluate(name: str, script: EvaluationArguments) -> Evaluation:
+    """One policy on the questions."""
+    set_seed(script.seed)
+    source = str(tiny_policy()) if name == "tiny" else name
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, script.dtype))
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    generator = TransformersGenerator(model, AutoTokenizer.from_pretrained(source), script.generation_batch)
+    toolbox = script.toolbox()
+    engine = Engine(
+        generator,
+        blanked(toolbox) if script.blank else toolbox,
+        script.dialect,
+        script.limits(script.total_tokens),
+        Sampling(temperature=script.temperature),
+    )
+    tasks = [task for task in load_tasks(script.questions, script.split, script.limit) for _ in range(script.samples)]
+    return evaluate_policy(engine, tasks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Supervised start: build expert episodes with the real tools, filter them, train a policy on what is left.
+
+```
+python recipes/sft.py --config recipes/configs/sft_tiny.yaml        # a tiny policy from nothing, on the bundled world
+accelerate launch recipes/sft.py --config recipes/configs/sft_smollm2-135m.yaml --model_name_or_path DIR_OR_HUB_ID \\
+    --questions musique.jsonl.gz 2wiki.jsonl.gz --corpus musique_corpus.jsonl.gz 2wiki_corpus.jsonl.gz
+```
+
+Every flag of `ExpertArguments`, TRL's `SFTConfig` and `ModelConfig` may stand in the YAML file or on the command
+line; the latter wins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import PartialState
+from datasets import concatenate_datasets
+from transformers import AutoTokenizer
+from transformers.trainer_utils import get_last_checkpoint
+from trl import ModelConfig, SFTConfig, get_peft_config
+
+from faithful_search import dialects
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.inference.chat import ChatFormat
+from faithful_search.tasks import load_tasks, read_rows, world_file
+from faithful_search.tools.knowledge_graph import KnowledgeGraph
+from faithful_search.tools.local_search import LocalSearch
+from faithful_search.tools.toolbox import Toolbox
+from faithful_search.training.config import parse_recipe
+from faithful_search.training.experts import Habits, accept, reject, run_experts
+from faithful_search.training.plans import Plan, counted, plan_all, planner_for
+from faithful_search.training.sft import (
+    build_dataset,
+    check_unseen,
+    held_out_facts,
+    save_policy,
+    sft_trainer,
+    swapped_copies,
+)
+from faithful_search.training.swap_names import NameSwapper
+from faithful_search.training.tiny import TinyConfig, build_tiny
+from faithful_search.trajectory import Trajectory, write_jsonl
+
+DEFAULT_CONFIG = Path(__file__).parent / "configs" / "sft_tiny.yaml"
+
+
+@dataclass
+class ExpertArguments:
+    """Where episodes come from and which are kept. Lists hold an entry for each question file, or one for all."""
+
+    questions: list[str] = field(default_factory=lambda: ["world"], metadata={"help": "'world', files or Hub datasets"})
+    source_kind: list[str] = field(
+        default_factory=lambda: ["world"], metadata={"help": "world, musique, 2wiki, hotpotqa"}
+    )
+    corpus: list[str] = field(default_factory=lambda: ["world"], metadata={"help": "passages: 'world' or files"})
+    triples: list[str] = field(
+        default_factory=lambda: ["none"], metadata={"help": "triples of knowledge_graph: 'world', a file, or 'none'"}
+    )
+    episodes: int = field(default=0, metadata={"help": "episodes of each source; 0: one per question"})
+    top_k: int = field(default=3, metadata={"help": "passages a call returns"})
+    min_episode_steps: int = field(default=3, metadata={"help": "fewest steps of an episode that is kept"})
+    max_episode_steps: int = field(default=10, metadata={"help": "most steps of an episode that is kept"})
+    habits: dict | str | None = field(default=None, metadata={"help": "rates of mishaps: fields of Habits, as JSON"})
+    dialect: str = field(default="pou", metadata={"help": "how the agent writes"})
+    loss_on: Literal["agent", "all"] = field(
+        default="agent", metadata={"help": "'agent': what the agent writes; 'all': every token"}
+    )
+    swaps_per_episode: int = field(default=0, metadata={"help": "counterfactual copies of an episode; 0: itself"})
+    names: str = field(default="world", metadata={"help": "JSON file {name: type} of what may be swapped, or 'world'"})
+    tiny: dict | str | None = field(default=None, metadata={"help": "shape of model 'tiny': TinyConfig, as JSON"})
+    save_dtype: str | None = field(default=None, metadata={"help": "dtype of the saved weights, such as float16"})
+    resume: bool = field(default=False, metadata={"help": "go on from the last checkpoint in output_dir"})
+    threads: int = field(default=0, metadata={"help": "CPU threads of this process; 0 leaves torch's own choice"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """One question file, how it is annotated, and what its expert searches in."""
+
+    questions: str
+    kind: str
+    corpus: str
+    triples: str
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    script, args, model_args = parse(argv)
+    if script.threads:
+        torch.set_num_threads(script.threads)
+    sources = sources_of(script)
+    model, chat = policy(script, args, model_args)
+    built = [episodes_of(source, script, args.seed) for source in sources]
+    if PartialState().is_main_process:
+        write_episodes(Path(args.output_dir or "."), [episode for episodes, _ in built for episode in episodes], script)
+    parts = [rows_of(episodes, tools, chat, script, args) for episodes, tools in built]
+    dataset = concatenate_datasets(parts)
+    say(f"{len(dataset)} rows of {sum(dataset['length']) / len(dataset):.0f} tokens on average")
+    trainer = sft_trainer(model, args, dataset, chat.tokenizer, get_peft_config(model_args))
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if script.resume else None)
+    save_policy(trainer, script.save_dtype)
+    say(f"policy and episodes are in {args.output_dir}")
+
+
+def parse(argv: Sequence[str] | None = None) -> tuple[ExpertArguments, SFTConfig, ModelConfig]:
+    """The three dataclasses; without `--config` the embedded default's file is read."""
+    script, args, model_args = parse_recipe((ExpertArguments, SFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
+    args.model_init_kwargs = {
+        "revision": model_args.model_revision,
+        "dtype": model_args.dtype,
+        "attn_implementation": model_args.attn_implementation,
+        **(args.model_init_kwargs or {}),
+    }
+    return script, args, model_args
+
+
+def sources_of(script: ExpertArguments) -> list[Source]:
+    """The question files with what belongs to each. Raises `ConfigError` when the lists do not fit together."""
+    wanted = len(script.questions)
+    columns = [script.questions, script.source_kind, script.corpus, script.triples]
+    for name, column in zip(("source_kind", "corpus", "triples"), columns[1:], strict=True):
+        if len(column) not in (1, wanted):
+            raise ConfigError(
+                f"--{name}: {len(column)} entries for {wanted} question files; give one for each or for all"
+            )
+    return [Source(*row) for row in zip(*(column * (wanted // len(column)) for column in columns), strict=True)]
+
+
+def policy(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig) -> tuple[str, ChatFormat]:
+    """The model's directory or Hub id, and its chat format; `tiny` is built from nothing."""
+    name = str(model_args.model_name_or_path)
+    if name == "tiny":
+        name = str(Path(args.output_dir or ".") / "untrained")
+        with PartialState().main_process_first():
+            if PartialState().is_main_process:
+                build_tiny(name, TinyConfig(**mapping(script.tiny)))
+    tokenizer = AutoTokenizer.from_pretrained(name, revision=model_args.model_revision)
+    return name, ChatFormat.of(tokenizer, dialects.load(script.dialect))
+
+
+def episodes_of(source: Source, script: ExpertArguments, seed: int) -> tuple[list[Trajectory], list[dict[str, Any]]]:
+    """The expert's episodes on one source, fit or not, and the schemas of the tools it had."""
+    tasks = load_tasks(source.questions)
+    plans, skipped = plan_all(tasks, planner_for(source.kind, tasks))
+    say(f"{source.questions}: {len(plans)} of {len(tasks)} questions planned; skipped: {counted(skipped)}")
+    plans = repeated(plans, script.episodes or len(plans))
+    progress = PartialState().is_local_main_process
+    with toolbox_of(source, script) as toolbox:
+        habits, dialect = Habits(**mapping(script.habits)), dialects.load(script.dialect)
+        return run_experts(plans, toolbox, dialect, habits, seed, progress=progress), toolbox.schemas
+
+
+def repeated(plans: Sequence[Plan], wanted: int) -> list[Plan]:
+    """The first `wanted` plans, over again when they run out; a copy's id ends in `#n`, so its draws differ."""
+    copies = -(-wanted // len(plans))
+    every = (replace(plan, id=f"{plan.id}#{copy}" if copy else plan.id) for copy in range(copies) for plan in plans)
+    return list(islice(every, wanted))
+
+
+def toolbox_of(source: Source, script: ExpertArguments) -> Toolbox:
+    """The expert's tools; where every token is trained on, those of the world hold its training part only."""
+    part = script.loss_on == "all"
+    corpus: Any = training_part("passages") if part and source.corpus == "world" else source.corpus
+    tools: list[Any] = [LocalSearch.from_corpus(corpus, top_k=script.top_k)]
+    if source.triples != "none":
+        triples: Any = training_part("triples") if part and source.triples == "world" else source.triples
+        tools.append(KnowledgeGraph.from_triples(triples, top_k=script.top_k))
+    return Toolbox(tools, top_k=script.top_k)
+
+
+def training_part(name: str) -> list[dict[str, Any]]:
+    """The rows of the world's passages or triples that no held-out question rests on."""
+    return [row for row in read_rows(world_file(f"{name}.jsonl.gz")) if row["split"] == "train"]
+
+
+def held_out_part(name: str) -> list[dict[str, Any]]:
+    """The other rows."""
+    return [row for row in read_rows(world_file(f"{name}.jsonl.gz")) if row["split"] != "train"]
+
+
+def rows_of(
+    episodes: Sequence[Trajectory],
+    tools: list[dict[str, Any]],
+    chat: ChatFormat,
+    script: ExpertArguments,
+    args: SFTConfig,
+) -> Any:
+    """Filter the episodes of one source, swap their names where asked, and tokenise them."""
+    kept, reasons = accept(episodes, script.min_episode_steps, script.max_episode_steps)
+    say(f"{len(kept)} of {len(episodes)} episodes kept; rejected: {counted(reasons)}")
+    if not kept:
+        raise DataError(f"all {len(episodes)} episodes were rejected: {counted(reasons)}")
+    if script.swaps_per_episode:
+        progress = PartialState().is_local_main_process
+        kept = swapped_copies(kept, swapper_of(script), script.swaps_per_episode, args.seed, progress)
+    if script.loss_on == "all" and "world" in script.corpus:
+        check_unseen(kept, [row["text"] for row in held_out_part("passages")])
+    return build_dataset(kept, chat, tools, script.loss_on, args.max_length)
+
+
+def swapper_of(script: ExpertArguments) -> NameSwapper:
+    """Swaps names, but never into a fact that the world holds out."""
+    path = world_file("names.json") if script.names == "world" else Path(script.names)
+    tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
+    facts = held_out_facts(tasks, held_out_part("passages") + held_out_part("triples"))
+    return NameSwapper(json.loads(path.read_text(encoding="utf-8")), facts)
+
+
+def write_episodes(out: Path, episodes: Sequence[Trajectory], script: ExpertArguments) -> None:
+    """All episodes to `episodes.jsonl`, and line by line why each was rejected (or null) to `reasons.jsonl`."""
+    write_jsonl(out / "episodes.jsonl", episodes)
+    limits = script.min_episode_steps, script.max_episode_steps
+    lines = (json.dumps({"id": item.id, "rejected": reject(item, *limits)}) + "\n" for item in episodes)
+    (out / "reasons.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def mapping(value: dict[str, Any] | str | None) -> dict[str, Any]:
+    """A mapping from YAML as it is, from the command line as JSON."""
+    return json.loads(value) if isinstance(value, str) else dict(value or {})
+
+
+def say(line: str) -> None:
+    """Print once, whatever the number of processes."""
+    PartialState().print(line)
+
+
+if __name__ == "__main__":
+    main()

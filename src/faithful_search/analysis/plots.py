@@ -1,0 +1,288 @@
+"""One function per figure: what training did to the rewards, to the use of tools, and what it bought.
+
+A *history* is a trainer's `state.log_history`: a list of dictionaries that hold `step` and metrics. Figures are drawn
+without pyplot's global state, so that they can be made in any thread, and are written as the file's suffix says (png,
+svg, pdf).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, DataError
+from ..evaluation.stats import mean_ci
+
+History = Sequence[Mapping[str, Any]]
+Histories = History | Mapping[str, History]
+PathLike = str | os.PathLike[str]
+Floats = NDArray[np.float64]
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colours: apart for colour-blind readers and in print."""
+STYLES = ("-", "--", "-.", ":")
+RATIO = "tools/ratio/"
+LABELS = {
+    "reward": "total reward",
+    "parts/format": "valid format",
+    "parts/citation": "citation, R_cite",
+    "parts/evidence_sensitivity": "evidence sensitivity, R_pt",
+    "parts/answer_support": "answer support, R_ans",
+    "parts/correctness": "answer correctness, R_anc",
+    "parts/alpha": "alpha (weight of R_ans)",
+    "tools/entropy": "normalised tool entropy",
+    "tools/calls": "tool calls per rollout",
+    "ended/answered": "share of rollouts answered",
+}
+_STEP = "training step"
+_WIDE, _DPI = 9.0, 120
+
+
+def reward_curves(history: Histories, path: PathLike, window: int | None = None) -> Path:
+    """Every component of the reward, the total, and alpha, over the steps: raw values light, running means strong.
+
+    Args:
+        history: one, or several by label (told apart by line style).
+        path: the file to write; its folder is made.
+        window: steps of the running mean; default a tenth of the run.
+
+    Raises:
+        DataError: when no step has a reward.
+    """
+    runs = _by_label(history)
+    parts = [name for name in _metrics(runs) if name.startswith("parts/") and name.count("/") == 1]
+    drawn = ["reward", *(name for name in parts if name not in ("parts/alpha", "parts/outcome_ema"))]
+    figure, (upper, lower) = _figure(2, (3, 1))
+    found = _draw_metrics(upper, runs, drawn, window)
+    _require(found, "reward or parts/…", path)
+    _draw_metrics(lower, runs, ["parts/alpha"], window, first=len(PALETTE) - 1)
+    _finish(upper, "reward", title="Rewards over training")
+    _finish(lower, "alpha", limits=(-0.05, 1.05))
+    lower.set_xlabel(_STEP)
+    return _save(figure, path)
+
+
+def tool_curves(history: Histories, path: PathLike, window: int | None = None) -> Path:
+    """The share of calls to each tool, and below it the normalised entropy, over the steps (Proof-of-Use, figure 4).
+
+    Arguments and errors as for `reward_curves`.
+    """
+    runs = _by_label(history)
+    tools = [name for name in _metrics(runs) if name.startswith(RATIO)]
+    figure, (upper, lower) = _figure(2, (3, 2))
+    _require(_draw_metrics(upper, runs, tools, window), f"{RATIO}…", path)
+    _draw_metrics(lower, runs, ["tools/entropy"], window, first=len(PALETTE) - 1)
+    _finish(upper, "share of tool calls", title="Use of tools over training", limits=(-0.03, 1.03))
+    _finish(lower, "entropy (0 one tool, 1 even)", limits=(-0.05, 1.05))
+    lower.set_xlabel(_STEP)
+    return _save(figure, path)
+
+
+def compare(
+    histories: Mapping[str, Sequence[History]],
+    metric: str | Sequence[str],
+    path: PathLike,
+    band: str = "ci",
+    window: int = 1,
+) -> Path:
+    """The mean over seeds of one or more metrics for each setting, with a band (Proof-of-Use, figure 1).
+
+    Args:
+        histories: for each setting, one history a seed; steps that not all seeds have are averaged over those that do.
+        metric: a logged metric such as `"tools/entropy"`; several are drawn as panels.
+        path: the file to write.
+        band: "ci" for the 95 % interval of the mean over seeds, "se" for ± one standard error.
+        window: steps of a running mean taken of each seed first.
+
+    Raises:
+        DataError: for another `band`, or when no history holds a metric.
+    """
+    if band not in ("ci", "se"):
+        raise DataError(f"band {band!r} is neither 'ci' nor 'se'")
+    metrics = [metric] if isinstance(metric, str) else list(metric)
+    figure, axes = _figure(len(metrics), (1,) * len(metrics), height=3.6 if len(metrics) == 1 else 2.6)
+    for axis, name in zip(axes, metrics, strict=True):
+        for number, (label, seeds) in enumerate(histories.items()):
+            _draw_band(axis, label, [_smoothed(*_series(seed, name), window) for seed in seeds], number, band)
+        _require(len(axis.lines), name, path)
+        label = f"share of calls, {_name(name)}" if name.startswith(RATIO) else _name(name)
+        _finish(axis, label, legend=axis is axes[0])
+    what = "95 % interval" if band == "ci" else "± 1 standard error"
+    axes[0].set_title(f"Mean over seeds, {what}", loc="left")
+    axes[-1].set_xlabel(_STEP)
+    return _save(figure, path)
+
+
+def bars(evaluations: Mapping[str, Mapping[str, Any]], metrics: Sequence[str], path: PathLike) -> Path:
+    """Evaluations beside each other: a bar a metric and policy, with its 95 % interval and its value.
+
+    Args:
+        evaluations: by label, what `Evaluation.to_dict` gives (only `rows` is read).
+        metrics: rows to draw; one that an evaluation has no value for leaves a gap.
+        path: the file to write.
+
+    Raises:
+        DataError: when none of the evaluations has any of the metrics.
+    """
+    figure, (axis,) = _figure(1, (1,), height=4.2)
+    width = 0.8 / max(1, len(evaluations))
+    for number, (label, evaluation) in enumerate(evaluations.items()):
+        rows = [evaluation["rows"].get(name) or {} for name in metrics]
+        places = np.arange(len(metrics)) + (number - (len(evaluations) - 1) / 2) * width
+        kept = [(place, row) for place, row in zip(places, rows, strict=True) if row.get("value") is not None]
+        _draw_bars(axis, label, kept, width, PALETTE[number % len(PALETTE)])
+    _require(len(axis.patches), " or ".join(metrics), path)
+    axis.set_xticks(range(len(metrics)), [name.replace("_", "\n") for name in metrics])
+    axis.set_xlim(-0.6, len(metrics) - 0.4)
+    axis.axhline(0, color="#444444", linewidth=0.8)
+    axis.margins(y=0.12)
+    _finish(axis, "value, 95 % interval", title="Evaluation")
+    axis.grid(False, axis="x")
+    return _save(figure, path)
+
+
+def running_mean(values: Floats, window: int) -> Floats:
+    """Mean over `window` values around each one (an even window counts one more); over fewer at the ends.
+
+    Centred, so that the curve does not lag behind what it summarises.
+
+    Example:
+        >>> running_mean(np.array([1.0, 2.0, 3.0, 7.0]), 3).tolist()
+        [1.5, 2.0, 4.0, 5.0]
+    """
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    places, half = np.arange(len(values)), max(1, window) // 2
+    starts, ends = np.maximum(0, places - half), np.minimum(len(values), places + half + 1)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def _by_label(history: Histories) -> dict[str, History]:
+    return dict(history) if isinstance(history, Mapping) else {"": history}
+
+
+def _metrics(runs: Mapping[str, History]) -> list[str]:
+    return list(dict.fromkeys(name for history in runs.values() for row in history for name in row))
+
+
+def _series(history: History, metric: str) -> tuple[Floats, Floats]:
+    """Steps and values of a metric, rows without it left out; the last of a step logged twice (resumed) counts."""
+    found = {row["step"]: row[metric] for row in history if row.get(metric) is not None and row.get("step") is not None}
+    steps = sorted(found)
+    return np.array(steps, dtype=np.float64), np.array([found[step] for step in steps], dtype=np.float64)
+
+
+def _smoothed(steps: Floats, values: Floats, window: int) -> tuple[Floats, Floats]:
+    return steps, running_mean(values, window)
+
+
+def _name(metric: str) -> str:
+    return LABELS.get(metric, metric.removeprefix(RATIO).removeprefix("parts/"))
+
+
+def _figure(rows: int, heights: Sequence[float], height: float = 3.0) -> tuple[Any, list[Any]]:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError("figures need matplotlib: pip install matplotlib") from error
+    figure = Figure(figsize=(_WIDE, 0.6 + height * rows if rows > 1 else height), dpi=_DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": list(heights)})
+    return figure, list(axes[:, 0])
+
+
+def _draw_metrics(
+    axis: Any, runs: Mapping[str, History], metrics: Sequence[str], window: int | None, first: int = 0
+) -> int:
+    drawn = 0
+    for number, (label, history) in enumerate(runs.items()):
+        for place, metric in enumerate(metrics, start=first):
+            steps, values = _series(history, metric)
+            if not len(steps):
+                continue
+            colour = "#000000" if metric == "reward" else PALETTE[(place - (metrics[0] == "reward")) % len(PALETTE)]
+            name = f"{label}: {_name(metric)}" if label else _name(metric)
+            span = window or max(1, len(steps) // 10)
+            axis.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8, marker="." if len(steps) < 3 else "")
+            axis.plot(
+                steps,
+                running_mean(values, span),
+                color=colour,
+                linestyle=STYLES[number % len(STYLES)],
+                linewidth=2.4 if metric == "reward" else 1.7,
+                label=name,
+            )
+            drawn += 1
+    return drawn
+
+
+def _draw_band(axis: Any, label: str, seeds: Sequence[tuple[Floats, Floats]], number: int, band: str) -> None:
+    by_step: dict[float, list[float]] = {}
+    for steps, values in seeds:
+        for step, value in zip(steps, values, strict=True):
+            by_step.setdefault(float(step), []).append(float(value))
+    if not by_step:
+        return
+    ordered = sorted(by_step)
+    estimates = [mean_ci(by_step[step], bounds=(-np.inf, np.inf)) for step in ordered]
+    middle = np.array([estimate.value for estimate in estimates], dtype=np.float64)
+    half = np.array([_half(estimate, band) for estimate in estimates])
+    colour = PALETTE[number % len(PALETTE)]
+    count = sum(len(steps) > 0 for steps, _ in seeds)
+    name = f"{label} ({count} seed{'s' if count != 1 else ''})"
+    axis.plot(ordered, middle, color=colour, linestyle=STYLES[number % len(STYLES)], linewidth=1.9, label=name)
+    axis.fill_between(ordered, middle - half, middle + half, color=colour, alpha=0.18, linewidth=0)
+
+
+def _half(estimate: Any, band: str) -> float:
+    if estimate.stderr is None:
+        return 0.0
+    return float(estimate.stderr if band == "se" else estimate.high - estimate.value)
+
+
+def _draw_bars(
+    axis: Any, label: str, kept: Sequence[tuple[float, Mapping[str, Any]]], width: float, colour: str
+) -> None:
+    if not kept:
+        return
+    places, values = [place for place, _ in kept], [row["value"] for _, row in kept]
+    axis.bar(places, values, 0.92 * width, color=colour, alpha=0.85, label=label)
+    for place, row in kept:
+        low, high = (row["value"] if row.get(end) is None else row[end] for end in ("low", "high"))
+        reach = [[row["value"] - low], [high - row["value"]]]
+        axis.errorbar(place, row["value"], reach, color="#333333", capsize=3, linewidth=1.2)
+        top = max(high, 0.0)
+        axis.annotate(f"{row['value']:.2f}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=9)
+
+
+def _finish(
+    axis: Any, ylabel: str, title: str = "", limits: tuple[float, float] | None = None, legend: bool = True
+) -> None:
+    axis.set_ylabel(ylabel)
+    axis.grid(True, color="#dddddd", linewidth=0.7)
+    axis.set_axisbelow(True)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    if title:
+        axis.set_title(title, loc="left", fontweight="bold")
+    if limits:
+        axis.set_ylim(*limits)
+    if legend and axis.get_legend_handles_labels()[0]:
+        axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
+
+
+def _require(found: int, wanted: str, path: PathLike) -> None:
+    if not found:
+        raise DataError(f"nothing to draw for {path}: no row holds {wanted}")
+
+
+def _save(figure: Any, path: PathLike) -> Path:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path

@@ -1,0 +1,120 @@
+"""Evaluations as a table to read and a file to keep."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from .stats import Estimate
+from .suite import Evaluation, difference
+
+Evaluated = Evaluation | Mapping[str, Any]
+EMPTY = "-"
+MIN_PAIRS = 6
+"""With fewer pairs no sign test can reach the 5 % level, 2 / 2^n: such a difference is never marked."""
+
+
+def table(before: Evaluated, after: Evaluated | None = None, names: tuple[str, str] = ("cold start", "GRPO")) -> str:
+    """An aligned text table: metric, the estimates with their intervals, the paired difference, n.
+
+    `n` counts questions; `+3 n/a` is 3 rollouts that a metric says nothing about, `+1 abstained` one whose judge gave
+    no verdict; two values stand for before and after. A difference over at least six questions whose interval leaves
+    out 0 is marked `*`.
+
+    Args:
+        before: an evaluation, or what its `to_dict` gave.
+        after: the other one; without it the table has one column.
+        names: what the two are called.
+    """
+    return _aligned(table_rows(before, after, names))
+
+
+def table_rows(
+    before: Evaluated, after: Evaluated | None = None, names: tuple[str, str] = ("cold start", "GRPO")
+) -> list[list[str]]:
+    """The cells of `table`, header first."""
+    first = as_evaluation(before)
+    if after is None:
+        rows = [[name, interval(estimate), _count(estimate)] for name, estimate in first.rows.items()]
+        return [["metric", f"{names[0]} [95% CI]", "n"], *rows]
+    second = as_evaluation(after)
+    metrics = [*first.rows, *(name for name in second.rows if name not in first.rows)]
+    header = ["metric", f"{names[0]} [95% CI]", f"{names[1]} [95% CI]", "paired difference [95% CI]", "n"]
+    return [header, *(_row(first, second, metric) for metric in metrics)]
+
+
+def as_evaluation(evaluated: Evaluated) -> Evaluation:
+    """An evaluation as it is, or read from what `to_dict` gave."""
+    return evaluated if isinstance(evaluated, Evaluation) else Evaluation.from_dict(evaluated)
+
+
+def interval(estimate: Estimate | None, sign: bool = False) -> str:
+    """`0.750 [0.301, 0.954]`, or a dash."""
+    if estimate is None or estimate.value is None:
+        return EMPTY
+    form = "+.3f" if sign else ".3f"
+    band = "" if estimate.low is None or estimate.high is None else f" [{estimate.low:{form}}, {estimate.high:{form}}]"
+    return f"{estimate.value:{form}}{band}"
+
+
+def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> Path:
+    """Write JSON that appears under its name only when complete; evaluations and estimates in it become dictionaries.
+
+    Raises:
+        DataError: for a value that JSON has no form for, NaN included.
+    """
+    path = Path(path)
+    try:
+        text = json.dumps(dict(metrics), indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path}: these metrics are not JSON ({error})") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text + "\n", encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def _row(first: Evaluation, second: Evaluation, metric: str) -> list[str]:
+    one, two = first.rows.get(metric), second.rows.get(metric)
+    change = difference(first, second, metric)
+    counts = list(dict.fromkeys(_count(estimate) for estimate in (one, two) if estimate is not None))
+    changed = interval(change, sign=True) + (" *" if _clear(change) else "")
+    return [metric, interval(one), interval(two), changed, " / ".join(counts)]
+
+
+def _clear(change: Estimate) -> bool:
+    if change.n < MIN_PAIRS or change.low is None or change.high is None:
+        return False
+    return change.low > 0 or change.high < 0
+
+
+def _count(estimate: Estimate) -> str:
+    notes = [f"+{estimate.not_applicable} n/a"] if estimate.not_applicable else []
+    notes += [f"+{estimate.abstained} abstained"] if estimate.abstained else []
+    return " ".join([str(estimate.n), *notes])
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Evaluation):
+        return value.to_dict()
+    if isinstance(value, Estimate):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
+    if isinstance(value, (os.PathLike, tuple, set, frozenset)):
+        return str(value) if isinstance(value, os.PathLike) else sorted(value)
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} has no JSON form")

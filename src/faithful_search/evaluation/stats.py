@@ -1,0 +1,237 @@
+"""Means and other statistics with their intervals: no number without its n."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from statistics import NormalDist
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import DataError
+
+Floats = NDArray[np.float64]
+Statistic = Callable[[Floats], Floats]
+DRAWS = 2000
+_CELLS = 4_000_000
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A statistic, its confidence interval, and the number of independent units (questions) behind it.
+
+    `None` where there is nothing to compute from: `value` with n = 0; `low`, `high` and `stderr` where n is too small.
+    `not_applicable` counts the rollouts left out because the measure says nothing about them, `abstained` those
+    whose judge gave no verdict.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    stderr: float | None
+    not_applicable: int = 0
+    abstained: int = 0
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"- (n={self.n})"
+        band = "" if self.low is None or self.high is None else f" [{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.value:.3f}{band} (n={self.n})"
+
+
+NOTHING = Estimate(None, None, None, 0, None)
+
+
+def mean_ci(
+    values: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    bounds: tuple[float, float] | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """The mean with a two-sided interval.
+
+    ```
+    shares (all values 0 or 1):  Wilson's score interval
+    anything else:               mean ± t_{n-1} · s / √n, cut at `bounds`
+    ```
+
+    Args:
+        values: one number a rollout.
+        clusters: the question of each; rollouts of a question are averaged first and n counts questions.
+        bounds: what the values can be. Anything but (0, 1) says that zeros and ones are not shares.
+        confidence: of the interval.
+
+    Raises:
+        DataError: for a value that is not finite, or as many clusters as values not given.
+
+    Example:
+        >>> estimate = mean_ci([1, 1, 1, 0])
+        >>> estimate.value, round(estimate.low, 3), round(estimate.high, 3), estimate.n
+        (0.75, 0.301, 0.954, 4)
+    """
+    data = _finite(values)
+    if clusters is not None:
+        data = np.array(list(question_means(clusters, data.tolist()).values()))
+    if not data.size:
+        return NOTHING
+    if bounds in (None, (0, 1)) and np.isin(data, (0.0, 1.0)).all():
+        return _wilson(data, confidence)
+    return _student(data, bounds or (-math.inf, math.inf), confidence)
+
+
+def question_means(questions: Sequence[Hashable], values: Sequence[float | None]) -> dict[Hashable, float]:
+    """The mean value of each question, in order of appearance; values that are `None` are left out.
+
+    Raises:
+        DataError: when there are not as many questions as values.
+    """
+    if len(questions) != len(values):
+        raise DataError(f"{len(values)} values for {len(questions)} questions: give one question for each value")
+    groups: dict[Hashable, list[float]] = defaultdict(list)
+    for question, value in zip(questions, values, strict=True):
+        if value is not None:
+            groups[question].append(value)
+    return {question: math.fsum(group) / len(group) for question, group in groups.items()}
+
+
+def bootstrap(
+    features: ArrayLike,
+    statistic: Statistic | None = None,
+    clusters: Sequence[Hashable] | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Percentile bootstrap of a statistic that is a function of sums over the resampled rows.
+
+    Resampling gives each row a weight, how often it was drawn, so that all draws are one matrix product.
+
+    Args:
+        features: (n,) or (n, k), one row a rollout: its value, its calls of each tool, ….
+        statistic: maps the sums of each draw, (draws, k), to (draws,); NaN where it is undefined, such draws are left
+            out. The default is the mean of the first column.
+        clusters: the question of each row; questions, not rows, are resampled.
+        draws, seed, confidence: of the resampling.
+
+    Example:
+        >>> share = bootstrap([[3, 1], [1, 3], [2, 2]], lambda sums: sums[:, 0] / sums.sum(axis=1))
+        >>> share.value, share.n
+        (0.5, 3)
+    """
+    rows = _finite(features)
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    if statistic is None:
+        rows, statistic = np.column_stack([rows[:, 0], np.ones(len(rows))]) if rows.size else rows, _ratio
+    if clusters is not None:
+        rows = _summed(rows, clusters)
+    if not rows.size:
+        return NOTHING
+    value = float(statistic(rows.sum(axis=0, keepdims=True))[0])
+    if math.isnan(value):
+        return Estimate(None, None, None, len(rows), None)
+    if len(rows) == 1:
+        return Estimate(value, None, None, 1, None)
+    drawn = _drawn(rows, statistic, draws, seed)
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Estimate(value, float(low), float(high), len(rows), float(drawn.std(ddof=1)))
+
+
+def paired_difference(
+    a: Mapping[Hashable, float] | Sequence[float | None],
+    b: Mapping[Hashable, float] | Sequence[float | None],
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Estimate:
+    """Mean of b - a over the questions that both have, with its paired bootstrap interval.
+
+    Args:
+        a, b: values by question, or two lists in the same order of questions; `None` is no value.
+
+    Raises:
+        DataError: two lists of different lengths.
+
+    Example:
+        >>> paired_difference({"q1": 0.0, "q2": 0.5}, {"q1": 1.0, "q2": 0.5, "q3": 1.0}).value
+        0.5
+    """
+    first, second = _by_question(a), _by_question(b)
+    if not (isinstance(a, Mapping) or isinstance(b, Mapping)) and len(a) != len(b):
+        raise DataError(f"{len(a)} values against {len(b)}: pair values of the same questions in the same order")
+    return bootstrap([second[key] - first[key] for key in first if key in second], draws=draws, seed=seed)
+
+
+def t_quantile(p: float, df: int) -> float:
+    """Quantile of Student's t: closed forms for 1 and 2 degrees of freedom, else an expansion in 1/df (to 0.2 %)."""
+    if df == 1:
+        return math.tan(math.pi * (p - 0.5))
+    if df == 2:
+        return (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))
+    z = NormalDist().inv_cdf(p)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return sum(term / df**power for power, term in enumerate(terms))
+
+
+def _wilson(data: Floats, confidence: float) -> Estimate:
+    n, p = len(data), float(data.mean())
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    low, high = (0.0 if p == 0 else middle - half), (1.0 if p == 1 else middle + half)
+    return Estimate(p, low, high, n, math.sqrt(p * (1 - p) / n))
+
+
+def _student(data: Floats, bounds: tuple[float, float], confidence: float) -> Estimate:
+    n, mean = len(data), float(data.mean())
+    if n == 1:
+        return Estimate(mean, None, None, 1, None)
+    stderr = float(data.std(ddof=1)) / math.sqrt(n)
+    half = t_quantile((1 + confidence) / 2, n - 1) * stderr
+    return Estimate(mean, max(bounds[0], mean - half), min(bounds[1], mean + half), n, stderr)
+
+
+def _finite(values: ArrayLike) -> Floats:
+    data = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(data).all():
+        raise DataError("a value is not a finite number; leave out what does not apply before taking a mean")
+    return data
+
+
+def _ratio(sums: Floats) -> Floats:
+    return sums[:, 0] / sums[:, 1]
+
+
+def _summed(rows: Floats, clusters: Sequence[Hashable]) -> Floats:
+    if len(clusters) != len(rows):
+        raise DataError(f"{len(clusters)} clusters for {len(rows)} rows: give one for each row")
+    numbers: dict[Hashable, int] = {}
+    places = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
+    sums = np.zeros((len(numbers), rows.shape[1]))
+    np.add.at(sums, places, rows)
+    return sums
+
+
+def _drawn(rows: Floats, statistic: Statistic, draws: int, seed: int) -> Floats:
+    rng, n = np.random.default_rng(seed), len(rows)
+    block = max(1, _CELLS // n)
+    found = []
+    for start in range(0, draws, block):
+        count = min(block, draws - start)
+        picked = rng.integers(n, size=(count, n)) + n * np.arange(count)[:, None]
+        weights = np.bincount(picked.ravel(), minlength=count * n).reshape(count, n)
+        found.append(statistic(weights.astype(np.float64) @ rows))
+    drawn = np.concatenate(found)
+    return drawn[~np.isnan(drawn)]
+
+
+def _by_question(values: Mapping[Hashable, float] | Sequence[float | None]) -> dict[Hashable, float]:
+    pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
+    return {key: value for key, value in pairs if value is not None}

@@ -1,0 +1,280 @@
+"""Model cards that say how a policy was made and measured, and the way to the Hub."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import ConfigError
+from .evaluation.report import Evaluated, as_evaluation, table
+
+RESULT_NAMES = {
+    "exact_match": "Exact match",
+    "f1": "F1",
+    "valid_format": "Valid format",
+    "citation_validity": "Citation validity",
+    "evidence_sensitivity": "Evidence sensitivity (R_pt)",
+    "answer_support": "Answer support",
+    "tool_entropy": "Normalised tool entropy",
+}
+"""Rows of an evaluation that go into the card's front matter."""
+
+_BODY = """# {title}
+
+A search agent: it thinks, calls tools, and answers from the evidence they return. Trained from {base} with
+faithful-search, recipe `{recipe}`. It writes its trajectories in the dialect `{dialect}` and expects {tools}.
+
+## How to use
+
+```bash
+pip install faithful-search
+```
+
+```python
+{snippet}
+```
+
+## Training
+
+- Base model: {base}
+- Recipe: `{recipe}`
+- Command:
+
+```bash
+{command}
+```
+
+<details><summary>Configuration</summary>
+
+```json
+{config}
+```
+
+</details>
+
+## Evaluation
+
+{evaluation}
+
+## Limitations
+
+- The policy was trained with the tools and the document collection named above; with other tools, other languages or
+  longer questions it may call the wrong tool, cite passages that do not support it, or give no answer.
+- A valid citation says that the passage was there and was named in the right form, not that it is true. Check answers
+  that matter.
+- Measures of faithfulness are proxies: they can be satisfied without the answer being right.
+"""
+
+_SNIPPET = """from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from faithful_search.inference.base import Sampling
+from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.rollout import Engine, Limits
+from faithful_search.tasks import Task
+from faithful_search.tools import {classes}
+
+name = "{repo}"
+model = AutoModelForCausalLM.from_pretrained(name)
+generator = TransformersGenerator(model, AutoTokenizer.from_pretrained(name))
+toolbox = Toolbox([{made}])
+greedy = Sampling(temperature=0.0)
+engine = Engine(generator, toolbox, dialect="{dialect}", limits=Limits({limits}), sampling=greedy)
+
+[trajectory] = engine.run([Task(id="1", question={question})])
+print(trajectory.answer)
+for step in trajectory.steps:
+    print(step.helpful, step.refs, step.think)"""
+
+_TOOLS = {
+    "local_search": ("LocalSearch", 'LocalSearch.from_corpus("world")'),
+    "knowledge_graph": ("KnowledgeGraph", 'KnowledgeGraph.from_triples("world")'),
+}
+
+
+def model_card(
+    output_dir: str | os.PathLike[str],
+    *,
+    base_model: str,
+    dialect: str,
+    recipe: str,
+    command: str,
+    metrics: Mapping[str, Evaluated] | None,
+    config: Mapping[str, Any],
+    tools: Sequence[str],
+    license: str = "apache-2.0",
+    tags: Sequence[str] = (),
+    repo_id: str | None = None,
+    dataset: str = "world",
+    question: str = "Which city is the capital of the country that Mount Olympus is in?",
+) -> Path:
+    """Write `README.md`, the model card, into `output_dir`.
+
+    Args:
+        output_dir: the policy's folder.
+        base_model: what training started from; a Hub id also goes into the front matter.
+        dialect, recipe, command, config, tools: how it was trained; `config` may set `turns`, `turn_tokens` and
+            `total_tokens`, which the snippet then uses.
+        metrics: evaluations `before` and `after`, or `after` alone; `None` leaves the results out.
+        license, tags: front matter.
+        repo_id: what the snippet loads; default the folder.
+        dataset: the suite that `metrics` come from.
+        question: the snippet's.
+
+    Raises:
+        ConfigError: when `metrics` has neither `before` nor `after`.
+    """
+    from huggingface_hub import ModelCard
+
+    output_dir = Path(output_dir)
+    name = repo_id or str(output_dir)
+    data = card_data(base_model, license, tags, metrics, dataset, name.rstrip("/").rsplit("/", 1)[-1])
+    body = _BODY.format(
+        title=name.rstrip("/").rsplit("/", 1)[-1],
+        base=f"`{base_model}`",
+        recipe=recipe,
+        dialect=dialect,
+        tools="the\ntools " + ", ".join(f"`{tool}`" for tool in tools) if tools else "no tools",
+        snippet=usage(name, dialect, tools, config, question),
+        command=command,
+        config=json.dumps(dict(config), indent=2, ensure_ascii=False, default=str),
+        evaluation=_evaluation(metrics, dataset),
+    )
+    path = output_dir / "README.md"
+    output_dir.mkdir(parents=True, exist_ok=True)
+    ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}").save(path)
+    return path
+
+
+def card_data(
+    base_model: str,
+    license: str,
+    tags: Sequence[str],
+    metrics: Mapping[str, Evaluated] | None,
+    dataset: str,
+    model_name: str,
+) -> Any:
+    """The front matter as `huggingface_hub.ModelCardData`, with a model-index when there are results."""
+    from huggingface_hub import ModelCardData
+
+    results = _results(metrics, dataset)
+    return ModelCardData(
+        base_model=base_model if _is_hub_id(base_model) else None,
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        license=license,
+        tags=sorted({"faithful-search", "search-agent", "tool-use", *tags}),
+        model_name=model_name if results else None,
+        eval_results=results or None,
+    )
+
+
+def usage(name: str, dialect: str, tools: Sequence[str], config: Mapping[str, Any], question: str) -> str:
+    """Python that loads the policy and asks it one question; tools that are not bundled are named in a comment."""
+    known = [_TOOLS[tool] for tool in tools if tool in _TOOLS]
+    bounds = ("turns", "turn_tokens", "total_tokens")
+    limits = [f"{key}={config[key]}" for key in bounds if isinstance(config.get(key), int)]
+    snippet = _SNIPPET.format(
+        classes=", ".join(sorted({"Toolbox", *(kind for kind, _ in known)})),
+        repo=name,
+        made=", ".join(made for _, made in known),
+        dialect=dialect,
+        limits=", ".join(limits),
+        question=json.dumps(question, ensure_ascii=False),
+    )
+    others = [tool for tool in tools if tool not in _TOOLS]
+    return f"{snippet}\n# add the other tools it was trained with: {', '.join(others)}" if others else snippet
+
+
+def push(
+    folder: str | os.PathLike[str],
+    repo_id: str,
+    *,
+    private: bool = False,
+    token: str | None = None,
+    message: str = "Upload search agent",
+    repo_type: str = "model",
+) -> str:
+    """Upload a folder, making the repository when there is none; returns the commit's address.
+
+    Checkpoints (`checkpoint-*`) stay behind.
+
+    Raises:
+        ConfigError: when there is no token, or nothing at `folder`.
+    """
+    from huggingface_hub import HfApi, get_token
+
+    if not Path(folder).is_dir():
+        raise ConfigError(f"nothing to push: {folder} is not a folder")
+    token = token or get_token()
+    if not token:
+        raise ConfigError(f"no Hugging Face token to push to {repo_id!r} with: run `hf auth login`, or set HF_TOKEN")
+    api = HfApi(token=token)
+    api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
+    commit = api.upload_folder(
+        folder_path=str(folder),
+        repo_id=repo_id,
+        repo_type=repo_type,
+        commit_message=message,
+        ignore_patterns=["checkpoint-*/**"],
+    )
+    return str(commit)
+
+
+def _is_hub_id(name: str) -> bool:
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return name.count("/") <= 1 and not Path(name).exists()
+
+
+def _chosen(metrics: Mapping[str, Evaluated]) -> tuple[Evaluated | None, Evaluated | None]:
+    if not {"before", "after"} & set(metrics):
+        raise ConfigError(f"metrics of a card are 'before' and 'after', got: {', '.join(metrics) or 'nothing'}")
+    return metrics.get("before"), metrics.get("after")
+
+
+def _results(metrics: Mapping[str, Evaluated] | None, dataset: str) -> list[Any]:
+    from huggingface_hub import EvalResult
+
+    if metrics is None:
+        return []
+    before, after = _chosen(metrics)
+    rows = as_evaluation(after or before or {}).rows
+    return [
+        EvalResult(
+            task_type="question-answering",
+            task_name="Question answering with search",
+            dataset_type=dataset,
+            dataset_name=dataset,
+            metric_type=name,
+            metric_name=label,
+            metric_value=round(estimate.value, 4),
+            metric_args={"n": estimate.n, "ci95": [_rounded(estimate.low), _rounded(estimate.high)]},
+        )
+        for name, label in RESULT_NAMES.items()
+        if (estimate := rows.get(name)) is not None and estimate.value is not None
+    ]
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _evaluation(metrics: Mapping[str, Evaluated] | None, dataset: str) -> str:
+    if metrics is None:
+        return "Not evaluated."
+    before, after = _chosen(metrics)
+    if before is not None and after is not None:
+        shown = table(before, after, names=("before", "after"))
+    else:
+        shown = table(after or before or {}, names=("value", ""))
+    made = as_evaluation(after or before or {}).made_by
+    how = "\n".join(f"- {name}: `{reward}`" for name, reward in made.items())
+    legend = f"On the suite `{dataset}`; n counts questions, `*` marks a difference whose interval leaves out 0."
+    return f"{legend}\n\n```\n{shown}\n```\n\n{how}"

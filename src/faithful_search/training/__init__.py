@@ -1,0 +1,1 @@
+"""Training: expert episodes and supervised start, then reinforcement learning with evidence rewards."""

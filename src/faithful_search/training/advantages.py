@@ -1,0 +1,42 @@
+"""Advantage estimators, one function each: the one place where another estimator goes.
+
+Each takes the rewards of the global batch, shape `(questions · K,)` with the K rollouts of a question next to each
+other, and returns advantages of the same shape. A NaN reward (its judge abstained) is left out of its group's baseline
+and gets advantage 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+Estimator = Callable[[torch.Tensor, int], torch.Tensor]
+
+
+def group_relative(rewards: torch.Tensor, k: int) -> torch.Tensor:
+    """GRPO: `(r − mean) / (std + 1e-4)` within the group, as TRL computes it for `scale_rewards="group"`."""
+    groups = rewards.view(-1, k)
+    centred = groups - groups.nanmean(dim=1, keepdim=True)
+    valid = (~groups.isnan()).sum(dim=1, keepdim=True)
+    variance = centred.square().nansum(dim=1, keepdim=True) / (valid - 1).clamp(min=1)
+    return torch.nan_to_num(centred / (variance.sqrt() + 1e-4)).view(-1)
+
+
+def leave_one_out(rewards: torch.Tensor, k: int) -> torch.Tensor:
+    """RLOO: `r_i − mean_{j≠i} r_j = K/(K−1) · (r_i − mean)`.
+
+    No division by the standard deviation (PokeeResearch, section 3).
+    """
+    groups = rewards.view(-1, k)
+    valid = (~groups.isnan()).sum(dim=1, keepdim=True)
+    scale = valid / (valid - 1).clamp(min=1)
+    return torch.nan_to_num(scale * (groups - groups.nanmean(dim=1, keepdim=True))).view(-1)
+
+
+ESTIMATORS: dict[str, Estimator | None] = {
+    "trl": None,
+    "group_relative": group_relative,
+    "leave_one_out": leave_one_out,
+}
+"""By name; `trl` leaves the trainer's own advantages (its `scale_rewards` setting) as they are."""

@@ -1,0 +1,121 @@
+"""Trainer callbacks: the reward's state across checkpoints, the log of rollouts, and one readable line per step."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from transformers import ProgressCallback, TrainerCallback
+from transformers.trainer_callback import ExportableState
+
+from ..rewards import MixState, Score
+from ..trajectory import Trajectory, read_jsonl, write_jsonl
+
+
+class RewardState(TrainerCallback, ExportableState):
+    """Holds the reward's state; the trainer reads and writes it here, checkpoints carry it.
+
+    On resume it takes its values from the checkpoint's trainer state, whether or not the trainer was told to rebuild
+    its callbacks (a rebuilt one is found again, because the trainer looks for it by type each time).
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = MixState().to_dict()
+
+    @property
+    def mix(self) -> MixState:
+        """The state as the reward wants it."""
+        return MixState.from_dict(self.values)
+
+    @mix.setter
+    def mix(self, state: MixState) -> None:
+        self.values = dict(state.to_dict())
+
+    def state(self) -> dict[str, Any]:
+        """What the checkpoint keeps."""
+        return {"args": {}, "attributes": {"values": dict(self.values)}}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        stored = state.stateful_callbacks.get(type(self).__name__)
+        if stored:
+            self.values = dict(stored["attributes"]["values"])
+
+
+class TrajectoryLog(TrainerCallback):
+    """Appends every rollout of training, with its scores and reasons, to a JSONL file as it happens.
+
+    On resume, rollouts made after the checkpoint are removed first: the resumed run makes them again.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not state.is_world_process_zero:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept = []
+        if state.global_step and self.path.exists():
+            rows = read_jsonl(self.path, on_error=lambda number, error: None)
+            kept = [row for row in rows if row.meta.get("step", 0) < state.global_step]
+        write_jsonl(self.path, kept)
+
+    def append(self, trajectories: list[Trajectory]) -> None:
+        """Write rollouts, without their token ids."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(
+                msgspec.structs.replace(trajectory, tokens=None).to_json() + "\n" for trajectory in trajectories
+            )
+
+
+def with_scores(
+    trajectory: Trajectory, score: Score, components: dict[str, Score], step: int, **more: Any
+) -> Trajectory:
+    """The trajectory with its reward, each component's value and the reasons, in `meta`."""
+    meta = {
+        **trajectory.meta,
+        "step": step,
+        "reward": score.value,
+        "why": score.why,
+        "scores": {name: part.value for name, part in components.items()},
+        "reasons": {name: part.why for name, part in components.items() if part.why},
+        **more,
+    }
+    return msgspec.structs.replace(trajectory, meta=meta)
+
+
+class StepLine(ProgressCallback):
+    """A progress bar, and for each log one line that reads at a glance instead of a dictionary."""
+
+    COLUMNS = (
+        ("reward", "reward"),
+        ("parts/format", "format"),
+        ("parts/citation", "cite"),
+        ("parts/evidence_sensitivity", "pt"),
+        ("parts/answer_support", "ans"),
+        ("parts/correctness", "anc"),
+        ("parts/alpha", "α"),
+        ("tools/calls", "calls"),
+        ("tools/entropy", "H"),
+        ("loss", "loss"),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = time.perf_counter()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        self.last = time.perf_counter()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or self.training_bar is None or "train_runtime" in (logs or {}):
+            return
+        now = time.perf_counter()
+        shown = [f"{name} {float(logs[key]):.3f}" for key, name in self.COLUMNS if logs.get(key) is not None]
+        self.training_bar.write(
+            f"step {state.global_step:>4}/{state.max_steps}  {'  '.join(shown)}  {now - self.last:.1f}s"
+        )
+        self.last = now

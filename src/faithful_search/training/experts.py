@@ -1,0 +1,311 @@
+"""Expert episodes for the supervised start, made from annotated questions by running the real tools.
+
+The expert knows what it looks for and recognises it, but sees only what the tools return: it calls, judges what came
+back, cites what states the fact, and otherwise says no and tries another tool or wording. Proof-of-Use (section 3.4)
+writes such episodes with a strong language model and keeps those that pass a two-stage filter; here annotation takes
+the model's place, and `reject` is the filter.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from tqdm.auto import tqdm
+
+from ..dialects.base import Dialect
+from ..errors import ConfigError
+from ..rewards import Correctness, Format, cited_evidence, step_validity
+from ..tools.base import Observation
+from ..tools.toolbox import Toolbox
+from ..trajectory import Evidence, Step, ToolCall, Trajectory
+from .plans import Hop, Plan, contains, unqualified
+
+UNKNOWN = "unknown"
+BLANK = "content"
+NO_RESULTS = Observation(note="No results.")
+
+FIRST = ("I need {need}.", "First I need {need}.", "To answer this I need {need}.")
+NEXT = ("{found} I need {need}.", "{found} Now I need {need}.")
+DONE = ("{found} That is the answer.", "{found} This answers the question.")
+CONCLUDE = ("{found} So the answer is {answer}.",)
+OTHER_TOOL = ("Nothing on {need}. I try {tool}.", "This does not give {need}. I try {tool}.")
+REWORD = ("Nothing on {need}. I search again.", "This does not give {need}. I try other words.")
+GIVE_UP = ("Nothing on {need}. I do not know the answer.",)
+
+Call = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How often things go wrong in an expert's episodes, so that the policy learns what to do then: rates in [0, 1].
+
+    Attributes:
+        wrong_tool: per hop: a tool that is not the preferred one is called first.
+        dropped: per response: the evidence that states the fact is exchanged for evidence from other episodes.
+        nothing: per response: it holds nothing at all.
+        blanked: per response: titles and texts all read "content", the paper's extreme case.
+        blind: per episode: every response from some hop on is blanked; once each tool has been tried the expert
+            answers "unknown".
+        shuffled: per response: its evidence comes in random order; ids are given afterwards and run on in order.
+    """
+
+    wrong_tool: float = 0.15
+    dropped: float = 0.08
+    nothing: float = 0.02
+    blanked: float = 0.03
+    blind: float = 0.02
+    shuffled: float = 0.4
+
+    def __post_init__(self) -> None:
+        wrong = {name: rate for name, rate in vars(self).items() if not 0 <= rate <= 1}
+        if wrong:
+            raise ConfigError(f"rates must lie in [0, 1], got {wrong}")
+
+
+def run_expert(
+    plan: Plan, toolbox: Toolbox, dialect: Dialect, habits: Habits | None = None, seed: int = 0
+) -> Trajectory:
+    """One expert episode; see `run_experts`."""
+    return run_experts([plan], toolbox, dialect, habits, seed)[0]
+
+
+def run_experts(
+    plans: Sequence[Plan],
+    toolbox: Toolbox,
+    dialect: Dialect,
+    habits: Habits | None = None,
+    seed: int = 0,
+    concurrency: int = 512,
+    progress: bool = False,
+) -> list[Trajectory]:
+    """Play every plan with the real tools, many episodes at once; the same plans and seed give the same episodes.
+
+    `stop_reason` is "answered", or "not_found" / "not_named" when the expert gave up: nothing stated the fact, or a
+    hop's subject was named neither by the question nor by evidence seen. `meta["blind"]` marks episodes that rightly
+    end in "unknown".
+    """
+    desk = _Desk(toolbox, habits or Habits(), seed)
+    bar = tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress)
+    done: list[Trajectory] = []
+    with bar:
+        for start in range(0, len(plans), concurrency):
+            episodes = [_Episode(plan, desk) for plan in plans[start : start + concurrency]]
+            _run(episodes, toolbox)
+            done += [episode.trajectory(dialect) for episode in episodes]
+            bar.update(len(episodes))
+    return done
+
+
+def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> str | None:
+    """Why an episode is not fit to train on, or `None`: Proof-of-Use's two-stage filter (section 3.4).
+
+    Stage 1: the format is valid; each verdict parses, agrees with its references, and these exist; (ours:) the answer
+    is right and stands in cited evidence or in the question (a yes or no need not), or it is "unknown" where the
+    tools had been blinded. Stage 2: `min_steps` ≤ T ≤ `max_steps`.
+    """
+    if trajectory.stop_reason in ("not_found", "not_named"):
+        return trajectory.stop_reason
+    if Format().score(trajectory).value != 1.0:
+        return "format"
+    if not all(step_validity(trajectory)):
+        return "citation"
+    if not _right(trajectory):
+        return "wrong_answer"
+    if not _grounded(trajectory):
+        return "ungrounded"
+    if len(trajectory.steps) < min_steps:
+        return "too_short"
+    return "too_long" if len(trajectory.steps) > max_steps else None
+
+
+def accept(
+    trajectories: Iterable[Trajectory], min_steps: int = 3, max_steps: int = 10
+) -> tuple[list[Trajectory], Counter[str]]:
+    """The episodes that `reject` lets pass, and counts of the others by reason."""
+    kept: list[Trajectory] = []
+    reasons: Counter[str] = Counter()
+    for trajectory in trajectories:
+        reason = reject(trajectory, min_steps, max_steps)
+        if reason is None:
+            kept.append(trajectory)
+        else:
+            reasons[reason] += 1
+    return kept, reasons
+
+
+def _right(trajectory: Trajectory) -> bool:
+    if trajectory.meta.get("blind"):
+        return trajectory.answer == UNKNOWN
+    return Correctness().score(trajectory).value == 1.0
+
+
+def _grounded(trajectory: Trajectory) -> bool:
+    answer = trajectory.answer or ""
+    if answer.casefold() in ("yes", "no", UNKNOWN):
+        return True
+    cited = (text for item in cited_evidence(trajectory) for text in (item.title, item.text))
+    return any(contains(text, answer) for text in (trajectory.question or "", *cited))
+
+
+def _run(episodes: Sequence[_Episode], toolbox: Toolbox) -> None:
+    """Play the episodes in step: each round runs all their next calls in one batch."""
+    calls = {number: call for number, episode in enumerate(episodes) if (call := episode.start()) is not None}
+    while calls:
+        observations = toolbox.run_batch(list(calls.values()), [toolbox.session() for _ in calls])
+        answered = zip(calls, observations, strict=True)
+        following = {number: episodes[number].take(observation) for number, observation in answered}
+        calls = {number: call for number, call in following.items() if call is not None}
+
+
+@dataclass
+class _Desk:
+    """What all episodes share: the tools' arguments, the habits, and recent evidence of each tool as decoys."""
+
+    toolbox: Toolbox
+    habits: Habits
+    seed: int
+    arguments: dict[str, str] = field(default_factory=dict)
+    decoys: defaultdict[str, deque[Evidence]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=64)))
+
+    def __post_init__(self) -> None:
+        for schema in self.toolbox.schemas:
+            function = schema["function"]
+            self.arguments[function["name"]] = next(iter(function["parameters"]["properties"]))
+
+
+class _Episode:
+    """One plan being played: `start` and `take` give the next call, until there is none."""
+
+    def __init__(self, plan: Plan, desk: _Desk) -> None:
+        self.plan, self.desk = plan, desk
+        self.rng = random.Random(f"{desk.seed}:{plan.id}")
+        blind = self.rng.random() < desk.habits.blind
+        self.blind_from = self.rng.randrange(len(plan.hops)) if blind else len(plan.hops)
+        self.given = 0
+        self.seen = [plan.question]
+        self.steps: list[Step] = []
+        self.stop_reason = "answered"
+        self.play = self._play()
+
+    def start(self) -> ToolCall | None:
+        """The first call, or `None` when the plan cannot even begin."""
+        return next(self.play, None)
+
+    def take(self, observation: Observation) -> ToolCall | None:
+        """Give the last call's result; returns the next call."""
+        try:
+            return self.play.send(observation)
+        except StopIteration:
+            return None
+
+    def trajectory(self, dialect: Dialect) -> Trajectory:
+        """The episode as `dialect` writes and reads it, with the evidence's sources kept."""
+        draft = Trajectory(tuple(self.steps), self.plan.question, dialect=dialect.name)
+        read = dialect.parse(dialect.render(draft), question=self.plan.question)
+        if len(read.steps) == len(draft.steps):
+            steps = zip(read.steps, draft.steps, strict=True)
+            read = msgspec.structs.replace(
+                read, steps=tuple(msgspec.structs.replace(a, evidence=b.evidence, note=b.note) for a, b in steps)
+            )
+        blind = {"blind": True} if self.blind_from < len(self.plan.hops) else {}
+        return msgspec.structs.replace(
+            read, id=self.plan.id, answers=self.plan.answers, stop_reason=self.stop_reason, meta=blind
+        )
+
+    def _play(self) -> Generator[ToolCall, Observation, None]:
+        found = ""
+        verdict: bool | None = None
+        refs: tuple[str, ...] = ()
+        for number, hop in enumerate(self.plan.hops):
+            if not self._named(hop):
+                self.stop_reason = "not_named"
+                return
+            blind = number >= self.blind_from
+            think = self._say(NEXT if found else FIRST, found=found, need=hop.need)
+            found = ""
+            queries = self._queries(hop, blind)
+            for turn, (tool, query) in enumerate(queries):
+                if turn:
+                    think = self._say(OTHER_TOOL if tool != queries[turn - 1][0] else REWORD, need=hop.need, tool=tool)
+                call = ToolCall(tool, {self.desk.arguments[tool]: query})
+                observation = self._bent(hop, tool, (yield call), blind)
+                self._add(Step(think, call, observation.evidence, observation.note, helpful=verdict, refs=refs))
+                gold = hop.gold(observation.evidence)
+                verdict, refs = bool(gold), tuple(item.id for item in gold)
+                if gold:
+                    found = hop.statement or _quote(gold[0], self.plan.answers[0])
+                    break
+            if not found:
+                self._give_up(hop, blind)
+                return
+        answer = self.plan.answers[0]
+        think = self._say(DONE if contains(found, answer) else CONCLUDE, found=found, answer=answer)
+        self._add(Step(think, answer=answer, helpful=verdict, refs=refs))
+
+    def _give_up(self, hop: Hop, blind: bool) -> None:
+        self._add(Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN, helpful=False))
+        if not blind:
+            self.stop_reason = "not_found"
+
+    def _add(self, step: Step) -> None:
+        self.steps.append(step)
+        self.seen += [text for item in step.evidence for text in (item.title, item.text)]
+
+    def _say(self, templates: Sequence[str], **parts: str) -> str:
+        return self.rng.choice(templates).format(**parts)
+
+    def _named(self, hop: Hop) -> bool:
+        return not hop.subject or any(contains(text, unqualified(hop.subject)) for text in self.seen)
+
+    def _queries(self, hop: Hop, blind: bool) -> list[Call]:
+        """The hop's queries on the tools there are; now and then another tool comes first. Blinded: each tool once."""
+        queries = [query for query in dict.fromkeys(hop.queries) if query[0] in self.desk.arguments]
+        others = [query for query in queries if query[0] != queries[0][0]]
+        if others and self.rng.random() < self.desk.habits.wrong_tool:
+            queries.remove(others[0])
+            queries.insert(0, others[0])
+        if blind:
+            first = dict(reversed(queries))
+            return [query for query in queries if first[query[0]] == query[1]]
+        return queries
+
+    def _bent(self, hop: Hop, tool: str, observation: Observation, blind: bool) -> Observation:
+        """The response as the expert gets it: perhaps empty, blanked, without its gold, or in another order."""
+        habits, rng = self.desk.habits, self.rng
+        evidence = list(observation.evidence)
+        if not evidence:
+            return observation
+        nothing, dropped, blanked, shuffled = (
+            rng.random() < rate for rate in (habits.nothing, habits.dropped, habits.blanked, habits.shuffled)
+        )
+        if nothing and not blind:
+            return NO_RESULTS
+        if dropped:
+            evidence = self._without_gold(hop, tool, evidence)
+        self.desk.decoys[tool].extend(observation.evidence)
+        if shuffled:
+            rng.shuffle(evidence)
+        if blanked or blind:
+            evidence = [Evidence(BLANK, BLANK) for _ in evidence]
+        return Observation(self._numbered(evidence)) if evidence else NO_RESULTS
+
+    def _without_gold(self, hop: Hop, tool: str, evidence: list[Evidence]) -> list[Evidence]:
+        """As many pieces as before where decoys allow: a shorter response would give the loss away."""
+        kept = [item for item in evidence if not hop.gold([item])]
+        decoys = [item for item in self.desk.decoys[tool] if item not in evidence and not hop.gold([item])]
+        return kept + self.rng.sample(decoys, min(len(decoys), len(evidence) - len(kept)))
+
+    def _numbered(self, evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+        first, self.given = self.given + 1, self.given + len(evidence)
+        return tuple(msgspec.structs.replace(item, id=f"E{n}") for n, item in enumerate(evidence, start=first))
+
+
+def _quote(item: Evidence, answer: str) -> str:
+    """The first sentence of the evidence, or the one that holds the answer."""
+    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z\"“])", item.text.strip())
+    return next((sentence for sentence in sentences if contains(sentence, answer)), sentences[0])

@@ -1,0 +1,216 @@
+"""GRPO for search agents: TRL's trainer with our engine as its rollout and one reward callable.
+
+Only TRL's public seams are used (`rollout_func`, one reward function), and one output is rewritten when an estimator
+other than TRL's is asked for: the advantages that `_generate_and_score_completions` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from ..dialects.base import Dialect
+from ..errors import ConfigError, DataError
+from ..evaluation.tool_use import tool_counts, tool_entropy, tool_ratios
+from ..inference.base import Sampling
+from ..inference.transformers import TransformersGenerator
+from ..rewards import Mix, Reward
+from ..rollout import Engine, Limits
+from ..tasks import Task, task_from_row
+from ..tools import Toolbox
+from ..trajectory import Trajectory
+from .advantages import ESTIMATORS, Estimator
+from .callbacks import RewardState, TrajectoryLog, with_scores
+
+
+class SearchGRPOTrainer(GRPOTrainer):
+    """Trains a search agent on rewards that read its whole trajectory.
+
+    Args:
+        model: a causal LM or its name, as TRL takes it.
+        args: TRL's `GRPOConfig`; `max_completion_length` bounds an episode when `limits` is not given.
+        train_dataset: tasks, or a dataset with `question` and `answers` columns (see `tasks.task_from_row`).
+        toolbox: the tools of the episodes.
+        reward: any `Reward`; a `Mix` keeps its state across processes and checkpoints.
+        dialect: a dialect or its name.
+        limits: bounds of an episode.
+        advantages: "trl", "group_relative" or "leave_one_out".
+        trajectory_file: where every rollout is logged, with its scores and reasons.
+        generation_batch: rows per forward pass when sampling and probing.
+
+    Raises:
+        DataError: when the dataset has no question or answers.
+        ConfigError: for an unknown estimator.
+        TemplateError: when the tokenizer has no usable chat template.
+
+    Example:
+        ```python
+        trainer = SearchGRPOTrainer(
+            path, GRPOConfig("outputs/pou"), load_tasks("world"), toolbox=toolbox, reward=pou_mix()
+        )
+        trainer.train()
+        ```
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        args: GRPOConfig,
+        train_dataset: Sequence[Task] | Dataset,
+        *,
+        toolbox: Toolbox,
+        reward: Reward,
+        dialect: Dialect | str = "pou",
+        limits: Limits | None = None,
+        eval_dataset: Sequence[Task] | Dataset | None = None,
+        advantages: str = "trl",
+        trajectory_file: str | Path | None = None,
+        generation_batch: int = 64,
+        callbacks: Sequence[Any] = (),
+        **kwargs: Any,
+    ) -> None:
+        if advantages not in ESTIMATORS:
+            raise ConfigError(f"unknown advantages {advantages!r}; there are: {', '.join(ESTIMATORS)}")
+        self.estimator = ESTIMATORS[advantages]
+        self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
+        super().__init__(
+            model=model,
+            args=args,
+            reward_funcs=[self._reward],
+            rollout_func=self._rollout,
+            train_dataset=prompt_dataset(train_dataset),
+            eval_dataset=None if eval_dataset is None else prompt_dataset(eval_dataset),
+            callbacks=[*callbacks, RewardState(), *([self.rollout_log] if self.rollout_log else [])],
+            **kwargs,
+        )
+        self.toolbox = toolbox
+        self.generator = TransformersGenerator(
+            self.accelerator.unwrap_model(self.model), self.processing_class, generation_batch
+        )
+        self.mix = as_mix(reward).bind(policy=self.generator)
+        self.engine = Engine(
+            self.generator,
+            toolbox,
+            dialect,
+            limits or Limits(total_tokens=args.max_completion_length or Limits().total_tokens),
+            Sampling(temperature=args.temperature, top_p=args.top_p, top_k=args.top_k or 0),
+        )
+
+    @property
+    def reward_state(self) -> RewardState:
+        """The live holder of the reward's state."""
+        return next(item for item in self.callback_handler.callbacks if isinstance(item, RewardState))
+
+    @property
+    def _training(self) -> bool:
+        return bool(self.model is not None and self.model.training)
+
+    def _rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
+        """TRL's `rollout_func`: one episode per prompt."""
+        tasks = [Task(id=str(number), question=prompt) for number, prompt in enumerate(prompts)]
+        with self.accelerator.autocast():  # sampled and probed in the precision it is trained in
+            trajectories = self.engine.run(tasks)
+        tokens = [trajectory.tokens for trajectory in trajectories if trajectory.tokens is not None]
+        return {
+            "prompt_ids": [item.prompt_ids for item in tokens],
+            "completion_ids": [item.completion_ids for item in tokens],
+            "env_mask": [item.mask for item in tokens],
+            "logprobs": None,
+            "trajectory": trajectories,
+        }
+
+    def _reward(
+        self,
+        prompts: list[str],
+        trajectory: list[Trajectory],
+        id: list[str],
+        answers: list[list[str]],
+        log_metric: Any,
+        **columns: Any,
+    ) -> list[float | None]:
+        """TRL's reward function: score the rollouts, advance the reward's state by the global batch, log every part."""
+        step, training = self.state.global_step, self._training
+        first = self.accelerator.process_index * len(trajectory)
+        rollouts = [
+            msgspec.structs.replace(item, id=f"{name}@{step}#{first + number}", answers=tuple(gold))
+            for number, (item, name, gold) in enumerate(zip(trajectory, id, answers, strict=True))
+        ]
+        with self.accelerator.autocast():
+            components = self.mix.components(rollouts)
+        holder = self.reward_state
+        if training:
+            outcomes = gather_object(self.mix.outcomes(components))
+            holder.mix = self.mix.advance(holder.mix, sum(outcomes) / len(outcomes) if outcomes else None)
+        scores = self.mix.combine(components, holder.mix)
+        self._log_parts(rollouts, components, log_metric)
+        self.last_rewards = [score.value for score in scores]
+        if training and self.rollout_log is not None:
+            alpha = self.mix.alpha(holder.mix)
+            scored = [
+                with_scores(item, score, parts, step, alpha=alpha)
+                for item, score, parts in zip(rollouts, scores, components, strict=True)
+            ]
+            every = gather_object(scored)
+            if self.accelerator.is_main_process:
+                self.rollout_log.append(every)
+        return self.last_rewards
+
+    def _log_parts(self, rollouts: list[Trajectory], components: list[Any], log_metric: Any) -> None:
+        for name in components[0]:
+            values = [row[name].value for row in components if row[name].value is not None]
+            if values:
+                log_metric(f"parts/{name}", sum(values) / len(values))
+            log_metric(
+                f"parts/{name}/abstained",
+                sum(bool(row[name].parts.get("abstained")) for row in components) / len(components),
+            )
+        alpha = self.mix.alpha(self.reward_state.mix)
+        if alpha is not None:
+            log_metric("parts/alpha", alpha)
+            log_metric("parts/outcome_ema", self.reward_state.mix.ema)
+        counts = tool_counts(rollouts)
+        for tool, ratio in tool_ratios(counts, self.toolbox.names).items():
+            log_metric(f"tools/ratio/{tool}", ratio)
+        entropy = tool_entropy(counts, self.toolbox.names)
+        if entropy is not None:
+            log_metric("tools/entropy", entropy)
+        log_metric("tools/calls", sum(counts.values()) / len(rollouts))
+        log_metric("ended/answered", sum(item.stop_reason == "answered" for item in rollouts) / len(rollouts))
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output = super()._generate_and_score_completions(inputs)
+        if self.estimator is not None:
+            output["advantages"] = self._estimate(self.estimator, output["advantages"])
+        return output
+
+    def _estimate(self, estimator: Estimator, own: torch.Tensor) -> torch.Tensor:
+        every = gather_object(self.last_rewards)
+        rewards = torch.tensor([float("nan") if value is None else value for value in every], device=own.device)
+        k = self.num_generations if self._training else self.num_generations_eval
+        first = self.accelerator.process_index * len(own)
+        return estimator(rewards, int(k or 1))[first : first + len(own)].to(own)
+
+
+def as_mix(reward: Reward) -> Mix:
+    """A single reward as a mix of one part without gate; a mix as it is."""
+    return (
+        reward if isinstance(reward, Mix) else Mix(parts={reward.name: reward}, gate=None, weights={reward.name: 1.0})
+    )
+
+
+def prompt_dataset(tasks: Sequence[Task] | Dataset) -> Dataset:
+    """The trainer's columns: `prompt` (the question; the engine builds the chat), `id`, `answers`."""
+    rows = [
+        task if isinstance(task, Task) else task_from_row(task, number, "dataset row")
+        for number, task in enumerate(tasks)
+    ]
+    if not rows:
+        raise DataError("the dataset has no rows")
+    return Dataset.from_list([{"prompt": row.question, "id": row.id, "answers": list(row.answers)} for row in rows])

@@ -1,0 +1,258 @@
+"""From an annotated question to a `Plan`: what has to be found hop by hop, where to look, and how to recognise it.
+
+One small planner per source. A task that cannot be planned raises `DataError` with a short reason; `plan_all` counts
+these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..errors import DataError
+from ..tasks import Task
+from ..trajectory import Evidence
+
+SEARCH, GRAPH = "local_search", "knowledge_graph"
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One thing to find.
+
+    Attributes:
+        need: what is missing, as it stands after "I need": `"the director of Zodiac"`.
+        queries: `(tool, query)` in order of preference.
+        statement: the sentence that states the fact once found; empty: the expert quotes the evidence.
+        object: what the evidence must contain, when `gold_titles` recognise it.
+        subject: must be known (from the question or evidence seen) before it may be queried; empty: no such condition.
+        gold_ids: `Evidence.source` of what states the fact.
+        gold_titles: titles of the passages that state it, for sources without ids.
+    """
+
+    need: str
+    queries: tuple[tuple[str, str], ...]
+    statement: str = ""
+    object: str = ""
+    subject: str = ""
+    gold_ids: frozenset[str] = frozenset()
+    gold_titles: frozenset[str] = frozenset()
+
+    def gold(self, evidence: Iterable[Evidence]) -> list[Evidence]:
+        """Those of `evidence` that state the fact: by source, or by title and the object being in the text.
+
+        >>> hop = Hop("the director of Zodiac", (), object="David Fincher", gold_titles=frozenset({"Zodiac (film)"}))
+        >>> found = [Evidence("Directed by David Fincher.", "Zodiac", "E1"), Evidence("A film.", "Zodiac", "E2")]
+        >>> [item.id for item in hop.gold(found)]
+        ['E1']
+        """
+        return [item for item in evidence if item.source in self.gold_ids or self._stated(item)]
+
+    def _stated(self, item: Evidence) -> bool:
+        return plain(item.title) in {plain(title) for title in self.gold_titles} and contains(item.text, self.object)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The hops that answer a question, in order; `answers[0]` is what the expert says."""
+
+    id: str
+    question: str
+    answers: tuple[str, ...]
+    hops: tuple[Hop, ...]
+
+
+Planner = Callable[[Task], Plan]
+
+
+def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Counter[str]]:
+    """Plan every task; returns the plans and how many tasks were skipped, by reason.
+
+    Raises:
+        DataError: when no task could be planned, with the counts.
+    """
+    plans: list[Plan] = []
+    skipped: Counter[str] = Counter()
+    for task in tasks:
+        try:
+            plans.append(planner(task))
+        except DataError as error:
+            skipped[str(error)] += 1
+    if not plans:
+        raise DataError(f"none of {len(tasks)} questions can be planned: {counted(skipped)}; is the source kind right?")
+    return plans, skipped
+
+
+def planner_for(kind: str, tasks: Sequence[Task] = ()) -> Planner:
+    """The planner of a source kind; `world` learns from `tasks` (training questions) which tool usually holds what.
+
+    Raises:
+        DataError: for an unknown kind.
+    """
+    if kind not in PLANNERS:
+        raise DataError(f"unknown source kind {kind!r}; there are: {', '.join(PLANNERS)}")
+    return partial(plan_world, usual=usual_tools(tasks)) if kind == "world" else PLANNERS[kind]
+
+
+def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> Plan:
+    """Plan a question of the bundled world from `meta["chain"]`; `usual`: which tool to try first for a relation."""
+    return _plan(task, [_world_hop(fact, usual or {}) for fact in _annotation(task, "chain")])
+
+
+def usual_tools(tasks: Iterable[Task]) -> dict[str, str]:
+    """Which tool holds a relation's facts most often, counted over the chains of `tasks`."""
+    held: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for task in tasks:
+        for fact in task.meta.get("chain", ()):
+            held[fact["relation"]].update({SEARCH: bool(fact.get("passage")), GRAPH: bool(fact.get("triple"))})
+    return {relation: count.most_common(1)[0][0] for relation, count in held.items()}
+
+
+def plan_musique(task: Task) -> Plan:
+    """Plan a MuSiQue question from `decomposition`: sub-questions, with `#k` replaced by the k-th answer."""
+    rows = _annotation(task, "decomposition")
+    answers = [_fields(row, "answer")[0] for row in rows]
+    return _plan(task, [_musique_hop(row, answers[:number]) for number, row in enumerate(rows)])
+
+
+def plan_2wiki(task: Task) -> Plan:
+    """Plan a 2WikiMultihopQA question from `evidence_triples` (subject, relation, object)."""
+    triples = [tuple(triple) for triple in _annotation(task, "evidence_triples")]
+    return _plan(task, [_triple_hop(triple, task.supporting_titles) for triple in triples])
+
+
+def plan_hotpotqa(task: Task) -> Plan:
+    """Plan a HotpotQA question: one hop per supporting title, those named in the question first.
+
+    A title that the question does not name may be queried only once evidence has named it; the run checks that.
+    """
+    if not task.supporting_titles:
+        raise DataError("no supporting_titles")
+    titles = sorted(dict.fromkeys(task.supporting_titles), key=lambda title: not contains(task.question, plain(title)))
+    return _plan(task, [_title_hop(title) for title in titles])
+
+
+PLANNERS: dict[str, Planner] = {
+    "world": plan_world,
+    "musique": plan_musique,
+    "2wiki": plan_2wiki,
+    "hotpotqa": plan_hotpotqa,
+}
+
+
+def plain(text: str) -> str:
+    """Case-folded, one space between words, without a bracketed qualifier at the end.
+
+    >>> plain("Zodiac  (film)")
+    'zodiac'
+    """
+    return " ".join(unqualified(text).casefold().split())
+
+
+def unqualified(title: str) -> str:
+    """A title without a bracketed qualifier at its end, case kept."""
+    return re.sub(r"\s*\([^()]*\)\s*$", "", title)
+
+
+def contains(text: str, part: str) -> bool:
+    """Whether `part` stands in `text` as whole words, case and spacing aside; an empty `part` always does.
+
+    >>> contains("He saw Parisians.", "Paris"), contains("in  PARIS.", "Paris")
+    (False, True)
+    """
+    wanted = r"\s+".join(map(re.escape, part.casefold().split()))
+    return re.search(rf"(?<!\w){wanted}(?!\w)", text.casefold()) is not None
+
+
+def counted(reasons: Mapping[str, int]) -> str:
+    """Counts by reason in words, most frequent first."""
+    return ", ".join(f"{count} {reason}" for reason, count in Counter(reasons).most_common()) or "none"
+
+
+def _plan(task: Task, hops: Sequence[Hop]) -> Plan:
+    if not task.answers or not task.answers[0].strip():
+        raise DataError("no answer")
+    return Plan(task.id, task.question, task.answers, tuple(hops))
+
+
+def _annotation(task: Task, column: str) -> list[Any]:
+    if not task.meta.get(column):
+        raise DataError(f"no {column}")
+    return task.meta[column]
+
+
+def _fields(row: Mapping[str, Any], *names: str) -> list[str]:
+    missing = [name for name in names if not isinstance(row.get(name), str)]
+    if missing:
+        raise DataError(f"an annotation without {' and '.join(missing)}")
+    return [row[name] for name in names]
+
+
+def _world_hop(fact: Mapping[str, Any], usual: Mapping[str, str]) -> Hop:
+    subject, relation, found = _fields(fact, "subject", "relation", "object")
+    first = usual.get(relation, SEARCH)
+    second = GRAPH if first == SEARCH else SEARCH
+    query = f"{relation} of {subject}"
+    return Hop(
+        need=f"the {query}",
+        queries=((first, query), (second, query), (first, f"{subject} {relation}")),
+        statement=f"The {query} is {found}.",
+        subject=subject,
+        gold_ids=frozenset(source for source in (fact.get("passage"), fact.get("triple")) if source),
+    )
+
+
+def _musique_hop(row: Mapping[str, Any], answers: Sequence[str]) -> Hop:
+    question, answer, title = _fields(row, "question", "answer", "title")
+    asked = re.sub(r"#(\d+)", lambda match: _earlier(answers, int(match[1])), question).strip()
+    subject, arrow, relation = (part.strip() for part in asked.partition(">>"))
+    question = f"{asked[:1].upper()}{asked[1:].rstrip(' ?')}?"
+    query = f"{relation} of {subject}" if arrow else question
+    reworded = f"{subject} {relation}" if arrow else question.rstrip("?")
+    return Hop(
+        need=f"the {query}" if arrow else f'to know "{question}"',
+        queries=((SEARCH, query), (SEARCH, reworded), (SEARCH, _names_only(reworded))),
+        statement=f"The {query} is {answer}." if arrow else f"{question} {answer}.",
+        object=answer,
+        gold_titles=frozenset({title}),
+    )
+
+
+def _names_only(query: str) -> str:
+    """The capitalised words and numbers of a query: the names it is about, or all of it when there are none."""
+    words = [word for word in query.split()[1:] if word[:1].isupper() or word[:1].isdigit()]
+    return " ".join(words) or query
+
+
+def _earlier(answers: Sequence[str], number: int) -> str:
+    if not 1 <= number <= len(answers):
+        raise DataError("a sub-question refers to a later one")
+    return answers[number - 1]
+
+
+def _triple_hop(triple: tuple[str, ...], titles: Sequence[str]) -> Hop:
+    if len(triple) != 3:
+        raise DataError("an evidence triple without three parts")
+    subject, relation, found = triple
+    query = f"{relation} of {subject}"
+    return Hop(
+        need=f"the {query}",
+        queries=((SEARCH, query), (GRAPH, query), (SEARCH, f"{subject} {relation}"), (SEARCH, subject)),
+        statement=f"The {query} is {found}.",
+        object=found,
+        subject=subject,
+        gold_titles=frozenset({subject, *(title for title in titles if plain(title) == plain(subject))}),
+    )
+
+
+def _title_hop(title: str) -> Hop:
+    return Hop(
+        need=f"to read about {unqualified(title)}",
+        queries=((SEARCH, unqualified(title)), (SEARCH, f"What is known about {unqualified(title)}?")),
+        subject=title,
+        gold_titles=frozenset({title}),
+    )

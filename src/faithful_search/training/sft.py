@@ -1,0 +1,121 @@
+"""The supervised start: episodes to token rows, TRL's trainer on them, and guards that keep held-out facts out."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets import Dataset
+from tqdm.auto import tqdm
+from transformers import AutoModelForCausalLM
+from trl import SFTConfig, SFTTrainer
+
+from ..errors import ConfigError, DataError
+from ..inference.chat import ChatFormat
+from ..tasks import Task
+from ..trajectory import Tokens, Trajectory
+from .swap_names import NameSwapper
+
+IGNORED = -100
+LossOn = Literal["agent", "all"]
+logger = logging.getLogger(__name__)
+
+
+def build_dataset(
+    trajectories: Iterable[Trajectory],
+    chat: ChatFormat,
+    tools: Sequence[dict[str, Any]] = (),
+    loss_on: LossOn = "agent",
+    max_length: int | None = None,
+) -> Dataset:
+    """Rows `input_ids`, `labels`, `length` that `SFTTrainer` takes as they are, in the trajectories' order.
+
+    Labels are the ids where there is a loss and -100 elsewhere: with `loss_on="agent"` only what the agent writes is
+    learnt, its end-of-turn tokens included; with `"all"` prompt and tool responses too. Episodes longer than
+    `max_length` are left out whole (half an episode would teach to stop in the middle) and counted in a warning.
+
+    Raises:
+        ConfigError: for an unknown `loss_on`.
+        DataError: when no episode is left.
+    """
+    if loss_on not in ("agent", "all"):
+        raise ConfigError(f"loss_on must be 'agent' or 'all', got {loss_on!r}")
+    rows = [_row(chat.transcript(trajectory, tools), loss_on) for trajectory in trajectories]
+    kept = [row for row in rows if max_length is None or row["length"] <= max_length]
+    if not kept:
+        longest = max((row["length"] for row in rows), default=0)
+        raise DataError(f"none of {len(rows)} episodes has at most {max_length} tokens (longest: {longest})")
+    if len(kept) < len(rows):
+        logger.warning("%d of %d episodes left out: over %d tokens", len(rows) - len(kept), len(rows), max_length)
+    return Dataset.from_list(kept)
+
+
+def sft_trainer(model: Any, args: SFTConfig, dataset: Dataset, tokenizer: Any, peft_config: Any = None) -> SFTTrainer:
+    """TRL's `SFTTrainer` on rows of `build_dataset`.
+
+    Raises:
+        ConfigError: when the settings would cut rows that were built to fit, or mix several into one.
+    """
+    longest = max(dataset["length"])
+    if args.max_length is not None and longest > args.max_length:
+        raise ConfigError(
+            f"rows of up to {longest} tokens for max_length={args.max_length}: pass it to build_dataset too"
+        )
+    if args.packing:
+        raise ConfigError("packing=True joins episodes and may cut them; group them by length instead")
+    return SFTTrainer(model, args, train_dataset=dataset, processing_class=tokenizer, peft_config=peft_config)
+
+
+def save_policy(trainer: SFTTrainer, dtype: str | None = None) -> None:
+    """Save model and tokenizer to the trainer's `output_dir`, full models in `dtype` (`"float16"`, …) when given."""
+    out = Path(trainer.args.output_dir or "")
+    trainer.save_model(str(out))
+    trainer.accelerator.wait_for_everyone()
+    if dtype and trainer.accelerator.is_main_process and not (out / "adapter_config.json").exists():
+        AutoModelForCausalLM.from_pretrained(out, dtype=dtype).save_pretrained(out)
+
+
+def swapped_copies(
+    trajectories: Sequence[Trajectory], swapper: NameSwapper, copies: int, seed: int = 0, progress: bool = False
+) -> list[Trajectory]:
+    """`copies` counterfactual versions of each trajectory, drawn afresh; ids get `~1`, `~2`, … appended."""
+    rng = random.Random(seed)
+    swapped: list[Trajectory] = []
+    for trajectory in tqdm(trajectories, desc="swapping names", unit="episode", disable=not progress):
+        swapped += [swapper.swap(trajectory, rng, f"{trajectory.id}~{number}") for number in range(1, copies + 1)]
+    return swapped
+
+
+def held_out_facts(tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]] = ()) -> set[tuple[str, str]]:
+    """(subject, object) of every fact that swapped evidence may not state.
+
+    Args:
+        tasks: held-out questions, with the facts they rest on in `meta["chain"]`.
+        rows: held-out passages (with `facts`: subject, relation, object) and triples (with `subject` and `object`).
+    """
+    chains = {(fact["subject"], fact["object"]) for task in tasks for fact in task.meta.get("chain", ())}
+    facts = (fact for row in rows for fact in row.get("facts") or [(row["subject"], row["relation"], row["object"])])
+    return chains | {(subject, found) for subject, _, found in facts}
+
+
+def check_unseen(trajectories: Iterable[Trajectory], held_out: Collection[str]) -> None:
+    """Make sure that no tool response holds a held-out passage.
+
+    Raises:
+        DataError: naming the first episode that does, with the passage.
+    """
+    texts = set(held_out)
+    for trajectory in trajectories:
+        for item in trajectory.evidence.values():
+            if item.text in texts:
+                raise DataError(f"episode {trajectory.id!r} holds the held-out passage {item.text[:80]!r}")
+
+
+def _row(tokens: Tokens, loss_on: LossOn) -> dict[str, Any]:
+    ids = tokens.prompt_ids + tokens.completion_ids
+    learnt = [loss_on == "all"] * len(tokens.prompt_ids) + [loss_on == "all" or bool(own) for own in tokens.mask]
+    labels = [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)]
+    return {"input_ids": ids, "labels": labels, "length": len(ids)}

@@ -1,0 +1,140 @@
+"""The tiny policy's tokenizer and untrained model: a small Llama that knows the bundled world's names whole.
+
+Every entity of the world is one token, so that two million parameters can go into reading instead of spelling. Names
+and call scaffolding are ordinary added tokens; everything else is byte-fallback BPE, so that any text can be encoded
+and decoded back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+
+from ..bundled import world_file
+from ..tasks import load_tasks, read_rows
+from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, OTHER_TOOL, REWORD
+from .swap_names import NameFinder
+
+OFTEN = 200
+"""How often the agent's own phrases are repeated for the BPE trainer, so that each of their words becomes one piece."""
+
+SPECIAL = ("<|end|>", "<|user|>", "<|assistant|>", "<|tools|>", "<|pad|>")
+TAGS = tuple(
+    f"<{slash}{tag}>"
+    for tag in ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
+    for slash in ("", "/")
+)
+SCAFFOLD = ('{"name": "', '", "arguments": {"query": "', '"}}', "local_search", "knowledge_graph")
+VERDICTS = ("yes", "no", "null", "unknown", "content")
+CHAT_TEMPLATE = (
+    "{% if tool_names %}<|tools|>{{ tool_names | join(' ') }}{% endif %}"
+    "{% for message in messages %}{% if message['role'] != 'system' %}"
+    "{{ '<|assistant|>' if message['role'] == 'assistant' else '<|user|>' }}{{ message['content'] }}<|end|>"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class TinyConfig:
+    """Shape of the tiny policy. `pieces` is the BPE part of the vocabulary; the world's names come on top."""
+
+    hidden_size: int = 192
+    intermediate_size: int = 512
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 6
+    pieces: int = 1500
+    evidence_ids: int = 48
+    max_position_embeddings: int = 2048
+    seed: int = 0
+
+
+def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
+    """Write an untrained tiny policy, loadable with `from_pretrained`, to `out_dir`."""
+    config = config or TinyConfig()
+    out_dir = Path(out_dir)
+    tokenizer = build_tokenizer(config)
+    set_seed(config.seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.num_hidden_layers,
+            num_attention_heads=config.num_attention_heads,
+            num_key_value_heads=config.num_attention_heads,
+            max_position_embeddings=config.max_position_embeddings,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    model.save_pretrained(out_dir)
+    tokenizer.save_pretrained(out_dir)
+    return out_dir
+
+
+def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
+    """The tokenizer of the tiny policy, trained on the world's sentences; the same on every run."""
+    backend: Any = Tokenizer(models.BPE(byte_fallback=True, unk_token=None))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"▁?\p{L}+|▁?\p{N}|▁?[^\s\p{L}\p{N}▁]+|▁+|\s"), "isolated")
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    names = sorted(json.loads(world_file("names.json").read_text(encoding="utf-8")))
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.pieces,
+        special_tokens=[f"<0x{byte:02X}>" for byte in range(256)],
+        initial_alphabet=[*map(chr, range(33, 127)), "\n", "▁"],
+        show_progress=False,
+    )
+    backend.train_from_iterator(_sentences(names), trainer)
+    backend = _without_special_bytes(backend)
+    ids = [f"E{number}" for number in range(1, config.evidence_ids + 1)]
+    backend.add_tokens([AddedToken(text, normalized=False) for text in (*TAGS, *SCAFFOLD)])
+    backend.add_tokens([AddedToken(text, normalized=False, single_word=True) for text in (*VERDICTS, *ids, *names)])
+    backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in SPECIAL])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<|end|>",
+        pad_token="<|pad|>",
+        additional_special_tokens=list(SPECIAL[1:4]),
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _sentences(names: list[str]) -> Iterator[str]:
+    """What the BPE pieces have to spell: the experts' phrases, then the world's texts with the names cut out."""
+    finder = NameFinder(dict.fromkeys(names, ""))
+    triples = list(read_rows(world_file("triples.jsonl.gz")))
+    passages = list(read_rows(world_file("passages.jsonl.gz")))
+    relations = {fact[1] for row in passages for fact in row["facts"]} | {row["relation"] for row in triples}
+    for _ in range(OFTEN):
+        yield from (
+            *FIRST,
+            *NEXT,
+            *DONE,
+            *CONCLUDE,
+            *OTHER_TOOL,
+            *REWORD,
+            *GIVE_UP,
+            "No results.",
+            "Unknown tool. Available tools:",
+        )
+        yield from (f"{relation} of the {relation} of . The {relation} is" for relation in sorted(relations))
+    yield from (finder.sub(lambda name: "", row["text"]) for row in passages)
+    yield from (finder.sub(lambda name: "", task.question) for task in load_tasks("world", "train"))
+
+
+def _without_special_bytes(backend: Any) -> Any:
+    """The byte tokens were reserved as special tokens while training; in use they are ordinary vocabulary."""
+    state = json.loads(backend.to_str())
+    state["added_tokens"] = []
+    return Tokenizer.from_str(json.dumps(state))

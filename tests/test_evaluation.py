@@ -1,0 +1,355 @@
+"""Intervals that cover, differences that are paired, a suite that tells a reader from a guesser, a table to read."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+
+import lab
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faithful_search.errors import DataError, JudgeError
+from faithful_search.evaluation.probes import blanked
+from faithful_search.evaluation.report import table, table_rows, write_metrics
+from faithful_search.evaluation.stats import (
+    bootstrap,
+    mean_ci,
+    paired_difference,
+    question_means,
+    t_quantile,
+)
+from faithful_search.evaluation.suite import (
+    Evaluation,
+    default_rewards,
+    difference,
+    entropy_estimate,
+    evaluate_policy,
+    evaluate_rollouts,
+)
+from faithful_search.evaluation.tool_use import tool_entropy
+from faithful_search.inference.base import Completion
+from faithful_search.rewards import AnswerSupport, Citation, Format
+from faithful_search.rollout import Engine, Limits
+from faithful_search.tasks import Task
+from faithful_search.tools import LocalSearch, Toolbox
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+
+# --- stats
+
+
+def test_wilson_interval_of_shares():
+    """Hand-worked: n = 10, p = 0.8, z = 1.96 gives 0.490 to 0.943; at 0 of 20 the upper end is z²/(n + z²) = 0.161."""
+    estimate = mean_ci([1] * 8 + [0] * 2)
+    assert (round(estimate.low, 3), round(estimate.high, 3), estimate.n) == (0.490, 0.943, 10)
+    none = mean_ci([0.0] * 20)
+    assert (none.value, none.low, round(none.high, 3)) == (0.0, 0.0, 0.161)
+    assert mean_ci([1.0] * 20).high == 1.0 and mean_ci([1.0] * 20).low == pytest.approx(1 - none.high)
+
+
+def test_student_interval_of_numbers():
+    """1, 2, 3, 4, 5: s/√5 = 0.7071, t = 2.776, so 3 ± 1.963; zeros and ones that are not shares get it too."""
+    estimate = mean_ci([1, 2, 3, 4, 5])
+    assert estimate.stderr == pytest.approx(math.sqrt(0.5))
+    assert estimate.high - 3 == pytest.approx(1.963, abs=0.005)
+    calls = mean_ci([1.0, 1.0, 0.0], bounds=(0.0, math.inf))
+    assert calls.low == 0.0 and calls.high == pytest.approx(2 / 3 + 4.303 / 3, abs=0.01)
+
+
+@pytest.mark.parametrize(("df", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042)])
+def test_t_quantile_agrees_with_the_table(df, t):
+    assert t_quantile(0.975, df) == pytest.approx(t, rel=2e-3)
+    assert t_quantile(0.025, df) == pytest.approx(-t, rel=2e-3)
+
+
+def test_intervals_cover_as_often_as_they_say():
+    rng = np.random.default_rng(1)
+    shares = [mean_ci((rng.random(30) < 0.2).astype(float).tolist()) for _ in range(400)]
+    numbers = [mean_ci(rng.normal(0.3, 1, 8).tolist()) for _ in range(400)]
+    for estimates, truth in ((shares, 0.2), (numbers, 0.3)):
+        assert 0.92 <= np.mean([e.low <= truth <= e.high for e in estimates]) <= 0.985
+
+
+def test_too_little_to_say():
+    assert (mean_ci([]).value, mean_ci([]).n) == (None, 0)
+    one = mean_ci([0.4])
+    assert (one.value, one.low, one.high, one.n) == (0.4, None, None, 1)
+    assert bootstrap([]).value is None and bootstrap([3.0]).low is None
+    assert paired_difference([None], [1.0]).n == 0
+
+
+def test_values_that_are_no_numbers_are_refused():
+    with pytest.raises(DataError, match="not a finite number"):
+        mean_ci([0.5, math.nan])
+    with pytest.raises(DataError, match="2 values for 1 questions"):
+        question_means(["a"], [1.0, 2.0])
+    with pytest.raises(DataError, match="same order"):
+        paired_difference([1.0], [1.0, 2.0])
+
+
+def test_rollouts_of_one_question_are_not_independent():
+    values, questions = [1.0] * 8 + [0.0] * 8, ["a"] * 8 + ["b"] * 8
+    assert mean_ci(values).n == 16
+    clustered = mean_ci(values, questions)
+    assert (clustered.value, clustered.n) == (0.5, 2)
+    assert clustered.high - clustered.low > 1.5 * (mean_ci(values).high - mean_ci(values).low)
+    assert bootstrap(values, clusters=questions).low == 0.0
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=30))
+def test_intervals_hold_the_estimate(values):
+    for estimate in (mean_ci(values), bootstrap(values, draws=200)):
+        assert estimate.value == pytest.approx(np.mean(values), abs=1e-9)
+        assert estimate.n == len(values)
+    assert mean_ci(values).low - 1e-9 <= mean_ci(values).value <= mean_ci(values).high + 1e-9
+
+
+def test_bootstrap_is_seeded_and_agrees_with_the_standard_error_of_a_mean():
+    values = np.random.default_rng(0).random(200)
+    one, again, other = (bootstrap(values, seed=seed) for seed in (3, 3, 4))
+    assert one == again and one != other
+    assert one.stderr == pytest.approx(values.std() / math.sqrt(200), rel=0.06)
+
+
+def test_pairing_removes_what_the_questions_share():
+    rng = np.random.default_rng(0)
+    hard = rng.random(50)
+    before, after = hard.tolist(), (hard + 0.1 + rng.normal(0, 0.02, 50)).tolist()
+    paired = paired_difference(before, after)
+    assert paired.value == pytest.approx(0.1, abs=0.01) and paired.low > 0.08 and paired.high < 0.12
+    assert mean_ci(after).low < mean_ci(before).high
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=12))
+def test_entropy_row_equals_the_formula(rows):
+    calls = {tool: [row[place] for row in rows] for place, tool in enumerate("abc")}
+    estimate = entropy_estimate(calls, list(range(len(rows))))
+    expected = tool_entropy({tool: sum(column) for tool, column in calls.items()}, list("abc"))
+    assert estimate.value is None if expected is None else estimate.value == pytest.approx(expected)
+    assert estimate.not_applicable == sum(row == (0, 0, 0) for row in rows)
+
+
+def test_entropy_with_one_tool_has_no_value():
+    assert entropy_estimate({"a": [3, 1]}, ["x", "y"]).value is None
+
+
+# --- suite
+
+CORPUS = [
+    {"id": f"p{number}", "title": f"{place} harbour", "text": f"The keeper of {place} is {keeper}."}
+    for number, (place, keeper) in enumerate(
+        [("Arvon", "Mila Dorn"), ("Belt", "Ivo Kast"), ("Corry", "Tess Olm"), ("Dale", "Ned Quill"), ("Eb", "Una Orr")]
+    )
+]
+TASKS = [
+    Task(row["id"], f"Who is the keeper of {row['title'].split()[0]}?", (row["text"].split(" is ")[1].rstrip("."),))
+    for row in CORPUS
+]
+
+
+class Reader:
+    """A policy that searches for the question, and answers with what the first passage says after "is"."""
+
+    def __init__(self, memory: str = "") -> None:
+        self.tokenizer, self.memory = lab.tokenizer(), memory
+
+    def generate(self, prompts, sampling, max_new_tokens=None):
+        turns = [self._turn(self.tokenizer.decode(prompt)) for prompt in prompts]
+        return [Completion(self.tokenizer(turn, add_special_tokens=False)["input_ids"], "stop") for turn in turns]
+
+    def choice_probs(self, prompts, choices):
+        first = [self._response(self.tokenizer.decode(prompt)).strip().split("\n")[0] for prompt in prompts]
+        return [[0.9 if "keeper of" in line else 0.2] * len(own) for line, own in zip(first, choices, strict=True)]
+
+    def _turn(self, prompt):
+        question = prompt.split("Who is ")[1].split("?")[0]
+        if "<|im_start|>assistant\n<think>" not in prompt:
+            call = f'{{"name": "local_search", "arguments": {{"query": "{question}"}}}}'
+            return f"<think>look</think><tool_call>{call}</tool_call>"
+        response = self._response(prompt)
+        if " is " not in response:
+            return f"<think><helpful>no</helpful><ref>null</ref>nothing</think><answer>{self.memory or '?'}</answer>"
+        answer = response.split(" is ")[1].split(".")[0]
+        return f"<think><helpful>yes</helpful><ref>E1</ref>there</think><answer>{answer}</answer>"
+
+    def _response(self, prompt):
+        return prompt.rsplit("<tool_response>", 1)[-1].split("</tool_response>")[0]
+
+
+def engine(toolbox=None, policy=None):
+    toolbox = toolbox or Toolbox([LocalSearch.from_corpus(CORPUS), lab.Shelf(Evidence("Nothing."))])
+    return Engine(policy or Reader(), toolbox, "pou", Limits(turns=4))
+
+
+@pytest.fixture(scope="module")
+def read():
+    return evaluate_policy(engine(), TASKS)
+
+
+def test_a_policy_that_reads_scores(read):
+    value = {name: row.value for name, row in read.rows.items()}
+    ones = ("exact_match", "f1", "valid_format", "citation_validity", "answer_support", "answered", "calls")
+    assert [value[name] for name in ones] == [1.0] * 7
+    assert value["evidence_sensitivity"] == pytest.approx(0.7)
+    assert value["tool_entropy"] == 0.0
+    assert all(row.n == 5 for row in read.rows.values())
+    assert read.endings == {"answered": 5} and read.tool_calls == {"local_search": [1] * 5, "shelf": [0] * 5}
+    assert read.trajectories[0].meta["scores"]["exact_match"] == 1.0
+
+
+def test_blanked_tools_take_everything_from_a_policy_that_reads_and_nothing_from_one_that_does_not(read):
+    blind = evaluate_policy(engine(blanked(engine().toolbox)), TASKS)
+    assert blind.rows["exact_match"].value == 0.0
+    assert blind.rows["citation_validity"].value == 1.0
+    assert all(item.text == item.title == "content" for t in blind.trajectories for item in t.evidence.values())
+    shape = [[item.id for item in t.evidence.values()] for t in read.trajectories]
+    assert [[item.id for item in t.evidence.values()] for t in blind.trajectories] == shape
+    assert difference(read, blind, "exact_match").value == -1.0
+    memory = evaluate_policy(engine(blanked(engine().toolbox), Reader("Mila Dorn")), TASKS)
+    assert memory.rows["exact_match"].value == pytest.approx(0.2)
+
+
+def test_a_blanked_toolbox_is_a_toolbox():
+    inner = engine().toolbox
+    box = pickle.loads(pickle.dumps(blanked(inner, "void")))
+    assert (box.names, box.schemas) == (inner.names, inner.schemas)
+    calls = [ToolCall("local_search", {"query": "keeper of Belt"}), ToolCall("nosuch", {}), None]
+    found, unknown, nothing = box.run_batch(calls, [box.session() for _ in calls])
+    assert {item.text for item in found.evidence} == {"void"} and found.evidence[0].source == "p1"
+    assert "Unknown tool" in unknown.note and nothing.evidence == ()
+    assert box.stats()["local_search"].calls == 1
+
+
+def trajectory(*steps, answer=None, golds=("Rome",)):
+    reason = "answered" if answer else "turn_limit"
+    return Trajectory(steps=steps, answer=answer, answers=golds, dialect="pou", stop_reason=reason)
+
+
+SEARCH = Step(think="a", call=ToolCall("local_search"), evidence=(Evidence("Rome it is.", id="E1"),))
+GOOD = Step(think="b", helpful=True, refs=("E1",), call=ToolCall("web"), evidence=(Evidence("More.", id="E2"),))
+WRONG = Step(think="c", helpful=True, refs=("E9",), answer="Rome")
+ALONE = Step(think="d", answer="Rome")
+
+
+def test_citation_validity_is_the_share_of_valid_steps():
+    rollouts = [trajectory(SEARCH, GOOD, WRONG, answer="Rome"), trajectory(ALONE, answer="Rome")]
+    found = evaluate_rollouts(rollouts, ["a", "b"], {"citation_validity": Citation()}, ["local_search", "web"])
+    row = found.rows["citation_validity"]
+    assert (row.value, row.n, row.not_applicable) == (0.5, 1, 1)
+    assert found.values["citation_validity"] == [0.5, None]
+    assert found.rows["calls"].value == 1.0 and found.rows["tool_entropy"].value == 1.0
+    assert found.trajectories[0].meta["reasons"]["citation_validity"].startswith("step 3: cites E9")
+
+
+def test_an_abstaining_judge_is_counted_apart():
+    class Down:
+        name = "down"
+
+        def judge_batch(self, pairs):
+            raise JudgeError("no answer")
+
+    last = Step(think="b", helpful=True, refs=("E1",), answer="Rome")
+    rollouts = [trajectory(SEARCH, last, answer="Rome"), trajectory(ALONE, answer="Rome")]
+    found = evaluate_rollouts(rollouts, ["a", "b"], {"answer_support": AnswerSupport(Down())}, ["web"])
+    row = found.rows["answer_support"]
+    assert (row.value, row.n, row.abstained, row.not_applicable) == (None, 0, 1, 1)
+
+
+def test_several_rollouts_of_a_question_count_as_one():
+    found = evaluate_policy(engine(), [TASKS[0], TASKS[1], TASKS[0]], {"valid_format": Format()})
+    assert found.rows["valid_format"].n == 2 and len(found.trajectories) == 3
+    assert found.questions == ["p0", "p1", "p0"]
+
+
+def test_progress_is_told_of_every_rollout():
+    seen = []
+
+    class Bar:
+        def __init__(self, **settings):
+            seen.append(settings["total"])
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def update(self, count):
+            seen.append(count)
+
+    evaluate_policy(engine(), TASKS, {"valid_format": Format()}, on_progress=Bar)
+    assert seen == [5, 1, 1, 1, 1, 1]
+
+
+def test_what_cannot_be_evaluated():
+    with pytest.raises(DataError, match="no questions"):
+        evaluate_policy(engine(), [])
+    with pytest.raises(DataError, match="1 trajectories for 0 question ids"):
+        evaluate_rollouts([trajectory(ALONE)], [], {}, [])
+    with pytest.raises(DataError, match="not an evaluation"):
+        Evaluation.from_dict({"rows": 3})
+
+
+def test_default_rewards_cover_the_rows():
+    assert list(default_rewards()) == [
+        "exact_match", "f1", "valid_format", "citation_validity", "evidence_sensitivity", "answer_support"
+    ]  # fmt: skip
+
+
+# --- report
+
+
+def test_an_evaluation_survives_json(read):
+    back = Evaluation.from_dict(json.loads(json.dumps(read.to_dict())))
+    assert back.rows == read.rows and back.values == read.values and back.trajectories == []
+
+
+def test_the_table_shows_the_difference_and_marks_what_is_clear(read):
+    blind = evaluate_policy(engine(blanked(engine().toolbox)), TASKS)
+    rows = {row[0]: row for row in table_rows(blind.to_dict(), read, ("blind", "reads"))}
+    assert rows["metric"][1:3] == ["blind [95% CI]", "reads [95% CI]"]
+    assert rows["exact_match"][1].startswith("0.000 [0.000, 0.43")
+    assert rows["exact_match"][3] == "+1.000 [+1.000, +1.000]"
+    assert rows["valid_format"][3] == "+0.000 [+0.000, +0.000]"
+    assert rows["answer_support"][4] == "5"
+    assert rows["evidence_sensitivity"][2].startswith("0.700 [")
+    lines = table(blind, read).splitlines()
+    column = lines[0].index("GRPO")
+    assert all(line[column - 1] == " " and line[column] != " " for line in lines)
+
+
+@pytest.mark.parametrize(("gains", "marked"), [([1.0] * 6, True), ([1.0] * 5, False), ([1.0, -1.0] * 10, False)])
+def test_only_clear_differences_are_marked(gains, marked):
+    questions = [str(number) for number in range(len(gains))]
+    before, after = (Evaluation({"f1": mean_ci(v)}, questions, {"f1": v}, {}) for v in ([0.0] * len(gains), gains))
+    assert table_rows(before, after)[1][3].endswith(" *") is marked
+
+
+def test_entropy_differences_are_paired_too():
+    two = {"local_search": [2, 2, 2, 2], "web": [2, 2, 2, 2]}
+    one = {"web": [0, 0, 1, 0], "local_search": [4, 4, 3, 4]}
+    before, after = (
+        Evaluation({"tool_entropy": entropy_estimate(calls, list("abcd"))}, list("abcd"), {}, calls)
+        for calls in (two, one)
+    )
+    change = difference(before, after, "tool_entropy")
+    expected = tool_entropy({"web": 1, "local_search": 15}, ["web", "local_search"]) - 1
+    assert change.value == pytest.approx(expected) and change.high < 0 and change.n == 4
+    assert difference(before, after, "f1").n == 0
+
+
+def test_one_evaluation_alone(read):
+    assert table(read).splitlines()[2].split()[:2] == ["exact_match", "1.000"]
+
+
+def test_metrics_are_written_whole_or_not_at_all(tmp_path, read):
+    metrics = {"before": read, "one": read.rows["f1"], "path": tmp_path, "n": np.int64(3)}
+    path = write_metrics(tmp_path / "deep" / "metrics.json", metrics)
+    data = json.loads(path.read_text())
+    assert data["before"]["rows"]["f1"]["n"] == 5 and data["one"]["value"] == 1.0 and data["n"] == 3
+    with pytest.raises(DataError, match="not JSON"):
+        write_metrics(path, {"loss": math.nan})
+    assert json.loads(path.read_text()) == data and [item.name for item in path.parent.iterdir()] == ["metrics.json"]

@@ -1,0 +1,239 @@
+"""The trainer: exact gradients, resumed runs that equal whole ones, estimators that equal TRL's, clear refusals."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import lab
+import pytest
+import torch
+from transformers import TrainerCallback
+from trl import GRPOConfig
+
+from faithful_search.errors import ConfigError, DataError, TemplateError
+from faithful_search.rewards import Adaptive, Mix, Reward, Score
+from faithful_search.rollout import Limits
+from faithful_search.tasks import Task
+from faithful_search.tools import Toolbox
+from faithful_search.training.advantages import group_relative, leave_one_out
+from faithful_search.training.grpo import SearchGRPOTrainer, prompt_dataset
+from faithful_search.trajectory import Evidence, Trajectory, read_jsonl
+
+TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(8)]
+CALL = '<think>{}hm {}</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
+TURNS = [CALL.format("", "first"), "<think><helpful>yes</helpful><ref>E1</ref>so</think><answer>Rome</answer>"]
+
+
+@dataclass(frozen=True)
+class Luck(Reward):
+    """A number in [0, 1) read off the rollout's text: different for different samples, the same for the same."""
+
+    name: ClassVar[str] = "luck"
+
+    def score(self, trajectory: Trajectory) -> Score:
+        return Score(zlib.crc32(trajectory.text.encode()) % 1000 / 1000)
+
+
+@dataclass(frozen=True)
+class Shy(Luck):
+    """Abstains on some rollouts, as a judge that fails does."""
+
+    name: ClassVar[str] = "shy"
+
+    def score(self, trajectory: Trajectory) -> Score:
+        score = super().score(trajectory)
+        return Score(None, "the judge is down", {"abstained": True}) if score.value < 0.3 else score
+
+
+def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **settings) -> SearchGRPOTrainer:
+    own = {key: settings.pop(key) for key in ("advantages", "trajectory_file", "callbacks") if key in settings}
+    defaults = {
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_steps": 4,
+        "max_completion_length": 400,
+        "learning_rate": 1e-2,
+        "use_cpu": True,
+        "report_to": "none",
+        "gradient_checkpointing": False,
+        "bf16": False,
+        "logging_steps": 1,
+        "save_steps": 2,
+        "disable_tqdm": True,
+        "seed": 3,
+        "beta": 0.0,
+        "lr_scheduler_type": "constant",
+    }
+    made = SearchGRPOTrainer(
+        model=lab.model(),
+        processing_class=lab.tokenizer(),
+        args=GRPOConfig(str(path), **{**defaults, **settings}),
+        train_dataset=TASKS,
+        toolbox=Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]),
+        reward=reward or Luck(),
+        limits=Limits(turns=3, turn_tokens=12 if not scripted else 200, total_tokens=400),
+        **own,
+    )
+    if scripted:
+        made.engine.generator = lab.Scripted(TURNS)
+    return made
+
+
+def test_environment_tokens_have_no_gradient_and_sampled_ones_do(tmp_path):
+    """Exactly zero, at every position whose target the environment wrote; read off the last hidden states' gradient."""
+    made = trainer(tmp_path, Shy(), scripted=True)
+    rows = [made.train_dataset[0]] * 4 + [made.train_dataset[1]] * 4
+    inputs = made._generate_and_score_completions([dict(row) for row in rows])
+    inputs["advantages"] = torch.linspace(-1, 1, 8)
+    kept: list[torch.Tensor] = []
+    hook = made.model.model.norm.register_forward_hook(
+        lambda module, args, output: (output.retain_grad(), kept.append(output))[1]
+    )
+    made.compute_loss(made.model, inputs).backward()
+    hook.remove()
+    width = inputs["completion_ids"].shape[1]
+    gradient = torch.cat([item.grad for item in kept])[:, -width - 1 : -1].abs().sum(-1)
+    trained = (inputs["tool_mask"] * inputs["completion_mask"]).bool()
+    assert trained.any() and (~trained).any()
+    assert (gradient[~trained] == 0).all()
+    assert (gradient[trained].view(8, -1).sum(1) > 0).all()
+
+
+def test_the_batch_holds_the_rollouts_ids(tmp_path):
+    made = trainer(tmp_path, scripted=True)
+    output = made._rollout(["Question 1?"] * 2, made)
+    text = lab.tokenizer().decode(output["completion_ids"][0])
+    assert text.startswith(TURNS[0]) and text.endswith(TURNS[1] + "<|im_end|>")
+    sampled = [token for token, own in zip(output["completion_ids"][0], output["env_mask"][0], strict=True) if own]
+    assert lab.tokenizer().decode(sampled) == "".join(TURNS)
+
+
+class _StopAt(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step >= self.step
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, rebuild):
+    """α, the reward's state, the questions asked, every rollout and the weights."""
+    mix = Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck(), kappa=3.0)}, gate=None)
+    settings = {"restore_callback_states_from_checkpoint": rebuild}
+
+    def run(name: str, **more):
+        log = tmp_path / name / "trajectories.jsonl"
+        return trainer(tmp_path / name, mix, trajectory_file=log, **settings, **more), log
+
+    whole, whole_log = run("whole")
+    whole.train()
+    broken, _ = run("parts", callbacks=[_StopAt(3)])
+    broken.train()
+    resumed, resumed_log = run("parts")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-2"))
+
+    assert whole.reward_state.mix.step == 4
+    assert 0 < whole.reward_state.mix.ema < 1
+    assert resumed.reward_state.mix == whole.reward_state.mix
+    rows, again = list(read_jsonl(whole_log)), list(read_jsonl(resumed_log))
+    assert len(rows) == 32
+    assert len({row.meta["alpha"] for row in rows}) == 4
+    assert again == rows
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_every_rollout_is_logged_with_scores_and_reasons(tmp_path):
+    made = trainer(tmp_path, Shy(), trajectory_file=tmp_path / "t.jsonl", max_steps=1)
+    made.train()
+    rows = list(read_jsonl(tmp_path / "t.jsonl"))
+    assert len(rows) == 8
+    assert len({row.id for row in rows}) == 8
+    assert all(row.answers == ("Rome",) and row.question for row in rows)
+    for row in rows:
+        assert row.meta["reward"] == row.meta["scores"]["shy"] == Shy().score(row).value
+    assert any(row.meta["reasons"] == {"shy": "the judge is down"} for row in rows)
+
+
+def test_parts_and_tools_reach_the_log(tmp_path):
+    made = trainer(
+        tmp_path, Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None), scripted=True, max_steps=1
+    )
+    made.train()
+    logged = json.loads((tmp_path / "checkpoint-1" / "trainer_state.json").read_text())["log_history"][0]
+    for key in ("parts/luck", "parts/alpha", "parts/outcome_ema", "tools/ratio/shelf", "tools/calls", "ended/answered"):
+        assert key in logged
+    assert logged["tools/calls"] == 1.0
+    assert logged["parts/outcome_ema"] == pytest.approx(0.1 * logged["parts/luck"])
+
+
+def test_the_state_does_not_move_in_evaluation(tmp_path):
+    made = trainer(tmp_path, Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None))
+    before = made.reward_state.mix
+    made.model.eval()
+    rollouts = made._rollout(["Question 1?"] * 2, made)["trajectory"]
+    made._reward(["Question 1?"] * 2, rollouts, ["a", "b"], [["Rome"], ["Rome"]], lambda name, value: None)
+    assert made.reward_state.mix == before
+
+
+@pytest.mark.parametrize("reward", [Luck(), Shy()])
+def test_group_relative_is_what_trl_computes(tmp_path, reward):
+    """The contract with TRL: rows in order, rewards as given, abstentions out of the baseline."""
+    made = trainer(tmp_path, reward)
+    rows = [dict(made.train_dataset[0]) for _ in range(4)] + [dict(made.train_dataset[1]) for _ in range(4)]
+    own = made._generate_and_score_completions(rows)["advantages"]
+    values = torch.tensor([float("nan") if value is None else value for value in made.last_rewards])
+    assert values.nan_to_num().std() > 0
+    torch.testing.assert_close(group_relative(values, 4), own, atol=1e-5, rtol=1e-4)
+
+
+def test_leave_one_out_rewrites_the_advantages(tmp_path):
+    made = trainer(tmp_path, advantages="leave_one_out")
+    rows = [dict(made.train_dataset[0]) for _ in range(4)] + [dict(made.train_dataset[1]) for _ in range(4)]
+    own = made._generate_and_score_completions(rows)["advantages"]
+    rewards = made.last_rewards
+    for group in (rewards[:4], rewards[4:]):
+        for place, value in enumerate(group):
+            others = [other for number, other in enumerate(group) if number != place]
+            expected = value - sum(others) / 3
+            assert own[rewards.index(value)].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_leave_one_out_by_hand():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0, float("nan"), 4.0, 0.0])
+    expected = [1.0, -1 / 3, -1 / 3, -1 / 3, 0.0, 0.0, 3.0, -3.0]
+    assert leave_one_out(rewards, 4).tolist() == pytest.approx(expected)
+
+
+def test_unknown_estimator(tmp_path):
+    with pytest.raises(ConfigError, match="leave_one_out"):
+        trainer(tmp_path, advantages="best")
+
+
+def test_datasets_without_question_or_answers_are_refused():
+    with pytest.raises(DataError, match=r"no column answers.*it has: question"):
+        prompt_dataset([{"question": "Where?"}])
+    with pytest.raises(DataError, match="no column question"):
+        prompt_dataset([{"answers": ["Rome"]}])
+    with pytest.raises(DataError, match="no rows"):
+        prompt_dataset([])
+
+
+def test_a_model_without_chat_template_is_refused(tmp_path):
+    bare = type(lab.tokenizer())(
+        tokenizer_object=lab.tokenizer()._tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>"
+    )
+    with pytest.raises(TemplateError, match="chat template"):
+        SearchGRPOTrainer(
+            model=lab.model(),
+            processing_class=bare,
+            args=GRPOConfig(str(tmp_path), use_cpu=True, report_to="none", bf16=False),
+            train_dataset=TASKS,
+            toolbox=Toolbox([lab.Shelf()]),
+            reward=Luck(),
+        )

@@ -1,0 +1,124 @@
+"""Model cards: front matter the Hub accepts, code that runs, results that are there; pushing says what it lacks."""
+
+from __future__ import annotations
+
+import re
+
+import lab
+import pytest
+import yaml
+from huggingface_hub import HfApi, ModelCard
+
+from faithful_search.errors import ConfigError
+from faithful_search.evaluation.stats import Estimate, mean_ci
+from faithful_search.evaluation.suite import Evaluation
+from faithful_search.hub import model_card, push, usage
+
+
+def evaluation(values):
+    questions = [f"q{number}" for number in range(len(values))]
+    return Evaluation(
+        rows={"exact_match": mean_ci(values), "evidence_sensitivity": Estimate(None, None, None, 0, None)},
+        questions=questions,
+        values={"exact_match": values},
+        tool_calls={"local_search": [1] * len(values)},
+        made_by={"exact_match": "Correctness(metric='em')"},
+    )
+
+
+SETTINGS = {
+    "base_model": "someone/small-base",
+    "dialect": "pou",
+    "recipe": "recipes/pou.py",
+    "command": "accelerate launch recipes/pou.py --seed 0",
+    "config": {"turns": 2, "turn_tokens": 8, "total_tokens": 4000, "learning_rate": 1e-5},
+    "tools": ["local_search", "knowledge_graph"],
+}
+
+
+def card(path, **changes):
+    metrics = {"before": evaluation([0.0, 1.0, 0.0, 0.0]), "after": evaluation([1.0, 1.0, 1.0, 0.0]).to_dict()}
+    return model_card(path, **{**SETTINGS, "metrics": metrics, **changes})
+
+
+def test_front_matter_is_what_the_hub_reads(tmp_path):
+    text = card(tmp_path / "policy", tags=["demo"]).read_text(encoding="utf-8")
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert front["library_name"] == "transformers" and front["license"] == "apache-2.0"
+    assert front["base_model"] == "someone/small-base" and front["pipeline_tag"] == "text-generation"
+    assert front["tags"] == ["demo", "faithful-search", "search-agent", "tool-use"]
+    (result,) = front["model-index"][0]["results"]
+    assert front["model-index"][0]["name"] == "policy"
+    assert result["metrics"][0]["type"] == "exact_match" and result["metrics"][0]["value"] == 0.75
+    assert result["metrics"][0]["args"]["n"] == 4
+    loaded = ModelCard.load(tmp_path / "policy" / "README.md")
+    assert loaded.data.eval_results[0].metric_value == 0.75
+
+
+def test_the_body_tells_how_it_was_made_and_measured(tmp_path):
+    text = card(tmp_path / "policy").read_text(encoding="utf-8")
+    assert "accelerate launch recipes/pou.py --seed 0" in text and '"learning_rate": 1e-05' in text
+    assert re.search(r"exact_match +0\.250 \[.*\] +0\.750 \[.*\] +\+0\.500 \[", text)
+    assert "Correctness(metric='em')" in text and "## Limitations" in text
+    assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("{}", "")
+
+
+def test_without_metrics_or_with_a_local_base_model(tmp_path):
+    base = tmp_path / "base"
+    base.mkdir()
+    text = card(tmp_path / "policy", metrics=None, base_model=str(base)).read_text(encoding="utf-8")
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert "model-index" not in front and "base_model" not in front
+    assert "Not evaluated." in text and str(base) in text
+
+
+def test_only_after(tmp_path):
+    text = card(tmp_path / "policy", metrics={"after": evaluation([1.0, 0.0])}).read_text(encoding="utf-8")
+    assert "value [95% CI]" in text and "paired difference" not in text
+    with pytest.raises(ConfigError, match="'before' and 'after', got: test"):
+        card(tmp_path / "policy", metrics={"test": evaluation([1.0])})
+
+
+@pytest.mark.parametrize("nasty", ["yes: no", 'quote" and {brace}', "---\nlicense: mit"])
+def test_texts_from_outside_do_not_break_the_card(tmp_path, nasty):
+    path = card(tmp_path / "policy", tags=[nasty], recipe=nasty, command=nasty, config={"note": nasty})
+    loaded = ModelCard.load(path)
+    assert nasty in loaded.data.tags and loaded.data.license == "apache-2.0"
+
+
+def test_the_snippet_runs(tmp_path, capsys):
+    lab.model().save_pretrained(tmp_path / "policy")
+    lab.tokenizer().save_pretrained(tmp_path / "policy")
+    text = card(tmp_path / "policy").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)\n```", text, re.DOTALL).group(1)
+    scope = {}
+    exec(compile(code, "card", "exec"), scope)
+    assert scope["trajectory"].question and len(scope["trajectory"].steps) >= 1
+    assert scope["toolbox"].names == ["local_search", "knowledge_graph"]
+    assert scope["engine"].limits.turn_tokens == 8
+    assert capsys.readouterr().out
+
+
+def test_tools_that_are_not_bundled_are_named():
+    code = usage("me/policy", "pou", ["local_search", "web_search"], {}, 'What is "it"?')
+    compile(code, "usage", "exec")
+    assert code.endswith("web_search") and "KnowledgeGraph" not in code and "Limits()" in code
+
+
+def test_push_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(ConfigError, match=r"no Hugging Face token to push to 'me/policy' with: run `hf auth login`"):
+        push(tmp_path, "me/policy")
+    with pytest.raises(ConfigError, match="not a folder"):
+        push(tmp_path / "missing", "me/policy", token="x")
+
+
+def test_push_makes_the_repository_then_uploads(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **more: asked.append(("create", repo_id, more)))
+    upload = lambda self, **more: asked.append(("upload", self.token, more)) or "address"  # noqa: E731
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    assert push(tmp_path, "me/policy", private=True, token="secret") == "address"
+    (_, name, settings), (_, token, upload) = asked
+    assert (name, settings["private"], settings["exist_ok"], token) == ("me/policy", True, True, "secret")
+    assert upload["folder_path"] == str(tmp_path) and upload["ignore_patterns"] == ["checkpoint-*/**"]

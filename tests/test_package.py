@@ -1,0 +1,199 @@
+"""The package as a whole: its public names, what importing it costs, which part may import which, the README."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import faithful_search as fs
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = Path(fs.__file__).parent
+LAYERS = (
+    {"errors"},
+    {"registry", "text", "trajectory", "tasks", "bundled"},
+    {"dialects"},
+    {"tools", "inference"},
+    {"judges"},
+    {"rewards"},
+    {"rollout"},
+    {"training", "evaluation"},
+    {"analysis", "hub", "cli"},
+)
+RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+TORCH = {"torch", "transformers", "trl", "accelerate", "peft"}
+TORCH_ROOMS = ("inference.", "training.", "judges.nli")
+NEEDS_TORCH = {"SearchGRPOTrainer", "TransformersGenerator"}
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Dotted names inside the package, with their syntax trees."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        yield ".".join(parts), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def inner_imports(name: str, tree: ast.Module) -> Iterator[str]:
+    """The modules of this package that `name` imports, dotted, at any level of nesting."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            home = name.split(".")[: -node.level]
+            module = [*home, *(node.module.split(".") if node.module else [])]
+            yield from [".".join([*module, alias.name]) for alias in node.names] if not module else [".".join(module)]
+
+
+def outer_imports(tree: ast.Module) -> Iterator[str]:
+    """The top-level packages that are imported absolutely, at any level of nesting."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or "").split(".")[0]
+
+
+def room(name: str) -> str:
+    return name.split(".")[0]
+
+
+def inner_edges() -> set[tuple[str, str]]:
+    return {
+        (room(name), room(target))
+        for name, tree in modules()
+        if name != "__init__"
+        for target in inner_imports(name, tree)
+        if room(name) != room(target)
+    }
+
+
+def test_every_public_name_can_be_imported_and_is_listed():
+    assert len(set(fs.__all__)) == len(fs.__all__)
+    assert set(fs.__all__) <= set(dir(fs))
+    for name in set(fs.__all__) - NEEDS_TORCH:
+        assert getattr(fs, name) is not None
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_TORCH))
+def test_names_that_need_torch_can_be_imported(name):
+    assert inspect.isclass(getattr(fs, name))
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert set(seen) | {"__version__"} == set(fs.__all__)
+    for name, module in seen.items():
+        if module and name not in NEEDS_TORCH:
+            assert getattr(importlib.import_module(f"faithful_search.{module}"), name) is getattr(fs, name)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = fs.no_such_name
+
+
+def test_importing_is_quick_and_brings_no_heavy_package():
+    code = (
+        "import sys, time; start = time.perf_counter(); import faithful_search; print(time.perf_counter() - start);"
+        "print(sorted({'torch', 'transformers', 'numpy', 'datasets', 'msgspec'} & set(sys.modules)))"
+    )
+    runs = [run_python(code).splitlines() for _ in range(3)]
+    seconds = min(float(first) for first, _ in runs)
+    print(f"import faithful_search: {seconds * 1000:.1f} ms")
+    assert seconds < 0.6
+    assert runs[0][1] == "[]"
+
+
+def test_scoring_pasted_text_needs_no_torch():
+    output = run_python(
+        f"{readme_example()[0]}\nimport sys\nprint({sorted(TORCH)!r}, set({sorted(TORCH)!r}) & set(sys.modules))"
+    )
+    assert output.endswith("set()\n")
+
+
+def readme_example() -> tuple[str, str]:
+    """The README's scoring example and the output it promises."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    match = re.search(r"```python\n([^`]*rewards\.load[^`]*)```\n\n```text\n([^`]*)```", text)
+    assert match is not None
+    return match[1], match[2]
+
+
+def test_the_readmes_example_prints_what_it_says():
+    code, promised = readme_example()
+    assert run_python(code) == promised
+    assert len([line for line in code.splitlines() if line]) <= 12
+
+
+def test_the_readme_links_and_names_what_exists():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    configs = [
+        f"recipes/configs/{name}.yaml" for name in re.findall(r"^\| `((?:pou|sft)_[^`.]+)` \|", text, re.MULTILINE)
+    ]
+    assert len(configs) == 9
+    assert [path for path in (*links, *configs) if not (ROOT / path).exists()] == []
+
+
+def test_imports_inside_the_package_point_one_way():
+    rooms = {room(name) for name, _ in modules()} - {"__init__"}
+    assert rooms <= set(RANK), f"give these a place in LAYERS and in docs/architecture.md: {rooms - set(RANK)}"
+    assert [(source, target) for source, target in sorted(inner_edges()) if RANK[target] > RANK[source]] == []
+
+
+def test_no_two_parts_import_each_other():
+    graph: dict[str, set[str]] = {}
+    for source, target in inner_edges():
+        graph.setdefault(source, set()).add(target)
+    assert list(TopologicalSorter(graph).static_order())
+
+
+def test_inside_the_package_imports_are_relative():
+    assert [name for name, tree in modules() if "faithful_search" in outer_imports(tree)] == []
+
+
+def test_only_the_rooms_for_it_import_torch():
+    users = [name for name, tree in modules() if TORCH & set(outer_imports(tree))]
+    assert [name for name in users if not f"{name}.".startswith(TORCH_ROOMS)] == []
+    assert "inference.transformers" in users
+
+
+def test_every_import_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    declared = {re.split(r"[\[<>=]", item)[0].replace("-", "_").lower() for items in lists for item in items}
+    used = {name for _, tree in modules() for name in outer_imports(tree)} - set(sys.stdlib_module_names)
+    assert used - declared - {"yaml"} == set()
+
+
+def test_what_the_readmes_commands_install_is_pinned():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in ("train", "dev"))]
+    names = {re.split(r"[\[<>=]", item)[0] for items in asked for item in items} - {"faithful-search"}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert names - set(pins) == set()
+    assert [version for version in pins.values() if not re.fullmatch(r"[\d.]+(post\d+)?", version)] == []
+
+
+def test_the_bundled_world_is_in_the_package():
+    assert {"passages.jsonl.gz", "triples.jsonl.gz", "train.jsonl.gz"} <= {
+        path.name for path in (PACKAGE / "data" / "world").iterdir()
+    }

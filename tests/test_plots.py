@@ -1,0 +1,123 @@
+"""Figures: written, labelled, and showing the numbers they were given."""
+
+import math
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from faithful_search.analysis import bars, compare, plots, reward_curves, tool_curves
+from faithful_search.errors import DataError
+
+
+def history(steps=40, slope=1.0):
+    rows = [
+        {
+            "step": step,
+            "reward": slope * step / steps,
+            "parts/citation": 0.5,
+            "parts/citation/abstained": 0.0,
+            "parts/alpha": 0.9,
+            "tools/ratio/local_search": 0.75,
+            "tools/ratio/knowledge_graph": 0.25,
+            "tools/entropy": 0.81,
+        }
+        for step in range(1, steps + 1)
+    ]
+    return [*rows, {"step": steps, "train_runtime": 1.0}]
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures drawn, kept so that their content can be read."""
+    kept = []
+    save = plots._save
+    monkeypatch.setattr(plots, "_save", lambda figure, path: (kept.append(figure), save(figure, path))[1])
+    return kept
+
+
+def legend(axis):
+    return [text.get_text() for text in axis.get_legend().get_texts()]
+
+
+def test_reward_curves_show_every_component_the_total_and_alpha(tmp_path, figures):
+    path = reward_curves(history(), tmp_path / "new" / "rewards.png")
+    upper, lower = figures[0].axes
+    assert Image.open(path).size[0] >= 900
+    assert legend(upper) == ["total reward", "citation, R_cite"]
+    assert upper.lines[0].get_ydata().tolist() == [step / 40 for step in range(1, 41)]
+    assert lower.lines[0].get_ydata().tolist() == [0.9] * 40
+    assert upper.get_ylabel() and lower.get_xlabel() == "training step"
+
+
+def test_tool_curves_of_two_runs_differ_in_line_style(tmp_path, figures):
+    tool_curves({"PoU": history(), "answer only": history()}, tmp_path / "tools.png")
+    upper, lower = figures[0].axes
+    assert legend(upper)[0] == "PoU: local_search" and legend(upper)[2] == "answer only: local_search"
+    assert upper.lines[1].get_linestyle() != upper.lines[5].get_linestyle()
+    assert upper.lines[1].get_color() == upper.lines[5].get_color()
+    assert len(lower.lines) == 4
+
+
+def test_compare_draws_the_mean_over_seeds_and_its_interval(tmp_path, figures):
+    runs = {"PoU": [history(slope=1.0), history(slope=3.0)], "one seed": [history()]}
+    compare(runs, "reward", tmp_path / "compare.svg", band="se")
+    (axis,) = figures[0].axes
+    assert axis.lines[0].get_ydata()[-1] == pytest.approx(2.0)
+    top = max(y for x, y in axis.collections[0].get_paths()[0].vertices if x == 40)
+    assert top == pytest.approx(2.0 + math.sqrt(2) / math.sqrt(2))
+    assert legend(axis) == ["PoU (2 seeds)", "one seed (1 seed)"]
+    compare(runs, ["reward", "tools/entropy"], tmp_path / "panels.png")
+    assert len(figures[1].axes) == 2
+
+
+def test_bars_have_the_heights_and_intervals_given(tmp_path, figures):
+    row = {"value": 0.5, "low": 0.25, "high": 0.625}
+    evaluations = {"before": {"rows": {"f1": row}}, "after": {"rows": {"f1": row, "exact_match": {"value": None}}}}
+    bars(evaluations, ["f1", "exact_match"], tmp_path / "bars.png")
+    (axis,) = figures[0].axes
+    assert [patch.get_height() for patch in axis.patches] == [0.5, 0.5]
+    error = axis.containers[1].lines[2][0].get_segments()[0]
+    assert error[:, 1].tolist() == [0.25, 0.625]
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["f1", "exact\nmatch"]
+
+
+@pytest.mark.parametrize("draw", [reward_curves, tool_curves])
+def test_nothing_to_draw_is_said(tmp_path, draw):
+    with pytest.raises(DataError, match="nothing to draw"):
+        draw([{"step": 1, "loss": 0.5}], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_compare_and_bars_refuse_what_they_cannot_show(tmp_path):
+    with pytest.raises(DataError, match="neither 'ci' nor 'se'"):
+        compare({"a": [history()]}, "reward", tmp_path / "x.png", band="sd")
+    with pytest.raises(DataError, match="no row holds kl"):
+        compare({"a": [history()]}, "kl", tmp_path / "x.png")
+    with pytest.raises(DataError, match="no row holds f1"):
+        bars({"a": {"rows": {}}}, ["f1"], tmp_path / "x.png")
+
+
+def test_a_step_logged_twice_counts_once(tmp_path, figures):
+    rows = [{"step": 1, "reward": 0.0}, {"step": 2, "reward": 9.0}, {"step": 2, "reward": 1.0}]
+    reward_curves(rows, tmp_path / "resumed.png")
+    assert figures[0].axes[0].lines[0].get_ydata().tolist() == [0.0, 1.0]
+
+
+def test_running_mean_is_centred_and_keeps_the_length():
+    line = np.arange(20.0)
+    assert plots.running_mean(line, 5)[5:15].tolist() == line[5:15].tolist()
+    assert plots.running_mean(line, 1).tolist() == line.tolist()
+    assert len(plots.running_mean(line, 50)) == 20
+
+
+def test_figures_leave_pyplot_alone_and_work_in_a_thread(tmp_path):
+    before = "matplotlib.pyplot" in sys.modules
+    thread = threading.Thread(target=tool_curves, args=(history(), tmp_path / "thread.png"))
+    thread.start()
+    thread.join()
+    assert Path(tmp_path / "thread.png").stat().st_size > 10_000
+    assert ("matplotlib.pyplot" in sys.modules) == before

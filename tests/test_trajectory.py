@@ -1,0 +1,196 @@
+"""Trajectories as values and as JSON lines: round trips, broken lines, broken files, failed writes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faithful_search.errors import DataError
+from faithful_search.trajectory import (
+    Evidence,
+    Issue,
+    Step,
+    Tokens,
+    ToolCall,
+    Trajectory,
+    read_jsonl,
+    read_lines,
+    write_jsonl,
+)
+
+FULL = Trajectory(
+    steps=(
+        Step(
+            think="where?",
+            call=ToolCall("local_search", {"query": "Louvre", "top_k": 2}, '{"name": "local_search"}'),
+            evidence=(Evidence("It is in Paris.", "Louvre", "E1", "local_search", "https://a.example", 1.5),),
+            spans={"think": (7, 13), "step": (0, 80)},
+        ),
+        Step(helpful=False, refs=("E1",), note="nothing found", issues=(Issue("refs", "E9 is unknown", (90, 92)),)),
+    ),
+    question="Where is the Louvre?\u2028☃",
+    answer="Paris",
+    stop_reason="answered",
+    dialect="pou",
+    id="q1",
+    answers=("Paris", "the city of Paris"),
+    text="line\nbreak",
+    issues=(Issue("tag", "stray"),),
+    tokens=Tokens([1, 2], [3, 4, 5], [1, 1, 0], ((0, 2, 3),), [-0.5, -0.25, 0.0]),
+    meta={"hops": 2, "nested": {"a": [1, None]}},
+)
+
+
+@pytest.fixture(params=["t.jsonl", "t.jsonl.gz"])
+def path(request, tmp_path) -> Path:
+    return tmp_path / "made" / "for it" / request.param
+
+
+def put(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def test_a_file_reads_back_equal(path):
+    many = [FULL, Trajectory(), Trajectory(id="b", question="?")]
+    assert write_jsonl(path, iter(many)) == 3
+    assert list(read_jsonl(path)) == many
+    assert (path.read_bytes()[:2] == b"\x1f\x8b") == (path.suffix == ".gz")
+    assert [number for number, _ in read_lines(path)] == [1, 2, 3]
+
+
+def test_nothing_written_is_an_empty_file(path):
+    assert write_jsonl(path, []) == 0
+    assert list(read_jsonl(path)) == []
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.floats(allow_nan=False, allow_infinity=False))
+def test_any_text_and_score_survive_json(text, score):
+    before = Trajectory(
+        (Step(think=text, evidence=(Evidence(text, text, "E1", score=score),)),), text, meta={text: text}
+    )
+    line = before.to_json()
+    assert "\n" not in line
+    assert Trajectory.from_json(line) == Trajectory.from_json(line.encode()) == before
+
+
+def test_a_helpful_of_false_is_not_the_missing_verdict():
+    steps = (Step(helpful=False), Step(helpful=True), Step())
+    assert [step.helpful for step in Trajectory.from_json(Trajectory(steps).to_json()).steps] == [False, True, None]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("", "not a trajectory"),
+        ("[]", "Expected `object`"),
+        ('{"steps": [', "truncated"),
+        ('{"steps": [{"think": 3}]}', r"\$\.steps\[0\]\.think"),
+        (b'{"id": "\xff"}', "not a trajectory"),
+    ],
+)
+def test_what_is_no_trajectory_is_refused(line, why):
+    with pytest.raises(DataError, match=why):
+        Trajectory.from_json(line)
+
+
+def test_a_broken_line_is_named(path):
+    put(path, FULL.to_json().encode() + b"\n\n{broken\n")
+    found: list[Trajectory] = []
+    with pytest.raises(DataError, match=r"t\.jsonl(\.gz)?, line 3: not a trajectory"):
+        found.extend(read_jsonl(path))
+
+
+def test_a_broken_line_is_skipped_and_told(path):
+    put(path, b"{broken\n" + FULL.to_json().encode() + b"\n\n[1]\n" + Trajectory(id="last").to_json().encode())
+    told: list[tuple[int, DataError]] = []
+    assert list(read_jsonl(path, lambda number, error: told.append((number, error)))) == [FULL, Trajectory(id="last")]
+    assert [number for number, _ in told] == [1, 4]
+    assert all(isinstance(error, DataError) for _, error in told)
+
+
+def test_an_error_of_the_callers_own_is_not_taken_for_the_files(path):
+    put(path, b"{broken\n")
+
+    def full_disk(number: int, error: DataError) -> None:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        list(read_jsonl(path, full_disk))
+
+
+def test_a_missing_file_is_named(path):
+    with pytest.raises(DataError, match=r"cannot read .*t\.jsonl"):
+        list(read_jsonl(path))
+
+
+def test_a_truncated_gzip_is_refused_even_when_broken_lines_are_not(tmp_path):
+    path, told = tmp_path / "t.jsonl.gz", []
+    write_jsonl(path, [Trajectory(id=f"q{number}", text=f"{number**7}") for number in range(2000)])
+    path.write_bytes(path.read_bytes()[:-4000])
+    found: list[Trajectory] = []
+    with pytest.raises(DataError, match=r"cannot read .*t\.jsonl\.gz: .*end"):
+        found.extend(read_jsonl(path, lambda number, error: told.append(number)))
+    assert told == []
+
+
+@pytest.mark.parametrize("place", [0, 1000])
+def test_a_damaged_gzip_is_refused(tmp_path, place):
+    path = tmp_path / "t.jsonl.gz"
+    write_jsonl(path, [Trajectory(id=f"q{number}", text=f"{number**7}") for number in range(2000)])
+    content = bytearray(path.read_bytes())
+    content[place : place + 64] = b"\xff" * 64
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"cannot read .*t\.jsonl\.gz"):
+        list(read_jsonl(path))
+
+
+def test_a_failed_write_keeps_the_old_file(path):
+    write_jsonl(path, [FULL])
+
+    def failing() -> Iterator[Trajectory]:
+        yield Trajectory(id="new")
+        raise RuntimeError("the run died")
+
+    with pytest.raises(RuntimeError, match="the run died"):
+        write_jsonl(path, failing())
+    assert list(read_jsonl(path)) == [FULL]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_can_be_rewritten_from_itself(path):
+    write_jsonl(path, [FULL, Trajectory(id="b")])
+    assert write_jsonl(path, (item for item in read_jsonl(path) if item.id == "b")) == 1
+    assert list(read_jsonl(path)) == [Trajectory(id="b")]
+
+
+def test_evidence_keeps_what_came_first():
+    first, again, other = Evidence("a", id="E1"), Evidence("b", id="E1"), Evidence("c", id="E2")
+    found = Trajectory((Step(evidence=(first,)), Step(), Step(evidence=(again, other)))).evidence
+    assert found == {"E1": first, "E2": other}
+    assert list(found) == ["E1", "E2"]
+    assert Trajectory().evidence == {}
+
+
+def test_all_issues_are_the_episodes_then_the_steps():
+    a, b, c = (Issue(kind, "why") for kind in "abc")
+    assert Trajectory((Step(issues=(b,)), Step(issues=(c,))), issues=(a,)).all_issues() == [a, b, c]
+
+
+def test_values_are_frozen():
+    with pytest.raises(AttributeError):
+        FULL.answer = "Rome"
+
+
+def test_tokens_print_as_counts():
+    assert repr(FULL.tokens) == "Tokens(2 of prompt, 3 of completion, 2 sampled)"
+
+
+def test_defaults_are_not_written():
+    assert json.loads(Trajectory(id="a", steps=(Step(think="b"),)).to_json()) == {"id": "a", "steps": [{"think": "b"}]}
