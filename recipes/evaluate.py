@@ -4,7 +4,7 @@ Each figure comes with n and a 95 % interval.
 
 ```
 python recipes/evaluate.py --policy outputs/pou --split test --output_dir outputs/eval
-python recipes/evaluate.py --policy outputs/pou --blank true              # every tool response reads "content"
+python recipes/evaluate.py --policy outputs/pou --blank content             # all evidence reads "content"
 python recipes/evaluate.py --policy outputs/pou --negative_tool true      # with a deliberately irrelevant tool
 python recipes/evaluate.py --policy outputs/pou --compare_with tiny       # two policies side by side
 ```
@@ -45,9 +45,7 @@ class EvaluationArguments(EnvironmentArguments):
     questions: str = field(default="world", metadata={"help": "'world' (bundled), a local file or a Hub dataset"})
     split: str = field(default="validation", metadata={"help": "split of the questions"})
     limit: int | None = field(default=None, metadata={"help": "how many questions; all without it"})
-    blank: bool = field(
-        default=False, metadata={"help": "replace every tool response's contents by the word 'content'"}
-    )
+    blank: str | None = field(default=None, metadata={"help": "what every title and text of the evidence then reads"})
     temperature: float = field(default=0.0, metadata={"help": "0 is greedy"})
     samples: int = field(default=1, metadata={"help": "rollouts per question"})
     total_tokens: int = field(default=1024, metadata={"help": "tokens of an episode after the prompt"})
@@ -67,9 +65,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     found = {name: evaluate(name, script) for name in names}
     out = Path(script.output_dir)
     report.write_metrics(out / "metrics.json", {**{k: v.to_dict() for k, v in found.items()}, "script": asdict(script)})
-    for number, evaluation in enumerate(found.values()):
-        rows = (msgspec.structs.replace(item, tokens=None) for item in evaluation.trajectories)
-        write_jsonl(out / f"trajectories{f'_{number}' if number else ''}.jsonl", rows)
+    for name, file in ((script.policy, "trajectories.jsonl"), (script.compare_with, "trajectories_compared.jsonl")):
+        if name is not None:
+            write_jsonl(out / file, (msgspec.structs.replace(item, tokens=None) for item in found[name].trajectories))
     before, after = found[names[0]], found[names[-1]]
     print(
         report.table(before, after, (names[0], names[-1]))
@@ -86,16 +84,16 @@ def evaluate(name: str, script: EvaluationArguments) -> Evaluation:
     model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, script.dtype))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     generator = TransformersGenerator(model, AutoTokenizer.from_pretrained(source), script.generation_batch)
-    toolbox = script.toolbox()
-    engine = Engine(
-        generator,
-        blanked(toolbox) if script.blank else toolbox,
-        script.dialect,
-        script.limits(script.total_tokens),
-        Sampling(temperature=script.temperature),
-    )
     tasks = [task for task in load_tasks(script.questions, script.split, script.limit) for _ in range(script.samples)]
-    return evaluate_policy(engine, tasks)
+    with script.toolbox() as toolbox:
+        engine = Engine(
+            generator,
+            blanked(toolbox, script.blank) if script.blank else toolbox,
+            script.dialect,
+            script.limits(script.total_tokens),
+            Sampling(temperature=script.temperature),
+        )
+        return evaluate_policy(engine, tasks)
 
 
 if __name__ == "__main__":

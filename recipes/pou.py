@@ -14,6 +14,8 @@ which wins.
 from __future__ import annotations
 
 import json
+import math
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,7 +24,8 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, ProgressCallback, set_seed
+from accelerate.utils import gather_object
+from transformers import AutoTokenizer, PrinterCallback, ProgressCallback, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
@@ -30,17 +33,16 @@ from faithful_search.analysis import plots
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation import report
-from faithful_search.evaluation.suite import Evaluation, evaluate_policy
+from faithful_search.evaluation.suite import Evaluation, default_rewards, evaluate_rollouts, run_episodes
 from faithful_search.hub import model_card
 from faithful_search.inference.base import Sampling
-from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rewards import Mix, answer_only_mix, pou_mix
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import load_tasks
 from faithful_search.tools import Toolbox
 from faithful_search.training.callbacks import StepLine
-from faithful_search.training.config import parse_recipe
+from faithful_search.training.config import model_init_kwargs, parse_recipe
 from faithful_search.training.grpo import SearchGRPOTrainer
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pou_tiny.yaml"
@@ -67,30 +69,39 @@ class PoUArguments(EnvironmentArguments):
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    script, args, model_args = parse(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    script, args, model_args = parse(given)
     if script.threads:
         torch.set_num_threads(script.threads)
     set_seed(args.seed)
-    toolbox = script.toolbox()
-    trainer = build_trainer(script, args, model_args, toolbox)
-    main_process = PartialState().is_main_process
-    out = Path(args.output_dir)
-
-    before = evaluate(trainer, script) if main_process and script.eval_limit else None
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if script.resume else None)
-    trainer.save_model()
-    if not main_process:
+    with script.toolbox() as toolbox:
+        trainer = build_trainer(script, args, model_args, toolbox)
+        before = evaluate(trainer, script)
+        trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if script.resume else None)
+        trainer.save_model()
+        after = evaluate(trainer, script)
+    if not PartialState().is_main_process:
         return {}
-    trainer.processing_class.save_pretrained(out)
-    after = evaluate(trainer, script) if script.eval_limit else None
-    return finish(out, script, args, model_args, trainer, before, after)
+    return finish(script, args, model_args, trainer, before, after, given)
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, ModelConfig]:
-    """The three dataclasses; without `--config` the embedded default's file is read."""
+    """The three dataclasses; without `--config` the embedded default's file is read.
+
+    Raises:
+        ConfigError: for settings that contradict each other.
+    """
     script, args, model_args = parse_recipe((PoUArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
     if script.reward not in ("pou", "answer_only"):
         raise ConfigError(f"unknown reward {script.reward!r}; there are: pou, answer_only")
+    if script.budget < 0:
+        raise ConfigError(f"budget must be 0 (no R_pt) or more, not {script.budget}")
+    asked = [script.questions, *([script.eval_questions] if script.eval_limit else [])]
+    if "world" in (script.corpus, *asked) and {script.corpus, *asked} != {"world"}:
+        raise ConfigError(
+            f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus {script.corpus!r}: the bundled "
+            "world and other data are mixed; give all three"
+        )
     return script, args, model_args
 
 
@@ -112,17 +123,17 @@ def build_trainer(
     script: PoUArguments, args: GRPOConfig, model_args: ModelConfig, toolbox: Toolbox
 ) -> SearchGRPOTrainer:
     """The trainer, its policy loaded from a directory, the Hub, or the package ("tiny")."""
-    source = str(tiny_policy()) if model_args.model_name_or_path == "tiny" else model_args.model_name_or_path
-    dtype = getattr(torch, model_args.dtype or "float32")
+    source = str(tiny_policy()) if model_args.model_name_or_path == "tiny" else str(model_args.model_name_or_path)
+    args.model_init_kwargs = {**model_init_kwargs(model_args), **(args.model_init_kwargs or {})}
     trainer = SearchGRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(source, dtype=dtype),
-        processing_class=AutoTokenizer.from_pretrained(source),
+        model=source,
+        processing_class=AutoTokenizer.from_pretrained(source, revision=model_args.model_revision),
         args=args,
         train_dataset=load_tasks(script.questions),
         toolbox=toolbox,
         reward=build_reward(script),
         dialect=script.dialect,
-        limits=script.limits(args.max_completion_length),
+        limits=script.limits(args.max_completion_length or 0),
         advantages=script.advantages,
         trajectory_file=Path(args.output_dir) / "trajectories.jsonl",
         generation_batch=script.generation_batch,
@@ -134,53 +145,75 @@ def build_trainer(
     return trainer
 
 
-def evaluate(trainer: SearchGRPOTrainer, script: PoUArguments) -> Evaluation:
-    """Greedy episodes on the held-out questions."""
-    generator = TransformersGenerator(
-        trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class, script.generation_batch
-    )
-    engine = Engine(generator, trainer.toolbox, script.dialect, trainer.engine.limits, Sampling(temperature=0.0))
+def evaluate(trainer: SearchGRPOTrainer, script: PoUArguments) -> Evaluation | None:
+    """Greedy episodes on the held-out questions, shared out over the processes; scored by the main one."""
+    if not script.eval_limit:
+        return None
+    state = PartialState()
     tasks = load_tasks(script.eval_questions, script.eval_split, script.eval_limit)
-    return evaluate_policy(engine, tasks)
+    own = tasks[state.process_index :: state.num_processes]
+    engine = Engine(
+        trainer.generator, trainer.toolbox, script.dialect, trainer.engine.limits, Sampling(temperature=0.0)
+    )
+    with trainer.accelerator.autocast():
+        rollouts = gather_object(run_episodes(engine, own))
+        if not state.is_main_process:
+            return None
+        order = [task.id for start in range(state.num_processes) for task in tasks[start :: state.num_processes]]
+        rewards = {name: reward.bind(policy=trainer.generator) for name, reward in default_rewards().items()}
+        return evaluate_rollouts(rollouts, order, rewards, trainer.toolbox.names)
 
 
 def finish(
-    out: Path,
     script: PoUArguments,
     args: GRPOConfig,
     model_args: ModelConfig,
     trainer: SearchGRPOTrainer,
     before: Evaluation | None,
     after: Evaluation | None,
+    argv: list[str],
 ) -> dict[str, Any]:
-    """Plots, metrics, the table and the model card."""
-    history = trainer.state.log_history
-    (out / "history.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
-    plots.reward_curves(history, out / "rewards.png")
-    plots.tool_curves(history, out / "tools.png")
-    metrics = {
-        "before": before and before.to_dict(),
-        "after": after and after.to_dict(),
-        "script": asdict(script),
-        "model": model_args.model_name_or_path,
+    """Metrics, the table and the model card, then the plots."""
+    out = Path(args.output_dir)
+    trainer.processing_class.save_pretrained(out)
+    settings = {
+        **asdict(script),
+        "total_tokens": args.max_completion_length,
+        "learning_rate": args.learning_rate,
+        "max_steps": args.max_steps,
         "seed": args.seed,
+    }
+    results = {name: found.to_dict() for name, found in (("before", before), ("after", after)) if found is not None}
+    metrics = {
+        **results,
+        "settings": settings,
+        "model": model_args.model_name_or_path,
         "steps": trainer.state.global_step,
     }
     report.write_metrics(out / "metrics.json", metrics)
-    if before and after:
-        print(report.table(before, after, ("before", "after")))
+    history = [{key: _finite(value) for key, value in row.items()} for row in trainer.state.log_history]
+    (out / "history.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
     model_card(
         out,
         base_model=str(model_args.model_name_or_path),
         dialect=script.dialect,
         recipe="recipes/pou.py",
-        command="accelerate launch recipes/pou.py " + " ".join(sys.argv[1:]),
-        metrics={"before": metrics["before"], "after": metrics["after"]} if before and after else None,
-        config={**asdict(script), "learning_rate": args.learning_rate, "max_steps": args.max_steps, "seed": args.seed},
+        command=f"accelerate launch recipes/pou.py {shlex.join(argv)}".strip(),
+        metrics=results or None,
+        config=settings,
         tools=trainer.toolbox.names,
+        dataset=script.eval_questions,
     )
+    if before and after:
+        print(f"\n{report.table(before, after, ('before', 'after'))}")
+    plots.reward_curves(history, out / "rewards.png")
+    plots.tool_curves(history, out / "tools.png")
     print(f"\npolicy, card, trajectories, plots and metrics are in {out}")
     return metrics
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 if __name__ == "__main__":

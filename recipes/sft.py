@@ -33,7 +33,7 @@ from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.tools.knowledge_graph import KnowledgeGraph
 from faithful_search.tools.local_search import LocalSearch
 from faithful_search.tools.toolbox import Toolbox
-from faithful_search.training.config import parse_recipe
+from faithful_search.training.config import model_init_kwargs, parse_recipe
 from faithful_search.training.experts import Habits, accept, reject, run_experts
 from faithful_search.training.plans import Plan, counted, plan_all, planner_for
 from faithful_search.training.sft import (
@@ -111,12 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None = None) -> tuple[ExpertArguments, SFTConfig, ModelConfig]:
     """The three dataclasses; without `--config` the embedded default's file is read."""
     script, args, model_args = parse_recipe((ExpertArguments, SFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    args.model_init_kwargs = {
-        "revision": model_args.model_revision,
-        "dtype": model_args.dtype,
-        "attn_implementation": model_args.attn_implementation,
-        **(args.model_init_kwargs or {}),
-    }
+    args.model_init_kwargs = {**model_init_kwargs(model_args), **(args.model_init_kwargs or {})}
     return script, args, model_args
 
 

@@ -66,7 +66,7 @@ class Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("outputs/study"))
-    parser.add_argument("--steps", type=int, default=40, help="steps of every run")
+    parser.add_argument("--steps", type=int, default=30, help="steps of every run")
     parser.add_argument("--split", default="test")
     parser.add_argument("--limit", type=int, default=None, help="questions of the split; all without it")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each")
@@ -136,7 +136,9 @@ def do(run: Run, args: argparse.Namespace) -> None:
         "--threads",
         "1",
         "--turns",
-        "8",
+        "6",
+        "--total_tokens",
+        "768",
         "--turn_tokens",
         "96",
     ]

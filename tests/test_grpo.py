@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig
 
 from faithful_search.errors import ConfigError, DataError, TemplateError
-from faithful_search.rewards import Adaptive, Mix, Reward, Score
+from faithful_search.rewards import Adaptive, Mix, MixState, Reward, Score
 from faithful_search.rollout import Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
@@ -59,7 +59,7 @@ def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **
         "learning_rate": 1e-2,
         "use_cpu": True,
         "report_to": "none",
-        "gradient_checkpointing": False,
+        "activation_checkpointing": False,
         "bf16": False,
         "logging_steps": 1,
         "save_steps": 2,
@@ -208,6 +208,25 @@ def test_leave_one_out_by_hand():
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0, float("nan"), 4.0, 0.0])
     expected = [1.0, -1 / 3, -1 / 3, -1 / 3, 0.0, 0.0, 3.0, -3.0]
     assert leave_one_out(rewards, 4).tolist() == pytest.approx(expected)
+
+
+def test_the_state_starts_where_the_mix_says(tmp_path):
+    mix = Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None, state0=MixState(0.4, 7))
+    assert trainer(tmp_path, mix).reward_state.mix == MixState(0.4, 7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"generation_kwargs": {"num_beams": 2}}, "generation_kwargs"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty"),
+        ({"min_p": 0.1}, "min_p"),
+        ({"steps_per_generation": 2, "save_steps": 1}, "multiple of 2"),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused(tmp_path, settings, named):
+    with pytest.raises(ConfigError, match=named):
+        trainer(tmp_path, **settings)
 
 
 def test_unknown_estimator(tmp_path):

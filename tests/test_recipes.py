@@ -180,7 +180,7 @@ def test_evaluate_compares_two_policies_and_blanks_tools(tmp_path):
         "recipes/evaluate.py", "--compare_with", str(tiny_policy()), "--output_dir", str(tmp_path / "two"), *flags
     )
     assert "paired difference" in printed
-    run("recipes/evaluate.py", "--blank", "true", "--output_dir", str(tmp_path / "blank"), *flags)
+    run("recipes/evaluate.py", "--blank", "nothing here", "--output_dir", str(tmp_path / "blank"), *flags)
     rows = list(read_jsonl(tmp_path / "blank" / "trajectories.jsonl"))
     texts = {item.text for row in rows for step in row.steps for item in step.evidence}
-    assert texts == {"content"}
+    assert texts == {"nothing here"}

@@ -108,10 +108,18 @@ def evaluate_policy(
     """
     if not tasks:
         raise DataError("no questions to evaluate on")
-    rollouts = _run(engine, tasks, on_progress or _bar)
+    rollouts = run_episodes(engine, tasks, on_progress)
     chosen = default_rewards() if rewards is None else rewards
     bound = {name: reward.bind(policy=policy or engine.generator) for name, reward in chosen.items()}
     return evaluate_rollouts(rollouts, [task.id for task in tasks], bound, engine.toolbox.names)
+
+
+def run_episodes(
+    engine: Engine, tasks: Sequence[Task], on_progress: Callable[..., Any] | None = None
+) -> list[Trajectory]:
+    """The engine's rollouts of the tasks, with a progress bar (`on_progress` as in `evaluate_policy`)."""
+    with (on_progress or _bar)(total=len(tasks), desc="evaluating", unit="rollout") as bar:
+        return engine.run(tasks, on_end=lambda trajectory: bar.update(1))
 
 
 def evaluate_rollouts(
@@ -191,11 +199,6 @@ def _entropy(sums: Floats) -> Floats:
         shares = sums / sums.sum(axis=1, keepdims=True)
         parts = np.where(shares > 0, shares * np.log(shares), np.where(np.isnan(shares), np.nan, 0.0))
         return np.abs(parts.sum(axis=1)) / np.log(sums.shape[1])
-
-
-def _run(engine: Engine, tasks: Sequence[Task], progress: Callable[..., Any]) -> list[Trajectory]:
-    with progress(total=len(tasks), desc="evaluating", unit="rollout") as bar:
-        return engine.run(tasks, on_end=lambda trajectory: bar.update(1))
 
 
 def _bar(**settings: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ import msgspec
 from transformers import ProgressCallback, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from ..errors import DataError
 from ..rewards import MixState, Score
 from ..trajectory import Trajectory, read_jsonl, write_jsonl
+
+logger = logging.getLogger(__name__)
 
 
 class RewardState(TrainerCallback, ExportableState):
@@ -21,8 +25,8 @@ class RewardState(TrainerCallback, ExportableState):
     its callbacks (a rebuilt one is found again, because the trainer looks for it by type each time).
     """
 
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = MixState().to_dict()
+    def __init__(self, start: MixState | None = None) -> None:
+        self.values: dict[str, Any] = (start or MixState()).to_dict()
 
     @property
     def mix(self) -> MixState:
@@ -58,9 +62,12 @@ class TrajectoryLog(TrainerCallback):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = []
         if state.global_step and self.path.exists():
-            rows = read_jsonl(self.path, on_error=lambda number, error: None)
+            rows = read_jsonl(self.path, on_error=self._report)
             kept = [row for row in rows if row.meta.get("step", 0) < state.global_step]
         write_jsonl(self.path, kept)
+
+    def _report(self, number: int, error: DataError) -> None:
+        logger.warning("%s, line %d is dropped: %s", self.path, number, error)
 
     def append(self, trajectories: list[Trajectory]) -> None:
         """Write rollouts, without their token ids."""

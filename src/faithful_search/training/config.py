@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from trl import TrlParser
+from trl import ModelConfig, TrlParser, get_quantization_config
 
 from ..errors import ConfigError
 
@@ -46,6 +46,17 @@ def parse_recipe(
         names = ", ".join(item.removeprefix("--") for item in unknown if str(item).startswith("--"))
         raise ConfigError(f"{path}: no such settings: {names}; `--help` lists those there are")
     return tuple(parser.parse_args_into_dataclasses(args=flags))
+
+
+def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
+    """How `from_pretrained` shall load the model: revision, dtype, attention, quantisation of TRL's `ModelConfig`."""
+    quantization = get_quantization_config(model_args)
+    return {
+        "revision": model_args.model_revision,
+        "dtype": model_args.dtype,
+        "attn_implementation": model_args.attn_implementation,
+        **({"quantization_config": quantization} if quantization else {}),
+    }
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

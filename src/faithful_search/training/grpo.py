@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import torch
@@ -25,7 +25,7 @@ from ..rewards import Mix, Reward
 from ..rollout import Engine, Limits
 from ..tasks import Task, task_from_row
 from ..tools import Toolbox
-from ..trajectory import Trajectory
+from ..trajectory import Tokens, Trajectory
 from .advantages import ESTIMATORS, Estimator
 from .callbacks import RewardState, TrajectoryLog, with_scores
 
@@ -78,6 +78,8 @@ class SearchGRPOTrainer(GRPOTrainer):
     ) -> None:
         if advantages not in ESTIMATORS:
             raise ConfigError(f"unknown advantages {advantages!r}; there are: {', '.join(ESTIMATORS)}")
+        _check_settings(args)
+        mix = as_mix(reward)
         self.estimator = ESTIMATORS[advantages]
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
         super().__init__(
@@ -87,14 +89,14 @@ class SearchGRPOTrainer(GRPOTrainer):
             rollout_func=self._rollout,
             train_dataset=prompt_dataset(train_dataset),
             eval_dataset=None if eval_dataset is None else prompt_dataset(eval_dataset),
-            callbacks=[*callbacks, RewardState(), *([self.rollout_log] if self.rollout_log else [])],
+            callbacks=[*callbacks, RewardState(mix.state0), *([self.rollout_log] if self.rollout_log else [])],
             **kwargs,
         )
         self.toolbox = toolbox
         self.generator = TransformersGenerator(
             self.accelerator.unwrap_model(self.model), self.processing_class, generation_batch
         )
-        self.mix = as_mix(reward).bind(policy=self.generator)
+        self.mix = mix.bind(policy=self.generator)
         self.engine = Engine(
             self.generator,
             toolbox,
@@ -117,7 +119,7 @@ class SearchGRPOTrainer(GRPOTrainer):
         tasks = [Task(id=str(number), question=prompt) for number, prompt in enumerate(prompts)]
         with self.accelerator.autocast():  # sampled and probed in the precision it is trained in
             trajectories = self.engine.run(tasks)
-        tokens = [trajectory.tokens for trajectory in trajectories if trajectory.tokens is not None]
+        tokens = [cast(Tokens, trajectory.tokens) for trajectory in trajectories]
         return {
             "prompt_ids": [item.prompt_ids for item in tokens],
             "completion_ids": [item.completion_ids for item in tokens],
@@ -196,6 +198,27 @@ class SearchGRPOTrainer(GRPOTrainer):
         k = self.num_generations if self._training else self.num_generations_eval
         first = self.accelerator.process_index * len(own)
         return estimator(rewards, int(k or 1))[first : first + len(own)].to(own)
+
+
+def _check_settings(args: GRPOConfig) -> None:
+    """Refuse what the engine does not do, rather than ignore it."""
+    ignored = {
+        "use_vllm": args.use_vllm,
+        "min_p": args.min_p,
+        "repetition_penalty": args.repetition_penalty != 1.0,
+        "generation_kwargs": args.generation_kwargs,
+    }
+    unheard = [name for name, given in ignored.items() if given]
+    if unheard:
+        raise ConfigError(
+            f"not supported by the search engine's generator: {', '.join(unheard)}; leave them at their defaults"
+        )
+    cycle = (args.steps_per_generation or 1) * args.num_iterations
+    if args.save_strategy == "steps" and args.save_steps * args.gradient_accumulation_steps % cycle:
+        raise ConfigError(
+            f"save_steps={args.save_steps:g} would cut a generation's {cycle} batches in two, and a resumed run would "
+            f"differ; make save_steps x gradient_accumulation_steps a multiple of {cycle}"
+        )
 
 
 def as_mix(reward: Reward) -> Mix:

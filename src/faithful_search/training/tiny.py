@@ -111,7 +111,11 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
 
 
 def _sentences(names: list[str]) -> Iterator[str]:
-    """What the BPE pieces have to spell: the experts' phrases, then the world's texts with the names cut out."""
+    """What the BPE pieces have to spell: the experts' phrases, then the world's texts with the names cut out.
+
+    The passages of held-out questions are among them, because the policy must be able to read them. Only their ordinary
+    words get in: with the names gone no fact is left to leak, and held-out questions are not read at all.
+    """
     finder = NameFinder(dict.fromkeys(names, ""))
     triples = list(read_rows(world_file("triples.jsonl.gz")))
     passages = list(read_rows(world_file("passages.jsonl.gz")))
