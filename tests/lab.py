@@ -21,17 +21,99 @@ TEMPLATE = (
 @cache
 def tokenizer() -> Any:
     """A byte-level tokenizer in the style of ChatML, without merges: any text, one token a byte."""
+    return byte_tokenizer(
+        ("<|im_start|>", "<|im_end|>", "<|pad|>"), eos_token="<|im_end|>", pad_token="<|pad|>", chat_template=TEMPLATE
+    )
+
+
+def byte_tokenizer(
+    special: Sequence[str], ordinary: Sequence[str] = (), merges: Sequence[tuple[str, str]] = (), **named: Any
+) -> Any:
+    """A byte-level tokenizer with these added tokens and merges; `named`: `eos_token`, `chat_template`, …"""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(pair) for pair in merges)]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not merges)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(text, special=True) for text in ("<|im_start|>", "<|im_end|>", "<|pad|>")])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|pad|>", chat_template=TEMPLATE
-    )
+    # as in Phi-3, a special token may swallow the blanks behind it
+    backend.add_special_tokens([AddedToken(text, special=True, rstrip=text == "<|end|>") for text in special])
+    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in ordinary])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **named)
+
+
+_HEADED = (
+    "{{ bos_token or '' }}{% for m in messages %}OPEN{{ m.content TRIM}}CLOSE{% endfor %}"
+    "{% if add_generation_prompt %}START{% endif %}"
+)
+_BRACKETED = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% elif m.role == 'assistant' %}BLANK{{ m.content }}BLANK{{ eos_token }}"
+    "{% else %}{{ raise_exception('Only user and assistant roles') }}{% endif %}{% endfor %}"
+)
+_NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+_ROLE = "{{ 'model' if m.role == 'assistant' else m.role }}"
+
+
+def _headed(opening: str, closing: str, start: str, trim: str = "") -> str:
+    return _HEADED.replace("OPEN", opening).replace("CLOSE", closing).replace("START", start).replace("TRIM", trim)
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "mistral": {
+        "special": ("<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]"),
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "chat_template": _BRACKETED.replace("BLANK", ""),
+    },
+    "llama2": {
+        "special": ("<s>", "</s>"),
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "chat_template": _BRACKETED.replace("BLANK", " "),
+    },
+    "gemma": {
+        "special": ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "<unused7>"),
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "chat_template": _NO_SYSTEM
+        + _headed(f"<start_of_turn>{_ROLE}\n", "<end_of_turn>\n", "<start_of_turn>model\n", "| trim"),
+    },
+    "phi3": {
+        "special": ("<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"),
+        "eos_token": "<|endoftext|>",
+        "chat_template": _headed("<|{{ m.role }}|>\n", "<|end|>\n", "<|assistant|>\n"),
+    },
+    "llama3": {
+        "special": ("<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>"),
+        "bos_token": "<|begin_of_text|>",
+        "eos_token": "<|eot_id|>",
+        "chat_template": _headed(
+            "<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n",
+            "<|eot_id|>",
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+    },
+    "qwen3_thinking": {
+        "special": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        "ordinary": ("<tool_call>", "</tool_call>", "<think>", "</think>", "name of a place"),
+        "eos_token": "<|im_end|>",
+        "chat_template": _headed("<|im_start|>{{ m.role }}\n", "<|im_end|>\n", "<|im_start|>assistant\n<think>\n"),
+    },
+    "qwen3_base": {
+        "special": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        "eos_token": "<|endoftext|>",
+        "chat_template": TEMPLATE,
+    },
+}
+
+
+@cache
+def family(name: str) -> Any:
+    """A byte-level tokenizer with the control tokens and the chat template of a family of models."""
+    return byte_tokenizer(**FAMILIES[name])
 
 
 def model(seed: int = 0, hidden: int = 32) -> Any:
@@ -62,8 +144,8 @@ class Scripted:
     It writes `turns[k]` for an episode whose context holds k tool responses of its own.
     """
 
-    def __init__(self, turns: Sequence[str], marker: str = "<tool_response>") -> None:
-        self.tokenizer = tokenizer()
+    def __init__(self, turns: Sequence[str], marker: str = "<tool_response>", own: Any = None) -> None:
+        self.tokenizer = tokenizer() if own is None else own
         self.turns, self.marker = list(turns), marker
         self.seen: list[list[int]] = []
 

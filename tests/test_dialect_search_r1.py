@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from pathlib import Path
 
+import lab
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.dialects import detect, load
-from faithful_search.tasks import read_rows
+from faithful_search.errors import ConfigError
+from faithful_search.rollout import Engine, Limits
+from faithful_search.rollout.arguments import EnvironmentArguments
+from faithful_search.tasks import Task, read_rows
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 D = load("search_r1")
@@ -140,6 +145,47 @@ def test_observation_is_written_to_the_letter() -> None:
         '\n\n<information>Doc 1(Title: "x "y"") a\nb\nDoc 2(Title: "") c\n</information>\n\n'
     )
     assert D.render_observation((), "No results.") == "\n\n<information>No results.</information>\n\n"
+
+
+@pytest.fixture
+def river_corpus(tmp_path: Path) -> str:
+    path = tmp_path / "corpus.jsonl"
+    texts = {"Seine": "The Seine runs through Paris.", "Loire": "The Loire is the longest river of France."}
+    rows = ({"id": title, "title": title, "text": text} for title, text in texts.items())
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def run(corpus: str, *turns: str) -> Trajectory:
+    settings = EnvironmentArguments(corpus=corpus, triples="none", dialect="search_r1", search_top_k=1)
+    generator = lab.Scripted(turns, marker="<information>Doc 1(")
+    with settings.toolbox() as toolbox:
+        assert toolbox.names == ["search"]
+        (found,) = Engine(generator, toolbox, "search_r1", Limits(turns=3)).run([Task("q", "Which river?")])
+    return found
+
+
+def test_its_calls_reach_local_search(river_corpus: str) -> None:
+    end = "<think>so</think><answer>Seine</answer>"
+    t = run(river_corpus, "<think>plan</think><search>river through Paris</search>", end)
+    assert [item.title for item in t.steps[0].evidence] == ["Seine"] and t.steps[0].note == ""
+    assert t.answer == "Seine" and essence(D.parse(t.text))[0][3][0].text == "The Seine runs through Paris."
+
+
+def test_an_empty_query_is_told_this_dialects_form(river_corpus: str) -> None:
+    t = run(river_corpus, "<think>plan</think><search> </search>")
+    assert t.steps[0].note == (
+        "The tool call could not be read: the query is empty. "
+        "Write it as a query between an opening and a closing search tag. Available tools: search."
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"triples": "world"}, {"corpus": "none"}, {"negative_tool": True}])
+def test_more_tools_than_it_can_call_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(
+        ConfigError, match="'search_r1' has one tool, search in a corpus: give --corpus, and set --triples"
+    ):
+        EnvironmentArguments(**{"dialect": "search_r1", "triples": "none", **wrong}).toolbox()
 
 
 UNITS = [

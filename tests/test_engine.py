@@ -111,6 +111,8 @@ def test_reading_the_text_again_gives_the_same_steps():
         ([FIRST, ANSWER], {"total_tokens": 130}, "token_limit"),
         (["<think>and so on and on"], {"turn_tokens": 9}, "turn_token_limit"),
         (["<think>I stop.</think>"], {}, "no_action"),
+        (['<think>a</think><tool_call>{"name": "shelf", "argu'], {"turn_tokens": 40}, "turn_token_limit"),
+        (['<think>a</think><tool_call>{"name": "shelf", "argu'], {"total_tokens": 40}, "token_limit"),
     ],
 )
 def test_every_ending_has_its_name(turns, limits, reason):
@@ -147,6 +149,27 @@ def test_a_call_that_cannot_be_read_is_answered_with_the_form_expected():
     assert "shelf" in t.steps[0].note
     assert '"arguments"' in t.steps[0].note
     assert t.answer == "Rome"
+
+
+def test_an_open_call_that_the_model_closed_itself_is_answered():
+    """Only the token limit ends such an episode: who stops writing within a call is told so."""
+    t = run(["<think>a</think><tool_call>{oops<|im_end|>", AGAIN, ANSWER], ROME)
+    assert "call_unclosed" in {issue.kind for issue in t.steps[0].issues}
+    assert "shelf" in t.steps[0].note
+    assert t.answer == "Rome"
+
+
+def test_schemas_are_made_once_per_run():
+    class Counting(Toolbox):
+        @property
+        def schemas(self):
+            made.append(1)
+            return super().schemas
+
+    made: list[int] = []
+    e = Engine(lab.Scripted([FIRST, ANSWER]), Counting([lab.Shelf(ROME)]))
+    assert len(e.run([TASK] * 5)) == 5
+    assert len(made) == 1
 
 
 def test_an_unknown_tool_is_answered_with_the_tools_there_are():

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faithful_search.bundled import tiny_policy
+from faithful_search.dialects import load
 from faithful_search.errors import DataError, JudgeError
 from faithful_search.evaluation.probes import blanked
 from faithful_search.evaluation.report import table, table_rows, write_metrics
@@ -31,10 +33,12 @@ from faithful_search.evaluation.suite import (
     evaluate_rollouts,
 )
 from faithful_search.evaluation.tool_use import tool_entropy
-from faithful_search.inference.base import Completion
+from faithful_search.inference.base import Completion, Sampling
 from faithful_search.rewards import AnswerSupport, Citation, Format
 from faithful_search.rollout import Engine, Limits
-from faithful_search.tasks import Task
+from faithful_search.rollout.arguments import EnvironmentArguments
+from faithful_search.tasks import Task, load_tasks
+from faithful_search.text import exact_match
 from faithful_search.tools import LocalSearch, Toolbox
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
@@ -221,6 +225,32 @@ def test_a_blanked_toolbox_is_a_toolbox():
     assert {item.text for item in found.evidence} == {"void"} and found.evidence[0].source == "p1"
     assert "Unknown tool" in unknown.note and nothing.evidence == ()
     assert box.stats()["local_search"].calls == 1
+
+
+def test_what_a_blanked_tool_says_may_be_several_words():
+    with blanked(engine().toolbox, "nothing here") as box:
+        (found,) = box.run_batch([ToolCall("local_search", {"query": "keeper of Belt"})], [box.session()])
+    assert {(item.title, item.text) for item in found.evidence} == {("nothing here", "nothing here")}
+    assert load("pou").render_observation(found.evidence).count("nothing here [E1]: nothing here") == 1
+
+
+@pytest.mark.slow
+def test_the_bundled_policy_reads_and_does_not_remember():
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from faithful_search.inference.transformers import TransformersGenerator
+
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy(), dtype=torch.float32).eval()
+    generator = TransformersGenerator(model, AutoTokenizer.from_pretrained(tiny_policy()), 24)
+    limits, tasks, exact = Limits(turns=8, turn_tokens=96, total_tokens=1024), load_tasks("world", "test", 24), {}
+    with EnvironmentArguments().toolbox() as toolbox:
+        for word in (None, "content", "nothing here"):
+            box = toolbox if word is None else blanked(toolbox, word)
+            rollouts = Engine(generator, box, "pou", limits, Sampling(temperature=0.0)).run(tasks)
+            exact[word] = sum(exact_match(t.answer or "", t.answers) for t in rollouts)
+    assert exact[None] >= 6 and exact["content"] <= 1 and exact["nothing here"] <= 1, exact
 
 
 def trajectory(*steps, answer=None, golds=("Rome",)):

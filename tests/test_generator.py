@@ -6,6 +6,7 @@ import lab
 import pytest
 import torch
 
+from faithful_search.errors import ConfigError
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.transformers import TransformersGenerator
 
@@ -38,12 +39,103 @@ def test_greedy_equals_argmax_without_padding(generator):
 
 
 def test_the_models_own_sampling_defaults_do_not_bend_the_policy(generator):
-    prompts, sampling = [ids(text) for text in PROMPTS], Sampling(temperature=0.0, max_new_tokens=12)
+    prompts, sampling = [ids(text) for text in PROMPTS], Sampling(temperature=0.0, max_new_tokens=60)
     plain = generator.generate(prompts, sampling)
+    assert any(len(set(item.ids)) < len(item.ids) for item in plain)
     model = lab.model()
     model.generation_config.repetition_penalty = 50.0
     model.generation_config.no_repeat_ngram_size = 1
     assert TransformersGenerator(model, lab.tokenizer()).generate(prompts, sampling) == plain
+
+
+def test_no_shipped_sampling_setting_bends_the_policy(generator):
+    prompts, sampling = [ids(text) for text in PROMPTS], Sampling(max_new_tokens=30)
+    torch.manual_seed(1)
+    plain = generator.generate(prompts, sampling)
+    sampled = sorted({token for item in plain for token in item.ids})
+    model = lab.model()
+    shipped = {
+        "min_p": 0.9,
+        "typical_p": 0.05,
+        "epsilon_cutoff": 0.5,
+        "bad_words_ids": [[token] for token in sampled[::2]],
+        "suppress_tokens": sampled[1::2],
+        "sequence_bias": [[[sampled[0]], 50.0]],
+        "min_new_tokens": 30,
+        "exponential_decay_length_penalty": (1, 5.0),
+    }
+    for key, value in shipped.items():
+        setattr(model.generation_config, key, value)
+    torch.manual_seed(1)
+    assert TransformersGenerator(model, lab.tokenizer(), batch_size=2).generate(prompts, sampling) == plain
+    assert {key: getattr(model.generation_config, key) for key in shipped} == shipped
+
+
+def test_shipped_settings_are_restored_after_an_error():
+    model = lab.model()
+    model.generation_config.min_p = 0.3
+    with pytest.raises(RuntimeError), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "forward", _fails)
+        TransformersGenerator(model, lab.tokenizer()).generate([ids("a")], Sampling(max_new_tokens=2))
+    assert model.generation_config.min_p == 0.3
+
+
+def _fails(input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, **more):
+    raise RuntimeError("broken")
+
+
+def test_a_model_without_end_of_sequence_writes_to_its_limit():
+    model, bare = lab.model(), lab.byte_tokenizer(("<|im_start|>", "<|im_end|>", "<|pad|>"))
+    model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
+    seen = TransformersGenerator(model, bare).generate([ids("a"), ids("abc")], Sampling(max_new_tokens=6), [6, 3])
+    assert [(len(item.ids), item.finish) for item in seen] == [(6, "length"), (3, "length")]
+
+
+@pytest.mark.parametrize("kept", [{"top_k": 4}, {"top_p": 0.3}, {"top_k": 6, "top_p": 0.9}])
+def test_what_is_sampled_lies_within_the_nucleus(generator, kept):
+    model = lab.model()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(20)  # far from uniform: a nucleus of few tokens
+    torch.manual_seed(0)
+    seen = TransformersGenerator(model, lab.tokenizer()).generate([ids("ab")] * 24, Sampling(max_new_tokens=4, **kept))
+    outside = 0
+    for item in seen:
+        for end, token in enumerate(item.ids):
+            with torch.no_grad():
+                probs = model(torch.tensor([ids("ab") + item.ids[:end]])).logits[0, -1].softmax(-1)
+            better = probs[probs > probs[token] + 1e-6]
+            assert len(better) < kept.get("top_k", len(probs))
+            assert better.sum() < kept.get("top_p", 1.0) + 1e-4
+            outside += len(better) > 0
+    assert outside  # and it is not greedy
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"stop": ("</answer>", "")}, "stop string"),
+    ],
+)
+def test_sampling_that_cannot_be_is_refused(wrong, why):
+    with pytest.raises(ConfigError, match=why):
+        Sampling(**wrong)
+
+
+def test_a_prompt_longer_than_the_model_is_refused_with_both_lengths(generator):
+    assert len(generator.generate([[65] * 4095], Sampling(max_new_tokens=1))[0].ids) == 1
+    with pytest.raises(ConfigError, match=r"4096 tokens leaves no room in the model's 4096 positions"):
+        generator.generate([[65], [65] * 4096], Sampling(max_new_tokens=1))
+
+
+def test_a_choice_without_tokens_is_refused(generator):
+    with pytest.raises(ConfigError, match="choice 1 of prompt 0 is empty"):
+        generator.choice_probs([ids("a")], [[ids("b"), []]])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -71,6 +163,31 @@ def test_stop_string_ends_the_turn_and_stays_in_it(generator):
     assert completion.finish == "stop"
     assert completion.ids == free[: len(completion.ids)]
     assert lab.tokenizer().decode(completion.ids).endswith(stop)
+
+
+def test_a_stop_string_may_end_inside_a_merged_token():
+    merged = lab.byte_tokenizer(
+        ("<|im_end|>",), merges=[("\u003e", "\u010a"), ("l", "l"), ("ll", "\u003e\u010a")], eos_token="<|im_end|>"
+    )
+    wanted = merged("<call>\n", add_special_tokens=False)["input_ids"]
+    assert merged.decode(wanted[-1:]) == "ll>\n"
+
+    class Following(torch.nn.Module):
+        """After the k-th token of `wanted` comes the next one."""
+
+        def forward(self, hidden):
+            logits = torch.zeros(*hidden.shape[:2], len(merged))
+            logits[..., wanted[min(self.step, len(wanted) - 1)]] = 9.0
+            self.step += 1
+            return logits
+
+    model = lab.model()
+    model.lm_head = Following()
+    model.lm_head.step = 0
+    model.generation_config.eos_token_id = None
+    sampling = Sampling(temperature=0.0, max_new_tokens=12, stop=("<call>",))
+    completion = TransformersGenerator(model, merged).generate([[65]], sampling)[0]
+    assert (completion.ids, completion.finish) == (wanted, "stop")
 
 
 def test_sampled_end_of_sequence_is_kept(generator):

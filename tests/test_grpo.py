@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig
 
 from faithful_search.errors import ConfigError, DataError, TemplateError
-from faithful_search.rewards import Adaptive, Mix, MixState, Reward, Score
+from faithful_search.rewards import Adaptive, Citation, Mix, MixState, Reward, Score
 from faithful_search.rollout import Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
@@ -50,7 +50,9 @@ class Shy(Luck):
 
 
 def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **settings) -> SearchGRPOTrainer:
-    own = {key: settings.pop(key) for key in ("advantages", "trajectory_file", "callbacks") if key in settings}
+    own = {
+        key: settings.pop(key) for key in ("advantages", "trajectory_file", "callbacks", "dialect") if key in settings
+    }
     defaults = {
         "per_device_train_batch_size": 8,
         "num_generations": 4,
@@ -227,6 +229,11 @@ def test_the_state_starts_where_the_mix_says(tmp_path):
 def test_settings_that_would_be_ignored_are_refused(tmp_path, settings, named):
     with pytest.raises(ConfigError, match=named):
         trainer(tmp_path, **settings)
+
+
+def test_a_reward_that_does_not_cover_the_dialect_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="search_r1"):
+        trainer(tmp_path, Citation(), dialect="search_r1")
 
 
 def test_unknown_estimator(tmp_path):

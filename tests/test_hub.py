@@ -72,6 +72,31 @@ def test_without_metrics_or_with_a_local_base_model(tmp_path):
     assert "Not evaluated." in text and str(base) in text
 
 
+@pytest.mark.parametrize("base", ["tiny", "outputs/sft/", "a/b/c", "/abs/olute"])
+def test_only_an_organisation_and_a_name_go_into_the_front_matter(tmp_path, base):
+    text = card(tmp_path / "policy", base_model=base).read_text(encoding="utf-8")
+    assert "base_model" not in yaml.safe_load(text.split("---\n")[1]) and f"- Base model: `{base}`" in text
+
+
+def test_the_card_tells_of_the_users_own_data(tmp_path):
+    own = {"corpus": 'my "notes".jsonl', "triples": "none", "eval_questions": "me/asked", "search_top_k": 5}
+    text = card(tmp_path / "policy", config=own, tools=["local_search"]).read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)\n```", text, re.DOTALL).group(1)
+    compile(code, "card", "exec")
+    assert 'Toolbox([LocalSearch.from_corpus("my \\"notes\\".jsonl", top_k=5)])' in code
+    assert "Olympus" not in text and "On the suite `me/asked`" in text and "KnowledgeGraph" not in code
+    result = yaml.safe_load(text.split("---\n")[1])["model-index"][0]["results"][0]
+    assert result["dataset"] == {"name": "me/asked", "type": "me/asked"}
+    bundled = card(tmp_path / "policy", config={"corpus": "world"}).read_text(encoding="utf-8")
+    assert "Olympus" in bundled and "On the suite `world`" in bundled and 'from_triples("world")' in bundled
+
+
+def test_a_dialect_that_can_only_search_gets_its_tool_under_its_name():
+    code = usage("me/policy", "search_r1", ["search"], {"corpus": "c.jsonl", "turns": 4, "total_tokens": 900}, "Who?")
+    assert 'Toolbox([LocalSearch.from_corpus("c.jsonl", name="search")])' in code
+    assert "limits=Limits(turns=4, total_tokens=900)" in code and "add the other tools" not in code
+
+
 def test_only_after(tmp_path):
     text = card(tmp_path / "policy", metrics={"after": evaluation([1.0, 0.0])}).read_text(encoding="utf-8")
     assert "value [95% CI]" in text and "paired difference" not in text

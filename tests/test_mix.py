@@ -251,3 +251,24 @@ def test_the_whole_objective_on_a_real_trajectory_with_a_probed_policy():
     made = Trajectory((search, last), answer="Paris", answers=("Paris",))
     mix = Mix(parts={"citation": Citation(), "evidence_sensitivity": Probed(), "answer": Adaptive()})
     assert mix.score(made).value == pytest.approx((1.0 + 0.6 + 1.0) / 3)
+
+
+# Dialects without verdicts
+
+
+def test_a_mix_covers_the_dialects_that_all_its_parts_cover():
+    assert rewards.pou_mix().covers("pou") and not rewards.pou_mix().covers("search_r1")
+    assert rewards.answer_only_mix().covers("search_r1")
+    wider = Mix(parts={"citation": Citation(dialects=("pou", "mine")), "answer": Adaptive()})
+    assert wider.covers("mine") and not wider.covers("search_r1")
+    assert not Mix(parts={"outcome": Outcome()}, gate=Citation()).covers("search_r1")
+
+
+def test_what_a_mix_does_not_cover_it_gives_no_value():
+    steps = (Step(call=ToolCall("search", {"query": "q"}), evidence=(Evidence("Rome.", id="E1"),)), Step(answer="Rome"))
+    row = Trajectory(steps=steps, answer="Rome", answers=("Rome",))
+    for dialect in ("pou", "search_r1"):
+        (score,) = Mix(parts={"citation": Citation(), "answer": Adaptive()}, gate=None).score_batch(
+            [Trajectory(steps=row.steps, answer="Rome", answers=("Rome",), dialect=dialect)]
+        )
+        assert (score.value is not None) is rewards.pou_mix().covers(dialect)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
+import math
 import os
 import re
 import subprocess
@@ -197,3 +199,43 @@ def test_the_bundled_world_is_in_the_package():
     assert {"passages.jsonl.gz", "triples.jsonl.gz", "train.jsonl.gz"} <= {
         path.name for path in (PACKAGE / "data" / "world").iterdir()
     }
+
+
+POLICY = PACKAGE / "data" / "tiny_policy"
+
+
+def test_the_bundled_policy_is_small():
+    with (POLICY / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    parameters = sum(math.prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
+    assert 2e6 <= parameters <= 6e6
+    assert sum(path.stat().st_size for path in POLICY.iterdir()) <= 8 * 2**20
+
+
+def test_the_bundled_policys_tokenizer_chats_and_knows_every_name_whole():
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    chat = [{"role": "user", "content": "Where?"}]
+    assert "Where?" in tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    names = json.loads((PACKAGE / "data" / "world" / "names.json").read_text(encoding="utf-8"))
+    ids = tokenizer(list(names), add_special_tokens=False)["input_ids"]
+    assert [name for name, own in zip(names, ids, strict=True) if len(own) != 1] == [] and len(names) > 500
+
+
+def test_the_wheel_and_the_sources_hold_what_they_must():
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert build["wheel"] == {"packages": ["src/faithful_search"]}  # all of it, data included
+    folders = {"src", "tests", "recipes", "benchmarks", "scripts", "docs"}
+    assert {f"/{name}" for name in folders} <= set(build["sdist"]["include"])
+    assert [name for name in folders if not (ROOT / name).is_dir()] == []
+
+
+def test_the_readmes_tree_is_the_house():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    tree = re.search(r"```text\n(src/faithful_search/\n.*?)```", text, re.DOTALL).group(1)
+    listed = {line.split()[0].rstrip("/") for line in tree.splitlines()}
+    ours = {path.name for path in PACKAGE.iterdir() if not path.name.startswith("_") and path.suffix in ("", ".py")}
+    assert ours - {"errors.py", "registry.py", "bundled.py"} - listed == set()
+    assert {"recipes", "scripts", "benchmarks", "tests", "docs"} <= listed
+    assert [name for path in (ROOT / "recipes").glob("*.py") if (name := path.name) not in tree] == []

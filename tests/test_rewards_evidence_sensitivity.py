@@ -18,6 +18,7 @@ from faithful_search.rewards.evidence_sensitivity import (
     NEUTRAL,
     EvidenceSensitivity,
     choice_ids,
+    corpus_snippets,
     degrade,
     eligible_steps,
     locate_verdict,
@@ -385,6 +386,33 @@ def test_snippets_come_from_other_questions_and_share_no_content_word():
         assert changed[1].text in {text for _, text in NEUTRAL}  # each passage another one
     alone = degrade(rows[0].steps[0], ("E1",), rows[0].question, sources(rows[:1]), random.Random(0))
     assert alone[0].text in {text for _, text in NEUTRAL}
+
+
+ROWS = [{"id": f"p{n}", "title": f"Stone {n}", "text": f"Stone {n} weighs {n} pounds."} for n in range(600)]
+
+
+def test_snippets_of_a_corpus_are_drawn_once_and_for_all():
+    drawn = corpus_snippets(ROWS, 256, seed=3)
+    assert len(set(drawn)) == 256 and set(drawn) <= {(row["title"], row["text"]) for row in ROWS}
+    assert drawn == corpus_snippets(reversed(ROWS), 256, seed=3) and drawn != corpus_snippets(ROWS, 256, seed=4)
+    few = [{"text": "a"}, {"title": None, "text": "a"}, {"title": "t", "text": " "}, {"title": "u", "text": "b"}]
+    assert sorted(corpus_snippets(few)) == [("", "a"), ("u", "b")]
+    with pytest.raises(ConfigError, match="at least 1, not 0"):
+        corpus_snippets(ROWS, 0)
+    with pytest.raises(DataError, match="no row has a text"):
+        corpus_snippets([{"title": "t"}])
+
+
+def test_given_snippets_are_the_pool_and_spare_the_built_in_list():
+    row = trajectory(True)
+    pool = sources([row], corpus_snippets(ROWS))
+    assert len(pool) == 256
+    found = {degrade(row.steps[0], ("E1",), row.question, pool, random.Random(n))[0].text for n in range(200)}
+    assert len(found) > 100 and found.isdisjoint(text for _, text in NEUTRAL)
+    assert sources([row], ("only text", ("Title", "text"))) == [("", "", "only text"), ("", "Title", "text")]
+    policy = Policy(WORDS)
+    EvidenceSensitivity(policy=policy, snippets=(("Stone 7", "Stone 7 weighs 7 pounds."),)).score(row)
+    assert "Stone 7 [E1]: Stone 7 weighs 7 pounds." in WORDS.decode(policy.calls[0][0][1])
 
 
 def test_a_lure_exchanges_one_passage_and_restates_the_query():

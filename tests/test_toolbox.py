@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faithful_search import dialects
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools import Irrelevant, Tool, Toolbox, load, method_of, names, schema_of
 from faithful_search.trajectory import Evidence, ToolCall
@@ -358,11 +359,15 @@ def test_stats_count_calls_errors_and_seconds(toolbox):
 
 
 def test_malformed_calls_are_told_the_form_and_the_tools(toolbox):
-    found = toolbox.describe_malformed("not JSON (Expecting value)")
+    form = dialects.load("pou").call_form(toolbox.names)
+    found = toolbox.describe_malformed("not JSON (Expecting value)", form)
     assert found.error
     assert found.note == (
         "The tool call could not be read: not JSON (Expecting value). "
         'Write it as JSON like {"name": "echo", "arguments": {"…": "…"}}. Available tools: echo, trouble.'
+    )
+    assert toolbox.describe_malformed("cut off").note == (
+        "The tool call could not be read: cut off. Available tools: echo, trouble."
     )
 
 

@@ -93,6 +93,8 @@ def test_a_helpful_of_false_is_not_the_missing_verdict():
         ('{"steps": [', "truncated"),
         ('{"steps": [{"think": 3}]}', r"\$\.steps\[0\]\.think"),
         (b'{"id": "\xff"}', "not a trajectory"),
+        ('{"id": "q1", "question": "Where?", "answers": ["Rome"], "supporting_ids": ["p1"]}', "supporting_ids"),
+        ('{"question": "Where?", "golden_answers": ["Rome"]}', "golden_answers"),
     ],
 )
 def test_what_is_no_trajectory_is_refused(line, why):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import dialects
 from .errors import ConfigError
 from .evaluation.report import Evaluated, as_evaluation, table
 
@@ -88,10 +89,8 @@ print(trajectory.answer)
 for step in trajectory.steps:
     print(step.helpful, step.refs, step.think)"""
 
-_TOOLS = {
-    "local_search": ("LocalSearch", 'LocalSearch.from_corpus("world")'),
-    "knowledge_graph": ("KnowledgeGraph", 'KnowledgeGraph.from_triples("world")'),
-}
+_WORLD_QUESTION = "Which city is the capital of the country that Mount Olympus is in?"
+_ANY_QUESTION = "Your question?"
 
 
 def model_card(
@@ -107,29 +106,32 @@ def model_card(
     license: str = "apache-2.0",
     tags: Sequence[str] = (),
     repo_id: str | None = None,
-    dataset: str = "world",
-    question: str = "Which city is the capital of the country that Mount Olympus is in?",
+    dataset: str | None = None,
+    question: str | None = None,
 ) -> Path:
     """Write `README.md`, the model card, into `output_dir`.
 
     Args:
         output_dir: the policy's folder.
         base_model: what training started from; a Hub id also goes into the front matter.
-        dialect, recipe, command, config, tools: how it was trained; `config` may set `turns`, `turn_tokens` and
-            `total_tokens`, which the snippet then uses.
+        dialect, recipe, command, config, tools: how it was trained. The snippet uses of `config`: `corpus`, `triples`
+            and `search_top_k` for the tools, `turns`, `turn_tokens` and `total_tokens` for the limits.
         metrics: evaluations `before` and `after`, or `after` alone; `None` leaves the results out.
         license, tags: front matter.
         repo_id: what the snippet loads; default the folder.
-        dataset: the suite that `metrics` come from.
-        question: the snippet's.
+        dataset: the suite that `metrics` come from; default `eval_questions` or `questions` of `config`, or "world".
+        question: the snippet's; by default one on the bundled world where the tools search that.
 
     Raises:
+        DialectError: for an unknown `dialect`.
         ConfigError: when `metrics` has neither `before` nor `after`.
     """
     from huggingface_hub import ModelCard
 
     output_dir = Path(output_dir)
     name = repo_id or str(output_dir)
+    dataset = dataset or str(config.get("eval_questions") or config.get("questions") or "world")
+    question = question or (_WORLD_QUESTION if "world" in _searched(config) else _ANY_QUESTION)
     data = card_data(base_model, license, tags, metrics, dataset, name.rstrip("/").rsplit("/", 1)[-1])
     body = _BODY.format(
         title=name.rstrip("/").rsplit("/", 1)[-1],
@@ -173,7 +175,8 @@ def card_data(
 
 def usage(name: str, dialect: str, tools: Sequence[str], config: Mapping[str, Any], question: str) -> str:
     """Python that loads the policy and asks it one question; tools that are not bundled are named in a comment."""
-    known = [_TOOLS[tool] for tool in tools if tool in _TOOLS]
+    found = {tool: _made(tool, dialects.load(dialect).search_tool, config) for tool in tools}
+    known = [made for made in found.values() if made]
     bounds = ("turns", "turn_tokens", "total_tokens")
     limits = [f"{key}={config[key]}" for key in bounds if isinstance(config.get(key), int)]
     snippet = _SNIPPET.format(
@@ -184,8 +187,27 @@ def usage(name: str, dialect: str, tools: Sequence[str], config: Mapping[str, An
         limits=", ".join(limits),
         question=json.dumps(question, ensure_ascii=False),
     )
-    others = [tool for tool in tools if tool not in _TOOLS]
+    others = [tool for tool, made in found.items() if not made]
     return f"{snippet}\n# add the other tools it was trained with: {', '.join(others)}" if others else snippet
+
+
+def _made(tool: str, search_tool: str | None, config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """A bundled tool's class and the code that makes it as it was in training; `None` for any other."""
+    top_k = f", top_k={config['search_top_k']}" if isinstance(config.get("search_top_k"), int) else ""
+    if tool in ("local_search", search_tool):
+        named = "" if tool == "local_search" else f', name="{tool}"'
+        return "LocalSearch", f"LocalSearch.from_corpus({_source(config, 'corpus')}{top_k}{named})"
+    if tool == "knowledge_graph":
+        return "KnowledgeGraph", f"KnowledgeGraph.from_triples({_source(config, 'triples')}{top_k})"
+    return None
+
+
+def _searched(config: Mapping[str, Any]) -> tuple[Any, Any]:
+    return config.get("corpus", "world"), config.get("triples", "world")
+
+
+def _source(config: Mapping[str, Any], key: str) -> str:
+    return json.dumps(str(config.get(key) or "world"), ensure_ascii=False)
 
 
 def push(
@@ -224,13 +246,14 @@ def push(
 
 
 def _is_hub_id(name: str) -> bool:
+    """Whether it is an `organisation/name`, and no folder here: the Hub refuses a card with any other base model."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:
         validate_repo_id(name)
     except HFValidationError:
         return False
-    return name.count("/") <= 1 and not Path(name).exists()
+    return name.count("/") == 1 and not Path(name).exists()
 
 
 def _chosen(metrics: Mapping[str, Evaluated]) -> tuple[Evaluated | None, Evaluated | None]:

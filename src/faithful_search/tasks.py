@@ -59,7 +59,7 @@ def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -
 
 
 def load_tasks(source: str | os.PathLike[str], split: str = "train", limit: int | None = None) -> list[Task]:
-    """Load tasks from `"world"` (bundled), a local `.jsonl[.gz]`, `.json` or `.parquet` file, or a Hub dataset id.
+    """Load tasks from `"world"` (bundled), a local `.jsonl[.gz]`, `.json`, `.csv` or `.parquet` file, or the Hub.
 
     Raises:
         DataError: when the source cannot be read, is empty, or lacks a question or answers column.

@@ -87,7 +87,7 @@ class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"Tokens({prompt} of prompt, {completion} of completion, {sampled} sampled)"
 
 
-class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True):
+class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A whole episode. `answers` are the gold answers when known; `text` is what was parsed, spans point into it."""
 
     steps: tuple[Step, ...] = ()

@@ -22,6 +22,7 @@ class Dialect(ABC):
             inside the same assistant turn.
         response_tag: name of the tag that encloses a tool response.
         fence: makes retrieved text harmless inside this dialect, reversibly.
+        search_tool: name that all calls of a dialect carry which can only search; `None` where calls name a tool.
         marks: names of tags with their weight as a sign of this dialect, negative against it (`detect` sums them).
     """
 
@@ -30,6 +31,7 @@ class Dialect(ABC):
     observation_role: ClassVar[str | None]
     response_tag: ClassVar[str]
     fence: ClassVar[Fence]
+    search_tool: ClassVar[str | None] = None
     marks: ClassVar[Mapping[str, float]] = {}
 
     @abstractmethod
@@ -74,6 +76,13 @@ class Dialect(ABC):
             if step.call is not None:
                 parts.append(self.render_observation(step.evidence, step.note))
         return "".join(parts)
+
+    def call_form(self, tools: Sequence[str]) -> str:
+        """How a call is written, in words for an agent whose call could not be read; empty where there is no form.
+
+        Without tags: in a tool response they would be fenced.
+        """
+        return ""
 
     def on_invalid(self, step: Step) -> str | None:
         """What the environment says to a turn with neither call nor answer; `None` ends the episode."""

@@ -165,6 +165,11 @@ class PoU(Dialect):
         body = "\n".join(lines) if lines else escape(note)
         return f"{_OPEN}\n{body}\n{_CLOSE}"
 
+    def call_form(self, tools: Sequence[str]) -> str:
+        """The JSON of a call, with the first tool's name."""
+        form = json.dumps({"name": tools[0] if tools else "…", "arguments": {"…": "…"}}, ensure_ascii=False)
+        return f"JSON like {form}"
+
 
 def _fast_turn(text: str, start: int, judged: bool) -> tuple[dict[str, Any], int] | None:
     """A well-formed turn at `start`, and where the response after it (or the text's end) is; `None` for any other."""

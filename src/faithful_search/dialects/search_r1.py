@@ -59,6 +59,7 @@ class SearchR1(Dialect):
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
     observation_role: ClassVar[str | None] = None
     response_tag: ClassVar[str] = "information"
+    search_tool: ClassVar[str | None] = "search"
     fence: ClassVar[Fence] = Fence(
         tags(*_GRAMMAR.names) + r"|<\||Doc [0-9]++ ?\(Title:|My previous action is invalid\."
     )
@@ -122,6 +123,10 @@ class SearchR1(Dialect):
             elif step.answer is None and number < len(trajectory.steps):
                 parts.append(_INVALID)
         return "".join(parts)
+
+    def call_form(self, tools: Sequence[str]) -> str:
+        """The words of a query; there is one tool, and nothing else to write."""
+        return "a query between an opening and a closing search tag"
 
     def on_invalid(self, step: Step) -> str | None:
         """The line that this system's environment puts into the agent's mouth."""

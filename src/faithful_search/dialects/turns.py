@@ -15,6 +15,12 @@ GAP = re.compile(
 _ASSISTANT = re.compile(
     r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>\s*|<start_of_turn>model\n|<\|assistant\|>\n?"
 )
+_PROLOGUE = re.compile(
+    r"\s*+(?:(?:<\|(?:begin_of_text|startoftext|endoftext)\|>|<s>|<bos>)\s*+)*+"
+    r"(?:<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|(?:system|tools|user|assistant)\|>)"
+)
+"""A chat's beginning: the start of a text, where it is told, and a role."""
+_BARE_PROLOGUE = re.compile(r"\s*+(?=(?:system|user)\n)")
 _USER = re.compile(
     r"(?:<\|im_start\|>(?:user|tool)\n?|<\|start_header_id\|>(?:user|tool|ipython)<\|end_header_id\|>|<start_of_turn>user\n|<\|user\|>)\s*+"
 )
@@ -52,13 +58,16 @@ class Grammar:
 def episode_start(text: str, response: str) -> tuple[int, str | None]:
     """Where the agent's first turn begins, and the last user message when a prompt stands before it.
 
-    The agent begins after the first assistant marker, unless what precedes that marker is a tool response (opening tag
-    `response`): then the agent had already spoken, and the text begins with its first turn.
+    Only a text that begins with chat markup has a prompt: markup further inside may be evidence, which must not decide
+    where the agent begins. Of a chat the agent begins after the first assistant marker, unless what precedes that
+    marker is a tool response (opening tag `response`): then the agent had already spoken, and the text begins with its
+    first turn.
     """
-    if text.startswith("<think>"):
+    bare = _BARE_PROLOGUE.match(text)
+    if bare is not None:
+        return _bare_start(text, bare.end(), response)
+    if _PROLOGUE.match(text) is None:
         return 0, None
-    if text.startswith(("system\n", "user\n")):
-        return _bare_start(text)
     marker = _ASSISTANT.search(text)
     if marker is None:
         return 0, None
@@ -72,14 +81,18 @@ def episode_start(text: str, response: str) -> tuple[int, str | None]:
     return marker.end(), _END_OF_MESSAGE.split(text[user_end : marker.start()], maxsplit=1)[0].strip()
 
 
-def _bare_start(text: str) -> tuple[int, str | None]:
-    """The same for a chat decoded without its special tokens, where roles are lines of their own."""
-    start = text.find("\nassistant\n")
+def _bare_start(text: str, begin: int, response: str) -> tuple[int, str | None]:
+    """The same for a chat decoded without its special tokens, where roles are lines of their own, from `begin` on."""
+    start = text.find("\nassistant\n", begin)
     if start < 0:
         return 0, None
-    user = 0 if text.startswith("user\n") else text.rfind("\nuser\n", 0, start) + 1
-    question = text[user + len("user\n") : start].strip() if text.startswith("user\n", user) else None
-    return start + len("\nassistant\n"), question
+    user = begin if text.startswith("user\n", begin) else text.rfind("\nuser\n", begin, start) + 1
+    asked = user + len("user\n")
+    if not text.startswith("user\n", user):
+        return start + len("\nassistant\n"), None
+    if text.startswith(response, asked):
+        return 0, None
+    return start + len("\nassistant\n"), text[asked:start].strip()
 
 
 class TurnReader:

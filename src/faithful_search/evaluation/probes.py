@@ -13,7 +13,7 @@ from ..trajectory import Evidence, ToolCall
 
 
 class Blanked(Toolbox):
-    """A toolbox that asks another one and returns its responses with every title and text replaced by one word.
+    """A toolbox that asks another one and returns its responses with every title and text replaced by `word`.
 
     Number of passages, ids, sources and scores stay, and so do notes: only what could be read is gone.
     """
@@ -60,6 +60,10 @@ def blanked(toolbox: Toolbox, word: str = "content") -> Toolbox:
 
     A policy that uses its evidence falls to the floor here: exact match near 0, verdicts `no`, other tools tried. One
     that answers as well as before answers from memory.
+
+    `word` may be several words. A policy that was trained on blanked responses has learnt to distrust that very word,
+    and falls to the floor without reading anything else: measure it with a word it has never seen (the bundled tiny
+    policy was trained on "content").
 
     Example:
         ```python

@@ -7,9 +7,16 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from ..errors import ConfigError
+
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How to sample. `temperature` 0 is greedy."""
+    """How to sample. `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 keep the whole distribution.
+
+    Raises:
+        ConfigError: for a temperature below 0, a `top_p` outside (0, 1], a `top_k` below 0, a `max_new_tokens` below 1
+            or an empty stop string.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -17,6 +24,18 @@ class Sampling(msgspec.Struct, frozen=True):
     max_new_tokens: int = 512
     stop: tuple[str, ...] = ()
     logprobs: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ConfigError(f"temperature must be a finite number of at least 0, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p must be above 0 and at most 1 (1: everything), got {self.top_p}")
+        if self.top_k < 0:
+            raise ConfigError(f"top_k must be at least 0 (0: everything), got {self.top_k}")
+        if self.max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        if "" in self.stop:
+            raise ConfigError("a stop string is empty: it would end every turn at once")
 
 
 class Completion(msgspec.Struct, frozen=True):

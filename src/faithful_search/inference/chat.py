@@ -3,21 +3,32 @@
 The template is rendered once with placeholders; what it writes between an assistant turn and the tool response, and
 between the response and the next assistant turn, is the *glue*. A turn then costs the tokenisation of its own text
 only.
+
+Where templates differ:
+
+* a turn's end need not be the tokenizer's EOS (`<end_of_turn>`, `<|end|>`). It then is one more stop string, and an
+  episode that ended by itself gets the EOS behind it, untrained: trainers take what ends otherwise as cut.
+* a template that refuses the system role gets the system text as the opening of the first user message.
+* a generation prompt may open the thought itself (`<think>`). It stands in the prompt, so it is neither sampled nor
+  trained, but a turn is read as if it had written it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
 from ..dialects.base import Dialect
 from ..dialects.fence import Fence
-from ..errors import TemplateError
+from ..errors import ConfigError, TemplateError
 from ..trajectory import Evidence, Tokens, Trajectory
 
 ASSISTANT, OBSERVATION = "⟪assistant⟫", "⟪observation⟫"
+_MARKER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
+_OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,8 @@ class ChatFormat:
 
     `end` closes an assistant turn; `before` opens the tool response after it and `after` leads to the next assistant
     turn (both empty for dialects that append raw text inside one assistant turn: their `observation_role` is `None`).
+    `gap` is the blanks the template writes before `end`, `prefill` the opened thought its generation prompt ends with,
+    `folds_system` whether it refuses the system role.
     """
 
     tokenizer: Any = field(repr=False)
@@ -33,6 +46,9 @@ class ChatFormat:
     end: str = ""
     before: str = ""
     after: str = ""
+    gap: str = ""
+    prefill: str = ""
+    folds_system: bool = False
 
     @classmethod
     def of(cls, tokenizer: Any, dialect: Dialect) -> Self:
@@ -40,26 +56,44 @@ class ChatFormat:
 
         Raises:
             TemplateError: when the dialect needs a template and the tokenizer has none, or one that refuses, drops or
-                rewrites turns.
+                rewrites turns, or refuses the dialect's prompt.
         """
+        templated = bool(getattr(tokenizer, "chat_template", None))
         if dialect.observation_role is None:
-            return cls(tokenizer, dialect, end=tokenizer.eos_token or "")
-        if not getattr(tokenizer, "chat_template", None):
+            glue: dict[str, Any] = {"end": tokenizer.eos_token or ""}
+        elif templated:
+            glue = _glue(tokenizer, dialect.observation_role)
+        else:
             raise TemplateError(
                 f"the tokenizer of {_name(tokenizer)} has no chat template, which dialect {dialect.name!r} needs; "
                 "set `tokenizer.chat_template`, take the instruct model, or use dialect 'search_r1'"
             )
-        return cls(tokenizer, dialect, *_glue(tokenizer, dialect.observation_role))
+        if not templated:
+            return cls(tokenizer, dialect, **glue)
+        folds, prefill = _opening(tokenizer, dialect)
+        return cls(tokenizer, dialect, **glue, prefill=prefill, folds_system=folds)
 
     @cached_property
     def fence(self) -> Fence:
-        """The dialect's fence, which also forbids the tokenizer's special tokens."""
-        return self.dialect.fence.with_tokens(tuple(self.tokenizer.all_special_tokens))
+        """The dialect's fence, which also forbids the tokenizer's control tokens and the template's own markers."""
+        markers = _MARKER.findall(self.end + self.before + self.after)
+        return self.dialect.fence.with_tokens(fenceable([*control_tokens(self.tokenizer), *markers]))
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Strings that end a turn besides the dialect's: `end`, where it is not the EOS that generators stop at."""
+        return (self.end,) if self.end and self._eos_ids else ()
 
     @cached_property
     def end_ids(self) -> list[int]:
         """Ids of `end`."""
         return self.encode(self.end)
+
+    @cached_property
+    def _eos_ids(self) -> list[int]:
+        """The tokenizer's EOS where it is not what `end` ends with."""
+        eos = self.tokenizer.eos_token_id
+        return [] if eos is None or self.end_ids[-1:] == [eos] else [eos]
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` without anything added around it."""
@@ -78,13 +112,26 @@ class ChatFormat:
         if not getattr(self.tokenizer, "chat_template", None):
             return self.encode("\n".join(message["content"] for message in messages))
         names = [tool["function"]["name"] for tool in tools]
-        return self.encode(_render(self.tokenizer, messages, names))
+        return self.encode(_render(self.tokenizer, _folded(messages) if self.folds_system else messages, names))
 
     def observation_ids(self, text: str, ended: bool) -> list[int]:
         """Ids the environment appends for the tool response `text`; `ended`: the model closed its turn itself."""
         if self.dialect.observation_role is None:
             return self.encode(text)
-        return self.encode(("" if ended else self.end) + self.before + text + self.after)
+        # `end` is encoded either way: some tokenizers let it swallow the blanks behind it.
+        if ended:
+            return self.encode(self.end + self.before + text + self.after)[len(self.end_ids) :]
+        return self.encode(self.gap + self.end + self.before + text + self.after)
+
+    def closing_ids(self, ids: Sequence[int]) -> list[int]:
+        """What closes an episode that ended by itself, sampled as `ids`: `end` if it is missing, then the EOS."""
+        if ids and list(ids[-1:]) == self._eos_ids:
+            return []
+        return ([] if self.ended(ids) else self.encode(self.gap + self.end)) + self._eos_ids
+
+    def opened(self, first: bool) -> str:
+        """What the template has already written of a turn: `prefill`, in every turn that a prompt of it opens."""
+        return self.prefill if first or self.dialect.observation_role is not None else ""
 
     def render_observation(self, evidence: Sequence[Evidence], note: str = "") -> str:
         """The dialect's tool response, fenced for this tokenizer too."""
@@ -97,24 +144,90 @@ class ChatFormat:
     def transcript(self, trajectory: Trajectory, tools: Sequence[dict[str, Any]] = ()) -> Tokens:
         """A trajectory as its agent would have sampled it.
 
-        It goes turn by turn, each turn closed where the dialect closes it.
+        It goes turn by turn, each turn closed where the dialect closes it; what the template writes of a turn
+        (`prefill`) is left to it.
         """
         ids: list[int] = []
         mask: list[int] = []
         turns: list[tuple[int, int, int]] = []
-        for step in trajectory.steps:
+        goes_on = False
+        for number, step in enumerate(trajectory.steps):
             goes_on = step.call is not None and step.answer is None
             closed = not (goes_on and self.dialect.observation_role is None)
-            own = self.encode(self.dialect.render_turn(step)) + self.end_ids * closed
+            said = _without(self.opened(first=not number), self.dialect.render_turn(step))
+            own = self.encode(said + self.gap * closed) + self.end_ids * closed
             text = self.render_observation(step.evidence, step.note) if goes_on else ""
             response = self.observation_ids(text, ended=True) if goes_on else []
             turns.append((len(ids), len(ids) + len(own), len(ids) + len(own) + len(response)))
             ids += own + response
             mask += [1] * len(own) + [0] * len(response)
+        if turns and not goes_on:
+            ids += self._eos_ids
+            mask += [0] * len(self._eos_ids)
         return Tokens(self.prompt_ids(trajectory.question or "", tools), ids, mask, tuple(turns))
 
 
-def _glue(tokenizer: Any, role: str) -> tuple[str, str, str]:
+def control_tokens(tokenizer: Any) -> tuple[str, ...]:
+    """The tokens that steer a model, so that text from outside must never become one.
+
+    All special tokens, named or only added, and added tokens that look like markup, such as `<tool_call>`.
+    """
+    added = tokenizer.added_tokens_decoder.values()
+    steering = [token.content for token in added if token.special or _MARKER.fullmatch(token.content)]
+    return tuple(dict.fromkeys([*tokenizer.all_special_tokens, *steering]))
+
+
+def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
+    """`tokens` as a fence can forbid them.
+
+    One with `&` or `;` in it is kept out by its longest part without; blanks, and what entities are made of (`lt`,
+    bare numbers), are ordinary text everywhere and left alone.
+    """
+    parts = (max(re.split("[&;]", token), key=len) for token in tokens)
+    return tuple(dict.fromkeys(part for part in parts if part.strip() and _can_fence(part)))
+
+
+def _can_fence(token: str) -> bool:
+    try:
+        Fence("", (token,))
+    except ConfigError:
+        return False
+    return True
+
+
+def _without(opened: str, turn: str) -> str:
+    return turn.removeprefix(opened) if turn.startswith(opened) else turn.removeprefix(opened.rstrip())
+
+
+def _opening(tokenizer: Any, dialect: Dialect) -> tuple[bool, str]:
+    """Whether the system text must be folded into the user's, and the thought that the generation prompt opens."""
+    messages = dialect.prompt("?", ())
+    try:
+        text, folds = _render(tokenizer, messages, []), False
+    except Exception as refusal:
+        try:
+            text, folds = _render(tokenizer, _folded(messages), []), True
+        except Exception as error:
+            raise TemplateError(
+                f"the chat template of {_name(tokenizer)} refuses the prompt of dialect {dialect.name!r} ({refusal}), "
+                f"also with its system text in the user's message ({error}); take another template"
+            ) from error
+    opened = _OPENED_THOUGHT.search(text)
+    return folds, opened[0] if opened else ""
+
+
+def _folded(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`messages` with the system's text as the opening of the first user message."""
+    system = [message["content"] for message in messages if message["role"] == "system"]
+    rest = [dict(message) for message in messages if message["role"] != "system"]
+    first = next((message for message in rest if message["role"] == "user"), None)
+    if first is None:
+        return [{"role": "user", "content": "\n\n".join(system)}, *rest] if system else rest
+    first["content"] = "\n\n".join([*system, first["content"]])
+    return rest
+
+
+def _glue(tokenizer: Any, role: str) -> dict[str, str]:
     messages = [
         {"role": "user", "content": "?"},
         {"role": "assistant", "content": ASSISTANT},
@@ -133,8 +246,12 @@ def _glue(tokenizer: Any, role: str) -> tuple[str, str, str]:
             "as they are; a multi-turn agent cannot be rendered with it"
         )
     between, after = text.split(ASSISTANT)[1].split(OBSERVATION)
-    end = next((token for token in tokenizer.all_special_tokens if between.startswith(token)), "")
-    return end, between[len(end) :], after
+    closing = between.lstrip()
+    end = max((token for token in control_tokens(tokenizer) if closing.startswith(token)), key=len, default="")
+    if not end:
+        return {"before": between, "after": after}
+    gap = between[: len(between) - len(closing)]
+    return {"end": end, "before": closing[len(end) :], "after": after, "gap": gap}
 
 
 def _render(tokenizer: Any, messages: Sequence[dict[str, Any]], tool_names: list[str]) -> str:

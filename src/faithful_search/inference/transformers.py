@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
+from ..errors import ConfigError
 from .base import Completion, Sampling
+
+_KEPT = {
+    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
+    *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile"),
+    *("transformers_version", "_from_model_config", "_commit_hash"),
+}
 
 
 class TransformersGenerator:
@@ -39,11 +46,16 @@ class TransformersGenerator:
     ) -> list[Completion]:
         """See `Generator.generate`.
 
-        Prompts of similar length share a batch; results come in the order of the prompts.
+        Prompts of similar length share a batch; results come in the order of the prompts. The model's own generation
+        settings (penalties, suppressed tokens, …) do not apply.
+
+        Raises:
+            ConfigError: when a prompt leaves no position of the model for a new token.
         """
+        self._check_lengths(prompts)
         limits = list(max_new_tokens) if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
         done: dict[int, Completion] = {}
-        with _inference_mode(self.model):
+        with _inference_mode(self.model), _plain_generation(self.model.generation_config):
             for rows in self._batches(prompts):
                 batch = self._generate([prompts[row] for row in rows], sampling, [limits[row] for row in rows])
                 done.update(zip(rows, batch, strict=True))
@@ -53,28 +65,35 @@ class TransformersGenerator:
         """See `Generator.choice_probs`.
 
         Choices of one token cost one forward pass per prompt; longer ones a row each.
-        """
-        rows: dict[tuple[int, ...], int] = {}
-        wanted = [
-            [self._row(rows, prompt, choice) for choice in own] for prompt, own in zip(prompts, choices, strict=True)
-        ]
-        texts = [list(row) for row in rows]
-        keep = 1 + max((len(choice) - 1 for own in choices for choice in own), default=0)
-        logprobs: dict[int, torch.Tensor] = {}
-        with _inference_mode(self.model):
-            for batch in self._batches(texts):
-                logits = self._forward([texts[row] for row in batch], keep)
-                logprobs.update(zip(batch, torch.log_softmax(logits.float(), dim=-1), strict=True))
-        return [
-            [_chain(logprobs[row], choice) for row, choice in zip(own_rows, own, strict=True)]
-            for own_rows, own in zip(wanted, choices, strict=True)
-        ]
 
-    @staticmethod
-    def _row(rows: dict[tuple[int, ...], int], prompt: list[int], choice: list[int]) -> int:
-        if not choice:
-            raise ValueError("a choice needs at least one token")
-        return rows.setdefault((*prompt, *choice[:-1]), len(rows))
+        Raises:
+            ConfigError: for a choice without tokens.
+        """
+        wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for i, (prompt, own) in enumerate(zip(prompts, choices, strict=True)):
+            for j, choice in enumerate(own):
+                if not choice:
+                    raise ConfigError(f"choice {j} of prompt {i} is empty: a choice needs at least one token")
+                wanted.setdefault((*prompt, *choice[:-1]), []).append((i, j))
+        rows = [list(row) for row in wanted]
+        places = list(wanted.values())
+        keep = max((len(choice) for own in choices for choice in own), default=1)
+        probs = [[0.0] * len(own) for own in choices]
+        with _inference_mode(self.model):
+            for batch in self._batches(rows):
+                logits = self._forward([rows[row] for row in batch], keep)
+                for row, table in zip(batch, torch.log_softmax(logits.float(), dim=-1), strict=True):
+                    for i, j in places[row]:
+                        probs[i][j] = _chain(table, choices[i][j])
+        return probs
+
+    def _check_lengths(self, prompts: Sequence[list[int]]) -> None:
+        positions, longest = _positions(self.model.config), max(map(len, prompts), default=0)
+        if positions is not None and longest >= positions:
+            raise ConfigError(
+                f"a prompt of {longest} tokens leaves no room in the model's {positions} positions; lower the "
+                "episode's total_tokens, return less evidence per call, or take a model with a longer context"
+            )
 
     def _batches(self, prompts: Sequence[list[int]]) -> Iterator[list[int]]:
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
@@ -126,12 +145,8 @@ class TransformersGenerator:
             temperature=None if greedy else sampling.temperature,
             top_p=None if greedy else sampling.top_p,
             top_k=None if greedy else sampling.top_k,
-            # What is unset here, `generate` takes from the model's own defaults: some ship a penalty, and the policy
-            # would not be sampled as it is.
-            repetition_penalty=1.0,
-            no_repeat_ngram_size=0,
-            eos_token_id=sorted(self._eos),
-            pad_token_id=pad if pad is not None else min(self._eos),
+            eos_token_id=sorted(self._eos) or None,
+            pad_token_id=pad if pad is not None else min(self._eos, default=0),
         )
 
     def _pad(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -216,6 +231,29 @@ def _has_stop(tokenizer: Any, ids: list[int], stop: tuple[str, ...]) -> bool:
 def _chain(logprobs: torch.Tensor, choice: list[int]) -> float:
     tail = logprobs[-len(choice) :]
     return float(tail.gather(1, torch.tensor(choice, device=tail.device)[:, None]).sum().exp())
+
+
+def _positions(config: Any) -> int | None:
+    """How many positions the model was made for, stretched by its RoPE scaling; `None` when it does not say."""
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    positions = getattr(config, "max_position_embeddings", None)
+    scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return positions and int(positions * max(1.0, scaling.get("factor") or 1.0))
+
+
+@contextmanager
+def _plain_generation(config: GenerationConfig) -> Iterator[None]:
+    """Hides what a model ships in its generation config: `generate` would take all that a call leaves unset from it.
+
+    The policy is to be sampled as it is. Ids of special tokens and how the cache is held stay.
+    """
+    own = dict(vars(config))
+    plain = {key: value for key, value in vars(GenerationConfig()).items() if key not in _KEPT and key in own}
+    vars(config).update(plain)
+    try:
+        yield
+    finally:
+        vars(config).update(own)
 
 
 @contextmanager

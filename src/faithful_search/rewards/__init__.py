@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from .. import registry
 from .answer_support import AnswerSupport
 from .base import Reward, Score
 from .citation import Citation, cited_evidence, step_validity
 from .correctness import Correctness
-from .evidence_sensitivity import EvidenceSensitivity
+from .evidence_sensitivity import EvidenceSensitivity, Passage, corpus_snippets
 from .format import Format
 from .mix import Adaptive, Mix, MixState, Warmup
 
@@ -27,6 +28,7 @@ __all__ = [
     "Warmup",
     "answer_only_mix",
     "cited_evidence",
+    "corpus_snippets",
     "load",
     "names",
     "pou_mix",
@@ -50,6 +52,7 @@ def pou_mix(
     support: Reward | None = None,
     correctness: Reward | None = None,
     sensitivity: bool = True,
+    snippets: Sequence[str | Passage] = (),
     beta: float = 0.9,
     tau: float = 0.5,
     kappa: float = 10.0,
@@ -61,6 +64,7 @@ def pou_mix(
         budget: B_max, the perturbed steps of a rollout; 2 is the paper's ablation.
         support: R_ans, by default `AnswerSupport()`.
         correctness: R_anc, by default `Correctness()`.
+        snippets: what R_pt draws unrelated passages from, by default the batch's own evidence; see `corpus_snippets`.
         sensitivity: `False` leaves R_pt out and averages over the two others.
         beta, tau, kappa: of the adaptive mix.
         alpha: a constant alpha: 0.5 is the static mix, 0.0 leaves R_ans out.
@@ -70,7 +74,9 @@ def pou_mix(
         2
     """
     answer = Adaptive(support or AnswerSupport(), correctness or Correctness(), beta, tau, kappa, alpha)
-    probe: dict[str, Reward] = {"evidence_sensitivity": EvidenceSensitivity(budget=budget)} if sensitivity else {}
+    probe: dict[str, Reward] = {}
+    if sensitivity:
+        probe["evidence_sensitivity"] = EvidenceSensitivity(budget=budget, snippets=tuple(snippets))
     return Mix(parts={"citation": Citation(), **probe, "answer": answer})
 
 

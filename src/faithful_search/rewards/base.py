@@ -32,6 +32,13 @@ class Reward(ABC):
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     needs_policy: ClassVar[bool] = False
 
+    def covers(self, dialect: str) -> bool:
+        """Whether trajectories written in that dialect can have a value.
+
+        Training on one that is not covered would score every rollout `None`.
+        """
+        return True
+
     @abstractmethod
     def score(self, trajectory: Trajectory) -> Score:
         """Score one trajectory."""

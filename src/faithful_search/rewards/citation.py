@@ -56,8 +56,12 @@ class Citation(Reward):
     name: ClassVar[str] = "citation"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
+    def covers(self, dialect: str) -> bool:
+        """Whether the dialect asks for verdicts; one that has no name is judged."""
+        return not dialect or dialect in self.dialects
+
     def score(self, trajectory: Trajectory) -> Score:
-        if trajectory.dialect and trajectory.dialect not in self.dialects:
+        if not self.covers(trajectory.dialect):
             return Score(None, f"dialect {trajectory.dialect!r} has no verdicts to check")
         checks = step_checks(trajectory)
         if not checks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -61,15 +61,17 @@ class EvidenceSensitivity(Reward):
     them; otherwise the trajectory is rendered again. All probes of a batch are one call of the policy's `choice_probs`,
     real and perturbed in turn.
 
-    Snippets come from the evidence of the batch's other questions that shares no content word with this question and
-    query, else from a short built-in list. The paper has an LLM write the lure; ours is a template that restates the
-    query with a made-up answer. At B = 0 the value is 0.0 with `parts["applies"]` False.
+    What replaces evidence shares no content word with this question and query. It comes from the batch's other
+    questions' evidence, or from `snippets` alone where they are given. When nothing there is unrelated enough it comes
+    from a short built-in list, which a policy can learn by heart: with few questions in a batch, give `snippets`
+    (`corpus_snippets`). The paper has an LLM write the lure; ours is a template that restates the query with a made-up
+    answer. At B = 0 the value is 0.0 with `parts["applies"]` False.
 
     Args:
         budget: B_max; 1 in the paper's main experiments, 2 in an ablation.
         normalize: p(yes)/(p(yes) + p(no)) instead of the raw probability.
         replace_titles: exchange titles too, since a title that names the asked entity gives the topic away; ids stay.
-        snippets: texts to draw from instead of the batch's evidence.
+        snippets: texts, or pairs of title and text, to draw from instead of the batch's evidence.
         seed: of the step choice and of what replaces the evidence.
         policy: the Generator to probe, usually given by `bind(policy=…)`.
 
@@ -84,13 +86,13 @@ class EvidenceSensitivity(Reward):
         faithful_search.errors.ConfigError: EvidenceSensitivity asks the policy itself: use .bind(policy=generator)
 
     How to hack it: find the snippets out. Sources that repeat teach the policy their style instead of their relevance,
-    so draw from many questions, or give `snippets`.
+    so draw from many questions, or from many `snippets`.
     """
 
     budget: int = 1
     normalize: bool = False
     replace_titles: bool = True
-    snippets: tuple[str, ...] = ()
+    snippets: tuple[str | Passage, ...] = field(default=(), repr=False)
     seed: int = 0
     policy: Generator | None = field(default=None, repr=False)
 
@@ -248,10 +250,31 @@ def choice_ids(chat: ChatFormat, lead: str, word: str) -> list[int]:
     return ids[: reaches + 1]
 
 
-def sources(trajectories: Sequence[Trajectory], snippets: Sequence[str] = ()) -> list[Source]:
+def corpus_snippets(rows: Iterable[Mapping[str, Any]], n: int = 256, seed: int = 0) -> tuple[Passage, ...]:
+    """`n` pairs of title and text drawn from a corpus (rows `title`, `text`), for `EvidenceSensitivity(snippets=…)`.
+
+    The same rows in any order give the same pairs; all of them, where there are no more than `n`.
+
+    Raises:
+        ConfigError: when `n` is below 1.
+        DataError: when no row has a text.
+
+    Example:
+        >>> corpus_snippets([{"title": "Paris", "text": "A city."}, {"title": "Void", "text": " "}])
+        (('Paris', 'A city.'),)
+    """
+    if n < 1:
+        raise ConfigError(f"corpus_snippets: n must be at least 1, not {n}")
+    passages = {(str(row.get("title") or ""), str(row["text"])) for row in rows if str(row.get("text") or "").strip()}
+    if not passages:
+        raise DataError("corpus_snippets: no row has a text; rows need `title` and `text`")
+    return tuple(random.Random(f"snippets:{seed}").sample(sorted(passages), min(n, len(passages))))
+
+
+def sources(trajectories: Sequence[Trajectory], snippets: Sequence[str | Passage] = ()) -> list[Source]:
     """(question, title, text) of what may replace evidence: sorted, so that the order of a batch does not matter."""
     if snippets:
-        return sorted(("", "", text) for text in snippets)
+        return sorted(("", "", given) if isinstance(given, str) else ("", *given) for given in snippets)
     return sorted(
         {
             (trajectory.question, item.title, item.text)

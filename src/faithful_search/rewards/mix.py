@@ -168,6 +168,10 @@ class Mix(Reward):
         """Whether any component asks the policy itself."""
         return any(reward.needs_policy for _, reward in self._scored())
 
+    def covers(self, dialect: str) -> bool:
+        """Whether every component, the gate included, covers the dialect: one that does not makes every row `None`."""
+        return all(reward.covers(dialect) for _, reward in self._scored())
+
     def bind(self, **resources: Any) -> Self:
         """A copy whose rewards, at every level, have those of `resources` that they have fields for."""
         parts = {name: _bind(part, resources) for name, part in self.parts.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .. import dialects
 from ..errors import ConfigError
 from ..tools import Irrelevant, KnowledgeGraph, LocalSearch, Toolbox
 from .episode import Limits
@@ -29,10 +30,21 @@ class EnvironmentArguments:
     generation_batch: int = field(default=64, metadata={"help": "rows per forward pass when sampling and probing"})
 
     def toolbox(self) -> Toolbox:
-        """The tools of the episodes. Raises `ConfigError` when there would be none."""
+        """The tools of the episodes, under the names that the dialect's calls carry.
+
+        Raises:
+            ConfigError: when there would be none, or any but `LocalSearch` for a dialect that can only search.
+            DialectError: for an unknown dialect.
+        """
+        only = dialects.load(self.dialect).search_tool
+        if only and (self.corpus == "none" or self.triples != "none" or self.negative_tool):
+            raise ConfigError(
+                f"the dialect {self.dialect!r} has one tool, search in a corpus: "
+                "give --corpus, and set --triples none and --negative_tool false"
+            )
         tools: list[Any] = []
         if self.corpus != "none":
-            tools.append(LocalSearch.from_corpus(self.corpus, top_k=self.search_top_k))
+            tools.append(LocalSearch.from_corpus(self.corpus, top_k=self.search_top_k, name=only or "local_search"))
         if self.triples != "none":
             tools.append(KnowledgeGraph.from_triples(self.triples, top_k=self.search_top_k))
         if self.negative_tool:

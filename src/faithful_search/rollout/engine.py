@@ -59,7 +59,7 @@ class Engine:
         self.limits = limits or Limits()
         self.chat = ChatFormat.of(generator.tokenizer, self.dialect)
         self.sampling = msgspec.structs.replace(
-            sampling or Sampling(), stop=self.dialect.stop, max_new_tokens=self.limits.turn_tokens
+            sampling or Sampling(), stop=self.dialect.stop + self.chat.stop, max_new_tokens=self.limits.turn_tokens
         )
 
     def run(self, tasks: Iterable[Task], on_end: Callable[[Trajectory], Any] | None = None) -> list[Trajectory]:
@@ -85,12 +85,13 @@ class Engine:
 
     def _episodes(self, tasks: list[Task]) -> list[Episode]:
         seen: Counter[str] = Counter()
+        schemas = self.toolbox.schemas  # made anew at each access
         episodes = []
         for task in tasks:
             copy = seen[task.id]
             seen[task.id] += 1
             name = f"{task.id}#{copy}" if copy else task.id
-            episodes.append(Episode(task, self.chat, self.limits, self.toolbox.schemas, name))
+            episodes.append(Episode(task, self.chat, self.limits, schemas, name))
         return episodes
 
     def _turn(self, episodes: Sequence[Episode], sessions: Sequence[Session]) -> None:
@@ -104,5 +105,7 @@ class Engine:
         for number, observation in zip(due, observations, strict=True):
             issue = asked[number]
             if isinstance(issue, Issue):
-                observation = self.toolbox.describe_malformed(issue.why)
+                observation = self.toolbox.describe_malformed(
+                    issue.why, form=self.dialect.call_form(self.toolbox.names)
+                )
             episodes[number].take_observation(observation)

@@ -16,6 +16,7 @@ from .. import dialects
 from ..dialects.base import Dialect
 from ..dialects.fence import Fence, tags
 from ..errors import ConfigError
+from ..inference.chat import control_tokens, fenceable
 from ..tools.base import Observation, Tool, method_of, schema_of
 from ..tools.toolbox import Toolbox
 from ..trajectory import ToolCall
@@ -47,14 +48,20 @@ class SearchEnvironment:
 
     @classmethod
     def factory(
-        cls, toolbox: Toolbox, dialect: Dialect | str = "pou", special_tokens: Iterable[str] = ()
+        cls,
+        toolbox: Toolbox,
+        dialect: Dialect | str = "pou",
+        special_tokens: Iterable[str] = (),
+        tokenizer: Any = None,
     ) -> Callable[[], Self]:
         """A class whose instances are environments with the toolbox's tools as async methods.
 
         Args:
             toolbox: the tools; one toolbox serves all environments.
             dialect: a dialect or its name; it writes the evidence. The block around it is left to the chat template.
-            special_tokens: more strings that retrieved text must not contain: pass `tokenizer.all_special_tokens`.
+            special_tokens: more strings that retrieved text must not contain.
+            tokenizer: the policy's; retrieved text must not contain its control tokens. Without it only the dialect's
+                tags, `<tool_call>`, `<tool_response>` and ChatML's `<|` are kept out: not `</s>` or `<end_of_turn>`.
 
         Raises:
             ConfigError: for a tool whose name cannot be a method's here, or whose schema cannot be made.
@@ -62,7 +69,8 @@ class SearchEnvironment:
         """
         known = dialects.load(dialect) if isinstance(dialect, str) else dialect
         members: dict[str, Any] = {name: _as_method(tool) for name, tool in toolbox.tools.items()}
-        members |= {"_toolbox": toolbox, "_dialect": known, "_fence": _fence(known, special_tokens)}
+        forbidden = (*special_tokens, *(fenceable(control_tokens(tokenizer)) if tokenizer is not None else ()))
+        members |= {"_toolbox": toolbox, "_dialect": known, "_fence": _fence(known, forbidden)}
         return type(cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": cls.__module__, **members})
 
     def __init__(self) -> None:

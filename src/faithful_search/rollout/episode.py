@@ -21,7 +21,7 @@ END_REASONS = {
     "answered": "the agent gave an answer",
     "turn_limit": "the last allowed turn gave no answer; its call, if any, was not run",
     "token_limit": "the episode's tokens were used up",
-    "turn_token_limit": "a turn was cut at its token limit before any action",
+    "turn_token_limit": "a turn was cut at its token limit before any action, or within its call",
     "no_action": "a turn closed with neither a call nor an answer, and the dialect gives no second chance",
 }
 
@@ -82,12 +82,14 @@ class Episode:
         start = len(self.ids)
         self._append(completion.ids, 1, completion.logprobs)
         self.turns.append((start, len(self.ids), len(self.ids)))
-        step = self._parse(completion.ids)
+        step = self._parse(completion)
         self.steps.append(step)
         if step.answer is not None:
             self._finish("answered")
         elif len(self.steps) == self.limits.turns:
             self._finish("turn_limit")
+        elif completion.finish == "length" and any(issue.kind == "call_unclosed" for issue in step.issues):
+            self._finish(self._cut())
         elif step.call is None and "call" not in step.spans:
             self._take_no_action(step, completion)
             return None
@@ -121,9 +123,12 @@ class Episode:
             tokens=Tokens(self.prompt_ids, self.ids, self.mask, tuple(self.turns), self.logprobs),
         )
 
-    def _parse(self, ids: list[int]) -> Step:
-        own = ids[: -len(self.chat.end_ids)] if self.chat.ended(ids) else ids
-        text = self.chat.tokenizer.decode(own, skip_special_tokens=False)
+    def _parse(self, completion: Completion) -> Step:
+        ids = completion.ids
+        closing = len(self.chat.end_ids) if self.chat.ended(ids) else int(completion.finish == "eos")
+        own = ids[: len(ids) - closing]
+        opened = self.chat.opened(first=not self.steps)
+        text = opened + self.chat.tokenizer.decode(own, skip_special_tokens=False)
         step = self.chat.dialect.parse_turn(text, first=not self.steps)
         offset = len(self.text)
         self.text += text
@@ -134,10 +139,12 @@ class Episode:
         if answer is not None:
             self._append_response(answer)
         elif completion.finish == "length":
-            full = len(self.ids) >= self.limits.total_tokens
-            self._finish("token_limit" if full else "turn_token_limit")
+            self._finish(self._cut())
         else:
             self._finish("no_action")
+
+    def _cut(self) -> str:
+        return "token_limit" if len(self.ids) >= self.limits.total_tokens else "turn_token_limit"
 
     def _append_response(self, text: str) -> None:
         start, middle, _ = self.turns[-1]
@@ -160,10 +167,9 @@ class Episode:
     def _finish(self, reason: str) -> None:
         self.stop_reason = reason
         # Trainers read off the last token whether an episode was cut:
-        # one that ended by itself ends with the end-of-turn token.
-        complete = reason in ("answered", "no_action")
-        if (complete and not self.chat.ended(self.ids)) or not self.ids:
-            self._append(self.chat.end_ids, 0, None)
+        # one that ended by itself ends with the end-of-turn token, or with the EOS behind it where that is another.
+        if reason in ("answered", "no_action") or not self.ids:
+            self._append(self.chat.closing_ids(self.ids), 0, None)
 
 
 def _unreadable(step: Step) -> Issue:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 import weakref
@@ -106,10 +105,13 @@ class Toolbox:
         """Calls, errors and seconds by tool since the toolbox was made."""
         return dict(self._stats)
 
-    def describe_malformed(self, why: str) -> Observation:
-        """The answer to a call that could not be read: what was wrong, the form expected, the tools there are."""
-        form = json.dumps({"name": self.names[0] if self.names else "…", "arguments": {"…": "…"}}, ensure_ascii=False)
-        return _error(f"The tool call could not be read: {why}. Write it as JSON like {form}. {self._available()}")
+    def describe_malformed(self, why: str, form: str = "") -> Observation:
+        """The answer to a call that could not be read: what was wrong, the tools there are, and the form expected.
+
+        `form` is the dialect's (`Dialect.call_form`); the toolbox knows of none.
+        """
+        wanted = f" Write it as {form}." if form else ""
+        return _error(f"The tool call could not be read: {why}.{wanted} {self._available()}")
 
     async def call(self, tool_call: ToolCall, session: Session) -> Observation:
         """Run one call and number what it found. Never raises for what the policy or a tool did."""

@@ -80,6 +80,11 @@ class SearchGRPOTrainer(GRPOTrainer):
             raise ConfigError(f"unknown advantages {advantages!r}; there are: {', '.join(ESTIMATORS)}")
         _check_settings(args)
         mix = as_mix(reward)
+        name = dialect if isinstance(dialect, str) else dialect.name
+        if not mix.covers(name):
+            raise ConfigError(
+                f"a part of the reward does not cover dialect {name!r}, so that no row would have a value"
+            )
         self.estimator = ESTIMATORS[advantages]
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
         super().__init__(
