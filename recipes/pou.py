@@ -30,16 +30,16 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
 from faithful_search.analysis import plots
-from faithful_search.bundled import tiny_policy
+from faithful_search.bundled import tiny_policy, world_file
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation import report
 from faithful_search.evaluation.suite import Evaluation, default_rewards, evaluate_rollouts, run_episodes
 from faithful_search.hub import model_card
 from faithful_search.inference.base import Sampling
-from faithful_search.rewards import Mix, answer_only_mix, pou_mix
+from faithful_search.rewards import Mix, answer_only_mix, corpus_snippets, pou_mix
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
-from faithful_search.tasks import load_tasks
+from faithful_search.tasks import load_tasks, read_rows
 from faithful_search.tools import Toolbox
 from faithful_search.training.callbacks import StepLine
 from faithful_search.training.config import model_init_kwargs, parse_recipe
@@ -58,6 +58,9 @@ class PoUArguments(EnvironmentArguments):
     eval_limit: int = field(default=200, metadata={"help": "how many held-out questions; 0 skips the evaluations"})
     reward: str = field(default="pou", metadata={"help": "'pou', or 'answer_only' (format and answer, the baseline)"})
     budget: int = field(default=1, metadata={"help": "B_max: steps perturbed per rollout; 0 leaves R_pt out"})
+    snippets: int = field(
+        default=0, metadata={"help": "corpus passages that replace evidence in R_pt; 0: the batch's other questions'"}
+    )
     support: bool = field(default=True, metadata={"help": "false leaves R_ans out (α = 0)"})
     alpha_fixed: float | None = field(default=None, metadata={"help": "a fixed α; 0.5 is the paper's static mix"})
     alpha_beta: float = field(default=0.9, metadata={"help": "EMA of the batch's correctness"})
@@ -99,8 +102,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
     asked = [script.questions, *([script.eval_questions] if script.eval_limit else [])]
     if "world" in (script.corpus, *asked) and {script.corpus, *asked} != {"world"}:
         raise ConfigError(
-            f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus {script.corpus!r}: the bundled "
-            "world and other data are mixed; give all three"
+            f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus {script.corpus!r}: "
+            "the bundled world and other data are mixed; give all three"
         )
     return script, args, model_args
 
@@ -109,8 +112,10 @@ def build_reward(script: PoUArguments) -> Mix:
     """Proof-of-Use's objective, one of its ablations, or the baseline without it."""
     if script.reward == "answer_only":
         return answer_only_mix()
+    corpus = world_file("passages.jsonl.gz") if script.corpus == "world" else script.corpus
     return pou_mix(
         max(script.budget, 1),
+        snippets=corpus_snippets(read_rows(corpus), script.snippets) if script.snippets else (),
         sensitivity=script.budget > 0,
         alpha=script.alpha_fixed if script.support else 0.0,
         beta=script.alpha_beta,
