@@ -23,8 +23,10 @@ Histories = History | Mapping[str, History]
 PathLike = str | os.PathLike[str]
 Floats = NDArray[np.float64]
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours: apart for colour-blind readers and in print."""
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#000000")
+"""Okabe and Ito's colours and a grey: apart for colour-blind readers and in print."""
+FEW = 3
+"""Up to this many policies, bars carry their values; more would write over each other."""
 STYLES = ("-", "--", "-.", ":")
 RATIO = "tools/ratio/"
 LABELS = {
@@ -135,7 +137,7 @@ def bars(evaluations: Mapping[str, Mapping[str, Any]], metrics: Sequence[str], p
         rows = [evaluation["rows"].get(name) or {} for name in metrics]
         places = np.arange(len(metrics)) + (number - (len(evaluations) - 1) / 2) * width
         kept = [(place, row) for place, row in zip(places, rows, strict=True) if row.get("value") is not None]
-        _draw_bars(axis, label, kept, width, PALETTE[number % len(PALETTE)])
+        _draw_bars(axis, label, kept, width, PALETTE[number % len(PALETTE)], valued=len(evaluations) <= FEW)
     _require(len(axis.patches), " or ".join(metrics), path)
     axis.set_xticks(range(len(metrics)), [name.replace("_", "\n") for name in metrics])
     axis.set_xlim(-0.6, len(metrics) - 0.4)
@@ -246,7 +248,12 @@ def _half(estimate: Any, band: str) -> float:
 
 
 def _draw_bars(
-    axis: Any, label: str, kept: Sequence[tuple[float, Mapping[str, Any]]], width: float, colour: str
+    axis: Any,
+    label: str,
+    kept: Sequence[tuple[float, Mapping[str, Any]]],
+    width: float,
+    colour: str,
+    valued: bool,
 ) -> None:
     if not kept:
         return
@@ -257,7 +264,9 @@ def _draw_bars(
         reach = [[row["value"] - low], [high - row["value"]]]
         axis.errorbar(place, row["value"], reach, color="#333333", capsize=3, linewidth=1.2)
         top = max(high, 0.0)
-        axis.annotate(f"{row['value']:.2f}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=9)
+        if valued:
+            text = f"{row['value']:.2f}"
+            axis.annotate(text, (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=9)
 
 
 def _finish(
