@@ -151,7 +151,7 @@ def summarise(runs: list[Run], out: Path) -> None:
     histories: dict[str, list[Any]] = {}
     for run in runs:
         metrics = json.loads((run.folder / "test" / "metrics.json").read_text())
-        evaluations.setdefault(run.setting, []).append(metrics[run.policy])
+        evaluations.setdefault(run.setting, []).append(next(value for key, value in metrics.items() if key != "script"))
         if (run.folder / "history.json").exists():
             histories.setdefault(run.setting, []).append(json.loads((run.folder / "history.json").read_text()))
     rows = {
