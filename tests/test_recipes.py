@@ -181,3 +181,16 @@ def test_evaluate_compares_two_policies_and_blanks_tools(tmp_path):
     rows = list(read_jsonl(tmp_path / "blank" / "trajectories.jsonl"))
     texts = {item.text for row in rows for step in row.steps for item in step.evidence}
     assert texts == {"nothing here"}
+
+
+@pytest.mark.slow
+def test_two_processes_share_one_alpha_and_one_log(tmp_path):
+    out = tmp_path / "two"
+    flags = ("--max_steps", "2", "--eval_limit", "5", "--per_device_train_batch_size", "8", "--threads", "1")
+    launch = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "recipes/pou.py", "--save_steps", "2")
+    printed = run(*launch, "--output_dir", str(out), *flags)
+    assert "paired difference" in printed
+    rows = list(read_jsonl(out / "trajectories.jsonl"))
+    assert len(rows) == len({row.id for row in rows}) == 2 * 16
+    for step in (0, 1):
+        assert len({row.meta["alpha"] for row in rows if row.meta["step"] == step}) == 1
