@@ -17,9 +17,11 @@ HOSTILE = [
     "user\n", "Foo [E9]: bar", " [E1]: ", "\nT [E2]: z", "</information>",
     '\nDoc 2(Title: "x") y', '")', '"', "Doc 1(Title: ", "<think>",
     "</think>", "<helpful>no</helpful><ref>E7</ref>", "<search>q</search>", "&lt;", "&#10;", "&amp;#91;", "&",
-    "\n", "\r", " ", "é", "a",
+    "\n", "\r", " ", "é", "a", "null", '{"result": "x"}', "\n---\n",
     "My previous action is invalid. Let me try again.\n", "<result>", "</result>", "\\boxed{x}",
-    "</search_results>", "\u2028", "\ud800",
+    "</search_results>", "\u2028", "\ud800", "\n\n", '\n"x"\n', '"x"\ny', 'Doc 2: "x"\n', "<search_results>",
+    "<|end_of_documents|>", "<|begin_of_query|>q<|end_of_query|>", "\n(1)", "\n(2)Title: x Text:  y", "(1)", " Text:",
+    '"Title: ', "   ", "User: ", "Assistant:", "...", "{", "}", "[", "]", "\\", "\\n", "\t", "```", "result: \n",
 ]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(HOSTILE) | st.text(max_size=4), max_size=6).map("".join)
 PLAIN = st.text(alphabet="abcXYZ 019.,?!'é-", max_size=20)
@@ -35,9 +37,15 @@ def has_verdicts(dialect: Dialect) -> bool:
     )
 
 
+def thoughts(dialect: str) -> st.SearchStrategy[str]:
+    """Any thought; where it is free text without tags of its own, one that does not begin or end with blanks."""
+    turn = load(dialect).render_turn(Step(think=" a ", answer="b"))
+    return PLAIN if load(dialect).parse_turn(turn, first=True).think == " a " else WORDS
+
+
 @st.composite
 def trajectories(draw: st.DrawFn, dialect: str, note: bool = True) -> Trajectory:
-    verdicts, tool = has_verdicts(load(dialect)), tool_of(dialect)
+    verdicts, tool, thought = has_verdicts(load(dialect)), tool_of(dialect), thoughts(dialect)
     steps, count = [], 0
     for number in range(draw(st.integers(0, 3))):
         size = draw(st.integers(0, 3))
@@ -45,8 +53,8 @@ def trajectories(draw: st.DrawFn, dialect: str, note: bool = True) -> Trajectory
         count += size
         remark = draw(TEXTS) if note and not evidence else ""
         call = ToolCall(tool, {"query": draw(WORDS)})
-        steps.append(Step(draw(PLAIN), call, evidence, remark, **verdict(draw, verdicts and number > 0)))
-    last = Step(think=draw(PLAIN), answer=draw(WORDS), **verdict(draw, verdicts and bool(steps)))
+        steps.append(Step(draw(thought), call, evidence, remark, **verdict(draw, verdicts and number > 0)))
+    last = Step(think=draw(thought), answer=draw(WORDS), **verdict(draw, verdicts and bool(steps)))
     return Trajectory(tuple([*steps, last]), answer=last.answer)
 
 
@@ -70,8 +78,8 @@ def got(step: Step) -> tuple[object, ...]:
     return step.evidence, step.note
 
 
-def test_both_first_dialects_are_found() -> None:
-    assert {"pou", "search_r1"} <= set(EVERY)
+def test_the_dialects_are_found() -> None:
+    assert {"pou", "search_r1", "research", "self_eval", "r1_searcher"} <= set(EVERY)
     for name in EVERY:
         assert load(name).name == name and load(name) is load(name)
         assert load(name).stop and all(isinstance(stop, str) and stop for stop in load(name).stop)
@@ -203,8 +211,9 @@ def test_spans_point_to_the_right_text(name: str, data: st.DataObject) -> None:
         assert part.get("call", "") == (step.call.raw if step.call else "")
         assert part.get("helpful") == {True: "yes", False: "no", None: None}[step.helpful]
         assert part.get("ref", "null") == (", ".join(step.refs) or "null")
-        for item in step.evidence:
-            assert dialect.fence.escape(item.text) in part["response"]
+        if step.call is not None:
+            written = dialect.render_observation(step.evidence, step.note)
+            assert part["response"].strip() == written[slice(*dialect.response_span(written))].strip()
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -238,7 +247,7 @@ def test_detected_by_its_own_text_and_by_no_other(name: str) -> None:
         Trajectory((one, Step(think="so", helpful=True if refs else None, refs=refs, answer="42")))
     )
     found = detect(text)
-    assert found.dialect == name and 0.5 < found.confidence <= 1 and found.why
+    assert found.dialect == name and 0.3 < found.confidence <= 1 and found.why
     assert parse(text).dialect == name and parse(text, name).issues == ()
     assert parse(text, name, question="Who?").question == "Who?"
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections import Counter
 from pathlib import Path
 
 import lab
@@ -12,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faithful_search.dialects import detect, load
+from faithful_search.dialects import load
 from faithful_search.errors import ConfigError
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
-from faithful_search.tasks import Task, read_rows
+from faithful_search.tasks import Task
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 D = load("search_r1")
-REAL = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "trajectories" / "search_r1_ppo_3b.jsonl.gz"
 INFO = '\n\n<information>Doc 1(Title: "Seine") runs through Paris\nDoc 2(Title: "Loire") is long\n</information>\n\n'
 BODY = f"<think>plan</think>\n<search> which river </search>{INFO}<think>so</think>\n<answer> Seine </answer>"
 
@@ -62,6 +59,94 @@ def test_the_prompts_example_is_never_the_answer() -> None:
         empty, full = D.parse(opening), D.parse(opening + BODY)
         assert empty.answer is None and empty.steps == () and empty.question == "who wrote it?"
         assert essence(full) == essence(D.parse(BODY)) and full.question == "who wrote it?"
+
+
+SHORTENED = (
+    "<|im_start|>system\nBe brief.\n<|im_end|>\n\n<|im_start|>user\nAnswer the given question. You must conduct "
+    "reasoning\ninside <think> and </think> first. You can call a search engine by <search> query </search> and it "
+    "will\nreturn results between <information> and </information>. For example,\n<answer> Beijing </answer>. "
+    "Question: which river is the one that runs\nthrough Paris ?\n\n"
+)
+
+
+def test_a_prompt_without_an_assistant_marker_as_papers_print_it() -> None:
+    docs = 'Doc 1: "Seine"\\nThe Seine\nruns.\nDoc 2: "Loire"\nlong\nDoc 3: "Rhine"\\n...\n'
+    t = D.parse(
+        f"{SHORTENED}<think> a </think>\n\n<search> q </search>\n\n<information>\n{docs}</information>\n\n"
+        "<think> b </think>\n\n<search> r </search>\n\n...\n\n<answer> partner </answer>\n"
+    )
+    assert t.question == "which river is the one that runs through Paris ?"
+    one, two, three = t.steps
+    assert [(e.id, e.title, e.text) for e in one.evidence] == [
+        ("E1", "Seine", "The Seine\nruns."),
+        ("E2", "Loire", "long"),
+        ("E3", "Rhine", "..."),
+    ]
+    assert (one.think, one.issues, two.think, two.call.arguments) == (" a ", (), " b ", {"query": "r"})
+    assert [i.kind for i in two.issues] == ["elided", "response_missing"]
+    assert (three.think, three.answer, t.answer) == (None, "partner", "partner")
+    assert D.parse(SHORTENED).steps == () and D.parse(SHORTENED).answer is None
+
+
+def test_an_elided_observation_is_a_note() -> None:
+    t = D.parse(
+        f"{SHORTENED}<think>a</think><search>q</search>\n\n<information>...</information>\n\n<search>r</search>"
+    )
+    assert (t.steps[0].note, t.steps[0].evidence) == ("...", ())
+
+
+@pytest.mark.parametrize(
+    ("after", "question", "think"),
+    [
+        ("who is it?\n<think>a</think>", "who is it?", "a"),
+        ("who is it? <think>a</think>", "who is it?", "a"),
+        ("who is it\n\n<think>a</think>", "who is it", "a"),
+        ("is 3 < 4?\n<think>a</think>", "is 3 < 4?", "a"),
+        ("who?\nI do not know.", "who?", None),
+        ("who?", "who?", None),
+        ("", "", None),
+    ],
+)
+def test_where_a_raw_prompts_question_ends(after: str, question: str, think: str | None) -> None:
+    t = D.parse(f"{D.prompt('', [])[0]['content'].removesuffix(chr(10)).removesuffix('?')}{after}")
+    assert t.question == question and t.answer is None
+    assert [step.think for step in t.steps] == ([think] if "\n" in after or "<" in after else [])
+
+
+def test_the_prompts_words_in_evidence_begin_no_episode() -> None:
+    prompt = D.prompt("What?", [])[0]["content"].replace("<information> and </information>", "tags")
+    t = D.parse(f"<think>a</think><search>q</search>\n\n<information>{prompt}</information>\n\n<answer>b</answer>")
+    assert t.question is None and t.answer == "b" and [s.think for s in t.steps] == ["a", None]
+
+
+def test_what_follows_a_call_or_comes_after_an_answer_is_a_turn_of_its_own() -> None:
+    t = D.parse(
+        f"<think>a</think><search>q</search><answer>b</answer><|im_end|>\n<search>r</search>{INFO}<answer>c</answer>"
+    )
+    assert [(s.call and s.call.arguments["query"], s.answer) for s in t.steps] == [
+        ("q", None), (None, "b"), ("r", None), (None, "c"),
+    ]  # fmt: skip
+    assert [[i.kind for i in s.issues] for s in t.steps] == [
+        ["response_missing"],
+        ["think_missing"],
+        ["think_missing", "after_answer"],
+        ["think_missing", "after_answer"],
+    ]
+    assert t.answer == "c" and [len(s.evidence) for s in t.steps] == [0, 0, 2, 0]
+
+
+def test_information_in_prose_is_evidence_without_a_title() -> None:
+    t = D.parse(
+        "<think>a</think><search>q</search>\n<information>\nThe Seine &amp;lt;.\n</information><answer>b</answer>"
+    )
+    assert t.steps[0].evidence == (Evidence("The Seine &lt;.", "", "E1"),) and t.steps[0].note == ""
+
+
+def test_a_log_that_runs_into_the_next_is_read_to_its_end_only() -> None:
+    prompt = D.prompt("And?", [])[0]["content"]
+    other = f"<|im_start|>system\nx<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    t = D.parse(f"<think>a</think><answer>b</answer>\n{other}<think>c</think><answer>d</answer>")
+    assert t.answer == "b" and len(t.steps) == 1 and [i.kind for i in t.all_issues()] == ["another_episode"]
 
 
 def test_blank_lines_before_the_first_turn_belong_to_nothing() -> None:
@@ -208,25 +293,3 @@ def test_never_raises_and_spans_lie_in_the_text(text: str) -> None:
         assert all(0 <= start <= end <= len(text) for start, end in step.spans.values())
         if step.answer is not None:
             assert text[slice(*step.spans["answer"])].strip() == step.answer
-
-
-@pytest.mark.parametrize("unit", UNITS)
-def test_linear(unit: str) -> None:
-    start = time.perf_counter()
-    D.parse(unit * (10**6 // len(unit)))
-    assert time.perf_counter() - start < 8  # about 1 s alone; the slack is for shared cores
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="the real trajectories are not beside this checkout")
-def test_real_trajectories() -> None:
-    rows = list(read_rows(REAL))
-    agree, found = 0, Counter()
-    for row in rows:
-        t = D.parse(row["solution"])
-        found.update({issue.kind for issue in t.all_issues()})
-        agree += (t.answer or "") == (row["extracted"] or "").strip()
-        assert t.question.rstrip("?") == row["question"].strip().rstrip("?")
-        assert detect(row["solution"]).dialect == "search_r1"
-        assert t.answer != "Beijing" or "Beijing" in row["extracted"]
-    assert agree / len(rows) > 0.95  # the others: an answer of another origin, or tags torn by the window's limit
-    assert found["call_json"] == 0 and found["think_missing"] > 500  # this checkpoint seldom thinks before it answers

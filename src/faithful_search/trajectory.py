@@ -54,6 +54,9 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     `helpful` and `refs` judge the *previous* step's evidence; `None` / `()` where the dialect or the agent gives no
     verdict.
     `note` is the text of a tool response that is not evidence: an error, or that nothing was found.
+    `same_turn` marks a further call of the turn that the step before began: parallel calls, one step each, of which
+    only the first carries the thought. `verified` is the agent's own check of the answer it gave before (Pokee's
+    verification mode): `think` then holds the verification.
     `spans` maps a part ("step", "think", "helpful", "ref", "call", "response", "answer") to its inner text's characters
     in the trajectory's text; "step" is the model's whole turn.
     """
@@ -65,6 +68,8 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     answer: str | None = None
     helpful: bool | None = None
     refs: tuple[str, ...] = ()
+    same_turn: bool = False
+    verified: bool | None = None
     issues: tuple[Issue, ...] = ()
     spans: dict[str, Span] = {}
 
@@ -101,6 +106,17 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     issues: tuple[Issue, ...] = ()
     tokens: Tokens | None = None
     meta: dict[str, Any] = {}
+
+    @property
+    def turns(self) -> list[tuple[Step, ...]]:
+        """The steps grouped into the agent's turns: one step each, more where calls were made in parallel."""
+        groups: list[list[Step]] = []
+        for step in self.steps:
+            if step.same_turn and groups:
+                groups[-1].append(step)
+            else:
+                groups.append([step])
+        return [tuple(group) for group in groups]
 
     @property
     def evidence(self) -> dict[str, Evidence]:

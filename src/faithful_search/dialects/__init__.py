@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -13,6 +15,7 @@ from ..errors import DataError, DialectError
 from ..trajectory import Issue, Trajectory
 from .base import Dialect
 from .detect import Detection, detect
+from .messages import decode, is_chat
 
 _CLEARLY = 0.5
 """The confidence from which on another dialect than the one asked for is worth an issue."""
@@ -49,32 +52,49 @@ def load(name: str) -> Dialect:
     return found()
 
 
-def parse(text: str, dialect: str | None = None, question: str | None = None) -> Trajectory:
-    """Read a trajectory: a model's text, or the JSON that `Trajectory.to_json` wrote (which names its own dialect).
+def parse(
+    source: str | Sequence[Mapping[str, Any]], dialect: str | None = None, question: str | None = None
+) -> Trajectory:
+    """Read a trajectory.
 
     Args:
-        text: what the agent and its environment wrote, prompt included or not.
+        source: a model's text, prompt included or not; chat messages, or the JSON of a list of them; or the JSON that
+            `Trajectory.to_json` wrote (which names its own dialect).
         dialect: its name; `None` detects it.
         question: overrides the question found in the prompt.
 
-    A text that clearly is another dialect's than the one asked for gets an `Issue` of kind `dialect_mismatch`.
+    A source that clearly is another dialect's than the one asked for gets an `Issue` of kind `dialect_mismatch`.
 
     Raises:
-        DialectError: for an unknown `dialect`, or with `None` when no dialect fits the text.
+        DialectError: for an unknown `dialect`, or with `None` when no dialect fits.
+        DataError: when `source` is neither text nor a list of messages.
+
+    Example:
+        >>> parse([{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}], "openai").answer
+        'Ada'
     """
-    stored = _stored(text)
+    stored = _stored(source) if isinstance(source, str) else None
     if stored is not None:
         return stored if question is None else msgspec.structs.replace(stored, question=question)
-    found = detect(text)
+    chat = decode(source) if isinstance(source, str) else source
+    if chat is not None and not is_chat(chat):
+        raise DataError(f"neither a text nor a list of chat messages with roles: {str(chat)[:80]!r}")
+    found = detect(source if chat is None else chat)
     if dialect is None:
         if found.dialect is None:
             raise DialectError(f"no dialect fits this text ({found.why}); name one of: {', '.join(_names())}")
-        return load(found.dialect).parse(text, question=question)
-    trajectory = load(dialect).parse(text, question=question)
+        return _read(load(found.dialect), source, chat, question)
+    trajectory = _read(load(dialect), source, chat, question)
     if found.dialect in (None, dialect) or found.confidence < _CLEARLY:
         return trajectory
     issue = Issue("dialect_mismatch", f"read as {dialect}, but the text looks like {found.dialect}: {found.why}")
     return msgspec.structs.replace(trajectory, issues=(*trajectory.issues, issue))
+
+
+def _read(dialect: Dialect, source: Any, chat: Sequence[Mapping[str, Any]] | None, question: str | None) -> Trajectory:
+    if chat is None:
+        return dialect.parse(source, question=question)
+    return dialect.parse_messages(chat, question=question)
 
 
 def _stored(text: str) -> Trajectory | None:

@@ -6,8 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import msgspec
+
 from ..trajectory import Evidence, Span, Step, Trajectory
 from .fence import Fence
+from .messages import flatten
 
 Message = dict[str, Any]
 
@@ -23,7 +26,13 @@ class Dialect(ABC):
         response_tag: name of the tag that encloses a tool response.
         fence: makes retrieved text harmless inside this dialect, reversibly.
         search_tool: name that all calls of a dialect carry which can only search; `None` where calls name a tool.
+        thinks: whether the protocol asks for a thought in every turn.
+        parallel: whether one turn may hold several calls, each with a response block of its own.
+        joins: whether several response blocks in a row are read as one turn's responses.
         marks: names of tags with their weight as a sign of this dialect, negative against it (`detect` sums them).
+        signs: regular expressions with their weight, for what tags cannot tell: names of tools in calls, how a tool
+            response begins, words of the prompt. `detect` shows them no more than a response's beginning; anchor what
+            concerns calls and responses at the opening tag. Only bounded repetition.
     """
 
     name: ClassVar[str]
@@ -32,7 +41,11 @@ class Dialect(ABC):
     response_tag: ClassVar[str]
     fence: ClassVar[Fence]
     search_tool: ClassVar[str | None] = None
+    thinks: ClassVar[bool] = True
+    parallel: ClassVar[bool] = False
+    joins: ClassVar[bool] = False
     marks: ClassVar[Mapping[str, float]] = {}
+    signs: ClassVar[Mapping[str, float]] = {}
 
     @abstractmethod
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
@@ -44,6 +57,23 @@ class Dialect(ABC):
     @abstractmethod
     def parse(self, text: str, *, question: str | None = None) -> Trajectory:
         """Read a whole trajectory, prompt included or not. Linear in the text's length; never raises."""
+
+    def parse_messages(self, messages: Sequence[Mapping[str, Any]], *, question: str | None = None) -> Trajectory:
+        """Read a chat: messages with `role` and `content`, or `from` and `value`, prompt included or not.
+
+        The messages' borders are trusted: what stands in a message that is not the agent's never becomes its words.
+        The trajectory's `text` is the chat written as ChatML, with such text guarded (`messages`); spans point there.
+
+        Raises:
+            DataError: when something in `messages` is not a message.
+        """
+        text, issues = flatten(messages, self)
+        trajectory = self.parse(text, question=question)
+        return msgspec.structs.replace(trajectory, issues=(*issues, *trajectory.issues)) if issues else trajectory
+
+    def is_controller(self, text: str) -> bool:
+        """Whether a user's message between two turns is no tool response, but a word of whoever steers the agent."""
+        return False
 
     @abstractmethod
     def parse_turn(self, text: str, *, first: bool) -> Step:

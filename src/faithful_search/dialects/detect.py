@@ -1,16 +1,22 @@
-"""Which dialect a text is written in, from the marks that each dialect's file declares."""
+"""Which dialect a text or a chat is written in, from the marks and signs that each dialect's file declares."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from .base import Dialect
+from .messages import Message, borders_of, decode, guard, read
 
-_TAG = re.compile(r"<\|?/?([A-Za-z_]{2,24})\|?>")
+_TAG = re.compile(r"<\|?/?([A-Za-z_0-9]{2,24})\|?>")
 _LOOK_AT = 200_000
+_BEGINNING = 80
 _HALF_WEIGHT = 2.0
+_STRUCTURED = "<|structured_calls|>"
 
 
 @dataclass(frozen=True)
@@ -22,36 +28,104 @@ class Detection:
     why: str
 
 
-def detect(text: str) -> Detection:
+def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
     """The dialect whose marks the text bears, and none that speak against it. Looks at the first 200,000 characters.
 
-    Each dialect declares `marks`: tag names (as they stand in `<name>`) with a weight, negative where they speak
-    against it. A dialect's score is the sum over the marks that occur.
-    confidence = (best - second best) / (best + 2), so that a single mark is not yet a certainty.
+    Args:
+        text: what an agent and its environment wrote, or chat messages, or the JSON of these.
+
+    Each dialect declares `marks` (names of tags) and `signs` (patterns) with a weight, negative where they speak
+    against it. A dialect's score is the sum over those that occur; of a tool response only the beginning counts, so
+    that evidence does not decide. confidence = (best - second best) / (best + 2), so that a single mark is not yet a
+    certainty. Where two fit equally well none is named, and `why` says which.
+
+    Raises:
+        DataError: for chat messages that are none.
 
     Example:
         >>> detect("<think>a</think><search>b</search><information>Doc 1(Title: c) d</information>").dialect
         'search_r1'
     """
     package = sys.modules[__package__]
-    counts: dict[str, int] = {}
-    for match in _TAG.finditer(text, 0, _LOOK_AT):
-        counts[match[1]] = counts.get(match[1], 0) + 1
-    scores = {name: _score(package.load(name), counts) for name in package.names()}
+    skeleton = _skeleton(_text(text))
+    counts = dict.fromkeys(match[1] for match in _TAG.finditer(skeleton))
+    found = {name: _marks(package.load(name), counts, skeleton) for name in package.names()}
+    scores = {name: sum(marks.values()) for name, marks in found.items()}
     ranked = sorted(scores, key=lambda name: scores[name], reverse=True)
     best = scores[ranked[0]]
-    if best <= 0:
-        return Detection(
-            None, 0.0, f"no dialect's marks among its tags: {', '.join(list(counts)[:8]) or 'it has none'}"
-        )
+    if best <= 0 or not _particular(ranked[0], found):
+        tags = ", ".join(list(counts)[:8]) or "it has none"
+        return Detection(None, 0.0, f"no dialect's marks among its tags: {tags}")
     second = max(0.0, scores[ranked[1]]) if len(ranked) > 1 else 0.0
     if second == best:
-        return Detection(None, 0.0, f"{ranked[0]} and {ranked[1]} fit equally well")
-    marks = [mark for mark, weight in package.load(ranked[0]).marks.items() if weight > 0 and mark in counts]
-    return Detection(
-        ranked[0], (best - second) / (best + _HALF_WEIGHT), f"it has {', '.join(f'<{mark}>' for mark in marks)}"
-    )
+        equal = [name for name in ranked if scores[name] == best]
+        return Detection(None, 0.0, f"{', '.join(equal[:-1])} and {equal[-1]} fit equally well")
+    why = f"it has {', '.join(mark for mark, weight in found[ranked[0]].items() if weight > 0)}"
+    if second > 0:
+        why += f"; next would be {ranked[1]}"
+    return Detection(ranked[0], (best - second) / (best + _HALF_WEIGHT), why)
 
 
-def _score(dialect: Dialect, counts: dict[str, int]) -> float:
-    return sum(weight for mark, weight in dialect.marks.items() if mark in counts)
+def _particular(name: str, found: Mapping[str, Mapping[str, float]]) -> bool:
+    """Whether a mark speaks for this dialect that is worth more than those all have."""
+    return any(weight >= 1.0 for weight in found[name].values())
+
+
+def _marks(dialect: Dialect, tags: Mapping[str, None], skeleton: str) -> dict[str, float]:
+    """The marks and signs of this dialect that occur, as they stand in the text, with their weights."""
+    found = {f"<{tag}>": weight for tag, weight in dialect.marks.items() if tag in tags}
+    for pattern, weight in dialect.signs.items():
+        match = re.search(pattern, skeleton)
+        if match is not None:
+            found[repr(" ".join(match[0].split())[:60])] = weight
+    return found
+
+
+def _text(source: str | Sequence[Mapping[str, Any]]) -> str:
+    """The text to look at; of a chat, roles tell what is received, and of that the beginning is kept."""
+    messages = decode(source) if isinstance(source, str) else source
+    if messages is None:
+        return str(source)[:_LOOK_AT]
+    chat = read(messages)
+    begin = next((k for k, message in enumerate(chat) if message.role == "assistant"), len(chat))
+    said = "\n".join(_shown(message, received=k > begin) for k, message in enumerate(chat))
+    structured = any(message.calls for message in chat)
+    return (_STRUCTURED if structured else "") + said[:_LOOK_AT]
+
+
+def _shown(message: Message, received: bool) -> str:
+    if message.role == "assistant" or not received:
+        return message.text
+    text = message.text.lstrip()
+    tag = _TAG.match(text)
+    opening = tag[0] if tag else ("<tool_response>" if message.role == "tool" else "")
+    return f"{opening}{guard(text.removeprefix(opening)[:_BEGINNING])}"
+
+
+@lru_cache(maxsize=1)
+def _responses() -> tuple[re.Pattern[str], dict[str, str]]:
+    """What opens a tool response in any dialect, and what closes it."""
+    package = sys.modules[__package__]
+    borders = [borders_of(package.load(name)) for name in package.names()]
+    closings = {border.opening: border.closing for border in borders}
+    return re.compile("|".join(map(re.escape, closings))), closings
+
+
+def _skeleton(text: str) -> str:
+    """The text with no more of each closed tool response than its beginning, and no tag in that."""
+    opens, closings = _responses()
+    parts: list[str] = []
+    done = 0
+    unclosed: set[str] = set()
+    while match := opens.search(text, done):
+        closing = closings[match[0]]
+        end = -1 if closing in unclosed else text.find(closing, match.end())
+        parts.append(text[done : match.end()])
+        done = match.end()
+        if end < 0:
+            unclosed.add(closing)
+        else:
+            parts.append(guard(text[done : min(end, done + _BEGINNING)]))
+            done = end
+    parts.append(text[done:])
+    return "".join(parts)

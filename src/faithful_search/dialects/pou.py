@@ -40,7 +40,7 @@ from ..errors import DialectError
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect, Message
 from .fence import Fence, tags, unescape
-from .turns import GAP, Grammar, Tag, TurnReader, episode_start
+from .turns import GAP, MOST_STEPS, Grammar, Tag, TurnReader, episode_start, too_many_turns
 
 _NAMES = ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
 _ANY = "|".join(_NAMES)
@@ -102,9 +102,10 @@ class PoU(Dialect):
     response_tag: ClassVar[str] = "tool_response"
     fence: ClassVar[Fence] = Fence(_FENCE)
     marks: ClassVar[Mapping[str, float]] = {
-        "helpful": 4.0, "ref": 2.0, "tool_call": 1.0, "tool_response": 1.0, "think": 0.5, "answer": 0.5,
-        "search": -3.0, "information": -3.0,
+        "helpful": 4.0, "ref": 2.0, "tool_call": 0.5, "tool_response": 0.5, "think": 0.25, "answer": 0.25,
+        "search": -3.0, "information": -3.0, "result": -3.0, "search_results": -3.0, "begin_of_query": -3.0,
     }  # fmt: skip
+    signs: ClassVar[Mapping[str, float]] = {r"<tool_response>\n[^\n<]{0,60} \[E[0-9]{1,7}\]: ": 4.0}
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
         """System message (protocol and the tools' schemas), then the question."""
@@ -120,7 +121,7 @@ class PoU(Dialect):
         steps: list[Step] = []
         size = len(text)
         judged = False
-        while (at := GAP.match(text, at).end()) < size:  # type: ignore[union-attr]
+        while (at := GAP.match(text, at).end()) < size and len(steps) < MOST_STEPS:  # type: ignore[union-attr]
             fields, at = _fast_turn(text, at, judged) or _slow_turn(text, at, judged)
             if at < size:
                 at = _read_response(text, at + len(_OPEN), fields)
@@ -134,6 +135,7 @@ class PoU(Dialect):
             None if answer is None else "answered",
             "pou",
             text=text,
+            issues=(too_many_turns(),) if at < size else (),
         )
 
     def parse_turn(self, text: str, *, first: bool) -> Step:

@@ -12,9 +12,20 @@ Doc 2(Title: "Other") text
 <answer>…</answer>
 ```
 
-The text holds no ids: evidence is numbered `E1`, `E2`, … through the trajectory as it comes. Kinds of issues are those
-of `pou` without the verdict's, and `call_empty` (an empty query), `response_unasked` (information nobody searched for).
-`response_unclosed` is common in this dialect: its environment cuts observations at 500 tokens, closing tag and all.
+Kinds of issues are those of `pou` without the verdict's, and
+
+| kind | meaning |
+|---|---|
+| call_empty | an empty query |
+| response_unasked | information for a turn that did not search |
+| response_missing | the agent goes on after a query without any information |
+| response_unclosed | common here: the environment cuts observations at 500 tokens, closing tag and all |
+| after_answer | a turn that comes after an answer (the trajectory's answer is still the last of all) |
+| elided | a line of dots where a transcript was shortened |
+| another_episode | logs run into each other: a second prompt follows, and what is behind it is not read |
+| turns_many | more turns than are read |
+
+Some checkpoints write the information themselves. It is read as what it claims to be.
 """
 
 from __future__ import annotations
@@ -23,13 +34,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
-from .base import Dialect, Message
-from .fence import Fence, tags, unescape
-from .turns import GAP, Grammar, TurnReader, episode_start
+from ..trajectory import Evidence, Step, Trajectory
+from . import doc_lines
+from .base import Message
+from .fence import Fence, tags
+from .tagged import Tagged
+from .turns import Grammar, episode_start
 
-_GRAMMAR = Grammar(("think", "search", "information", "answer"), "search", "information", last_answer_counts=True)
-_OPEN, _CLOSE = "<information>", "</information>"
 _INVALID = (
     "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
     "If I want to give the final answer, I should put the answer between <answer> and </answer>. Let me try again.\n"
@@ -42,14 +53,11 @@ _PROMPT = (
     "needed, you can directly provide the answer inside <answer> and </answer>, without detailed "
     "illustrations. For example, <answer> Beijing </answer>. Question: "
 )
-_ASKED = re.compile(r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?")
-_BREAK = re.compile(r"<information>|\n?My previous action is invalid\. [^\n]*(?:\n|\Z)")
-_SPEAKS = re.compile(r"<(?:think|search|answer)>")
-_DOC = re.compile(r"Doc [0-9]++ ?\(Title: ?")
-_NOT_IN_TITLE = re.compile(r'"(?=\))|[\n\r]')
+_ASKED = re.compile(r"For\s+example,\s+<answer>\s*Beijing\s*</answer>\.\s+Question:[ \t]*")
+_QUESTION_END = re.compile(r"\n\s*\n|\n?<(?:\||(?:think|search|information|answer)>)|\n(?:user|assistant)\n|\?\s*\n|\Z")
 
 
-class SearchR1(Dialect):
+class SearchR1(Tagged):
     """The dialect of Search-R1. `Step.call` is `search(query=…)`; no verdicts: `helpful` is `None`, `refs` empty.
 
     A step's answer is the last of its turn, the trajectory's the last of all: so that system's reward reads them.
@@ -57,12 +65,18 @@ class SearchR1(Dialect):
 
     name: ClassVar[str] = "search_r1"
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
-    observation_role: ClassVar[str | None] = None
     response_tag: ClassVar[str] = "information"
-    search_tool: ClassVar[str | None] = "search"
-    fence: ClassVar[Fence] = Fence(
-        tags(*_GRAMMAR.names) + r"|<\||Doc [0-9]++ ?\(Title:|My previous action is invalid\."
+    grammar: ClassVar[Grammar] = Grammar(
+        ("think", "search", "information", "answer"), "search", "information", last_answer_counts=True
     )
+    opening: ClassVar[str] = "<information>"
+    closing: ClassVar[str] = "</information>"
+    speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
+    pause: ClassVar[re.Pattern[str]] = re.compile(
+        r"<information>|(?P<said>\n?My previous action is invalid\. [^\n]*(?:\n|\Z))"
+        r"|(?P<over>(?:<\|im_start\|>system\n[^<]*+<\|im_end\|>\n)?<\|im_start\|>user\nAnswer the given question\.)"
+    )
+    fence: ClassVar[Fence] = Fence(tags(*grammar.names) + rf"|<\||{doc_lines.HEAD}|My previous action is invalid\.")
     marks: ClassVar[Mapping[str, float]] = {
         "search": 2.0, "information": 4.0, "think": 0.5, "answer": 0.5,
         "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0, "result": -4.0, "search_results": -4.0,
@@ -73,45 +87,25 @@ class SearchR1(Dialect):
         asked = question.strip()
         return [{"role": "user", "content": f"{_PROMPT}{asked if asked.endswith('?') else asked + '?'}\n"}]
 
-    def parse(self, text: str, *, question: str | None = None) -> Trajectory:
-        """Read a trajectory, prompt included or not. Whatever stands in an information block is data."""
-        at, asked = _begin(text)
-        steps: list[Step] = []
-        found = 0
-        while (at := _skip(text, at)) < len(text):
-            pause = _BREAK.search(text, at)
-            end = pause.start() if pause else len(text)
-            fields = _Reader(text, at, end, _GRAMMAR).read()
-            at = pause.end() if pause else end
-            if pause and pause[0] == _OPEN:
-                at = _read_response(text, at, fields, found)
-                found += len(fields.get("evidence", ()))
-            steps.append(Step(**fields))
-        answer = next((step.answer for step in reversed(steps) if step.answer is not None), None)
-        ended = "answered" if steps and steps[-1].answer is not None else None
-        return Trajectory(tuple(steps), asked if question is None else question, answer, ended, self.name, text=text)
-
-    def parse_turn(self, text: str, *, first: bool) -> Step:
-        """Read one turn; `first` makes no difference here. Spans point into `text`."""
-        return Step(**_Reader(text, _skip(text, 0), len(text), _GRAMMAR).read())
-
-    def render_turn(self, step: Step) -> str:
-        """Write one turn."""
-        action = (
-            "" if step.call is None else f"\n<search>{step.call.raw or step.call.arguments.get('query', '')}</search>"
-        )
-        if step.answer is not None:
-            action += f"\n<answer>{step.answer}</answer>"
-        return f"<think>{step.think or ''}</think>{action}"
+    def begin(self, text: str) -> tuple[int, str | None]:
+        """After the prompt, with chat markup or without; its example must not be read as an answer."""
+        at, message = episode_start(text, self.opening)
+        if message is not None:
+            asked = _ASKED.search(message)
+            return at, message[asked.end() :].strip() if asked else message
+        prompt = text.find("Answer the given question.", at)
+        if prompt < 0 or self.grammar.tag.search(text, at, prompt):
+            return at, None
+        asked = _ASKED.search(text, prompt)
+        return _question(text, asked.end()) if asked else (at, None)
 
     def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
-        """`Doc` lines, numbered from 1 in each response; the note only when there is no evidence."""
-        escape = (fence or self.fence).escape
-        docs = [
-            f'Doc {number}(Title: "{_title(escape(item.title))}") {escape(item.text)}\n'
-            for number, item in enumerate(evidence, start=1)
-        ]
-        return f"\n\n{_OPEN}{''.join(docs) or escape(note)}{_CLOSE}\n\n"
+        """`Doc` lines; the note only when there is no evidence."""
+        return f"\n\n{self.opening}{doc_lines.write(evidence, note, fence or self.fence)}{self.closing}\n\n"
+
+    def documents(self, body: str) -> list[tuple[str, str]] | str:
+        """Read `Doc` lines."""
+        return doc_lines.read(body)
 
     def render(self, trajectory: Trajectory) -> str:
         """Write a whole trajectory as one text; after a turn without action stands what the environment says to it."""
@@ -124,80 +118,17 @@ class SearchR1(Dialect):
                 parts.append(_INVALID)
         return "".join(parts)
 
-    def call_form(self, tools: Sequence[str]) -> str:
-        """The words of a query; there is one tool, and nothing else to write."""
-        return "a query between an opening and a closing search tag"
-
     def on_invalid(self, step: Step) -> str | None:
         """The line that this system's environment puts into the agent's mouth."""
         return _INVALID
 
 
-class _Reader(TurnReader):
-    def read_call(self, raw: str, span: Span) -> ToolCall | None:
-        query = raw.strip()
-        if not query:
-            self.issue("call_empty", "the query is empty", span)
-            return None
-        return ToolCall("search", {"query": query}, raw)
+def _question(text: str, start: int) -> tuple[int, str]:
+    """The question that begins at `start` of a prompt without an end of its own, and where the agent begins.
 
-
-def _begin(text: str) -> tuple[int, str | None]:
-    """After the prompt, with chat markup or without; its example must not be read as an answer."""
-    at, message = episode_start(text, _OPEN)
-    asked = _ASKED.search(message) if message else None
-    if asked or at:
-        return at, asked[1] if asked else message
-    raw = _ASKED.search(text) if text.lstrip().startswith("Answer the given question") else None
-    return (raw.end(), raw[1]) if raw else (0, None)
-
-
-def _skip(text: str, at: int) -> int:
-    match = GAP.match(text, at)
-    return match.end() if match else at
-
-
-def _read_response(text: str, start: int, fields: dict[str, Any], found: int) -> int:
-    """Put the information that begins at `start` into the step's fields; returns where it ends."""
-    end, next_at = _response_end(text, start)
-    issues = list(fields["issues"])
-    if end == next_at:
-        issues.append(Issue("response_unclosed", "the information is cut off", (start, end)))
-    if "call" not in fields["spans"]:
-        issues.append(Issue("response_unasked", "information for a turn that did not search", (start, end)))
-    fields["issues"] = tuple(issues)
-    fields["spans"]["response"] = (start, end)
-    body = text[start:end]
-    docs = list(_DOC.finditer(body))
-    stops = [match.start() for match in docs[1:]] + [len(body)]
-    if docs:
-        read = (_document(body[match.end() : stop]) for match, stop in zip(docs, stops, strict=True))
-        fields["evidence"] = tuple(
-            Evidence(text, title, f"E{found + k}") for k, (title, text) in enumerate(read, start=1)
-        )
-    else:
-        fields["note"] = unescape(body)
-    return next_at
-
-
-def _response_end(text: str, start: int) -> tuple[int, int]:
-    """Where the information ends and the agent goes on; without a closing tag both are where its next tag opens."""
-    again = text.find(_OPEN, start)
-    limit = again if again >= 0 else len(text)
-    close = text.find(_CLOSE, start, limit)
-    if close >= 0:
-        return close, close + len(_CLOSE)
-    speaks = _SPEAKS.search(text, start, limit)
-    end = speaks.start() if speaks else limit
-    return end, end
-
-
-def _document(body: str) -> tuple[str, str]:
-    """Title and text of what follows `Doc 1(Title: `; quotes around the title are the format's, not the title's."""
-    quoted = body.startswith('"')
-    title, _, text = body[quoted:].partition('")' if quoted else ")")
-    return unescape(title), unescape(text.removeprefix(" ").removesuffix("\n"))
-
-
-def _title(title: str) -> str:
-    return _NOT_IN_TITLE.sub(lambda match: f"&#{ord(match[0])};", title)
+    It ends at its question mark at a line's end, at a blank line or where markup begins; so it may run over lines.
+    """
+    end = _QUESTION_END.search(text, start)
+    assert end is not None  # the text's end matches
+    stop = end.start() + 1 if end[0].startswith("?") else end.start()
+    return stop, " ".join(text[start:stop].split())

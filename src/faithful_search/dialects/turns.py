@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ..trajectory import Issue, Span, ToolCall
 
 GAP = re.compile(
-    r"(?:\s++|<\|[^<>|\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|(?:user|assistant|system|tool|model|ipython)(?=\n|<\||\Z))*+"
+    r"(?:\s++|<\|(?!(?:begin|end)_of_(?:query|documents)\|>)[^<>|\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|(?:user|assistant|system|tool|model|ipython)(?=\n|<\||\Z))*+"
 )
-"""Blanks, chat-role markup and bare role lines: what may stand between turns without being text."""
+"""Blanks, chat-role markup and bare role lines: what may stand between turns without being text.
+
+R1-Searcher's tokens look like markup, but call a tool.
+"""
+MOST_STEPS = 10_000
+"""Turns read of one trajectory; the text behind them is left unread, with an issue."""
+MOST_TAGS = 100_000
+"""Tags read in one stretch of text; a model that writes more is stuck, and what follows them is not read."""
+MOST_ISSUES = 1_000
+"""Issues noted for one turn; further ones would only repeat them."""
+_ELLIPSIS = ("...", "\u2026")
 _ASSISTANT = re.compile(
     r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>\s*|<start_of_turn>model\n|<\|assistant\|>\n?"
 )
@@ -25,6 +37,11 @@ _USER = re.compile(
     r"(?:<\|im_start\|>(?:user|tool)\n?|<\|start_header_id\|>(?:user|tool|ipython)<\|end_header_id\|>|<start_of_turn>user\n|<\|user\|>)\s*+"
 )
 _END_OF_MESSAGE = re.compile(r"<\|(?:im_end|eot_id|end)\|>|<end_of_turn>")
+
+
+def too_many_turns() -> Issue:
+    """The issue of a trajectory of more than `MOST_STEPS` turns."""
+    return Issue("turns_many", f"more than {MOST_STEPS} turns; the rest is not read")
 
 
 class Tag(NamedTuple):
@@ -43,16 +60,21 @@ class Tag(NamedTuple):
 
 @dataclass(frozen=True)
 class Grammar:
-    """The tags of a dialect: all their `names`, and which of them holds a call and a tool response."""
+    """The tags of a dialect: all their `names`, and which of them holds a call and a tool response.
+
+    `pattern` is for tags that are not written `<name>` and `</name>`: its first group is empty in an opening tag, the
+    second is the name.
+    """
 
     names: tuple[str, ...]
     call: str
     response: str
     last_answer_counts: bool = False
+    pattern: str = ""
     tag: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tag", re.compile(rf"<(/?)({'|'.join(self.names)})>"))
+        object.__setattr__(self, "tag", re.compile(self.pattern or rf"<(/?)({'|'.join(self.names)})>"))
 
 
 def episode_start(text: str, response: str) -> tuple[int, str | None]:
@@ -100,7 +122,8 @@ class TurnReader:
 
     def __init__(self, text: str, start: int, end: int, grammar: Grammar) -> None:
         self.text, self.start, self.end, self.grammar = text, start, end, grammar
-        self.tags = [Tag(m.start(), m.end(), bool(m[1]), m[2]) for m in grammar.tag.finditer(text, start, end)]
+        found = islice(grammar.tag.finditer(text, start, end), MOST_TAGS)
+        self.tags = [Tag(m.start(), m.end(), bool(m[1]), m[2]) for m in found]
         self.blocks = ("think", grammar.call, "answer", grammar.response)
         self.unclosed: set[str] = set()
         self.issues: list[Issue] = []
@@ -109,7 +132,24 @@ class TurnReader:
 
     def read(self) -> dict[str, Any]:
         """The fields of the step."""
-        self._walk()
+        self._walk(0)
+        return self._step()
+
+    def turns(self) -> Iterator[dict[str, Any]]:
+        """The same for text that may hold several turns with nothing of the environment between them.
+
+        After an action a thought or a call begins the next turn, and after a call an answer does too.
+        """
+        at, until = self._walk(0, self._begins_turn)
+        while at < len(self.tags):
+            if "call" in self.spans:
+                self.issue("response_missing", "no tool response follows the call", self.spans["call"])
+            yield self._step()
+            self.start, self.issues, self.spans, self.fields = until, [], {}, {}
+            at, until = self._walk(at, self._begins_turn)
+        yield self._step()
+
+    def _step(self) -> dict[str, Any]:
         if "think" not in self.spans:
             self.no_think()
         if not self._acted():
@@ -136,22 +176,37 @@ class TurnReader:
 
     def issue(self, kind: str, why: str, span: Span | None = None) -> None:
         """Note a problem."""
-        self.issues.append(Issue(kind, why, span))
+        if len(self.issues) < MOST_ISSUES:
+            self.issues.append(Issue(kind, why, span))
 
-    def _walk(self) -> None:
-        """Blocks from left to right; `done` is how far the text is accounted for."""
-        done, at = self.start, 0
+    def _begins_turn(self, tag: Tag) -> bool:
+        if tag.closing or not self._acted():
+            return False
+        return tag.name in ("think", self.grammar.call) or (tag.name == "answer" and "call" in self.spans)
+
+    def _walk(self, at: int, ends: Callable[[Tag], bool] = lambda tag: False) -> tuple[int, int]:
+        """Blocks from left to right, from `tags[at]` to the tag that `ends` the turn; `done` is accounted for.
+
+        Returns the next tag to look at and where in the text the turn ended.
+        """
+        done = self.start
         while at < len(self.tags):
             tag = self.tags[at]
             self._outside(done, tag.start)
+            if ends(tag):
+                return at, self._end(done, tag.start)
             if tag.closing or tag.name not in self.blocks:
                 self.issue("tag_unbalanced", f"{self.text[tag.start : tag.end]} where none belongs", tag.span)
                 at, done = at + 1, tag.end
             else:
                 at, done = self._block(at)
         self._outside(done, self.end)
-        tail = self.text[done : self.end]
+        return at, self._end(done, self.end)
+
+    def _end(self, done: int, end: int) -> int:
+        tail = self.text[done:end]
         self.spans["step"] = (self.start, done if GAP.fullmatch(tail) else done + len(tail.rstrip()))
+        return end
 
     def _block(self, at: int) -> tuple[int, int]:
         """Read the block that `tags[at]` opens; returns the next tag to look at and where the block ends."""
@@ -185,7 +240,7 @@ class TurnReader:
         """An unclosed thought ends at the next action, any other block at the end of the turn."""
         self.unclosed.add(name)
         kind = {self.grammar.call: "call", self.grammar.response: "response"}.get(name, name)
-        self.issue(f"{kind}_unclosed", f"<{name}> is not closed", self.tags[at].span)
+        self.issue(f"{kind}_unclosed", f"{self.text[slice(*self.tags[at].span)]} is not closed", self.tags[at].span)
         if name != "think":
             return len(self.tags)
         rest = range(at + 1, len(self.tags))
@@ -236,5 +291,10 @@ class TurnReader:
         return True
 
     def _outside(self, begin: int, end: int) -> None:
-        if begin < end and not GAP.fullmatch(self.text, begin, end):
-            self.issue("text_outside", f"text outside all tags: {self.text[begin:end].strip()[:40]!r}", (begin, end))
+        if begin == end or GAP.fullmatch(self.text, begin, end):
+            return
+        outside = self.text[begin:end].strip()
+        if outside in _ELLIPSIS:
+            self.issue("elided", "something was left out here when the transcript was written down", (begin, end))
+        else:
+            self.issue("text_outside", f"text outside all tags: {outside[:40]!r}", (begin, end))

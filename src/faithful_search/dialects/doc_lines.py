@@ -1,0 +1,64 @@
+"""Passages as numbered lines, `Doc 1(Title: "Seine") text`: written and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+
+from ..trajectory import Evidence
+from .fence import Fence, unescape
+
+HEAD = r'Doc [0-9]++(?: ?\(Title:|: ?")'
+"""What begins a passage; retrieved text must not contain it."""
+MOST_DOCUMENTS = 1_000
+"""Passages read of one response; the last one holds the rest."""
+_HEAD = re.compile(r"Doc [0-9]++(?: ?\(Title: ?|(: ?)(?=\"))")
+_AFTER_TITLE = re.compile(r'"(?:\\n|\n|\Z)')
+_NOT_IN_TITLE = re.compile(r'"(?=\))|[\n\r]')
+
+
+def write(evidence: Sequence[Evidence], note: str, fence: Fence) -> str:
+    """One passage a line, numbered from 1 in each response; the note, if there is no evidence."""
+    escape = fence.escape
+    lines = [
+        f'Doc {number}(Title: "{_title(escape(item.title))}") {escape(item.text)}\n'
+        for number, item in enumerate(evidence, start=1)
+    ]
+    if lines:
+        return "".join(lines)
+    return f"&#10;{escape(note[1:])}" if note.startswith("\n") else escape(note)
+
+
+def read(body: str) -> list[tuple[str, str]] | str:
+    """Titles and texts; a note where no passage is numbered.
+
+    `Doc 1: "Seine"` with the text behind a line break, written out or as backslash and n, is understood too. Prose on
+    lines of its own is one passage without a title: `write` puts a note directly behind the tag.
+
+    Example:
+        >>> read('Doc 1(Title: "Seine") runs through Paris\\nDoc 2(Title: "Loire") is long\\n')
+        [('Seine', 'runs through Paris'), ('Loire', 'is long')]
+    """
+    heads = list(islice(_HEAD.finditer(body), MOST_DOCUMENTS))
+    if not heads:
+        return [("", unescape(body.strip()))] if body.startswith("\n") and body.strip() else unescape(body)
+    stops = [head.start() for head in heads[1:]] + [len(body)]
+    return [
+        _passage(body[head.end() : stop], colon=head[1] is not None) for head, stop in zip(heads, stops, strict=True)
+    ]
+
+
+def _passage(body: str, colon: bool) -> tuple[str, str]:
+    """Quotes around the title are the format's, not the title's."""
+    if colon:
+        after = _AFTER_TITLE.search(body, 1)
+        title, text = (body[1 : after.start()], body[after.end() :]) if after else (body[1:].rstrip('"\n'), "")
+        return unescape(title), unescape(text.removesuffix("\n"))
+    quoted = body.startswith('"')
+    title, _, text = body[quoted:].partition('")' if quoted else ")")
+    return unescape(title), unescape(text.removeprefix(" ").removesuffix("\n"))
+
+
+def _title(title: str) -> str:
+    return _NOT_IN_TITLE.sub(lambda match: f"&#{ord(match[0])};", title)

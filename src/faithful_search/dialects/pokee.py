@@ -1,0 +1,139 @@
+"""PokeeResearch: research turns, and verification turns in which the agent checks the answer it gave.
+
+```
+<think>plan</think><tool_call>{"name": "web_search", "arguments": {"query_list": ["…"]}}</tool_call>
+<tool_response>
+[{"query": "…", "search_results": [{"url": "…", "title": "…", "description": "…"}]}]
+</tool_response>
+<think>reasoning</think><answer>…</answer>
+<verification>check</verification><verification_result>CORRECT</verification_result>
+```
+
+A verification turn is a step whose `think` is the verification and whose `verified` its result; a result other than
+CORRECT and INCORRECT is an issue of kind `verification_invalid`. A result goes before an answer, an answer before a
+call. `Trajectory.answer` is the last answer given, even where the agent went on to find it incorrect: that clears
+`stop_reason`, and the step says so.
+
+Evidence is each search result (its description) and each page read (`information`, a summary made for the question);
+failures are notes. Lines of the controller between turns (`##The verification mode starts##`) belong to nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from ..trajectory import Evidence, Issue, Step, Trajectory
+from .base import Message
+from .fence import Fence, tags, unescape
+from .json_evidence import JSON_LIST, read_list, write_list
+from .tool_calls import FENCED, MARKS, PLACES, ToolCalls
+
+_SYSTEM = """You answer questions by research on the web, in turns. There are two modes.
+
+In the research mode a turn is either a thought and one call,
+<think>your reasoning</think><tool_call>{{"name": "tool's name", "arguments": {{...}}}}</tool_call>
+or a thought and the answer:
+<think>your reasoning</think><answer>the answer</answer>
+In the verification mode you check the answer you gave:
+<verification>your check</verification><verification_result>CORRECT or INCORRECT</verification_result>
+After INCORRECT you do more research.
+
+Tools, as JSON schemas, one a line:
+{tools}"""
+_MODE = " ##The research mode starts##"
+_BREAK = re.compile(PLACES + r"|<verification>|</verification_result>", re.IGNORECASE)
+_CHECK = re.compile(r"<verification>(.*?)</verification>", re.DOTALL | re.IGNORECASE)
+_RESULT = re.compile(r"<verification_result>([^<]{0,200})</verification_result>", re.IGNORECASE)
+_CONTROLLER = re.compile(
+    r"##The (?:research|verification) mode starts##|\AYou are in the (?:research|verification) mode but "
+)
+
+
+class Pokee(ToolCalls):
+    """The dialect of PokeeResearch-7B."""
+
+    name: ClassVar[str] = "pokee"
+    stop: ClassVar[tuple[str, ...]] = ("</tool_call>", "</answer>", "</verification_result>")
+    fence: ClassVar[Fence] = Fence(FENCED + "|" + tags("verification", "verification_result") + "|" + JSON_LIST)
+    marks: ClassVar[Mapping[str, float]] = {**MARKS, "verification": 3.0, "verification_result": 4.0}
+    signs: ClassVar[Mapping[str, float]] = {
+        r"##The (?:research|verification) mode starts##": 4.0,
+        r'<tool_call>\s{0,9}\{"name":\s?"web_(?:read|browse)"': 4.0,
+        r'<tool_call>\s{0,9}\{"name":\s?"web_search",\s?"arguments":\s?\{"query_list"': 4.0,
+        r'<tool_response>\s{0,9}\[\s{0,9}\{\s{0,9}"query":': 4.0,
+    }
+    asked: ClassVar[re.Pattern[str] | None] = re.compile(r"\A(.*?)(?:\s*##The research mode starts##)?\s*\Z", re.DOTALL)
+    places: ClassVar[re.Pattern[str]] = _BREAK
+
+    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
+        """System message with the tools' schemas, then the question and the controller's first word."""
+        schemas = "\n".join(json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools)
+        return [
+            {"role": "system", "content": _SYSTEM.format(tools=schemas)},
+            {"role": "user", "content": question + _MODE},
+        ]
+
+    def is_controller(self, text: str) -> bool:
+        """Whether these are the controller's words."""
+        return _CONTROLLER.search(text) is not None
+
+    def ends_at(self, text: str, start: int, place: re.Match[str]) -> int | None:
+        """Also before a verification that follows other tags, and after its result."""
+        tag = place[0].lower()
+        if tag == "</verification_result>":
+            return place.end()
+        if tag == "<verification>":
+            at = place.start()
+            return at if at > start and text[max(start, at - 200) : at].rstrip().endswith(">") else None
+        return super().ends_at(text, start, place)
+
+    def read_turn(self, text: str, start: int, end: int, parallel: bool) -> list[dict[str, Any]]:
+        """A verification if it has a result, else a turn of research."""
+        result = _RESULT.search(text, start, end)
+        check = (
+            _CHECK.search(text, start, end) if result or text[start : start + 14].lower() == "<verification>" else None
+        )
+        if result is None and check is None:
+            return super().read_turn(text, start, end, parallel)
+        step: dict[str, Any] = {"spans": {"step": (start, start + len(text[start:end].rstrip()))}, "issues": ()}
+        said = result[1].strip().upper() if result else ""
+        if check is not None:
+            step["think"], step["spans"]["think"] = check[1], check.span(1)
+        else:
+            step["issues"] = (Issue("think_missing", "a verification result without a verification"),)
+        if said in ("CORRECT", "INCORRECT"):
+            step["verified"] = said == "CORRECT"
+        else:
+            issue = Issue("verification_invalid", f"the verification says {said[:40]!r}, not CORRECT or INCORRECT")
+            step["issues"] = (*step["issues"], issue)
+        return [step]
+
+    def conclude(self, steps: tuple[Step, ...], text: str, question: str | None) -> Trajectory:
+        """The last answer, answered for good unless the agent found it incorrect and stopped."""
+        trajectory = super().conclude(steps, text, question)
+        if trajectory.answer is not None and steps[-1].verified is True:
+            return msgspec.structs.replace(trajectory, stop_reason="answered")
+        return trajectory
+
+    def render_turn(self, step: Step) -> str:
+        """Write one turn; a step with `verified` as a verification."""
+        if step.verified is None:
+            return super().render_turn(step)
+        result = "CORRECT" if step.verified else "INCORRECT"
+        return f"<verification>{step.think or ''}</verification><verification_result>{result}</verification_result>"
+
+    def read_body(self, body: str) -> tuple[list[Evidence], str]:
+        """Search results and pages; a body that is no such JSON is a note."""
+        found = read_list(body, ("query", "url"))
+        return found if found is not None else ([], unescape(body))
+
+    def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
+        """The results of one search, or the note as it is."""
+        if not evidence:
+            return escape(note)
+        return write_list(evidence, escape, "query", "search_results", "description")

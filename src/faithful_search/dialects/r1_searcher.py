@@ -1,0 +1,183 @@
+"""R1-Searcher: one running thought, interrupted by queries and documents between special tokens.
+
+```
+thought, and then <|begin_of_query|> query<|end_of_query|>
+
+<|begin_of_documents|>
+(1)Title: Seine Text:  runs through Paris
+(2)Title: Loire Text:  is long
+<|end_of_documents|>
+
+thought</think>
+
+<answer>…</answer>
+```
+
+The opening `<think>` ends the prompt, so the agent's text seldom has it; what stands before a query is that turn's
+thought. The thought is closed once, before the answer. Kinds of issues are those of `search_r1`; `think_unclosed` here
+means an answer without `</think>` before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from ..trajectory import Evidence, Span, Step
+from .base import Message
+from .doc_lines import MOST_DOCUMENTS
+from .fence import Fence, tags, unescape
+from .tagged import SearchReader, Tagged, one_line, plain_prompt, query, skip
+from .turns import Grammar, Tag, episode_start
+
+_SYSTEM = """You are a helpful assistant.
+Given a question, you should answer it by first thinking about the reasoning process in the mind and then providing \
+the final answer.
+The output format of reasoning process and final answer are enclosed within <think> </think> and <answer> </answer> \
+tags, respectively, i.e., "<think> reasoning process here </think>\n\n<answer> final answer here </answer>".
+During the thinking process, **you can perform searching for uncertain knowledge** if necessary with the format of \
+"<|begin_of_query|> search query (only list keywords, such as **"keyword_1 keyword_2 ..."**)<|end_of_query|>". \
+**A query must involve only a single triple**.
+Then, the search system will provide you with the retrieval information with the format of \
+"<|begin_of_documents|> ...search results... <|end_of_documents|>"."""
+_BASE_PROMPT = "The User asks a question, and the Assistant solves it."
+_USER, _ASSISTANT = "\n\nUser:", "\nAssistant:"
+_TAG = (
+    r"<(?=/?(?:think|answer)>|\|(?:begin|end)_of_(?:query|documents)\|>)"
+    r"(/|\|end_of_)?(?:\|begin_of_)?(think|answer|query|documents)\|?>"
+)
+_TITLED, _TEXT, _GAP = "Title: ", " Text:", "\n\n"
+
+
+class _Reader(SearchReader):
+    """Puts the thought between two tags where it has none; then it reads like any other."""
+
+    def __init__(self, text: str, start: int, end: int, grammar: Grammar) -> None:
+        super().__init__(text, start, end, grammar)
+        act = next((k for k, tag in enumerate(self.tags) if tag.name != "think"), len(self.tags))
+        limit = self.tags[act].start if act < len(self.tags) else end
+        closed = any(tag.closing for tag in self.tags[:act])
+        if act < len(self.tags) and self.tags[act].name == "answer" and not closed:
+            self.issue("think_unclosed", "no </think> before the answer", self.tags[act].span)
+        self.tags[:act] = self._thought(self.tags[:act], limit)
+
+    def read_think(self, inner: list[Tag], span: Span) -> Span:
+        """Without the blanks around it."""
+        self.nested(inner)
+        begin = min(skip(self.text, span[0]), span[1])
+        return begin, begin + len(self.text[begin : span[1]].rstrip())
+
+    def no_think(self) -> None:
+        """Called when nothing stands before the action."""
+        self.issue("think_missing", "the turn has no thought")
+
+    def _thought(self, tags: list[Tag], limit: int) -> list[Tag]:
+        """The thought's own tags and those inside it; `limit` is where it ends at the latest."""
+        begin = skip(self.text, self.start)
+        if tags and tags[0].start <= begin and not tags[0].closing:
+            first, tags = tags[0], tags[1:]
+        elif tags or begin < limit:
+            first = Tag(begin, begin, False, "think")
+        else:
+            return []
+        if any(tag.closing for tag in tags):
+            return [first, *tags]
+        end = max(first.end, limit)
+        return [first, *tags, Tag(end, end, True, "think")]
+
+
+class R1Searcher(Tagged):
+    """The dialect of R1-Searcher. `Step.call` is `search(query=…)`; a thought stands without the blanks around it."""
+
+    name: ClassVar[str] = "r1_searcher"
+    stop: ClassVar[tuple[str, ...]] = ("<|end_of_query|>", "</answer>")
+    response_tag: ClassVar[str] = "documents"
+    grammar: ClassVar[Grammar] = Grammar(
+        ("think", "answer", "query", "documents"), "query", "documents", last_answer_counts=True, pattern=_TAG
+    )
+    reader = _Reader
+    opening: ClassVar[str] = "<|begin_of_documents|>"
+    closing: ClassVar[str] = "<|end_of_documents|>"
+    speaks: ClassVar[re.Pattern[str]] = re.compile(r"<\|begin_of_query\|>|</think>|<answer>")
+    pause: ClassVar[re.Pattern[str]] = re.compile(r"<\|begin_of_documents\|>")
+    fence: ClassVar[Fence] = Fence(tags("think", "answer") + r"|<\||\n\([0-9]++\)")
+    marks: ClassVar[Mapping[str, float]] = {
+        "begin_of_query": 4.0, "begin_of_documents": 4.0, "think": 0.5, "answer": 0.5,
+        "search": -2.0, "tool_call": -3.0, "tool_response": -3.0, "helpful": -3.0,
+    }  # fmt: skip
+
+    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
+        """The form of its instruction-tuned checkpoints. They know a single tool: `tools` are not shown.
+
+        That system also writes `<think>` behind the prompt; an agent that writes it itself is read all the same.
+        """
+        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": question}]
+
+    def begin(self, text: str) -> tuple[int, str | None]:
+        """After a chat's prompt, or the plain one of its base checkpoints, whose examples are nobody's."""
+        at, asked = episode_start(text, self.opening)
+        if at or asked is not None or not text.lstrip().startswith(_BASE_PROMPT):
+            return at, asked
+        return plain_prompt(text, _USER, _ASSISTANT)
+
+    def render_turn(self, step: Step) -> str:
+        """Write one turn."""
+        think = step.think or ""
+        text = think
+        if step.call is not None:
+            words = step.call.raw or f" {query(step.call)}"
+            text += f"{think and _GAP}<|begin_of_query|>{words}<|end_of_query|>"
+        if step.answer is not None:
+            text += f"</think>{_GAP}<answer>{step.answer}</answer>"
+        return text
+
+    def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
+        """Numbered passages, one a line; the note only when there is no evidence."""
+        escape = (fence or self.fence).escape
+        passages = [
+            f"({number}){_TITLED}{_title(escape(item.title))}{_TEXT}  {escape(item.text)}"
+            for number, item in enumerate(evidence, start=1)
+        ]
+        body = "\n".join(passages) if passages else _note(escape(note))
+        return f"{_GAP}{self.opening}\n{body}\n{self.closing}{_GAP}"
+
+    def response_span(self, observation: str) -> Span:
+        """Where the inner text of a rendered tool response is; the whole of one without the response's tokens."""
+        start, end = observation.find(self.opening), observation.rfind(self.closing)
+        return (start + len(self.opening), end) if 0 <= start < end else (0, len(observation))
+
+    def documents(self, body: str) -> list[tuple[str, str]] | str:
+        """Passages numbered from 1 at the beginnings of lines."""
+        body = body.removeprefix("\n").removesuffix("\n")
+        if not body.startswith("(1)"):
+            return unescape(body)
+        found, at = [], len("(1)")
+        for number in range(2, MOST_DOCUMENTS + 1):
+            mark = f"\n({number})"
+            end = body.find(mark, at)
+            if end < 0:
+                break
+            found.append(_passage(body[at:end]))
+            at = end + len(mark)
+        return [*found, _passage(body[at:])]
+
+
+def _passage(text: str) -> tuple[str, str]:
+    """`Title: … Text:  …`, the same quoted as in a CSV file, or a title and, three blanks on, the text."""
+    if text.startswith('"Title:') and text.endswith('"'):
+        text = text[1:-1].replace('""', '"')
+    if not text.startswith("Title:"):
+        title, gap, rest = text.partition("   ")
+        return (unescape(title), unescape(rest)) if gap else ("", unescape(text))
+    title, _, rest = text.removeprefix("Title:").removeprefix(" ").partition(_TEXT)
+    return unescape(title), unescape(rest.removeprefix("  ") if rest.startswith("  ") else rest.removeprefix(" "))
+
+
+def _title(title: str) -> str:
+    return one_line(title).replace(_TEXT, f"&#32;{_TEXT[1:]}")
+
+
+def _note(note: str) -> str:
+    """A note that does not look like a list of passages."""
+    return f"&#40;{note[1:]}" if note.startswith("(1)") else note

@@ -1,0 +1,133 @@
+r"""ReSearch: `<think> <search> <result> <answer>`, the answer in a box. Not the dialect of its successor ReCall.
+
+```
+<think>plan</think>
+<search>query</search> <result>
+"Title"
+text
+
+"Other title"
+text
+</result>
+<think>reasoning</think>
+<answer>The final answer is \[ \boxed{…} \]</answer>
+```
+
+Kinds of issues are those of `search_r1`, and `answer_unboxed`: an answer without `\boxed{}`, which that system's reward
+would not count. It is read all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from ..trajectory import Evidence, Span
+from .base import Message
+from .boxed import last_boxed
+from .doc_lines import MOST_DOCUMENTS
+from .fence import Fence, tags, unescape
+from .tagged import SearchReader, Tagged, one_line, plain_prompt
+from .turns import Grammar, Tag, episode_start
+
+_SYSTEM = (
+    "You are a helpful assistant that can solve the given question step by step with the help of the wikipedia search "
+    "tool. Given a question, you need to first think about the reasoning process in the mind and then provide the "
+    "answer. During thinking, you can invoke the wikipedia search tool to search for fact information about specific "
+    "topics if needed. The reasoning process and answer are enclosed within <think> </think> and <answer> </answer> "
+    "tags respectively, and the search query and result are enclosed within <search> </search> and <result> </result> "
+    "tags respectively. For example, <think> This is the reasoning process. </think> <search> search query here "
+    "</search> <result> search result here </result> <think> This is the reasoning process. </think> <answer> The "
+    "final answer is \\[ \\boxed{answer here} \\] </answer>. In the last part of the answer, the final exact answer is "
+    "enclosed within \\boxed{} with latex format."
+)
+_BASE_PROMPT = "A conversation between User and Assistant."
+_USER, _ASSISTANT = " User: ", " Assistant:"
+_QUOTED = re.compile(r'\n\n(?="[^\n]*"\n)')
+_PARAGRAPH = re.compile(r"\n\n+")
+
+
+class _Reader(SearchReader):
+    """Looks for the box in the answer."""
+
+    def _answer(self, inner: list[Tag], span: Span) -> None:
+        super()._answer(inner, span)
+        if self.spans.get("answer") != span:
+            return
+        box = last_boxed(self.text, *span)
+        if box is None:
+            self.issue("answer_unboxed", "no \\boxed{} in the answer", span)
+        else:
+            self.spans["answer"] = box
+            self.fields["answer"] = self.text[slice(*box)].strip()
+
+
+class ReSearch(Tagged):
+    r"""The dialect of ReSearch. `Step.call` is `search(query=…)`; the answer is the last balanced `\boxed{…}`."""
+
+    name: ClassVar[str] = "research"
+    stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
+    response_tag: ClassVar[str] = "result"
+    grammar: ClassVar[Grammar] = Grammar(
+        ("think", "search", "result", "answer"), "search", "result", last_answer_counts=True
+    )
+    reader = _Reader
+    opening: ClassVar[str] = "<result>"
+    closing: ClassVar[str] = "</result>"
+    speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
+    pause: ClassVar[re.Pattern[str]] = re.compile("<result>")
+    fence: ClassVar[Fence] = Fence(tags(*grammar.names) + r'|<\||\n\n"')
+    marks: ClassVar[Mapping[str, float]] = {
+        "search": 2.0, "result": 4.0, "think": 0.5, "answer": 0.5,
+        "information": -4.0, "search_results": -4.0, "tool_call": -3.0, "tool_response": -3.0, "helpful": -3.0,
+    }  # fmt: skip
+
+    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
+        """The form of its instruction-tuned checkpoints. They know a single tool: `tools` are not shown."""
+        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": question}]
+
+    def begin(self, text: str) -> tuple[int, str | None]:
+        """After a chat's prompt, or the plain one of its base checkpoints, whose examples are nobody's."""
+        at, asked = episode_start(text, self.opening)
+        if at or asked is not None or not text.lstrip().startswith(_BASE_PROMPT):
+            return at, asked
+        at, asked = plain_prompt(text, _USER, _ASSISTANT)
+        return at, asked and asked.removesuffix(".")
+
+    def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
+        """Quoted title and text of each passage, blank lines between; else the note, as one line."""
+        escape = (fence or self.fence).escape
+        passages = [f'"{one_line(escape(item.title))}"\n{_opening(escape(item.text))}' for item in evidence]
+        body = "\n\n".join(passages) if passages else one_line(escape(note))
+        return f" {self.opening}\n{body}\n{self.closing}\n"
+
+    def documents(self, body: str) -> list[tuple[str, str]] | str:
+        """Passages apart by blank lines, the first line of each its title. One line alone is a note."""
+        body = body.removeprefix("\n").removesuffix("\n")
+        if "\n" not in body:
+            return unescape(body)
+        first = body[: body.index("\n")]
+        quoted = len(first) > 1 and first[0] == first[-1] == '"'
+        split = (_QUOTED if quoted else _PARAGRAPH).split(body if quoted else body.strip(), MOST_DOCUMENTS - 1)
+        return [_passage(piece) for piece in split]
+
+    def answer_text(self, answer: str) -> str:
+        r"""The answer in its box; without one where its own braces would break it."""
+        boxed = f"The final answer is \\[ \\boxed{{{answer}}} \\]"
+        box = last_boxed(boxed)
+        return boxed if box and boxed[slice(*box)] == answer else answer
+
+
+def _passage(piece: str) -> tuple[str, str]:
+    title, line, text = piece.partition("\n")
+    if not line:
+        return "", unescape(title)
+    if len(title) > 1 and title[0] == title[-1] == '"':
+        title = title[1:-1]
+    return unescape(title), unescape(text)
+
+
+def _opening(text: str) -> str:
+    """A text whose first line cannot be taken for the next passage's title."""
+    return f"&#10;{text[1:]}" if text.startswith("\n") else text

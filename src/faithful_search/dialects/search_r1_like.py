@@ -1,0 +1,97 @@
+"""The Search-R1 example of verl: Search-R1's prompt with `<tool_call>`, and documents inside a JSON result.
+
+```
+<think>plan</think><tool_call>{"name": "search", "arguments": {"query_list": ["…"]}}</tool_call>
+<tool_response>
+{"result": "Doc 1 (Title: \\"Title\\")\\ntext\\n\\nDoc 2 (Title: …)\\n…"}
+</tool_response>
+<think>reasoning</think><answer>…</answer>
+```
+
+Queries of one call have their results divided by `---`. The prompt asks for `<tool_call> query </tool_call>`: a call
+that is no JSON object is such a bare query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, ClassVar
+
+from ..trajectory import Evidence, ToolCall
+from .base import Message
+from .doc_lines import MOST_DOCUMENTS
+from .fence import Fence, unescape
+from .tool_calls import FENCED, MARKS, ToolCalls, one_line, read_call, read_json, stretches, write_json
+
+_PROMPT = (
+    "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you "
+    "get new information. After reasoning, if you find you lack some knowledge, you can call a search engine "
+    "by <tool_call> query </tool_call> and it will return the top searched results between <tool_response> and "
+    "</tool_response>. You can search as many times as your want. If you find no further external knowledge "
+    "needed, you can directly provide the answer inside <answer> and </answer>, without detailed "
+    "illustrations. For example, <answer> Beijing </answer>. Question: "
+)
+_DOC = re.compile(r"Doc [0-9]++ ?\(Title: ?([^\n]*)\)\n")
+_BARE_QUERY = re.compile(r"[^{\[]")
+
+
+class SearchR1Like(ToolCalls):
+    """The dialect of verl's search_r1_like example."""
+
+    name: ClassVar[str] = "search_r1_like"
+    fence: ClassVar[Fence] = Fence(FENCED + r"|Doc [0-9]++ ?\(Title:")
+    marks: ClassVar[Mapping[str, float]] = MARKS
+    signs: ClassVar[Mapping[str, float]] = {
+        r"call a search engine by <tool_call> query </tool_call>": 4.0,
+        r'<tool_call>\s{0,9}\{"name":\s?"search",\s?"arguments":\s?\{"query_list"': 4.0,
+        r"<tool_call>[^<{\[]{1,400}</tool_call>\s{0,9}(?!and it will)": 2.0,
+        r'<tool_response>\s{0,9}\{"result":': 4.0,
+    }
+    asked: ClassVar[re.Pattern[str] | None] = re.compile(
+        r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?"
+    )
+    opening: ClassVar[str] = "Answer the given question"
+
+    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
+        """System and user message. The tools' schemas are left to the chat template: `tools` are not shown."""
+        return [
+            {"role": "system", "content": "You are a helpful and harmless assistant."},
+            {"role": "user", "content": f"{_PROMPT}{question}"},
+        ]
+
+    def read_call(self, raw: str) -> ToolCall | None:
+        """JSON, or a bare query."""
+        query = raw.strip()
+        if query and _BARE_QUERY.match(query):
+            return ToolCall("search", {"query": query}, raw)
+        return read_call(raw)
+
+    def read_body(self, body: str) -> tuple[list[Evidence], str]:
+        """The documents in the result, in JSON or not; a result without documents is a note."""
+        value = read_json(body) if body.lstrip().startswith("{") else None
+        result = value.get("result") if isinstance(value, dict) else None
+        result = result if isinstance(result, str) else body
+        docs = list(islice(_DOC.finditer(result), MOST_DOCUMENTS))
+        if not docs:
+            return [], unescape(result)
+        size = len(result)
+        return [_document(doc, result[doc.end() : end], end < size) for doc, end in stretches(docs, size)], ""
+
+    def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
+        """JSON of one query's documents, or of the note."""
+        docs = (
+            f"Doc {number} (Title: {one_line(escape(item.title))})\n{escape(item.text)}"
+            for number, item in enumerate(evidence, start=1)
+        )
+        return write_json({"result": "\n\n".join(docs) if evidence else escape(note)})
+
+
+def _document(head: re.Match[str], text: str, more: bool) -> Evidence:
+    """One document; behind it, where there are more, stands an empty line or the division between queries."""
+    if more:
+        text = text.removesuffix("\n\n") if text.endswith("\n\n") else text.removesuffix("\n---\n")
+    title = head[1]
+    quoted = len(title) > 1 and title[0] == title[-1] == '"'
+    return Evidence(unescape(text), unescape(title[1:-1] if quoted else title))

@@ -1,0 +1,129 @@
+"""WebDancer: searches that return numbered links, and visits that return what is useful in a page.
+
+```
+<think>plan</think>
+<tool_call>
+{"name": "search", "arguments": {"query": ["…"]}}
+</tool_call>
+<tool_response>
+A Google search for '…' found 1 results:
+
+## Web Results
+1. [Title](https://…)
+
+text
+</tool_response>
+<think>reasoning</think>
+<answer>…</answer>
+```
+
+Each query of a search has its block, divided by `=======`. A visit (`{"name": "visit", "arguments": {"url": […],
+"goal": "…"}}`) returns for each page an extract and a summary: one piece of evidence with the page's address.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, ClassVar
+
+from ..trajectory import Evidence
+from .base import Message
+from .doc_lines import MOST_DOCUMENTS
+from .fence import Fence, unescape
+from .tool_calls import FENCED, MARKS, ToolCalls, one_line, stretches
+
+_USER = """A conversation between User and Assistant. The user asks a question, and the assistant solves it by calling \
+one or more of the following tools.
+<tools>
+{tools}
+</tools>
+
+The assistant works in cycles of thinking, calling a tool and reading its response, and ends with the answer:
+<think> reasoning </think>
+<tool_call>
+{{"name": "tool's name", "arguments": {{...}}}}
+</tool_call>
+and at the end
+<think> reasoning </think>
+<answer> the answer </answer>
+
+User: """
+_SEARCH, _VISIT = "A Google search for ", "The useful information in "
+_PAGE = re.compile(r"^The useful information in (\S{1,2000}) for user goal [^\n]*+\n", re.MULTILINE)
+_BLOCK = re.compile(r"(?:^=======\n)?^A Google search for [^\n]*\n\n## Web Results\n", re.MULTILINE)
+_LINK = re.compile(r"^([0-9]{1,6})\. \[([^\n]*)\]\(([^\n]*)\)$", re.MULTILINE)
+_HEAD = "\n\n## Web Results\n"
+
+
+class WebDancer(ToolCalls):
+    """The dialect of WebDancer."""
+
+    name: ClassVar[str] = "web_dancer"
+    fence: ClassVar[Fence] = Fence(FENCED + rf"|[0-9]++\. \[|{_SEARCH}|{_VISIT}")
+    marks: ClassVar[Mapping[str, float]] = {**MARKS, "tools": 0.5}
+    signs: ClassVar[Mapping[str, float]] = {
+        r"Web Information Seeking Master": 3.0,
+        r'<tool_call>\s{0,9}\{"name":\s?"visit",\s?"arguments":\s?\{': 3.0,
+        r'<tool_call>\s{0,9}\{"name":\s?"search",\s?"arguments":\s?\{"query":\s?\[': 3.0,
+        r"<tool_response>\s{0,9}A Google search for ": 4.0,
+        r"<tool_response>\s{0,9}The useful information in ": 4.0,
+    }
+    asked: ClassVar[re.Pattern[str] | None] = re.compile(
+        r"(?:\A|A conversation between User and Assistant\..*\nUser: )((?:.(?!\nUser: ))*.)\Z", re.DOTALL
+    )
+
+    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
+        """One user message: the tools' schemas, the form of a turn, the question."""
+        schemas = ",\n".join(json.dumps(tool, ensure_ascii=False, indent=2) for tool in tools)
+        return [{"role": "user", "content": _USER.format(tools=schemas) + question}]
+
+    def read_body(self, body: str) -> tuple[list[Evidence], str]:
+        """Links of searches, pages visited; a body that is neither is a note."""
+        if body.startswith(_VISIT):
+            return _pages(body), ""
+        blocks = list(islice(_BLOCK.finditer(body), MOST_DOCUMENTS))
+        found = [
+            item
+            for block, end in stretches(blocks, len(body) + 1)
+            for item in _links(body, block.end(), max(block.end(), end - 1))
+        ]
+        return (found, "") if found else ([], unescape(body))
+
+    def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
+        """One search's links, or the note as it is."""
+        if not evidence:
+            return escape(note)
+        links = [
+            f"{number}. [{one_line(escape(item.title))}]({one_line(escape(item.url))})\n\n{escape(item.text)}"
+            for number, item in enumerate(evidence, start=1)
+        ]
+        return f"{_SEARCH}'' found {len(links)} results:{_HEAD}" + "\n\n".join(links)
+
+
+def _pages(body: str) -> list[Evidence]:
+    pages = list(islice(_PAGE.finditer(body), MOST_DOCUMENTS))
+    return [
+        Evidence(unescape(body[page.end() : end].strip("\n").removesuffix("\n=======")), url=unescape(page[1]))
+        for page, end in stretches(pages, len(body))
+    ] or [Evidence(unescape(body))]
+
+
+def _links(body: str, start: int, end: int) -> list[Evidence]:
+    """The links that are numbered in order from 1 on; a list inside a result's text begins again and is its text."""
+    heads: list[re.Match[str]] = []
+    for match in _LINK.finditer(body, start, end):
+        if int(match[1]) == len(heads) + 1 and len(heads) < MOST_DOCUMENTS:
+            heads.append(match)
+    return [
+        Evidence(unescape(_after(body, head.end(), stop - 2)), unescape(head[2]), url=unescape(head[3]))
+        for head, stop in stretches(heads, end + 2)
+    ]
+
+
+def _after(body: str, start: int, end: int) -> str:
+    """A result's text: behind the link's line and, usually, an empty one."""
+    start += body.startswith("\n", start)
+    return body[start + body.startswith("\n", start) : end]
