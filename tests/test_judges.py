@@ -1,10 +1,19 @@
+"""The two judges that only compare words."""
+
 import doctest
+import time
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError
-from faithful_search.judges import Judge, LexicalJudge, Pair
+from faithful_search.evaluation import labelled
+from faithful_search.judges import GroundingJudge, Judge, LexicalJudge, Pair, grounding, is_lexical, load
 from faithful_search.judges import lexical as module
+
+LABELS = Path(__file__).parents[1] / "../shared/data/faithfulness/attributionbench_dev.jsonl.gz"
 
 
 def label(premise: str, hypothesis: str, how: str = "squad") -> bool:
@@ -48,3 +57,100 @@ def test_verdicts_come_in_order_with_p_and_name():
     assert [(v.p, v.label, v.judge) for v in verdicts] == [(1.0, True, "lexical"), (0.0, False, "lexical")]
     assert isinstance(LexicalJudge(), Judge)
     assert LexicalJudge().judge_batch([]) == []
+
+
+# ---- grounding: how many of the words stand in the premise
+
+
+def ground(premise: str, hypothesis: str, task="support", question="", **knobs):
+    return GroundingJudge(**knobs).judge_batch([Pair(premise, hypothesis, question, task)])[0]
+
+
+def test_grounding_doctests():
+    assert doctest.testmod(grounding).failed == 0
+
+
+def test_names_and_numbers_count_double_and_are_named_first():
+    found = ground("A mill stands in Lund.", "An old mill of 1789 stands near Ystad.")
+    assert found.p == pytest.approx(2 / 8)  # mill and stands, of these and old, near, 1789 and Ystad
+    assert found.why == "not in the premise: '1789', 'Ystad', 'old'"
+    assert not found.label and found.judge == "lexical"
+
+
+@pytest.mark.parametrize(
+    ("premise", "hypothesis", "p"),
+    [
+        ("She painted mills.", "a painter of the mill", 1.0),  # beginnings, plural
+        ("It cost 1,200 crowns.", "cost: 1200 crowns", 1.0),
+        ("Ševčík played.", "It was Sevcik", 1.0),
+        ("Fran\u0063\u0327ois came", "it was Fran\u00e7ois", 1.0),  # composed or not
+        ("They went to Berliner Strasse.", "It was in Berlin", 0.0),  # names as they are
+        ("In 19845", "in 1984", 0.0),
+        ("Ida's mill", "the mill of Ida", 1.0),
+        ("anything", "", 0.0),
+        ("yes", "Yes.", 0.0),
+        ("", "a mill", 0.0),
+        ("the mill", "Based on the search results, I need to find the mill.", 1.0),
+        ("the mill", "mill mill mill barn", 0.5),  # each word once
+        ("東京の塔は1958年に完成した。", "塔は1958年に完成", 1.0),  # pairs of characters
+        ("東京の塔", "塔", 1.0),
+        ("東京の塔は1958年に完成した。", "大阪城は1583年", 1 / 6),
+        ("หอคอยปารีส", "หอคอย", 1.0),
+        ("दिल्ली भारत की राजधानी है", "दिल्ली राजधानी", 1.0),
+        ("दिल्ली भारत की राजधानी है", "मुंबई", 0.0),
+        ("Башня стоит в Париже", "башня в Париже", 1.0),
+    ],
+)
+def test_grounding_by_hand(premise, hypothesis, p):
+    assert ground(premise, hypothesis).p == pytest.approx(p)
+
+
+def test_words_of_the_question_are_no_sign_that_a_thought_considered_the_evidence():
+    premise, question = "The keeper of the old mill was Ada Horn.", "Who was the keeper of the old mill?"
+    restated = ground(premise, "I need to find the keeper of the old mill.", "info_think", question)
+    assert (restated.p, restated.label, restated.why) == (0.0, False, "it claims nothing of its own")
+    assert ground(premise, "The keeper was Ada Horn.", "info_think", question).p == 1.0
+    assert ground(premise, "The keeper was Ada Falk.", "support", question).p == pytest.approx(2.5 / 4.5)
+    assert ground(premise, "keeper mill", "think_search", question).p == 1.0
+
+
+def test_the_threshold_goes_by_the_task_unless_one_is_given():
+    premise, hypothesis = "mill barn", "mill barn house"
+    assert ground(premise, hypothesis, "info_think").label and ground(premise, hypothesis, "think_search").label
+    assert not ground(premise, hypothesis, "support").label
+    assert ground(premise, hypothesis, "support", threshold=0.6).label
+
+
+@given(st.text(max_size=80), st.text(max_size=60), st.text(max_size=20), st.sampled_from(["support", "info_think"]))
+def test_any_text_has_a_share_and_a_text_grounds_itself(premise, hypothesis, question, task):
+    verdict = ground(premise, hypothesis, task, question)
+    assert 0 <= verdict.p <= 1 and verdict.label is not None
+    own = ground(f"{premise}\n{hypothesis}", hypothesis, task, question)
+    assert own.p in (0.0, pytest.approx(1.0)) and own.p >= verdict.p - 1e-9
+    assert (own.p == 0) <= (own.why == "it claims nothing of its own")
+
+
+def test_millions_of_characters_are_read_in_linear_time():
+    start = time.perf_counter()
+    ground("The mill of Lund. " * 100_000, "It was the mill. " * 1000 + "x" * 100_000 + " \u6771" * 10_000)
+    assert time.perf_counter() - start < 5
+
+
+def test_judges_are_loaded_by_kind():
+    assert load("lexical", threshold=0.4) == GroundingJudge(0.4)
+    assert is_lexical(GroundingJudge()) and is_lexical(LexicalJudge())
+    with pytest.raises(ConfigError, match="needs a model"):
+        load("nli")
+    with pytest.raises(ConfigError, match="unknown judge"):
+        load("oracle")
+
+
+@pytest.mark.skipif(not LABELS.exists(), reason="the labelled data is not here")
+def test_on_human_labels_the_share_of_words_says_something():
+    rows = labelled.load(LABELS, "train")
+    verdicts = GroundingJudge().judge_batch([Pair(row.premise, row.hypothesis, row.question) for row in rows])
+    right = [
+        [v.label is row.label for v, row in zip(verdicts, rows, strict=True) if row.label is side]
+        for side in (False, True)
+    ]
+    assert sum(sum(side) / len(side) for side in right) / 2 > 0.63  # chance is 0.5

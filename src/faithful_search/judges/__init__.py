@@ -1,6 +1,71 @@
 """Judges read pairs of texts and say whether the second follows from the first."""
 
-from .base import Judge, Pair, Verdict
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ConfigError
+from .base import Judge, Pair, Request, Verdict, Writer
+from .grounding import GroundingJudge
 from .lexical import LexicalJudge
 
-__all__ = ["Judge", "LexicalJudge", "Pair", "Verdict"]
+KINDS = ("lexical", "embedding", "nli", "generator", "endpoint")
+
+__all__ = [
+    "KINDS",
+    "GroundingJudge",
+    "Judge",
+    "LexicalJudge",
+    "Pair",
+    "Request",
+    "Verdict",
+    "Writer",
+    "is_lexical",
+    "load",
+]
+
+
+def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
+    """A judge by its kind.
+
+    | kind | model | knobs |
+    |---|---|---|
+    | lexical | none | those of `GroundingJudge` |
+    | embedding | an encoder, Hub id or directory | those of `EmbeddingJudge.from_pretrained` |
+    | nli | an NLI classifier, or a seq2seq model of the TRUE kind | those of `NLIJudge.from_pretrained` |
+    | generator | a causal LM | those of `GeneratorJudge.from_pretrained` |
+    | endpoint | the served model's name | `url`, and those of `EndpointJudge` |
+
+    Raises:
+        ConfigError: for an unknown kind, or without the model that the kind needs.
+
+    Example:
+        >>> load("lexical").judge_batch([Pair("The tower is in Paris.", "It is in Paris.")])[0].label
+        True
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"unknown judge {kind!r}; there are: {', '.join(KINDS)}")
+    if kind == "lexical":
+        return GroundingJudge(**knobs)
+    if not model:
+        raise ConfigError(f"the judge {kind!r} needs a model")
+    if kind == "endpoint":
+        from .endpoint import EndpointJudge
+
+        return EndpointJudge(model=model, **knobs)
+    if kind == "nli":
+        from .nli import NLIJudge
+
+        return NLIJudge.from_pretrained(model, **knobs)
+    if kind == "generator":
+        from .generator import GeneratorJudge
+
+        return GeneratorJudge.from_pretrained(model, **knobs)
+    from .embedding import EmbeddingJudge
+
+    return EmbeddingJudge.from_pretrained(model, **knobs)
+
+
+def is_lexical(judge: Judge) -> bool:
+    """Whether the judge only compares words: what it measures is then called `…_lexical`."""
+    return isinstance(judge, (GroundingJudge, LexicalJudge))

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
+
+Task = Literal["support", "info_think", "think_search", "think_answer", "correctness"]
+"""What is asked about a pair; a judge that is prompted has one prompt for each.
+
+| task | premise | hypothesis |
+|---|---|---|
+| support | evidence | a claim |
+| info_think | what a tool returned | the thought right after it |
+| think_search | a thought | the call right after it |
+| think_answer | the last thought | the answer |
+| correctness | the gold answers | the answer |
+"""
 
 
 class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -14,22 +26,52 @@ class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
     premise: str
     hypothesis: str
     question: str = ""
+    task: Task = "support"
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`p` in [0, 1] that the hypothesis is supported; `judge` names what said so."""
+    """`p` in [0, 1] that the hypothesis follows; `judge` names what said so, its prompt's version included.
 
-    p: float
-    label: bool
+    A judge that could not decide about this pair (a server that was down, a reply that cannot be read) abstains: `p`
+    and `label` are `None`, and `why` says what happened.
+    """
+
+    p: float | None
+    label: bool | None
     why: str = ""
     judge: str = ""
+
+    @property
+    def abstained(self) -> bool:
+        """Whether there is no verdict."""
+        return self.label is None
 
 
 @runtime_checkable
 class Judge(Protocol):
-    """Verdicts in the order of the pairs; raises `JudgeError` when it cannot be asked."""
+    """Verdicts in the order of the pairs. A pair that could not be judged gets a verdict that abstains.
+
+    Raises `JudgeError` where nothing can be judged at all: a wrong key, an unknown model.
+    """
 
     @property
     def name(self) -> str: ...
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]: ...
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A text to be written: `prompt` is the name of a file in `judges/prompts`, `fields` what it is filled with."""
+
+    prompt: Literal["claims", "lure"]
+    fields: Mapping[str, str]
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """What can write short texts on request: splits an answer into claims, invents a lure.
+
+    Texts come in the order of the requests; `None` where none could be had. Raises `JudgeError` as a judge does.
+    """
+
+    def write_batch(self, requests: Sequence[Request]) -> list[str | None]: ...

@@ -1,0 +1,174 @@
+"""Texts as vectors, with any Transformers encoder; the files of sentence-transformers beside a model are followed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from transformers import AutoModel
+from transformers.utils import cached_file
+
+from ..errors import ConfigError
+from .batching import batches
+from .loading import max_tokens, open_model
+
+Pooling = Literal["mean", "cls", "max"]
+_POOLINGS: dict[str, Pooling] = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+}
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Maps texts to vectors of length 1, so that their dot product is the cosine.
+
+    Args:
+        model: the encoder, in eval mode.
+        tokenizer: its tokenizer, with a padding token.
+        source: where the model comes from.
+        pooling: how a text's token vectors become one: their mean, the first, or their greatest values.
+        limit: tokens of a text that are read, special ones included; what is longer is cut at its end.
+        query_prefix: written before each text that is encoded as a query (E5: `query: `).
+        passage_prefix: the same for passages (E5: `passage: `).
+        batch_tokens: tokens of a batch, padding included.
+    """
+
+    model: Any = field(repr=False, compare=False)
+    tokenizer: Any = field(repr=False, compare=False)
+    source: str = ""
+    pooling: Pooling = "mean"
+    limit: int = 512
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    batch_tokens: int = 8192
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        *,
+        device: str | None = None,
+        dtype: str | torch.dtype | None = None,
+        revision: str | None = None,
+        **knobs: Any,
+    ) -> Self:
+        """The encoder of a Hub id or a directory.
+
+        Pooling, length and prefixes are those that the sentence-transformers files beside the model name; without such
+        files the mean is taken over at most 512 tokens.
+
+        Raises:
+            ConfigError: when it cannot be opened, or its layout has parts other than a Transformer, one of these
+                poolings and the normalisation.
+        """
+        files = _Files(model, revision)
+        parts = {_kind(part): part for part in files.read("modules.json") or [{"type": "Transformer", "path": ""}]}
+        folder = parts["Transformer"]["path"] if "Transformer" in parts else ""
+        if unknown := set(parts) - {"Transformer", "Pooling", "Normalize"}:
+            raise ConfigError(f"{model!r} has parts that cannot be used here: {', '.join(sorted(unknown))}")
+        opened, tokenizer = open_model(
+            AutoModel, model, device=device, dtype=dtype, revision=revision, subfolder=folder
+        )
+        described: dict[str, Any] = {
+            "pooling": files.pooling(parts["Pooling"]["path"]) if "Pooling" in parts else "mean",
+            "limit": files.limit(folder) or min(512, max_tokens(opened, tokenizer) or 512),
+            **files.prefixes(),
+        }
+        return cls(opened, tokenizer, model, **(described | knobs))
+
+    def encode(self, texts: Sequence[str], kind: Literal["query", "passage"] | None = None) -> np.ndarray:
+        """Vectors of shape `(len(texts), d)`, float32, in the order of the texts; `kind` says which prefix they get."""
+        prefix = {"query": self.query_prefix, "passage": self.passage_prefix, None: ""}[kind]
+        rows = self._tokens([prefix + text for text in texts])
+        vectors = np.zeros((len(rows), self.model.config.hidden_size), dtype=np.float32)
+        for batch in batches([len(ids) for ids in rows], self.batch_tokens):
+            vectors[batch] = self._vectors([rows[row] for row in batch])
+        return vectors
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has, special ones left out."""
+        return [len(ids) for ids in self._encoded(texts, add_special_tokens=False)]
+
+    @property
+    def room(self) -> int:
+        """Tokens of a text that are read, special ones left out."""
+        return self.limit - self.tokenizer.num_special_tokens_to_add()
+
+    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._encoded(texts, truncation=True, max_length=self.limit)
+
+    def _encoded(self, texts: Sequence[str], **how: Any) -> list[list[int]]:
+        if not texts:
+            return []
+        # tokenizers refuse lone surrogates; a text that spells control tokens is read as the characters it is
+        fine = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        return self.tokenizer(fine, split_special_tokens=True, verbose=False, **how)["input_ids"]
+
+    def _vectors(self, rows: list[list[int]]) -> np.ndarray:
+        batch = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
+        with torch.inference_mode():
+            states = self.model(**batch).last_hidden_state.float()
+        pooled = _pooled(states, batch["attention_mask"].bool(), self.pooling)
+        return torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
+
+
+def _pooled(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
+    """One vector a row; `states`: rows x tokens x d, `mask`: rows x tokens, true at the row's own tokens."""
+    if pooling == "cls":
+        return states[torch.arange(len(states)), mask.int().argmax(-1)]
+    own = mask[:, :, None]
+    if pooling == "max":
+        return states.masked_fill(~own, float("-inf")).amax(1)
+    return (states * own).sum(1) / own.sum(1).clamp(min=1)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What sentence-transformers writes beside a model."""
+
+    model: str
+    revision: str | None
+
+    def read(self, name: str) -> Any:
+        """The JSON of a file, `None` where there is none."""
+        try:
+            path = cached_file(
+                self.model,
+                name,
+                revision=self.revision,
+                _raise_exceptions_for_missing_entries=False,
+                _raise_exceptions_for_connection_errors=False,
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot open the model {self.model!r}: {error}") from error
+        return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+
+    def pooling(self, folder: str) -> Pooling:
+        config = self.read(f"{folder}/config.json") or {}
+        chosen = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+        if len(chosen) != 1 or chosen[0] not in _POOLINGS:
+            raise ConfigError(
+                f"{self.model!r} pools by {', '.join(chosen) or 'nothing'}; what can be used: one of "
+                f"{', '.join(_POOLINGS)}"
+            )
+        return _POOLINGS[chosen[0]]
+
+    def limit(self, folder: str) -> int | None:
+        prefix = f"{folder}/" if folder else ""
+        return (self.read(f"{prefix}sentence_bert_config.json") or {}).get("max_seq_length")
+
+    def prefixes(self) -> dict[str, str]:
+        prompts = (self.read("config_sentence_transformers.json") or {}).get("prompts") or {}
+        passage = prompts.get("passage") or prompts.get("document") or ""
+        return {"query_prefix": prompts.get("query") or "", "passage_prefix": passage}
+
+
+def _kind(part: dict[str, str]) -> str:
+    return part["type"].rsplit(".", 1)[-1]

@@ -1,0 +1,51 @@
+"""The flags by which recipes and commands name a judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import ConfigError
+from . import KINDS, Judge, load
+
+
+@dataclass
+class JudgeArguments:
+    """Who judges. The default compares words and needs no model."""
+
+    judge: str = field(default="lexical", metadata={"help": f"who judges: {', '.join(KINDS)}"})
+    judge_model: str | None = field(
+        default=None, metadata={"help": "its model: a served name, a Hub id or a directory"}
+    )
+    judge_url: str | None = field(
+        default=None, metadata={"help": "base URL of an OpenAI-compatible endpoint, with /v1"}
+    )
+    judge_cache: str | None = field(default=None, metadata={"help": "file that keeps the endpoint's verdicts"})
+    judge_concurrency: int = field(default=16, metadata={"help": "requests at once to the endpoint"})
+    judge_timeout: float = field(default=60.0, metadata={"help": "seconds a request to the endpoint may take"})
+    judge_max_tokens: int = field(default=16, metadata={"help": "tokens of its label; more where it reasons first"})
+
+    def load_judge(self) -> Judge | None:
+        """The judge, or `None` for the comparison of words, of which each reward has its own.
+
+        Raises:
+            ConfigError: for an unknown kind, without the model it needs, or with one (or a URL) that it cannot have.
+        """
+        if self.judge != "endpoint" and self.judge_url:
+            raise ConfigError(f"the judge's URL {self.judge_url!r} goes with the judge 'endpoint', not {self.judge!r}")
+        if self.judge == "lexical":
+            if self.judge_model:
+                raise ConfigError(f"the judge 'lexical' has no model; say which judge {self.judge_model!r} belongs to")
+            return None
+        return load(self.judge, self.judge_model, **self._knobs())
+
+    def _knobs(self) -> dict[str, Any]:
+        if self.judge != "endpoint":
+            return {}
+        knobs = {
+            "url": self.judge_url,
+            "concurrency": self.judge_concurrency,
+            "timeout": self.judge_timeout,
+            "max_tokens": self.judge_max_tokens,
+        }
+        return knobs | ({"cache": self.judge_cache} if self.judge_cache else {})

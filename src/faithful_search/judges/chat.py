@@ -1,0 +1,245 @@
+"""One OpenAI-compatible endpoint: requests with time-outs, bounded retries, and an end to asking a dead server."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import JudgeError
+from .prompting import Messages
+from .replies import Reply, reply_of
+
+_PASSING = frozenset((408, 409, 425, 429))
+_LONGEST_PAUSE = 30.0
+_ADVICE = {
+    401: "the key is missing or wrong; set FAITHFUL_SEARCH_API_KEY, or name the variable that holds it with key_env",
+    402: "the account has no credit",
+    403: "the key may not use this model",
+    404: "the model is unknown there or the URL is wrong (it usually ends in /v1)",
+}
+
+
+@dataclass
+class Stats:
+    """What asking has taken so far. `calls` are requests sent, `hits` answers that were cached, `failures` questions
+    that were given up. `cost` is in the currency of the prices, 0 without them."""
+
+    calls: int = 0
+    hits: int = 0
+    retries: int = 0
+    failures: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """Where to ask, and how patiently; times are seconds. `key` stays out of every text that leaves here."""
+
+    url: str | None
+    model: str
+    key: str | None = field(repr=False)
+    timeout: float
+    patience: float
+    retries: int
+    backoff: float
+    concurrency: int
+    give_up_after: int
+
+
+class Fault(Exception):
+    """A question that got no answer. `passing`: another try may help; `silent`: the server is not there or not well."""
+
+    def __init__(self, why: str, status: int | None = None, wait: float | None = None, silent: bool = True) -> None:
+        super().__init__(why)
+        self.status, self.wait, self.silent = status, wait, silent
+
+    @property
+    def passing(self) -> bool:
+        return self.silent
+
+
+class Unreadable(Fault):
+    """The server answered with something that is no answer."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, silent=False)
+
+
+class NotAsked(Fault):
+    """The endpoint had been given up before it was this question's turn."""
+
+
+class Chat:
+    """Asks one endpoint; everything here happens on one event loop."""
+
+    def __init__(self, line: Line, stats: Stats) -> None:
+        self.line, self.stats = line, stats
+        self._slots = asyncio.Semaphore(line.concurrency)
+        self._client = _client(line)
+        self.trouble = asyncio.Event()
+        """Set whenever a question has to be asked again."""
+        self._not_before = 0.0
+        self._lost = 0
+        self._doubtful = False
+
+    def new_batch(self) -> None:
+        """After a server was given up, the next batch tries again, but each question only once until one succeeds."""
+        if self._given_up:
+            self._lost, self._doubtful = 0, True
+
+    async def ask(self, messages: Messages, body: dict[str, Any], hopeless: Callable[[Fault], bool]) -> Reply:
+        """One answer. A passing fault that is not `hopeless` is tried again after a growing pause, or the server's own.
+
+        Raises:
+            Fault: when there is no answer; `Unreadable` when it is none.
+            JudgeError: when asking is pointless: a wrong key, an unknown model.
+        """
+        async with self._slots:
+            try:
+                reply = await self._persist(messages, body, hopeless)
+            except NotAsked:
+                raise
+            except Fault as fault:
+                self._lost = self._lost + 1 if fault.silent else 0
+                raise
+        self._lost, self._doubtful = 0, False
+        return reply
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    @property
+    def _given_up(self) -> bool:
+        return self._lost >= self.line.give_up_after
+
+    async def _persist(self, messages: Messages, body: dict[str, Any], hopeless: Callable[[Fault], bool]) -> Reply:
+        deadline = time.monotonic() + self.line.patience
+        attempt = 0
+        while True:
+            await self._pause_for_all(deadline)
+            if self._given_up:
+                raise NotAsked(f"not asked: the endpoint left {self._lost} questions in a row without an answer")
+            try:
+                return await self._once(messages, body, deadline)
+            except Fault as fault:
+                tries = 0 if self._doubtful else self.line.retries
+                if attempt >= tries or not fault.passing or hopeless(fault):
+                    raise
+                await self._back_off(fault, attempt, deadline)
+            attempt += 1
+            self.stats.retries += 1
+
+    async def _once(self, messages: Messages, body: dict[str, Any], deadline: float) -> Reply:
+        limit = min(self.line.timeout, max(deadline - time.monotonic(), 0.01))
+        self.stats.calls += 1
+        try:
+            async with asyncio.timeout(limit):  # the whole answer: a slow body would never trip a read time-out
+                output = await self._client.chat_completion(messages, model=self.line.model, extra_body=body)
+            reply = reply_of(output)
+        except Exception as error:
+            raise self._fault(error, limit) from None  # the chain would show the request with its headers
+        self.stats.prompt_tokens += reply.prompt_tokens
+        self.stats.completion_tokens += reply.completion_tokens
+        return reply
+
+    async def _pause_for_all(self, deadline: float) -> None:
+        while (wait := self._not_before - time.monotonic()) > 0:
+            if self._not_before > deadline:
+                raise Fault(f"the endpoint asks to wait {wait:.0f} s, longer than the patience of this judge", 429)
+            await asyncio.sleep(wait + random.uniform(0, 0.02))
+
+    async def _back_off(self, fault: Fault, attempt: int, deadline: float) -> None:
+        self.trouble.set()
+        if fault.wait is not None:
+            self._not_before = max(self._not_before, time.monotonic() + fault.wait)
+            return
+        wait = min(self.line.backoff * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1.0)
+        if time.monotonic() + wait > deadline:
+            raise fault
+        await asyncio.sleep(wait)
+
+    def _fault(self, error: Exception, limit: float) -> Fault | JudgeError:
+        response = getattr(error, "response", None)
+        if response is not None:
+            return self._refusal(response)
+        if isinstance(error, TimeoutError):
+            return Fault(f"no complete answer within {limit:g} s")
+        if _is_transport(error):
+            return Fault(f"cannot talk to {self.line.url}: {self._hide(str(error) or type(error).__name__)}")
+        if type(error).__name__ == "OfflineModeIsEnabled":
+            return JudgeError("HF_HUB_OFFLINE is set, so Inference Providers cannot be asked; give the judge a url")
+        return Unreadable(f"the answer cannot be read: {self._hide(str(error))[:300]}")
+
+    def _refusal(self, response: Any) -> Fault | JudgeError:
+        status = int(response.status_code)
+        said = self._hide(_message(response))
+        why = f"the endpoint answered {status}: {said}" if said else f"the endpoint answered {status}"
+        if status in _ADVICE:
+            where = self.line.url or "Inference Providers"
+            return JudgeError(f"cannot ask {self.line.model!r} at {where}: {_ADVICE[status]} ({why})")
+        silent = status in _PASSING or status >= 500
+        return Fault(why, status, retry_after(response.headers.get("Retry-After")), silent)
+
+    def _hide(self, text: str) -> str:
+        return text.replace(self.line.key, "***") if self.line.key else text
+
+
+def retry_after(header: str | None) -> float | None:
+    """Seconds to wait, from a `Retry-After` header in seconds or as a date; `None` when there is none to read.
+
+    Example:
+        >>> retry_after("2"), retry_after("soon")
+        (2.0, None)
+    """
+    if not header:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(seconds, 0.0) if seconds == seconds else None
+
+
+def _message(response: Any) -> str:
+    try:
+        text = str(response.text)
+    except Exception:  # a body that was not read; the status says enough
+        return ""
+    try:
+        found = json.loads(text)
+        inner = found.get("error", found.get("message", found.get("detail", text)))
+        text = inner.get("message", text) if isinstance(inner, dict) else inner
+    except (ValueError, AttributeError):
+        pass
+    return " ".join(str(text).split())[:300]
+
+
+def _is_transport(error: Exception) -> bool:
+    """The Hub's client has changed its HTTP library; the classes' names stayed."""
+    return isinstance(error, OSError) or any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
+
+
+def _client(line: Line) -> Any:
+    from huggingface_hub import AsyncInferenceClient
+
+    class Client(AsyncInferenceClient):
+        async def _get_async_client(self) -> Any:
+            session = await super()._get_async_client()
+            if line.url:  # HF_HUB_OFFLINE is about the Hub; a server of one's own may well be asked
+                session.event_hooks = {**session.event_hooks, "request": []}
+            return session
+
+    # Without a key the client would send the user's Hub token to whatever server this is.
+    headers: Any = {"authorization": f"Bearer {line.key}" if line.key else None}
+    return Client(base_url=line.url, headers=headers) if line.url else Client(api_key=line.key)

@@ -1,0 +1,83 @@
+"""The judge that compares meanings only roughly: the cosine of two embeddings. A baseline for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from ..errors import ConfigError
+from .base import Pair, Verdict
+from .windows import windows
+
+if TYPE_CHECKING:
+    from ..inference.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class EmbeddingJudge:
+    """p = (1 + c) / 2 with c the greatest cosine between the hypothesis and a window of the premise.
+
+    Nearness of topic is not support: "Paris is in Spain" lies close to "Paris is in France", and a negation hardly
+    moves a text. It is here as the baseline that a judge should beat.
+
+    Args:
+        encoder: what embeds the texts.
+        threshold: the smallest p that counts as support. The default is where all-mpnet-base-v2 had the best balanced
+            accuracy (0.56) on 120 training rows of four labelled sets; other encoders have other scales.
+        window: at most so many tokens of the premise form one vector (fewer where the encoder reads fewer).
+        stride: how many of them neighbouring windows share at most.
+
+    Raises:
+        ConfigError: for a knob out of range.
+    """
+
+    encoder: Encoder
+    threshold: float = 0.88
+    window: int = 128
+    stride: int = 32
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stride < self.window:
+            raise ConfigError(f"stride must be at least 0 and below window, got {self.stride} and {self.window}")
+        if not 0 <= self.threshold <= 1:
+            raise ConfigError(f"threshold must be in [0, 1], got {self.threshold}")
+
+    @classmethod
+    def from_pretrained(
+        cls, model: str, *, threshold: float = 0.88, window: int = 128, stride: int = 32, **encoder: Any
+    ) -> Self:
+        """The judge of a Hub id or a directory; `encoder`: what `Encoder.from_pretrained` takes."""
+        from ..inference.encoder import Encoder
+
+        return cls(Encoder.from_pretrained(model, **encoder), threshold, window, stride)
+
+    @property
+    def name(self) -> str:
+        """`embedding:` and the model's name."""
+        return f"embedding:{self.encoder.source}"
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """One verdict a pair, in order. An empty hypothesis or premise is near nothing: p = 0."""
+        parts = [self._windows(pair) for pair in pairs]
+        texts = dict.fromkeys([pair.hypothesis for pair in pairs] + [part for own in parts for part in own])
+        place = {text: row for row, text in enumerate(texts)}
+        vectors = self.encoder.encode(list(texts))
+        found = []
+        for pair, own in zip(pairs, parts, strict=True):
+            cosines = vectors[[place[part] for part in own]] @ vectors[place[pair.hypothesis]]
+            found.append(self._verdict([float(cosine) for cosine in cosines]))
+        return found
+
+    def _windows(self, pair: Pair) -> list[str]:
+        if not pair.hypothesis.strip() or not pair.premise.strip():
+            return []
+        size = min(self.window, self.encoder.room)
+        return windows(pair.premise, size, min(self.stride, size // 2), self.encoder.count)
+
+    def _verdict(self, cosines: list[float]) -> Verdict:
+        if not cosines:
+            return Verdict(0.0, False, "there is nothing to compare", self.name)
+        p = min(1.0, max(0.0, (1 + max(cosines)) / 2))
+        where = f", the most of {len(cosines)} windows" if len(cosines) > 1 else ""
+        return Verdict(p, p >= self.threshold, f"cosine {max(cosines):.3f}{where}", self.name)

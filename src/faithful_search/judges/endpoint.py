@@ -1,0 +1,213 @@
+"""The judge behind an OpenAI-compatible endpoint: a served model reads a prompt and answers 1 or 0."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from urllib.parse import urlsplit
+
+from ..cache import Cache, key_of
+from ..errors import ConfigError, JudgeError
+from .asking import Answer, Asker, Question
+from .base import Pair, Request, Verdict
+from .chat import Line, Stats
+from .prompting import Prompt, fields_of, load
+from .replies import Constrained
+
+_HUB_HOSTS = ("huggingface.co", "huggingface.cloud", "hf.space")
+
+
+@dataclass(frozen=True)
+class EndpointJudge:
+    """Asks a served model, through `huggingface_hub.AsyncInferenceClient`; judges pairs and writes texts.
+
+    p is p₁ / (p₁ + p₀) of the label's token where the server gives log-probs, else 1 or 0. Which of log-probs and
+    constrained output the server accepts is found out with the first question. A pair without an answer (the server
+    was down, the reply is not a label) gets a verdict that abstains and says why; it is not cached, so that asking the
+    same pairs again asks only for what is missing. Answers go to the cache as they come: an interruption loses those
+    under way and no other. Identical pairs are asked once. Callable from threads and inside a running event loop,
+    which it blocks. A pickle carries the settings.
+
+    The key is read from the environment when it is needed and kept nowhere else: `FAITHFUL_SEARCH_API_KEY`, else the
+    Hub's token for Hugging Face hosts, else `OPENAI_API_KEY`. The Hub's token is sent to no other host.
+
+    Args:
+        model: the served model's name.
+        url: the server's base URL, usually ending in `/v1`; without one, Hugging Face Inference Providers.
+        key_env: the environment variable that holds the key.
+        concurrency: requests under way at once.
+        timeout: seconds for one request, its whole answer included.
+        patience: seconds for one question, its retries included.
+        retries: further tries after time-outs, broken connections and the statuses 408, 409, 425, 429 and 5xx.
+        backoff: seconds before the first further try, doubled each time; `Retry-After` is honoured instead where sent.
+        give_up_after: questions in a row without any answer, after which the rest of a batch is not asked.
+        cache: a file; "auto" is `judgements.sqlite` in the Hub's assets folder, None keeps nothing. Answers are found
+            again by model, prompt and parameters, wherever the model is served.
+        constrained: "auto" asks for log-probs and a choice of the two labels and falls back as the server demands;
+            "logprobs", "choice" and "none" ask for less.
+        temperature, seed: of the sampling; None leaves them out.
+        max_tokens: of a label; a model that reasons first needs more than the default. None leaves it out.
+        write_tokens: of a text that is written.
+        extra_body: further parameters of the request.
+        prices: of a million prompt and completion tokens, for `stats.cost`.
+        on_progress: called with the number of pairs finished since its last call, on another thread; for example
+            `tqdm(...).update`. A pickle leaves it behind.
+
+    Raises:
+        ConfigError: for settings that cannot work.
+
+    How it can be gamed: text that argues with the judge. Untrusted text is fenced (see `Prompt.fill`), which stops it
+    from ending its block, not from being persuasive.
+    """
+
+    model: str
+    url: str | None = None
+    key_env: str | None = None
+    concurrency: int = 16
+    timeout: float = 60.0
+    patience: float = 180.0
+    retries: int = 4
+    backoff: float = 0.5
+    give_up_after: int = 8
+    cache: str | os.PathLike[str] | None = "auto"
+    constrained: Constrained = "auto"
+    temperature: float | None = 0.0
+    seed: int | None = 0
+    max_tokens: int | None = 16
+    write_tokens: int | None = 512
+    extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    prices: tuple[float, float] | None = None
+    on_progress: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check(self)
+        self._equip()
+
+    def _equip(self) -> None:
+        line, cache = partial(_line, self), partial(_cache, self.cache)
+        asker = Asker(line, cache, self.constrained, self.prices, self.on_progress)
+        object.__setattr__(self, "_asker", asker)
+
+    @property
+    def name(self) -> str:
+        """`endpoint:` and the model; a verdict's `judge` adds the prompt and its version."""
+        return f"endpoint:{self.model}"
+
+    @property
+    def stats(self) -> Stats:
+        """What this judge has asked so far; a copy."""
+        return self._asker.stats
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """One verdict a pair, in order.
+
+        Raises:
+            JudgeError: when nothing can be judged: a wrong key, an unknown model.
+            DataError: when the cache's file cannot be used.
+        """
+        prompts = [load(pair.task) for pair in pairs]
+        asked = [self._question(prompt, fields_of(pair)) for prompt, pair in zip(prompts, pairs, strict=True)]
+        found = self._asker.answers(asked)
+        return [self._verdict(prompt, answer) for prompt, answer in zip(prompts, found, strict=True)]
+
+    def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
+        """One text a request, in order; `None` where none could be had. Raises as `judge_batch` does."""
+        asked = [self._question(load(request.prompt), request.fields, writes=True) for request in requests]
+        return [None if isinstance(answer, str) else answer.text for answer in self._asker.answers(asked)]
+
+    def close(self) -> None:
+        """Close the connections, the background thread and the cache's file; the next batch opens them again."""
+        self._asker.close()
+
+    def _verdict(self, prompt: Prompt, answer: Answer | str) -> Verdict:
+        judge = f"{self.name} {prompt.id}"
+        if isinstance(answer, str):
+            return Verdict(None, None, answer, judge)
+        return Verdict(answer.p, answer.label, "", judge)
+
+    def _question(self, prompt: Prompt, fields: Mapping[str, str], writes: bool = False) -> Question:
+        messages, body = prompt.fill(fields), self._body(writes)
+        constrained = "none" if writes else self.constrained
+        key = key_of(
+            model=self.model,
+            prompt=[prompt.id, prompt.digest],
+            messages=messages,
+            parameters=body,
+            constrained=constrained,
+        )
+        return Question(key, messages, body, writes)
+
+    def _body(self, writes: bool) -> dict[str, Any]:
+        limit = self.write_tokens if writes else self.max_tokens
+        own = {"temperature": self.temperature, "seed": self.seed, "max_tokens": limit}
+        return {name: value for name, value in own.items() if value is not None} | dict(self.extra_body)
+
+    def __getstate__(self) -> dict[str, Any]:
+        settings = {name: value for name, value in self.__dict__.items() if name != "_asker"}
+        return {**settings, "on_progress": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._equip()
+
+    if TYPE_CHECKING:
+        _asker: ClassVar[Asker]
+
+
+def _check(judge: EndpointJudge) -> None:
+    numbers = (judge.concurrency, judge.timeout, judge.patience, judge.give_up_after)
+    if min(numbers) <= 0 or judge.retries < 0 or judge.backoff < 0:
+        raise ConfigError(
+            "concurrency, timeout, patience and give_up_after must be positive, retries and backoff not negative"
+        )
+    if judge.constrained not in get_args(Constrained):
+        raise ConfigError(f"unknown constrained={judge.constrained!r}; there are: {', '.join(get_args(Constrained))}")
+    if judge.url is None:
+        return
+    parts = urlsplit(judge.url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"the judge's url must begin with http:// or https://; got {judge.url!r}")
+    if parts.username or parts.password:
+        raise ConfigError("the judge's url must not hold a password: put the key into an environment variable")
+
+
+def _line(judge: EndpointJudge) -> Line:
+    return Line(
+        url=judge.url,
+        model=judge.model,
+        key=_key(judge.url, judge.key_env),
+        timeout=judge.timeout,
+        patience=judge.patience,
+        retries=judge.retries,
+        backoff=judge.backoff,
+        concurrency=judge.concurrency,
+        give_up_after=judge.give_up_after,
+    )
+
+
+def _key(url: str | None, key_env: str | None) -> str | None:
+    if key_env is not None:
+        if not os.environ.get(key_env):
+            raise JudgeError(f"the environment variable {key_env}, which should hold the judge's key, is not set")
+        return os.environ[key_env]
+    from huggingface_hub import get_token
+
+    host = urlsplit(url).hostname or "" if url else _HUB_HOSTS[0]
+    at_hub = any(host == name or host.endswith(f".{name}") for name in _HUB_HOSTS)
+    key = os.environ.get("FAITHFUL_SEARCH_API_KEY") or (get_token() if at_hub else os.environ.get("OPENAI_API_KEY"))
+    if url is None and not key:
+        raise JudgeError("Inference Providers need a key: set HF_TOKEN or log in with `hf auth login`, or give a url")
+    return key or None
+
+
+def _cache(place: str | os.PathLike[str] | None) -> Cache | None:
+    if place is None:
+        return None
+    if place != "auto":
+        return Cache(place)
+    from huggingface_hub import cached_assets_path
+
+    return Cache(cached_assets_path("faithful_search", namespace="judges") / "judgements.sqlite")

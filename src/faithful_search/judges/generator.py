@@ -1,0 +1,246 @@
+"""The judge that is a causal language model: asked in a prompt, it says 1 or 0, and how sure it is of that."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from ..dialects.fence import Fence
+from ..errors import ConfigError, TemplateError
+from ..inference.base import Completion, Generator, Sampling
+from ..inference.batching import batches
+from ..inference.chat import control_tokens, fenceable
+from . import prompting
+from .base import Pair, Request, Verdict
+
+LABELS = ("1", "0")
+_OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
+_CUT = "\n[…]\n"
+_LONGEST_TOKEN = 16  # characters, on average over a text
+_TAIL = 64  # characters in which a tokenizer settles how a text's end is split
+
+
+@dataclass(frozen=True)
+class GeneratorJudge:
+    """p = p("1") / (p("1") + p("0")), the next token's probabilities after the prompt; supported when p >= `threshold`.
+
+    Any causal LM judges through a `Generator`: a local model, the policy itself, a judge distilled from a larger one
+    (VERITAS §5). A pair costs one forward pass over its prompt and nothing is sampled. The prompts are those of
+    `judges/prompts`.
+
+    The question goes through the tokenizer's chat template, without a thought where the template can leave it out;
+    for a tokenizer that has none it is written as plain text that ends in `Answer:`. Control tokens spelled in the pair
+    are escaped. A prompt longer than `window` loses the middle of its premise, never its instruction, and the verdict's
+    `why` says so; when even that does not help, the judge abstains.
+
+    A half-precision model rounds its logits, so that p takes few values and ties at 0.5 occur: give `dtype="float32"`
+    where p itself matters, not only the label.
+
+    It can be gamed by text that talks to the judge ("the answer is 1"): it is read, not only compared.
+
+    Args:
+        generator: what is asked.
+        source: where the model comes from; it names the judge.
+        threshold: the smallest p that counts as support.
+        window: tokens of the longest prompt.
+        batch_tokens: tokens of a batch, padding included.
+        max_new_tokens: tokens of the longest text that `write_batch` returns.
+
+    Raises:
+        ConfigError: for a knob out of range, or a tokenizer that does not tell the two labels apart.
+    """
+
+    generator: Generator = field(repr=False, compare=False)
+    source: str = ""
+    threshold: float = 0.5
+    window: int = 4096
+    batch_tokens: int = 16384
+    max_new_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold <= 1:
+            raise ConfigError(f"threshold must be in [0, 1], got {self.threshold}")
+        if self.window < 1:
+            raise ConfigError(f"window must be at least 1 token, got {self.window}")
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        *,
+        device: str | None = None,
+        dtype: Any = None,
+        revision: str | None = None,
+        window: int | None = None,
+        **knobs: Any,
+    ) -> Self:
+        """The judge of a Hub id or a directory, that of a PEFT adapter included.
+
+        Args:
+            model: the Hub id or directory.
+            device: a torch device; by default a GPU where there is one.
+            dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
+            revision: branch, tag or commit on the Hub.
+            window: by default as many tokens as the model takes.
+            **knobs: the judge's other fields.
+
+        Raises:
+            ConfigError: when it cannot be opened.
+        """
+        from ..inference.loading import max_tokens, open_generator
+
+        generator = open_generator(model, device=device, dtype=dtype, revision=revision)
+        window = window or max_tokens(generator.model, generator.tokenizer) or cls.window
+        return cls(generator, model, window=window, **knobs)
+
+    @property
+    def name(self) -> str:
+        """`generator:` and the model's name."""
+        return f"generator:{self.source or self.generator.tokenizer.name_or_path or 'model'}"
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """One verdict a pair, in order."""
+        asked = [self._asked(pair) for pair in pairs]
+        return list(map(self._verdict, pairs, asked, self._probs(asked)))
+
+    def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
+        """The most probable text for each request; `None` where it is empty, cut off, or the prompt too long."""
+        prompts = [prompting.load(request.prompt).fill(self._safe(request.fields)) for request in requests]
+        rows = [self._encode(self._text(messages)) for messages in prompts]
+        fit = [row for row, ids in enumerate(rows) if len(ids) + self.max_new_tokens <= self.window]
+        sampling = Sampling(temperature=0.0, max_new_tokens=self.max_new_tokens)
+        done = dict(zip(fit, self.generator.generate([rows[row] for row in fit], sampling), strict=True))
+        return [self._written(done.get(row)) for row in range(len(rows))]
+
+    def _asked(self, pair: Pair) -> _Asked:
+        safe = Pair(**self._safe(prompting.fields_of(pair)), task=pair.task)
+        if len(safe.premise) <= self.window * _LONGEST_TOKEN:
+            whole = self._read(safe)
+            if len(whole.ids) <= self.window:
+                return whole
+        kept = self._kept(safe)
+        if kept < 0:
+            return _Asked([], [], f"the prompt is longer than {self.window} tokens even without its premise")
+        why = f"; the middle of the premise was left out: {kept} of {len(safe.premise)} characters were read"
+        return self._read(_shortened(safe, kept))._replace(note=why)
+
+    def _kept(self, pair: Pair) -> int:
+        """How many characters of the premise can stay, -1 when not even none."""
+
+        def size(kept: int) -> int:
+            return len(self._read(_shortened(pair, kept)).ids)
+
+        most = min(len(pair.premise), self.window * _LONGEST_TOKEN)
+        kept = bisect_right(range(most), self.window, key=size) - 1
+        while kept >= 0 and size(kept) > self.window:  # a prompt's fences have lengths that vary a little
+            kept -= 1 + kept // 50
+        return kept
+
+    def _read(self, pair: Pair) -> _Asked:
+        """The prompt up to the token that tells the labels apart, and that token for each label."""
+        text = self._text(prompting.render(pair))
+        ids, tail = self._encode(text), text[-_TAIL:]
+        before, yes, no = (self._encode(tail + self._lead * bool(label) + label) for label in ("", *LABELS))
+        kept, at = _shared(before, yes, no), _shared(yes, no)
+        if at == min(len(yes), len(no)):
+            raise ConfigError(f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} apart")
+        return _Asked(ids[: len(ids) - len(before) + kept] + yes[kept:at], [[yes[at]], [no[at]]])
+
+    def _probs(self, asked: Sequence[_Asked]) -> list[list[float]]:
+        """Each prompt's probabilities of the labels; none where there is no prompt."""
+        probs: list[list[float]] = [[] for _ in asked]
+        fit = [row for row, one in enumerate(asked) if one.ids]
+        for batch in batches([len(asked[row].ids) for row in fit], self.batch_tokens):
+            rows = [fit[place] for place in batch]
+            found = self.generator.choice_probs([asked[row].ids for row in rows], [asked[row].choices for row in rows])
+            for row, own in zip(rows, found, strict=True):
+                probs[row] = own
+        return probs
+
+    def _verdict(self, pair: Pair, asked: _Asked, probs: list[float]) -> Verdict:
+        judge = f"{self.name} {prompting.load(pair.task).id}"
+        if not probs:
+            return Verdict(None, None, asked.note, judge)
+        yes, no = probs
+        if not 0 < yes + no < float("inf"):
+            return Verdict(None, None, f"the model gave the labels the probabilities {yes} and {no}", judge)
+        p = yes / (yes + no)
+        return Verdict(p, p >= self.threshold, f"p(1) = {yes:.3g}, p(0) = {no:.3g}{asked.note}", judge)
+
+    def _written(self, completion: Completion | None) -> str | None:
+        if completion is None or completion.finish == "length":
+            return None
+        return self.generator.tokenizer.decode(completion.ids, skip_special_tokens=True).strip() or None
+
+    def _text(self, messages: prompting.Messages) -> str:
+        tokenizer = self.generator.tokenizer
+        if not tokenizer.chat_template:
+            return "\n\n".join(message["content"] for message in messages) + "\n\nAnswer:"
+        text = _templated(tokenizer, messages)
+        return f"{text}\n</think>\n\n" if _OPENED_THOUGHT.search(text) else text
+
+    def _encode(self, text: str) -> list[int]:
+        tokenizer = self.generator.tokenizer
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids if tokenizer.chat_template else [*self._opening, *ids]
+
+    def _safe(self, fields: Mapping[str, str]) -> dict[str, str]:
+        return {name: self._fence.escape(text) for name, text in fields.items()}
+
+    @cached_property
+    def _fence(self) -> Fence:
+        return Fence("", fenceable(control_tokens(self.generator.tokenizer)))
+
+    @cached_property
+    def _opening(self) -> list[int]:
+        """What the tokenizer itself puts before plain text."""
+        bos = self.generator.tokenizer.bos_token_id
+        return [bos] if bos is not None and self.generator.tokenizer("1")["input_ids"][:1] == [bos] else []
+
+    @cached_property
+    def _lead(self) -> str:
+        """Blanks between the prompt and the label: those that the template writes before an assistant's text."""
+        if not self.generator.tokenizer.chat_template:
+            return " "
+        asked = [{"role": "user", "content": "?"}]
+        said = [*asked, {"role": "assistant", "content": LABELS[0]}]
+        prompt = _templated(self.generator.tokenizer, asked)
+        rest = _templated(self.generator.tokenizer, said, opened=False).removeprefix(prompt)
+        return rest[: len(rest) - len(rest.lstrip())] if rest.lstrip().startswith(LABELS[0]) else ""
+
+
+class _Asked(NamedTuple):
+    ids: list[int]
+    choices: list[list[int]]
+    note: str = ""
+
+
+def _shortened(pair: Pair, kept: int) -> Pair:
+    """`pair` with the first and the last characters of its premise, `kept` in all."""
+    head, tail = pair.premise[: kept - kept // 2], pair.premise[len(pair.premise) - kept // 2 :]
+    return msgspec.structs.replace(pair, premise=f"{head}{_CUT}{tail}")
+
+
+def _shared(*rows: Sequence[int]) -> int:
+    """How many tokens all rows begin with."""
+    same = takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False))
+    return sum(1 for _ in same)
+
+
+def _templated(tokenizer: Any, messages: prompting.Messages, opened: bool = True) -> str:
+    how = {"tokenize": False, "add_generation_prompt": opened, "enable_thinking": False}
+    try:
+        return tokenizer.apply_chat_template(messages, **how)
+    except Exception as refusal:  # a template raises what it likes; many refuse the system role
+        joined = "\n\n".join(message["content"] for message in messages)
+        try:
+            return tokenizer.apply_chat_template([{"role": "user", "content": joined}], **how)
+        except Exception:
+            raise TemplateError(f"the chat template of {tokenizer.name_or_path!r} fails: {refusal}") from refusal

@@ -1,0 +1,188 @@
+"""The judge that counts words: how much of what the hypothesis claims stands in the premise?"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
+
+from ..text import FUNCTION_WORDS
+from .base import Pair, Task, Verdict
+
+THRESHOLDS: Mapping[Task, float] = MappingProxyType({"info_think": 0.5, "think_search": 0.5})
+"""Where p must be, by task; `SUPPORTED` for the others. Thoughts and queries also say what is still to be found."""
+SUPPORTED = 0.75
+ASKED: Mapping[Task, float] = MappingProxyType({"support": 0.5, "info_think": 0.0})
+"""By task, what a word counts that stands in the question already; as much as any other for the other tasks."""
+NAME = 2.0
+"""What names and numbers count; other words count 1."""
+
+_ASCII = re.compile(r"[0-9A-Za-z]+")
+_NO_BLANKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_UNSPACED = re.compile(f"[{_NO_BLANKS}]")
+_MARKS = "\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
+_ANY = re.compile(rf"[{_NO_BLANKS}]+|(?:[^\W_{_NO_BLANKS}]|[{_MARKS}])+")
+_STRESS = re.compile("[\u0300-\u036f]")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_SENTENCE_START = re.compile(r"(?:\A|[.!?:;\n])[\s\"'*#(\[\u201c\u2018-]*\Z")
+_META = """
+according additional additionally already alright analysis answer answering answers appear appears approach article
+ask asked asking asks based call check clear clearly conclude conclusion confirm confirmed confirms consider context
+correct current data detail details determine directly document documents establish evidence exact examine
+explicitly fact figure final finally find finding first focus following found further furthermore gather get given
+gives go got help helpful hence hmm however identified identify indicate indicated indicates info information
+instead issue know knowledge known lack let likely list look looking mainly make maybe mention mentioned mentions
+missing mostly need needed needs next note now obtain ok okay page passage passages perhaps piece possible previous
+probably problem proceed provide provided provides providing queries query question reasoning refine regarding
+related relevant result results retrieve retrieved returned reveal reveals say says search searched searches
+searching see seem seems show shown shows since snippet snippets source sources specific specifically start state
+stated states step steps still suggest suggests task tell text therefore think thus tool topic try understand
+unfortunately use used useful user using verify wait want website well
+"""
+_EMPTY = FUNCTION_WORDS.union(_META.split())
+
+
+class Word(NamedTuple):
+    """A word that claims something: as it was written, and whether it is a name or a number."""
+
+    written: str
+    marked: bool
+
+
+@dataclass(frozen=True)
+class GroundingJudge:
+    """Supported when enough of the words that the hypothesis says something with occur in the premise.
+
+    ```
+    p     = Σ weight(w) over the words w that occur in the premise / Σ weight(w) over all words w
+    label = p ≥ threshold
+    ```
+
+    Each word counts once. Function words and the words one talks about searching with ("based on the search results I
+    need to find …", English) count nothing. Names (capitalised inside a sentence) and numbers count double and must
+    occur as they are, but for case, accents and a final s; of other words the first six letters. Words of the question
+    count half for support, and nothing for a thought: to repeat the question is not to consider the evidence. A
+    hypothesis with nothing left ("yes", "no" and "The Who" among them) has p = 0.
+
+    Weights and thresholds were chosen on the train side of `evaluation.labelled`; the threshold of thoughts so that
+    thoughts go with their own evidence and not with another question's.
+
+    Limits: words, not meaning. A claim that turns the evidence's own words round is supported, a paraphrase is not; a
+    thought that says what the results do *not* hold names what is missing and so counts as little grounded, though it
+    may be quite right. Scripts written without blanks (Chinese, Japanese, Thai, …) are compared by pairs of characters,
+    which overlap more by chance; they have no capitals, so only numbers are marked. Between languages only names and
+    numbers can be shared.
+
+    Args:
+        threshold: for all tasks; `None` for 0.5 where a thought or a query is judged and 0.75 elsewhere.
+
+    Example:
+        >>> pair = Pair("The tower stands in Paris since 1889.", "Built in 1887, the tower is in Paris.")
+        >>> verdict = GroundingJudge().judge_batch([pair])[0]
+        >>> verdict.p, verdict.label, verdict.why
+        (0.5, False, "not in the premise: '1887', 'Built'")
+    """
+
+    threshold: float | None = None
+
+    name: ClassVar[str] = "lexical"
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """One verdict a pair, in order. Never fails."""
+        return [self._judge(pair) for pair in pairs]
+
+    def _judge(self, pair: Pair) -> Verdict:
+        said = claims(pair.hypothesis)
+        missing = _missing(said, *_held(pair.premise))
+        weights = _weights(said, pair)
+        total = sum(weights.values())
+        p = 1 - sum(weights[key] for key in missing) / total if total else 0.0
+        why = _why(said, [key for key in missing if weights[key]]) if total else "it claims nothing of its own"
+        bar = THRESHOLDS.get(pair.task, SUPPORTED) if self.threshold is None else self.threshold
+        return Verdict(p, p >= bar, why, self.name)
+
+
+def claims(text: str) -> dict[str, Word]:
+    """The words of a text that say something, by what they are compared by, in order.
+
+    Example:
+        >>> claims("Based on the results, the Louvre opened in 1793.")
+        {'louvre': Word(written='Louvre', marked=True), 'opened': Word(written='opened', marked=False), \
+'1793': Word(written='1793', marked=True)}
+    """
+    found: dict[str, Word] = {}
+    folded = _fold(text)
+    for written, start in _placed_words(folded):
+        low = written.lower()
+        if low in _EMPTY:
+            continue
+        key = _singular(low)
+        marked = written[0].isdigit() or (written[0].isupper() and not _starts_sentence(folded, start))
+        if key not in found or (marked and not found[key].marked):
+            found[key] = Word(written, marked)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _held(premise: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The words of a premise, and the first six letters of each."""
+    folded = _fold(premise).lower()
+    words = frozenset(_words(folded))
+    return words, frozenset([word[:6] for word in words])
+
+
+def _words(folded: str) -> list[str]:
+    if folded.isascii():
+        return _ASCII.findall(folded)
+    if _UNSPACED.search(folded) is None:
+        return _ANY.findall(folded)
+    return [word for word, _ in _placed_words(folded)] + _UNSPACED.findall(folded)
+
+
+def _placed_words(folded: str) -> Iterator[tuple[str, int]]:
+    """The words with where they start; scripts without blanks as pairs of characters."""
+    for match in (_ASCII if folded.isascii() else _ANY).finditer(folded):
+        word, start = match[0], match.start()
+        if len(word) > 2 and _UNSPACED.match(word):
+            yield from ((word[i : i + 2], start + i) for i in range(len(word) - 1))
+        else:
+            yield word, start
+
+
+def _missing(said: Mapping[str, Word], words: Collection[str], beginnings: Collection[str]) -> list[str]:
+    return [
+        key
+        for key, word in said.items()
+        if key not in words and key + "s" not in words and (word.marked or key[:6] not in beginnings)
+    ]
+
+
+def _weights(said: Mapping[str, Word], pair: Pair) -> dict[str, float]:
+    factor = ASKED.get(pair.task, 1.0) if pair.question else 1.0
+    asked = {_singular(word) for word in _held(pair.question)[0]} if factor != 1 else set()
+    return {key: (NAME if word.marked else 1.0) * (factor if key in asked else 1) for key, word in said.items()}
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if word[-1] == "s" and len(word) > 3 and word[-2] != "s" else word
+
+
+def _why(said: Mapping[str, Word], missing: Sequence[str]) -> str:
+    """Names and numbers first, at most three words."""
+    shown = sorted(missing, key=lambda key: not said[key].marked)[:3]
+    return f"not in the premise: {', '.join(repr(said[key].written) for key in shown)}" if shown else ""
+
+
+def _fold(text: str) -> str:
+    """Without accents (of Latin, Greek and Cyrillic letters), compatibility forms and separators of thousands."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", _STRESS.sub("", unicodedata.normalize("NFKD", text)))
+    return _THOUSANDS.sub("", text)
+
+
+def _starts_sentence(text: str, start: int) -> bool:
+    return _SENTENCE_START.search(text, max(0, start - 12), start) is not None

@@ -1,0 +1,256 @@
+"""The judge that is an entailment model: a classifier, or a seq2seq model of the TRUE kind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice, takewhile
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+
+from ..errors import ConfigError
+from ..inference.batching import batches
+from ..inference.loading import max_tokens, open_model
+from .base import Pair, Verdict
+from .windows import windows
+
+_ENTAILS = ("entailment", "entail", "entails")
+
+
+@dataclass(frozen=True)
+class NLIJudge:
+    """p = max over windows w of the premise of p(entailment | w, hypothesis); supported when p >= `threshold`.
+
+    Two kinds of models are told apart by their architecture. A sequence classifier reads the pair, and p is the
+    softmax at its label `entailment` (or at `label`, where a model calls it otherwise; a sigmoid where labels do not
+    exclude each other). A seq2seq model reads `premise: … hypothesis: …` and writes 1 or 0 (TRUE, Honovich et al. 2022,
+    which VERITAS §4 uses for think-search); p = p(1) / (p(1) + p(0)) where the two labels' tokens part.
+
+    What stands only partly in each of two windows is missed: a hypothesis is never put together from several. A
+    hypothesis that takes more than half of the model's tokens is cut at its end, and the verdict's `why` says so. The
+    question is not read. It can be gamed by repeating the evidence: what is copied follows.
+
+    Args:
+        model: the model, in eval mode.
+        tokenizer: its tokenizer, with a padding token.
+        source: where the model comes from; it names the judge.
+        threshold: the smallest p that counts as support.
+        window: at most so many tokens of the premise are read at once (fewer where the model holds fewer).
+        stride: how many of them neighbouring windows share at most.
+        batch_tokens: tokens of a batch, padding included.
+        label: the classifier's label that means support, when it is not called entailment.
+
+    Raises:
+        ConfigError: for a model of neither kind, one without such a label or padding token, or a knob out of range.
+    """
+
+    model: Any = field(repr=False, compare=False)
+    tokenizer: Any = field(repr=False, compare=False)
+    source: str = ""
+    threshold: float = 0.5
+    window: int = 384
+    stride: int = 64
+    batch_tokens: int = 8192
+    label: str | None = None
+    _head: _Head = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stride < self.window:
+            raise ConfigError(f"stride must be at least 0 and below window, got {self.stride} and {self.window}")
+        if self.tokenizer.pad_token_id is None:
+            raise ConfigError(f"the tokenizer of {self.name} has no padding token; set `tokenizer.pad_token`")
+        if not 0 <= self.threshold <= 1:
+            raise ConfigError(f"threshold must be in [0, 1], got {self.threshold}")
+        writes = _writes(self.model.config, type(self.model).__name__)
+        head = _Writes.of(self.model, self.tokenizer) if writes else _Classifies.of(self)
+        object.__setattr__(self, "_head", head)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        *,
+        device: str | None = None,
+        dtype: str | torch.dtype | None = None,
+        revision: str | None = None,
+        **knobs: Any,
+    ) -> Self:
+        """The judge of a Hub id or a directory.
+
+        Args:
+            model: the Hub id or directory.
+            device: a torch device; by default a GPU where there is one.
+            dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
+            revision: branch, tag or commit on the Hub.
+            **knobs: the judge's other fields.
+
+        Raises:
+            ConfigError: when it cannot be opened, or is of neither kind.
+        """
+        try:
+            config = AutoConfig.from_pretrained(model, revision=revision)
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"cannot open the model {model!r}: {error}") from error
+        writes = _writes(config, " ".join(config.architectures or []))
+        auto = AutoModelForSeq2SeqLM if writes else AutoModelForSequenceClassification
+        opened, tokenizer = open_model(auto, model, device=device, dtype=dtype, revision=revision)
+        return cls(opened, tokenizer, model, **knobs)
+
+    @property
+    def name(self) -> str:
+        """`nli:` and the model's name."""
+        return f"nli:{self.source or self.model.config.name_or_path or type(self.model).__name__}"
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """One verdict a pair, in order. An empty hypothesis follows from nothing: p = 0, unasked."""
+        sizes = self._count([pair.hypothesis for pair in pairs])
+        readings = list(map(self._reading, pairs, sizes))
+        probs = iter(self._probs([(window, own.hypothesis) for own in readings for window in own.windows]))
+        return [self._verdict(own, list(islice(probs, len(own.windows)))) for own in readings]
+
+    def _reading(self, pair: Pair, tokens: int) -> _Reading:
+        hypothesis, cut = _clean(pair.hypothesis), ""
+        if not hypothesis.strip():
+            return _Reading([], "", "there is nothing to judge")
+        if tokens > self._room // 2:
+            hypothesis = windows(hypothesis, self._room // 2, 0, self._count)[0]
+            kept = self._count([hypothesis])[0]
+            tokens, cut = kept, f"; the hypothesis was cut from {tokens} tokens to its first {kept}"
+        return _Reading(self._windows(pair.premise, min(self.window, self._room - tokens)), hypothesis, cut)
+
+    def _windows(self, premise: str, size: int) -> list[str]:
+        return windows(_clean(premise), size, min(self.stride, size // 2), self._count) or [""]
+
+    def _verdict(self, reading: _Reading, probs: list[float]) -> Verdict:
+        if not probs:
+            return Verdict(0.0, False, reading.cut, self.name)
+        p = max(probs)
+        where = f", the most of {len(probs)} windows" if len(probs) > 1 else ""
+        return Verdict(p, p >= self.threshold, f"p(entailment) = {p:.3f}{where}{reading.cut}", self.name)
+
+    def _probs(self, inputs: Sequence[tuple[str, str]]) -> list[float]:
+        rows = self._head.encode(self.tokenizer, inputs, self._limit) if inputs else []
+        probs = [0.0] * len(rows)
+        for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
+            padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt")
+            with torch.inference_mode():
+                found = self._head.probs(self.model, padded.to(self.model.device))
+            for row, p in zip(batch, found.float().tolist(), strict=True):
+                probs[row] = p
+        return probs
+
+    def _count(self, texts: Sequence[str]) -> list[int]:
+        if not texts:
+            return []
+        # without the marks that a tokenizer puts around each text, and without its warning about long ones
+        own = self.tokenizer(list(map(_clean, texts)), add_special_tokens=False, verbose=False, **_PLAIN)
+        return [len(ids) for ids in own["input_ids"]]
+
+    @cached_property
+    def _limit(self) -> int | None:
+        return max_tokens(self.model, self.tokenizer)
+
+    @cached_property
+    def _room(self) -> int:
+        """Tokens that premise and hypothesis may take together."""
+        frame = len(self._head.encode(self.tokenizer, [("", "")], None)[0]["input_ids"])
+        return sys.maxsize if self._limit is None else self._limit - frame
+
+
+_PLAIN = {"split_special_tokens": True}
+"""Retrieved text may spell the model's control tokens: they are read as the characters they are."""
+
+
+class _Reading(NamedTuple):
+    windows: list[str]
+    hypothesis: str
+    cut: str
+
+
+class _Head(Protocol):
+    def encode(self, tokenizer: Any, inputs: Sequence[tuple[str, str]], limit: int | None) -> list[dict[str, Any]]: ...
+
+    def probs(self, model: Any, batch: Any) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True)
+class _Classifies:
+    index: int
+    exclusive: bool
+
+    @classmethod
+    def of(cls, judge: NLIJudge) -> Self:
+        config = judge.model.config
+        exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
+        wanted = (judge.label.lower(),) if judge.label else _ENTAILS
+        names = {str(name).lower(): int(index) for index, name in config.id2label.items()}
+        names |= {str(name).lower(): int(index) for name, index in (config.label2id or {}).items()}
+        found = [names[name] for name in wanted if name in names]
+        if not found:
+            labels = ", ".join(map(repr, config.id2label.values()))
+            raise ConfigError(
+                f"{judge.name} has no label {wanted[0]!r}; its labels are {labels}: name the one that means support as "
+                "`label`, or take a model trained for entailment"
+            )
+        return cls(found[0], exclusive)
+
+    def encode(self, tokenizer: Any, inputs: Sequence[tuple[str, str]], limit: int | None) -> list[dict[str, Any]]:
+        premises, hypotheses = map(list, zip(*inputs, strict=True))
+        # windows are reckoned from parts, and a part's tokens need not add up exactly
+        cut = {"truncation": "only_first", "max_length": limit} if limit else {}
+        return _rows(tokenizer(premises, hypotheses, **cut, **_PLAIN))
+
+    def probs(self, model: Any, batch: Any) -> torch.Tensor:
+        logits = model(**batch).logits.float()
+        return (logits.softmax(-1) if self.exclusive else logits.sigmoid())[:, self.index]
+
+
+@dataclass(frozen=True)
+class _Writes:
+    start: tuple[int, ...]
+    yes: int
+    no: int
+
+    @classmethod
+    def of(cls, model: Any, tokenizer: Any) -> Self:
+        yes, no = (tokenizer(text_target=label)["input_ids"] for label in ("1", "0"))
+        shared = [a for a, _ in takewhile(lambda both: both[0] == both[1], zip(yes, no, strict=False))]
+        at = len(shared)
+        if at >= min(len(yes), len(no)):
+            raise ConfigError(f"the tokenizer of {model.config.name_or_path!r} does not tell the labels 1 and 0 apart")
+        return cls((model.config.decoder_start_token_id, *shared), yes[at], no[at])
+
+    def encode(self, tokenizer: Any, inputs: Sequence[tuple[str, str]], limit: int | None) -> list[dict[str, Any]]:
+        texts = [f"premise: {premise} hypothesis: {hypothesis}" for premise, hypothesis in inputs]
+        return _rows(tokenizer(texts, verbose=False, **_PLAIN))
+
+    def probs(self, model: Any, batch: Any) -> torch.Tensor:
+        rows = len(batch["input_ids"])
+        start = torch.tensor([self.start] * rows, device=model.device)
+        logits = model(**batch, decoder_input_ids=start).logits[:, -1].float()
+        return (logits[:, self.yes] - logits[:, self.no]).sigmoid()
+
+
+def _rows(encoded: Any) -> list[dict[str, Any]]:
+    return [{key: values[row] for key, values in encoded.items()} for row in range(len(encoded["input_ids"]))]
+
+
+def _writes(config: Any, made: str) -> bool:
+    """Whether a model made by the class `made` is seq2seq; else it is a classifier. `ConfigError` when neither."""
+    if "ForSequenceClassification" in made:
+        return False
+    if config.is_encoder_decoder and "ForConditionalGeneration" in made:
+        return True
+    raise ConfigError(
+        f"{config.name_or_path!r} is neither a sequence classifier nor a seq2seq model (its architecture: "
+        f"{made or 'unnamed'}); a causal LM judges with the judge 'generator', an encoder with 'embedding'"
+    )
+
+
+def _clean(text: str) -> str:
+    """`text` without lone surrogates, which tokenizers refuse."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,269 @@
+"""The cache of results: one computation for many, nothing lost, no file harmed."""
+
+import asyncio
+import doctest
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+
+import pytest
+
+from faithful_search import cache as module
+from faithful_search.cache import Cache, key_of
+from faithful_search.errors import DataError
+
+
+def run_in_threads(work, count):
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path / "deep" / "results.sqlite")
+
+
+def test_doctests():
+    assert doctest.testmod(module).failed == 0
+
+
+def test_what_was_put_is_there_for_the_next_process(cache):
+    cache.put("a", b"\x00one")
+    cache.put("b", b"two")
+    assert Cache(cache.path).get_many(["a", "b", "c"]) == {"a": b"\x00one", "b": b"two"}
+    assert len(cache) == 2
+
+
+def test_many_keys_at_once(cache):
+    for n in range(1200):
+        cache.put(str(n), b"%d" % n)
+    assert cache.get_many(map(str, range(1300))) == {str(n): b"%d" % n for n in range(1200)}
+
+
+def test_the_first_value_stays(cache):
+    cache.put("a", b"one")
+    cache.put("a", b"two")
+    assert cache.get("a") == b"one"
+
+
+def test_keys_depend_on_content_and_not_on_order():
+    assert key_of(a=1, b={"x": 1, "y": 2}) == key_of(b={"y": 2, "x": 1}, a=1)
+    assert len({key_of(a=1), key_of(a="1"), key_of(b=1), key_of(a=1, b=None), key_of(a="\ud800")}) == 5
+
+
+def test_tasks_that_ask_at_once_share_one_computation(cache):
+    computed = []
+
+    async def compute():
+        computed.append(1)
+        await asyncio.sleep(0.05)
+        return b"value"
+
+    async def ask():
+        return await asyncio.gather(*(cache.get_or_compute("k", compute) for _ in range(20)))
+
+    found = asyncio.run(ask())
+    assert computed == [1]
+    assert sorted(hit for _, hit in found) == [False] + [True] * 19
+    assert {value for value, _ in found} == {b"value"} and cache.get("k") == b"value"
+
+
+def test_threads_with_loops_and_caches_of_their_own_share_one_computation(cache):
+    computed, found = [], []
+
+    async def compute():
+        computed.append(1)
+        await asyncio.sleep(0.1)
+        return b"value"
+
+    run_in_threads(lambda _: found.append(asyncio.run(Cache(cache.path).get_or_compute("k", compute))), 8)
+    assert computed == [1]
+    assert [value for value, _ in found] == [b"value"] * 8
+
+
+def test_a_failure_reaches_all_who_waited_and_is_not_kept(cache):
+    async def fail():
+        await asyncio.sleep(0.02)
+        raise RuntimeError("down")
+
+    async def succeed():
+        return b"value"
+
+    async def ask():
+        return await asyncio.gather(*(cache.get_or_compute("k", fail) for _ in range(3)), return_exceptions=True)
+
+    assert [str(error) for error in asyncio.run(ask())] == ["down"] * 3
+    assert cache.get("k") is None
+    assert asyncio.run(cache.get_or_compute("k", succeed)) == (b"value", False)
+
+
+def test_when_the_one_who_computes_is_cancelled_another_takes_over(cache):
+    async def ask():
+        started = asyncio.Event()
+
+        async def hang():
+            started.set()
+            await asyncio.sleep(60)
+            return b"never"
+
+        async def succeed():
+            return b"value"
+
+        first = asyncio.create_task(cache.get_or_compute("k", hang))
+        await started.wait()
+        second = asyncio.create_task(cache.get_or_compute("k", succeed))
+        await asyncio.sleep(0.02)
+        assert not second.done()
+        first.cancel()
+        return await second
+
+    assert asyncio.run(ask()) == (b"value", False)
+
+
+def test_one_who_waits_may_leave_without_disturbing_the_computation(cache):
+    async def ask():
+        started, go = asyncio.Event(), asyncio.Event()
+
+        async def compute():
+            started.set()
+            await go.wait()
+            return b"value"
+
+        first = asyncio.create_task(cache.get_or_compute("k", compute))
+        await started.wait()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await cache.get_or_compute("k", compute)
+        go.set()
+        return await first
+
+    assert asyncio.run(ask()) == (b"value", False)
+
+
+def test_processes_write_at_once(tmp_path):
+    path = tmp_path / "shared.sqlite"
+    code = (
+        "import sys; from faithful_search.cache import Cache; cache = Cache(sys.argv[1])\n"
+        "for n in range(200): cache.put(f'{sys.argv[2]}-{n}', b'x'); cache.put(f'common-{n}', sys.argv[2].encode())"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in "abc"]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    assert len(Cache(path)) == 800
+
+
+def test_a_pickle_carries_the_path(cache):
+    cache.put("a", b"one")
+    copy = pickle.loads(pickle.dumps(cache))
+    assert copy.get("a") == b"one" and repr(copy) == repr(cache)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_opens_the_file_anew(cache):
+    cache.put("a", b"one")
+    child = os.fork()
+    if child == 0:
+        cache.put("b", b"two")
+        os._exit(0 if cache.get("a") == b"one" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert cache.get("b") == b"two"
+
+
+def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("dear diary " * 500)
+    with pytest.raises(DataError, match=r"notes\.txt .*move it away"):
+        Cache(path).get("a")
+    assert path.read_text() == "dear diary " * 500
+
+
+def test_the_database_of_something_else_is_named_and_left_alone(tmp_path):
+    path = tmp_path / "theirs.sqlite"
+    with sqlite3.connect(path) as theirs:
+        theirs.execute("CREATE TABLE entries (key TEXT, value BLOB)")
+    before = path.read_bytes()
+    with pytest.raises(DataError, match=r"theirs\.sqlite is a database of something else"):
+        Cache(path).put("a", b"one")
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["theirs.sqlite"]
+
+
+def test_a_cache_of_another_version_is_left_alone(cache):
+    cache.put("a", b"one")
+    cache.close()
+    with sqlite3.connect(cache.path) as raw:
+        raw.execute("PRAGMA user_version = 99")
+    with pytest.raises(DataError, match="another version"):
+        Cache(cache.path).get("a")
+
+
+def test_a_damaged_file_is_named(cache):
+    for n in range(500):
+        cache.put(str(n), b"x" * 200)
+    cache.close()
+    whole = cache.path.read_bytes()
+    cache.path.write_bytes(whole[:2048] + b"\xff" * (len(whole) - 2048))
+    damaged = cache.path.read_bytes()
+    with pytest.raises(DataError, match=r"results\.sqlite.*move it away"):
+        Cache(cache.path).get_many(map(str, range(500)))
+    assert cache.path.read_bytes() == damaged
+
+
+def test_a_file_that_another_process_holds_is_named_after_a_while(cache):
+    cache.put("a", b"one")
+    holder = sqlite3.connect(cache.path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(DataError, match="another process has been writing to it"):
+        Cache(cache.path, patience=0.1).get("a")
+    holder.execute("ROLLBACK")
+    assert Cache(cache.path, patience=0.1).get("a") == b"one"
+
+
+def test_a_result_that_cannot_be_written_is_still_returned(cache, caplog):
+    impatient = Cache(cache.path, patience=0.1)
+    assert impatient.get("a") is None
+    holder = sqlite3.connect(cache.path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+
+    async def compute():
+        return b"value"
+
+    assert asyncio.run(impatient.get_or_compute("a", compute)) == (b"value", False)
+    assert asyncio.run(impatient.get_or_compute("b", compute)) == (b"value", False)
+    assert impatient.unstored == 2
+    assert [record.message.count("no longer kept") for record in caplog.records] == [1]
+
+
+def test_a_folder_in_the_way_is_named(tmp_path):
+    with pytest.raises(DataError, match="cannot be opened for writing"):
+        Cache(tmp_path).get("a")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataError, match="cannot be opened for writing"):
+        Cache(tmp_path / "file" / "results.sqlite").get("a")
+
+
+def test_a_file_without_permission_is_named():
+    code = (
+        "import os, sys; from faithful_search.cache import Cache; from faithful_search.errors import DataError\n"
+        "os.getuid() or os.setuid(65534)\n"  # permissions do not bind root
+        "try: Cache(sys.argv[1]).put('b', b'two')\n"
+        "except DataError as error: print(error)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache(f"{folder}/results.sqlite")
+        cache.put("a", b"one")
+        cache.close()
+        before = cache.path.read_bytes()
+        cache.path.chmod(0o444)
+        os.chmod(folder, 0o555)
+        done = subprocess.run([sys.executable, "-c", code, str(cache.path)], capture_output=True, text=True)
+        assert cache.path.read_bytes() == before
+        os.chmod(folder, 0o755)
+    assert "results.sqlite" in done.stdout and "give permission" in done.stdout, done.stderr

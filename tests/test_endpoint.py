@@ -1,0 +1,545 @@
+"""The endpoint judge against a server that behaves, and one that does not."""
+
+import asyncio
+import dataclasses
+import doctest
+import email.utils
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from stub_server import StubServer
+
+from faithful_search.errors import ConfigError, DataError, JudgeError
+from faithful_search.judges import Judge, Pair, Request, Writer, chat, load, prompting, replies
+from faithful_search.judges.endpoint import EndpointJudge
+from faithful_search.judges.replies import Ladder, Reply, label_of
+
+KEY = "sk-very-secret-0123456789"
+PAIRS = [Pair("evidence", f"claim {n} {'yes-please' if n % 3 == 0 else ''}") for n in range(12)]
+LABELS = [n % 3 == 0 for n in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch, tmp_path):
+    for name in ("FAITHFUL_SEARCH_API_KEY", "OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def judge_at(server: StubServer | None, **knobs) -> EndpointJudge:
+    defaults = {"url": server and server.url, "cache": None, "timeout": 5.0, "backoff": 0.01}
+    return EndpointJudge("stub", **{**defaults, **knobs})
+
+
+def labels(judge: EndpointJudge, pairs=PAIRS) -> list[bool | None]:
+    return [verdict.label for verdict in judge.judge_batch(pairs)]
+
+
+@pytest.mark.parametrize("module", [chat, replies])
+def test_doctests(module):
+    assert doctest.testmod(module).failed == 0
+
+
+# --- what a good server gets and gives -------------------------------------------------------------------------------
+
+
+def test_verdicts_come_in_order_with_probability_and_prompt_version():
+    with StubServer(p=0.8) as server:
+        judge = load("endpoint", "stub", url=server.url, cache=None)
+        assert isinstance(judge, Judge) and isinstance(judge, Writer)
+        verdicts = judge.judge_batch(PAIRS)
+    assert [verdict.label for verdict in verdicts] == LABELS
+    assert [verdict.p for verdict in verdicts] == pytest.approx([0.8 if label else 0.2 for label in LABELS])
+    assert {verdict.judge for verdict in verdicts} == {f"endpoint:stub {prompting.load('support').id}"}
+    assert server.calls == judge.stats.calls == len(PAIRS)
+    assert judge.stats.prompt_tokens == 100 * len(PAIRS)
+
+
+def test_the_request_holds_the_prompt_and_the_parameters():
+    with StubServer() as server:
+        judge = judge_at(server, seed=7, max_tokens=3, extra_body={"top_k": 1})
+        pair = Pair("the results", "the thought", "the question", "info_think")
+        judge.judge_batch([pair])
+    [request] = server.requests
+    assert request["messages"] == prompting.render(pair)
+    wanted = {"model": "stub", "temperature": 0.0, "seed": 7, "max_tokens": 3, "top_k": 1, "logprobs": True}
+    assert {name: request[name] for name in wanted} == wanted
+    assert request["structured_outputs"] == {"choice": ["0", "1"]}
+
+
+def test_identical_pairs_are_asked_once():
+    with StubServer() as server:
+        assert labels(judge_at(server), [PAIRS[0], PAIRS[1], PAIRS[0], PAIRS[1]]) == [True, False, True, False]
+        assert server.calls == 2
+
+
+def test_nothing_to_judge_asks_nothing():
+    with StubServer() as server:
+        assert judge_at(server).judge_batch([]) == []
+        assert server.calls == 0
+
+
+def test_texts_are_written_without_label_parameters():
+    with StubServer(label=lambda messages: " one\ntwo \n") as server:
+        written = judge_at(server).write_batch([Request("claims", {"answer": "a"}), Request("lure", {"query": "q"})])
+    assert written == ["one\ntwo", "one\ntwo"]
+    assert all("logprobs" not in request and request["max_tokens"] == 512 for request in server.requests)
+
+
+def test_the_limit_on_concurrency_is_used_and_kept():
+    with StubServer(latency=0.05) as server:
+        judge = judge_at(server, concurrency=4)
+        judge.judge_batch(PAIRS)
+        assert server.busiest == 4
+        threads = [threading.Thread(target=judge.judge_batch, args=([Pair("e", f"{n}")] * 3,)) for n in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert server.busiest == 4 and server.calls == 24
+
+
+def test_it_works_inside_a_running_loop_from_threads_and_after_pickling():
+    async def inside():
+        return labels(judge)
+
+    with StubServer() as server:
+        judge = judge_at(server, on_progress=lambda n: None)
+        assert asyncio.run(inside()) == LABELS
+        copy = pickle.loads(pickle.dumps(judge))
+        assert copy == judge and labels(copy) == LABELS and copy.on_progress is None
+        assert labels(dataclasses.replace(judge, seed=1)) == LABELS
+        judge.close()
+        assert labels(judge) == LABELS
+
+
+def test_progress_counts_pairs_cached_ones_included(tmp_path):
+    steps = []
+    with StubServer() as server:
+        judge = judge_at(server, cache=tmp_path / "c.sqlite", on_progress=steps.append)
+        judge.judge_batch([*PAIRS, PAIRS[0]])
+        assert sum(steps) == len(PAIRS) + 1
+        judge.judge_batch(PAIRS)
+        assert sum(steps) == 2 * len(PAIRS) + 1
+
+
+def test_costs_are_counted():
+    with StubServer() as server:
+        judge = judge_at(server, prices=(2.0, 10.0))
+        judge.judge_batch(PAIRS)
+    assert judge.stats.cost == pytest.approx(12 * (100 * 2 + 1 * 10) / 1e6)
+
+
+# --- labels and constrained output -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("1", True),
+        (" 0\n", False),
+        ('"1".', True),
+        ("**0**", False),
+        ('{"label": 1}', True),
+        ('```json\n{"label": "0"}\n```', False),
+        ("<think>There are 0 doubts.</think>\n\n1", True),
+        ("10", None),
+        ("1 0", None),
+        ("1. The claim holds", None),
+        ("yes", None),
+        ("<think>so 1", None),
+        ('{"label": 2}', None),
+        ('{"verdict": 1}', None),
+        ("", None),
+    ],
+)
+def test_a_reply_is_read_strictly(text, label):
+    found = label_of(Reply(text))
+    assert found == (None if label is None else (float(label), label))
+
+
+def test_the_probability_is_read_at_the_label_and_over_its_spellings():
+    tokens = (("0", {"0": 0.0}), ("\n", {"\n": 0.0}), (" 1", {" 1": -1.0, "1": -2.0, "0": -1.5, "no": -0.1}))
+    p, label = label_of(Reply("<think>0</think>\n 1", tokens))
+    one, zero = 2.718281828**-1 + 2.718281828**-2, 2.718281828**-1.5
+    assert label and p == pytest.approx(one / (one + zero))
+
+
+def test_a_server_without_log_probs_gives_certain_probabilities():
+    with StubServer("plain") as server:
+        assert [verdict.p for verdict in judge_at(server).judge_batch(PAIRS)] == [float(label) for label in LABELS]
+        assert server.calls == len(PAIRS)
+
+
+def test_a_server_that_refuses_parameters_is_asked_for_less_and_only_once():
+    with StubServer("strict") as server:
+        judge = judge_at(server)
+        assert labels(judge) == LABELS
+        assert labels(judge, [Pair("one", "more")]) == [False]
+        assert server.calls == len(PAIRS) + 1 + 2  # log-probs are refused, the choice is refused, then it is plain
+        assert judge.stats.failures == judge.stats.retries == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "wanted"),
+    [
+        ("extra fields: structured_outputs", {"logprobs": True, "top_logprobs": 20}),
+        ("top_logprobs must be at most 5", {"logprobs": True, "top_logprobs": 5}),
+        ("logprobs are not available for this model", {"regex": "[01]"}),
+        ("something else", {}),
+    ],
+)
+def test_the_next_form_is_the_richest_that_the_refusal_leaves(message, wanted):
+    ladder = Ladder("auto")
+    for _ in range(6):
+        form = ladder.current
+        if wanted and wanted.items() <= form.body.items() and form is not replies._BOTH:
+            break
+        if not ladder.step_down(form, chat.Fault(message, 400)):
+            break
+    assert wanted.items() <= ladder.current.body.items() and (wanted or not ladder.current.body)
+
+
+def test_a_form_is_given_up_only_for_what_the_server_says_about_it():
+    ladder = Ladder("auto")
+    form = ladder.current
+    assert not ladder.step_down(form, chat.Fault("the server is out of memory", 500))
+    assert not ladder.step_down(form, chat.Fault("maximum context length is 512 tokens", 400))
+    assert not ladder.step_down(form, chat.Fault("connection lost"))
+    assert ladder.step_down(form, chat.Fault("logprobs need logits_all", 500))
+    assert "logprobs" not in ladder.current.body
+    ladder.settle(ladder.current)
+    assert not ladder.step_down(ladder.current, chat.Fault("bad grammar", 400))
+
+
+def test_what_is_asked_for_is_a_knob():
+    with StubServer() as server:
+        judge_at(server, constrained="none").judge_batch(PAIRS[:1])
+        judge_at(server, constrained="choice").judge_batch(PAIRS[:1])
+        judge_at(server, constrained="logprobs").judge_batch(PAIRS[:1])
+    assert [("logprobs" in one, "grammar" in one) for one in server.requests] == [
+        (False, False),
+        (False, True),
+        (True, False),
+    ]
+
+
+def test_a_prompt_that_is_too_long_is_no_reason_to_ask_for_less():
+    with StubServer("context", faults=1) as server:
+        verdicts = judge_at(server).judge_batch(PAIRS)
+        assert server.calls == len(PAIRS)
+    assert verdicts[0].abstained and "maximum context length is 512" in verdicts[0].why
+    assert [verdict.label for verdict in verdicts[1:]] == LABELS[1:]
+    assert all("logprobs" in request for request in server.requests)
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+TRANSIENT = ["busy", "error", "hang", "closed", "cut", "schema", "drip", "empty", "garbage"]
+SAID = {
+    "busy": "429: slow down",
+    "error": "500: out of memory",
+    "hang": "no complete answer within",
+    "closed": "cannot talk to http://127.0.0.1",
+    "cut": "cannot be read",
+    "schema": "cannot be read: it is no chat completion",
+    "drip": "no complete answer within",
+    "empty": "cannot be read",
+    "garbage": "neither 1 nor 0: 'It depends.'",
+}
+
+
+@pytest.mark.parametrize("mode", TRANSIENT)
+def test_after_a_passing_fault_everything_is_judged(mode):
+    with StubServer(mode, faults=1, retry_after="0.05") as server:
+        judge = judge_at(server, timeout=0.4)
+        assert labels(judge) == LABELS
+        assert server.calls == len(PAIRS) + 1
+        assert judge.stats.failures == 0
+
+
+@pytest.mark.parametrize("mode", TRANSIENT)
+def test_a_fault_that_stays_leaves_abstentions_with_reasons_and_a_second_run_asks_for_the_rest(mode, tmp_path):
+    cache = tmp_path / "c.sqlite"
+    with StubServer() as server:
+        assert labels(judge_at(server, cache=cache), PAIRS[:5]) == LABELS[:5]
+        server.mode, server.retry_after = mode, "0.01"
+        judge = judge_at(server, cache=cache, timeout=0.3, retries=1, give_up_after=3, concurrency=2)
+        verdicts = judge.judge_batch(PAIRS)
+        assert [verdict.label for verdict in verdicts] == LABELS[:5] + [None] * 7
+        assert all(verdict.p is None for verdict in verdicts[5:])
+        assert SAID[mode] in verdicts[5].why
+        assert judge.stats.failures == 7
+        server.mode, before = "ok", server.calls
+        assert labels(judge_at(server, cache=cache)) == LABELS
+        assert server.calls - before == 7
+
+
+def test_a_server_that_is_not_there():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        judge = judge_at(None, url=url, retries=2, give_up_after=3, concurrency=2)
+        verdicts = judge.judge_batch([Pair("e", str(n)) for n in range(200)])
+    assert all(verdict.abstained for verdict in verdicts)
+    assert f"cannot talk to {url}" in verdicts[0].why
+    assert verdicts[-1].why == "not asked: the endpoint left 3 questions in a row without an answer"
+    assert judge.stats.calls <= 3 * 4
+
+
+def test_a_dead_server_is_asked_again_by_the_next_batch_but_not_patiently():
+    with StubServer("error") as server:
+        judge = judge_at(server, retries=3, give_up_after=2, concurrency=1)
+        assert labels(judge) == [None] * 12
+        assert server.calls == 2 * 4
+        assert labels(judge) == [None] * 12
+        assert server.calls == 2 * 4 + 2
+        server.mode = "ok"
+        assert labels(judge) == LABELS
+
+
+def test_one_bad_question_does_not_end_the_others():
+    def fail_on_five(messages):
+        return "hm" if "claim 5" in messages[-1]["content"] else "0"
+
+    with StubServer(label=fail_on_five) as server:
+        found = labels(judge_at(server, give_up_after=1))
+    assert found == [False] * 5 + [None] + [False] * 6
+
+
+@pytest.mark.parametrize(("header", "least"), [("0.5", 0.5), ("a date", 0.9)])
+def test_retry_after_is_honoured(header, least):
+    with StubServer("busy", faults=1) as server:
+        in_two_seconds = email.utils.formatdate(time.time() + 2, usegmt=True)  # dates have whole seconds
+        server.retry_after = in_two_seconds if header == "a date" else header
+        assert labels(judge_at(server, backoff=30)) == LABELS
+        assert least <= server.times[1] - server.times[0] < 3
+
+
+def test_retry_after_holds_for_the_other_questions_too():
+    with StubServer() as server:
+        judge = judge_at(server, concurrency=3)
+        judge.judge_batch(PAIRS[:1])
+        server.mode, server.faults, server.retry_after, server.latency = "busy", 2, "0.4", 0.05
+        judge.judge_batch(PAIRS[1:])
+        pause = max(late - early for early, late in zip(server.times[1:], server.times[2:], strict=False))
+        assert pause >= 0.3 and server.calls == len(PAIRS) + 1
+
+
+def test_a_server_that_asks_for_too_much_patience_is_not_waited_for():
+    with StubServer("busy", retry_after="3600") as server:
+        start = time.monotonic()
+        verdicts = judge_at(server, patience=2).judge_batch(PAIRS)
+        assert time.monotonic() - start < 1.5
+        assert server.calls == 1
+    assert "asks to wait 3600 s" in verdicts[0].why
+    assert all(verdict.abstained for verdict in verdicts)
+
+
+def test_one_question_never_takes_longer_than_the_patience():
+    with StubServer("hang") as server:
+        start = time.monotonic()
+        judge_at(server, timeout=0.5, patience=0.8, retries=50, backoff=0).judge_batch(PAIRS[:1])
+        assert 0.7 < time.monotonic() - start < 1.6
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [("unauthorized", "key is missing or wrong.*FAITHFUL_SEARCH_API_KEY.*401"), ("missing", "model is unknown.*404")],
+)
+def test_what_makes_asking_pointless_is_raised_after_one_request(mode, said):
+    with StubServer(mode) as server:
+        with pytest.raises(JudgeError, match=said):
+            judge_at(server).judge_batch(PAIRS)
+        assert server.calls == 1
+
+
+def test_what_was_judged_before_a_key_was_revoked_is_returned(tmp_path):
+    with StubServer() as server:
+        judge = judge_at(server, cache=tmp_path / "c.sqlite")
+        judge.judge_batch(PAIRS[:4])
+        server.mode = "unauthorized"
+        verdicts = judge.judge_batch(PAIRS)
+    assert [verdict.label for verdict in verdicts] == LABELS[:4] + [None] * 8
+    assert all("401" in verdict.why for verdict in verdicts[4:])
+
+
+def test_a_first_question_that_takes_long_does_not_hold_up_the_others():
+    def slow_first(messages):
+        time.sleep(0.3 if "claim 0" in messages[-1]["content"] else 0)
+        return "0"
+
+    with StubServer(label=slow_first) as server:
+        found = labels(judge_at(server, timeout=0.2, retries=1, concurrency=4))
+        assert found == [None] + [False] * 11
+        is_first = ["claim 0" in request["messages"][-1]["content"] for request in server.requests]
+        assert is_first[0] and is_first.index(False) <= 2
+
+
+def test_what_is_cached_is_returned_though_the_key_is_missing(tmp_path):
+    with StubServer() as server:
+        judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS[:4])
+        verdicts = judge_at(server, cache=tmp_path / "c.sqlite", key_env="MY_KEY").judge_batch(PAIRS)
+    assert [verdict.label for verdict in verdicts] == LABELS[:4] + [None] * 8
+    assert all("MY_KEY" in verdict.why for verdict in verdicts[4:])
+
+
+def test_writing_fails_like_judging():
+    with StubServer("error") as server:
+        judge = judge_at(server, retries=0)
+        assert judge.write_batch([Request("lure", {"query": "q"})]) == [None]
+        server.mode = "unauthorized"
+        with pytest.raises(JudgeError, match="401"):
+            judge.write_batch([Request("lure", {"query": "q"})])
+
+
+# --- the cache -------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_run_asks_nothing_and_says_the_same(tmp_path):
+    with StubServer(p=0.7) as server:
+        first = judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS)
+        again = judge_at(server, cache=tmp_path / "c.sqlite")
+        assert again.judge_batch(PAIRS) == first
+        assert server.calls == len(PAIRS)
+        assert (again.stats.calls, again.stats.hits) == (0, len(PAIRS))
+
+
+@pytest.mark.parametrize("knobs", [{"seed": 1}, {"temperature": 0.5}, {"max_tokens": 9}, {"extra_body": {"top_k": 3}}])
+def test_other_parameters_are_another_question(tmp_path, knobs):
+    with StubServer() as server:
+        judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS[:1])
+        judge_at(server, cache=tmp_path / "c.sqlite", **knobs).judge_batch(PAIRS[:1])
+        assert server.calls == 2
+
+
+def test_an_edited_prompt_is_another_question(tmp_path, monkeypatch):
+    with StubServer() as server:
+        judge = judge_at(server, cache=tmp_path / "c.sqlite")
+        judge.judge_batch(PAIRS[:1])
+        prompt = prompting.load("support")
+        edited = prompting.read("support", _file("support").replace("version: 1", "version: 1\nnote: edited"))
+        assert edited.id == prompt.id
+        monkeypatch.setattr("faithful_search.judges.endpoint.load", lambda name: edited)
+        judge.judge_batch(PAIRS[:1])
+        assert server.calls == 2
+
+
+def _file(name: str) -> str:
+    from importlib.resources import files
+
+    return (files(prompting.__package__) / "prompts" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_judges_of_two_threads_ask_the_same_once(tmp_path):
+    with StubServer(latency=0.1) as server:
+        judges = [judge_at(server, cache=tmp_path / "c.sqlite") for _ in range(4)]
+        found = []
+        threads = [threading.Thread(target=lambda own=own: found.append(labels(own))) for own in judges]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [LABELS] * 4
+        assert server.calls == len(PAIRS)
+
+
+def test_an_interruption_leaves_finished_verdicts_in_the_cache(tmp_path):
+    code = (
+        "import sys; from faithful_search.judges import Pair, load\n"
+        "judge = load('endpoint', 'stub', url=sys.argv[1], cache=sys.argv[2], concurrency=2)\n"
+        "judge.judge_batch([Pair('evidence', f'claim {n}') for n in range(60)])"
+    )
+    cache = tmp_path / "c.sqlite"
+    with StubServer(latency=0.05) as server:
+        running = subprocess.Popen([sys.executable, "-c", code, server.url, str(cache)], stderr=subprocess.PIPE)
+        while server.calls < 12:
+            time.sleep(0.01)
+        running.send_signal(signal.SIGINT)
+        assert b"KeyboardInterrupt" in running.communicate(timeout=20)[1]
+        asked, server.latency = server.calls, 0
+        assert 12 <= asked < 60
+        verdicts = judge_at(server, cache=cache).judge_batch([Pair("evidence", f"claim {n}") for n in range(60)])
+        assert not any(verdict.abstained for verdict in verdicts)
+        assert 60 - asked <= server.calls - asked <= 60 - asked + 2  # those under way are asked again
+
+
+def test_a_cache_that_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "c.sqlite").write_text("not a database " * 100)
+    with StubServer() as server:
+        with pytest.raises(DataError, match=r"c\.sqlite"):
+            judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS)
+        assert server.calls == 0
+
+
+def test_the_default_cache_lies_with_the_hubs_assets(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path))
+    with StubServer() as server:
+        judge_at(server, cache="auto").judge_batch(PAIRS[:1])
+    assert [path.name for path in tmp_path.rglob("*.sqlite")] == ["judgements.sqlite"]
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_key_goes_to_the_server_and_nowhere_else(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", KEY)
+    caplog.set_level("DEBUG")
+    with StubServer() as server:
+        judge = judge_at(server, cache=tmp_path / "c.sqlite")
+        judge.judge_batch(PAIRS)
+        assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+        server.mode = "closed"
+        whys = [verdict.why for verdict in judge_at(server, retries=0).judge_batch(PAIRS[:1])]
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    shown = [repr(judge), repr(judge._asker._chats[0].line), str(whys), caplog.text, str(dataclasses.asdict(judge))]
+    assert KEY.encode() not in kept + pickle.dumps(judge)
+    assert not any(KEY in text for text in shown)
+
+
+def test_a_server_that_repeats_the_key_does_not_leak_it(monkeypatch):
+    monkeypatch.setenv("MY_KEY", KEY)
+    with StubServer("unauthorized") as server:
+        monkeypatch.setattr("stub_server._STATUS", {"unauthorized": (401, f"bad key {KEY}")})
+        with pytest.raises(JudgeError, match=r"bad key \*\*\*") as caught:
+            judge_at(server, key_env="MY_KEY").judge_batch(PAIRS)
+    assert KEY not in str(caught.value) and caught.value.__suppress_context__
+
+
+def test_the_hubs_token_is_not_sent_to_other_servers(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with StubServer() as server:
+        judge_at(server).judge_batch(PAIRS[:1])
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        judge_at(server).judge_batch(PAIRS[:1])
+    assert "authorization" not in server.headers[0]
+    assert server.headers[1]["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_key_that_is_needed_and_missing_is_an_error(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(JudgeError, match="HF_TOKEN"):
+        judge_at(None).judge_batch(PAIRS)
+    with StubServer() as server, pytest.raises(JudgeError, match=r"MY_KEY.*is not set"):
+        judge_at(server, key_env="MY_KEY").judge_batch(PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({"concurrency": 0}, "must be positive"),
+        ({"retries": -1}, "must be positive, retries"),
+        ({"constrained": "json"}, "there are: auto, logprobs, choice, none"),
+        ({"url": "127.0.0.1:8000"}, "must begin with http"),
+        ({"url": "http://me:secret@127.0.0.1/v1"}, "must not hold a password"),
+    ],
+)
+def test_settings_that_cannot_work(knobs, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        EndpointJudge("stub", **knobs)
+    assert "secret" not in str(caught.value)
