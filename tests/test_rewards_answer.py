@@ -5,7 +5,7 @@ import doctest
 import pytest
 
 from faithful_search.errors import ConfigError, JudgeError
-from faithful_search.judges import Pair, Verdict
+from faithful_search.judges import Pair, Request, Verdict
 from faithful_search.rewards import answer_support, correctness
 from faithful_search.rewards.answer_support import AnswerSupport
 from faithful_search.rewards.correctness import Correctness
@@ -128,3 +128,94 @@ def test_the_correctness_judge_is_asked_once_and_only_about_answers():
 def test_contradicting_settings_are_refused(bad):
     with pytest.raises(ConfigError):
         Correctness(**bad)
+
+
+# ---- claims of long answers, and what they are checked against
+
+
+class Splitter(Recorder):
+    """A judge that also writes: gives the texts it was made with."""
+
+    def __init__(self, *texts):
+        super().__init__()
+        self.texts, self.requests = texts, []
+
+    def write_batch(self, requests):
+        self.requests.extend(requests)
+        return list(self.texts)
+
+
+LONG = "It is good. And it is bad."
+
+
+def test_a_judge_that_can_write_splits_long_answers_only():
+    judge = Splitter("- The tower is good.\n2. The tower is bad.\n\nThe town is good.")
+    rows = [trajectory(LONG), trajectory("good"), trajectory("x " * 9, refs=("E9",))]
+    long, short, uncited = AnswerSupport(judge).score_batch(rows)
+    assert judge.requests == [Request("claims", {"question": "q", "answer": LONG})]
+    assert long.parts["texts"] == ["The tower is good.", "The tower is bad.", "The town is good."]
+    assert (long.value, long.parts["supported"]) == (pytest.approx(2 / 3), 2) and "tower is bad" in long.why
+    assert short.parts["texts"] == ["good"] and short.value == 1.0 and uncited.parts["applies"] is False
+    assert len(judge.calls) == 1 and long.parts["judge"] == "recorder"
+
+
+def test_an_answer_of_one_sentence_is_long_beyond_a_number_of_words():
+    words = "good " * 12
+    assert len(AnswerSupport(Splitter("a\nb"), long=11).pairs(trajectory(words))) == 2
+    assert len(AnswerSupport(Splitter(), long=12).pairs(trajectory(words))) == 1
+
+
+def test_an_answer_that_claims_nothing_does_not_apply_and_one_that_was_not_split_abstains():
+    none, lost, blank = AnswerSupport(Splitter("NONE.", None, " \n")).score_batch([trajectory(LONG)] * 3)
+    assert (none.value, none.parts["applies"]) == (0.0, False) and "no claim" in none.why
+    assert lost.value is None and lost.parts["abstained"] and blank.parts["abstained"]
+    assert AnswerSupport().measure(none) is None
+
+
+def test_when_the_writer_is_down_only_long_answers_abstain():
+    class Half(Recorder):
+        def write_batch(self, requests):
+            raise JudgeError("no route to the writer")
+
+    long, short = AnswerSupport(Half()).score_batch([trajectory(LONG), trajectory("good")])
+    assert long.parts["abstained"] and "no route" in long.why and short.value == 1.0
+
+
+def test_where_nothing_is_cited_what_was_retrieved_is_the_evidence():
+    rome = trajectory("Rome")  # retrieved, not cited
+    assert [AnswerSupport(evidence=kind).score(rome).value for kind in ("auto", "cited", "retrieved")] == [0, 0, 1]
+    other = trajectory("Rome", helpful=None, refs=(), dialect="search_r1")
+    found = AnswerSupport().score(other)
+    assert (found.value, found.parts["evidence"]) == (1.0, "retrieved")
+    assert AnswerSupport().score(rome).parts["evidence"] == "cited"
+    assert AnswerSupport(evidence="cited").score(other).parts["applies"] is False
+    bare = Trajectory((Step(answer="Rome"),), answer="Rome", dialect="search_r1")
+    assert AnswerSupport().score(bare).parts == {"applies": False, "evidence": "retrieved"}
+    with pytest.raises(ConfigError):
+        AnswerSupport(evidence="all")
+
+
+def test_sub_em_looks_for_a_gold_answer_in_the_answer():
+    row = Trajectory(answer="It is the Louvre museum", answers=("Musée", "Louvre"))
+    assert Correctness("sub_em").score(row).value == 1.0 and Correctness("em").score(row).value == 0.0
+    assert Correctness("sub_em").score(Trajectory(answer="It is", answers=("Louvre",))).value == 0.0
+
+
+def test_the_correctness_judge_is_not_asked_about_exact_matches():
+    judge = Recorder()
+    rows = [Trajectory(answer=answer, answers=("The Hague",), question="q") for answer in ("hague!", "a good city")]
+    exact, judged = Correctness("judge", judge=judge).score_batch(rows)
+    assert (exact.value, exact.parts["exact_match"]) == (1.0, True)
+    assert (judged.value, judged.parts["exact_match"]) == (1.0, False)
+    assert judge.calls == [[Pair("The Hague", "a good city", "q", "correctness")]]
+    assert Correctness("judge", judge=Down()).score(rows[0]).value == 1.0
+
+
+def test_one_row_abstains_where_the_judge_gave_no_verdict_on_it():
+    class Unsure(Recorder):
+        def judge_batch(self, pairs):
+            return [Verdict(None, None, "timed out") if "x" in p.hypothesis else Verdict(1.0, True) for p in pairs]
+
+    rows = [Trajectory(answer=answer, answers=("gold",)) for answer in ("x", "y")]
+    unsure, sure = Correctness("judge", judge=Unsure()).score_batch(rows)
+    assert unsure.value is None and unsure.parts["abstained"] and "timed out" in unsure.why and sure.value == 1.0

@@ -90,3 +90,48 @@ def test_what_the_environment_cut_is_not_held_against_the_policy_but_a_wrong_dia
     assert Format().score(Trajectory(steps=(cut, end))).value == 1.0
     mismatch = Trajectory(steps=(cut, end), issues=(Issue("dialect_mismatch", "looks like another"),))
     assert Format().score(mismatch).why == "looks like another"
+
+
+# ---- other protocols
+
+CALL = Step(think="plan", call=ToolCall("s"))
+MORE = Step(call=ToolCall("s"), same_turn=True)
+END = Step(think="so", answer="a")
+RIGHT, WRONG = Step(think="it holds", verified=True), Step(think="it does not", verified=False)
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ((CALL, MORE, MORE, END), ""),
+        ((Step(call=ToolCall("s")), END), "step 1: no <think>"),
+        ((CALL, Step(answer="a", same_turn=True)), "step 2: both a call and an answer"),
+        ((CALL, END, RIGHT), ""),
+        ((END, WRONG, CALL, END, RIGHT), ""),
+        ((CALL, END, WRONG), "step 3: the trajectory ends without an answer"),
+        ((END, RIGHT, END), "step 2: goes on after"),
+        ((CALL, RIGHT, END), "step 2: checks an answer where none was given"),
+        ((RIGHT,), "step 1: checks an answer"),
+        ((END, Step(think="no", verified=False, call=ToolCall("s")), END), "step 2: a check of the answer that also"),
+        ((END, Step(verified=True)), "step 2: no <think>"),
+        ((END, END), "step 1: answers before the last"),
+    ],
+)
+def test_parallel_calls_and_checks_of_the_answer(steps, why):
+    found = Format().score(Trajectory(steps, dialect="pokee"))
+    assert found.value == float(not why) and found.why.startswith(why)
+
+
+def test_a_protocol_without_thoughts_needs_none():
+    steps = (Step(call=ToolCall("s")), Step(answer="a"))
+    assert Format().score(Trajectory(steps, dialect="openai")).value == 1.0
+    assert Format().score(Trajectory(steps, dialect="search_r1")).value == 0.0
+    assert Format().score(Trajectory(steps, dialect="unheard-of")).value == 0.0
+
+
+@pytest.mark.parametrize("kind", ["response_missing", "elided"])
+def test_what_was_lost_in_writing_down_is_not_the_agents_doing(kind):
+    step = Step(think="", call=ToolCall("s"), issues=(Issue(kind, "lost"),))
+    assert Format().score(Trajectory((step, END))).value == 1.0
+    joined = Trajectory((CALL, END), issues=(Issue("another_episode", "a second prompt"),))
+    assert Format().score(joined).value == 1.0

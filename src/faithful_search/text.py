@@ -31,7 +31,8 @@ can could may might must not no yes of in on at by for from to with as into abou
 during through against per via up down out off so such very also just only too own same who whom whose which what
 when where why how all any each both few more most other some while because until again once s t
 """
-_IS_FUNCTION_WORD = frozenset(_FUNCTION_WORDS.split()).__contains__
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+"""English words that carry no content of their own, lower-cased."""
 
 
 def _squad(text: str) -> str:
@@ -105,13 +106,13 @@ def sentences(text: str) -> list[str]:
         ['Dr. Who left.', 'He came back!']
     """
     found: list[str] = []
-    held = start = 0
+    held = 0
     for match in _SENTENCE_END.finditer(text):
-        piece = text[start : match.end()]
-        if "\n" not in match[0] and _ABBREVIATION.search(piece.rstrip()[-12:]):
+        before = text[max(held, match.start() - 12) : match.start()]
+        if "\n" not in match[0] and _ABBREVIATION.search(before.rstrip()):
             continue
-        found.append(piece.strip())
-        held = start = match.end()
+        found.append(text[held : match.end()].strip())
+        held = match.end()
     found.append(text[held:].strip())
     return [sentence for sentence in found if sentence]
 
@@ -123,7 +124,7 @@ def content_words(text: str) -> list[str]:
         >>> content_words("The capital of France is Paris.")
         ['capital', 'france', 'paris']
     """
-    return [word for word in _WORD.findall(text.lower()) if not _IS_FUNCTION_WORD(word)]
+    return [word for word in _WORD.findall(text.lower()) if word not in FUNCTION_WORDS]
 
 
 def _normaliser(how: str) -> Callable[[str], str]:

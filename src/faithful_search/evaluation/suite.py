@@ -136,13 +136,13 @@ def evaluate_rollouts(
     if len(questions) != len(trajectories):
         raise DataError(f"{len(trajectories)} trajectories for {len(questions)} question ids: give one for each")
     scores = {name: reward.score_batch(trajectories) for name, reward in rewards.items()}
-    values = {name: [_value(rewards[name], score) for score in column] for name, column in scores.items()}
+    values = {name: [rewards[name].measure(score) for score in column] for name, column in scores.items()}
     values["answered"] = [float(item.stop_reason == "answered" or _ends_with_answer(item)) for item in trajectories]
     values["calls"] = [float(tool_counts([item]).total()) for item in trajectories]
     calls = {tool: [tool_counts([item])[tool] for item in trajectories] for tool in tools}
     bounds = {"answered": (0.0, 1.0), "calls": (0.0, math.inf)}
-    bounds |= {name: _range(reward) for name, reward in rewards.items()}
-    rows = {name: _row(column, scores.get(name, []), questions, bounds[name]) for name, column in values.items()}
+    bounds |= {name: reward.bounds for name, reward in rewards.items()}
+    rows = {name: mean_of(column, scores.get(name, []), questions, bounds[name]) for name, column in values.items()}
     rows[ENTROPY] = entropy_estimate(calls, questions)
     return Evaluation(
         rows=rows,
@@ -153,6 +153,23 @@ def evaluate_rollouts(
         endings=dict(Counter(item.stop_reason or "unknown" for item in trajectories)),
         trajectories=[_annotated(item, number, scores, values) for number, item in enumerate(trajectories)],
     )
+
+
+def mean_of(
+    column: Sequence[float | None], scores: Sequence[Score], questions: Sequence[str], bounds: tuple[float, float]
+) -> Estimate:
+    """The mean of a metric over questions with its interval, and how many rollouts were left out of it, and why.
+
+    Args:
+        column: its value for each rollout, `None` where there is none.
+        scores: what the values were measured from; they tell abstentions from what does not apply.
+        questions: the question of each rollout.
+        bounds: what the values can be.
+    """
+    kept = [(value, question) for value, question in zip(column, questions, strict=True) if value is not None]
+    abstained = sum(bool(score.parts.get("abstained")) for score in scores)
+    estimate = mean_ci([value for value, _ in kept], [question for _, question in kept], bounds)
+    return msgspec.structs.replace(estimate, not_applicable=len(column) - len(kept) - abstained, abstained=abstained)
 
 
 def entropy_estimate(tool_calls: Mapping[str, Sequence[int]], questions: Sequence[Hashable]) -> Estimate:
@@ -205,25 +222,6 @@ def _bar(**settings: Any) -> Any:
     from tqdm.auto import tqdm
 
     return tqdm(disable=None, **settings)
-
-
-def _value(reward: Reward, score: Score) -> float | None:
-    if score.value is None or score.parts.get("applies", True) is False:
-        return None
-    return (score.value + 1) / 2 if isinstance(reward, Citation) else score.value
-
-
-def _range(reward: Reward) -> tuple[float, float]:
-    return (0.0, 1.0) if isinstance(reward, Citation) else reward.range
-
-
-def _row(
-    column: Sequence[float | None], scores: Sequence[Score], questions: Sequence[str], bounds: tuple[float, float]
-) -> Estimate:
-    kept = [(value, question) for value, question in zip(column, questions, strict=True) if value is not None]
-    abstained = sum(bool(score.parts.get("abstained")) for score in scores)
-    estimate = mean_ci([value for value, _ in kept], [question for _, question in kept], bounds)
-    return msgspec.structs.replace(estimate, not_applicable=len(column) - len(kept) - abstained, abstained=abstained)
 
 
 def _ends_with_answer(trajectory: Trajectory) -> bool:

@@ -6,13 +6,19 @@ import sys
 from collections.abc import Sequence
 
 from .. import registry
+from ..judges import Writer
 from .answer_support import AnswerSupport
 from .base import Reward, Score
 from .citation import Citation, cited_evidence, step_validity
 from .correctness import Correctness
 from .evidence_sensitivity import EvidenceSensitivity, Passage, corpus_snippets
 from .format import Format
+from .info_think import InfoThink
+from .judged import JudgedReward
 from .mix import Adaptive, Mix, MixState, Warmup
+from .think_answer import ThinkAnswer
+from .think_search import ThinkSearch
+from .tool_use import ToolUse
 
 __all__ = [
     "Adaptive",
@@ -21,10 +27,15 @@ __all__ = [
     "Correctness",
     "EvidenceSensitivity",
     "Format",
+    "InfoThink",
+    "JudgedReward",
     "Mix",
     "MixState",
     "Reward",
     "Score",
+    "ThinkAnswer",
+    "ThinkSearch",
+    "ToolUse",
     "Warmup",
     "answer_only_mix",
     "cited_evidence",
@@ -53,6 +64,7 @@ def pou_mix(
     correctness: Reward | None = None,
     sensitivity: bool = True,
     snippets: Sequence[str | Passage] = (),
+    writer: Writer | None = None,
     beta: float = 0.9,
     tau: float = 0.5,
     kappa: float = 10.0,
@@ -65,6 +77,7 @@ def pou_mix(
         support: R_ans, by default `AnswerSupport()`.
         correctness: R_anc, by default `Correctness()`.
         snippets: what R_pt draws unrelated passages from, by default the batch's own evidence; see `corpus_snippets`.
+        writer: invents the lures of R_pt, by default a template does.
         sensitivity: `False` leaves R_pt out and averages over the two others.
         beta, tau, kappa: of the adaptive mix.
         alpha: a constant alpha: 0.5 is the static mix, 0.0 leaves R_ans out.
@@ -76,7 +89,7 @@ def pou_mix(
     answer = Adaptive(support or AnswerSupport(), correctness or Correctness(), beta, tau, kappa, alpha)
     probe: dict[str, Reward] = {}
     if sensitivity:
-        probe["evidence_sensitivity"] = EvidenceSensitivity(budget=budget, snippets=tuple(snippets))
+        probe["evidence_sensitivity"] = EvidenceSensitivity(budget=budget, snippets=tuple(snippets), writer=writer)
     return Mix(parts={"citation": Citation(), **probe, "answer": answer})
 
 

@@ -1,22 +1,27 @@
-"""Do the cited passages support the answer? Proof-of-Use's answer-support alignment."""
+"""Does the evidence support the answer? Proof-of-Use's answer-support alignment, which is Ragas's faithfulness."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from ..errors import JudgeError
-from ..judges.base import Judge, Pair, Verdict
+from ..errors import ConfigError, JudgeError
+from ..judges.base import Judge, Pair, Request, Verdict, Writer
 from ..judges.lexical import LexicalJudge
 from ..text import sentences
 from ..trajectory import Evidence, Trajectory
-from .base import Reward, Score
-from .citation import cited_evidence, step_validity
+from .base import Score
+from .citation import Citation, cited_evidence, step_validity
+from .judged import Asked, JudgedReward
+from .turns import passages
+
+_BULLET = re.compile(r"^\s*(?:[-*\u2022]\s+|\d{1,3}[.)]\s+)?")
 
 
 @dataclass(frozen=True)
-class AnswerSupport(Reward):
+class AnswerSupport(JudgedReward):
     """R_ans: the share of the answer's claims that the cited evidence supports.
 
     ```
@@ -24,13 +29,25 @@ class AnswerSupport(Reward):
           = 0 when T = 1 or no step has R_cite^t = +1
     ```
 
-    Proof-of-Use, section 3.3.3, equation 5. The cited evidence is that of the valid yes-steps; the claims are the
-    answer's sentences, so that a short answer is one claim. No answer, or valid steps that all say no, score 0. The
-    zeros of equation 5 are 0.0 with `parts["applies"]` False. When the judge cannot be asked the rows that needed it
-    abstain; a batch asks it once.
+    Proof-of-Use, section 3.3.3, equation 5. The cited evidence is that of the valid yes-steps. No answer, or valid
+    steps that all say no, score 0. The zeros of equation 5 are 0.0 with `parts["applies"]` False. When the judge cannot
+    be asked the rows that needed it abstain; a batch asks it once (twice when it also splits).
+
+    Most dialects have no citations: all evidence retrieved then stands for the cited (ours), which is the more lenient
+    question; `parts["evidence"]` says which it was.
+
+    The claims are the answer's sentences. A long answer, of more than one sentence or more than `long` words, is split
+    by a judge that can also write (`Writer`, the request "claims"): one claim a line, each understandable by itself; an
+    answer that it finds no claim in scores 0 and does not apply. Short answers are one claim.
+
+    `parts["claims"]` is the number of claims, `parts["texts"]` the claims, `parts["supported"]` how many were upheld.
 
     Args:
-        judge: reads the cited passages as premise (blank lines between them) and a claim as hypothesis.
+        judge: reads the passages as premise (blank lines between them) and a claim as hypothesis. By default the
+            claim's words must occur as they are, which suits short answers: sentences are better left to another judge.
+        soft: average p instead of the labels.
+        evidence: "cited", "retrieved", or "auto": what is cited in dialects that cite, else what was retrieved.
+        long: words of an answer beyond which a judge that can write splits it.
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -43,50 +60,98 @@ class AnswerSupport(Reward):
     """
 
     judge: Judge = field(default_factory=LexicalJudge)
+    evidence: Literal["auto", "cited", "retrieved"] = "auto"
+    long: int = 30
 
     name: ClassVar[str] = "answer_support"
 
-    def score(self, trajectory: Trajectory) -> Score:
-        return self.score_batch([trajectory])[0]
+    def __post_init__(self) -> None:
+        if self.evidence not in ("auto", "cited", "retrieved"):
+            raise ConfigError(f"AnswerSupport: evidence {self.evidence!r} is not 'auto', 'cited' or 'retrieved'")
 
-    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        asked = [_pairs(trajectory) for trajectory in trajectories]
-        pairs = [pair for own in asked for pair in own]
-        try:
-            verdicts = iter(self.judge.judge_batch(pairs) if pairs else [])
-        except JudgeError as error:
-            abstained = Score(None, f"the judge abstained: {error}", {"abstained": True})
-            return [abstained if own else _without_judge(t) for t, own in zip(trajectories, asked, strict=True)]
+    def pairs(self, trajectory: Trajectory) -> list[Asked]:
+        return self.pairs_batch([trajectory])[0]
+
+    def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[Asked]]:
+        """Each claim with the evidence; none where there is no evidence or no answer."""
+        premises = [passages(self._evidence(item)) if _answer(item) else "" for item in trajectories]
+        split = [item for item, premise in zip(trajectories, premises, strict=True) if premise]
+        claims = iter(self._claims(split))
         return [
-            _share([next(verdicts) for _ in own], own) if own else _without_judge(trajectory)
-            for trajectory, own in zip(trajectories, asked, strict=True)
+            _asked(item, premise, next(claims)) if premise else []
+            for item, premise in zip(trajectories, premises, strict=True)
         ]
 
+    def empty(self, trajectory: Trajectory) -> Score:
+        used = self._used(trajectory)
+        if used == "cited" and not any(step_validity(trajectory)):
+            return Score(0.0, "no step with a valid citation", {"applies": False, "evidence": used})
+        if used == "retrieved" and not any(step.evidence for step in trajectory.steps):
+            return Score(0.0, "no evidence was retrieved", {"applies": False, "evidence": used})
+        if not _answer(trajectory):
+            return Score(0.0, "no answer given", {"applies": True, "evidence": used})
+        if self._evidence(trajectory):
+            return Score(0.0, "the answer makes no claim", {"applies": False, "evidence": used})
+        return Score(0.0, "the answer cites no evidence", {"applies": True, "evidence": used})
 
-def _pairs(trajectory: Trajectory) -> list[Pair]:
-    cited = cited_evidence(trajectory)
-    if not cited or not (trajectory.answer or "").strip():
-        return []
-    premise = "\n\n".join(map(_passage, cited))
-    claims = sentences(trajectory.answer or "")
-    return [Pair(premise, claim, trajectory.question or "") for claim in claims]
+    def judged(self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> Score:
+        score = super().judged(trajectory, asked, verdicts)
+        texts = [item.pair.hypothesis for item in asked]
+        against = next((text for text, verdict in zip(texts, verdicts, strict=True) if not verdict.label), None)
+        used = self._used(trajectory)
+        parts = {**score.parts, "evidence": used, "claims": len(texts), "texts": texts}
+        if score.value is None:
+            return Score(None, score.why, parts)
+        parts["supported"] = sum(bool(verdict.label) for verdict in verdicts)
+        return Score(score.value, f"not supported by the {used} evidence: {against!r}" if against else "", parts)
+
+    def _used(self, trajectory: Trajectory) -> str:
+        if self.evidence != "auto":
+            return self.evidence
+        return "cited" if Citation().covers(trajectory.dialect) else "retrieved"
+
+    def _evidence(self, trajectory: Trajectory) -> tuple[Evidence, ...]:
+        if self._used(trajectory) == "cited":
+            return cited_evidence(trajectory)
+        found = {(item.title, item.text): item for step in trajectory.steps for item in step.evidence}
+        return tuple(found.values())
+
+    def _claims(self, trajectories: Sequence[Trajectory]) -> list[list[str] | str]:
+        """The claims of each answer, or why there are none."""
+        found: list[list[str] | str] = [sentences(_answer(item)) for item in trajectories]
+        if not isinstance(self.judge, Writer):
+            return found
+        long = [i for i, claims in enumerate(found) if len(claims) > 1 or len(claims[0].split()) > self.long]
+        for i, claims in zip(long, _split(self.judge, [trajectories[i] for i in long]), strict=True):
+            found[i] = claims
+        return found
 
 
-def _passage(evidence: Evidence) -> str:
-    return f"{evidence.title}\n{evidence.text}" if evidence.title else evidence.text
+def _answer(trajectory: Trajectory) -> str:
+    return (trajectory.answer or "").strip()
 
 
-def _without_judge(trajectory: Trajectory) -> Score:
-    if not any(step_validity(trajectory)):
-        return Score(0.0, "no step with a valid citation", {"applies": False})
-    if not (trajectory.answer or "").strip():
-        return Score(0.0, "no answer given", {"applies": True})
-    return Score(0.0, "the answer cites no evidence", {"applies": True})
+def _asked(trajectory: Trajectory, premise: str, claims: list[str] | str) -> list[Asked]:
+    step = len(trajectory.steps)
+    question = trajectory.question or ""
+    if isinstance(claims, str):
+        return [Asked(step, Pair(premise, _answer(trajectory), question), Verdict(None, None, claims, "claims"))]
+    return [Asked(step, Pair(premise, claim, question)) for claim in claims]
 
 
-def _share(verdicts: list[Verdict], pairs: list[Pair]) -> Score:
-    unsupported = [pair.hypothesis for pair, verdict in zip(pairs, verdicts, strict=True) if not verdict.label]
-    why = f"not supported by the cited evidence: {unsupported[0]!r}" if unsupported else ""
-    supported = len(pairs) - len(unsupported)
-    parts = {"applies": True, "claims": len(pairs), "supported": supported, "p": [verdict.p for verdict in verdicts]}
-    return Score(supported / len(pairs), why, parts)
+def _split(writer: Writer, trajectories: Sequence[Trajectory]) -> list[list[str] | str]:
+    requests = [Request("claims", {"question": t.question or "", "answer": _answer(t)}) for t in trajectories]
+    try:
+        texts = writer.write_batch(requests) if requests else []
+    except JudgeError as error:
+        return [f"the answer could not be split into claims: {error}"] * len(requests)
+    return [_lines(text) for text in texts]
+
+
+def _lines(text: str | None) -> list[str] | str:
+    """The claims that a writer wrote, none for its NONE; why there are none when it wrote nothing."""
+    lines = [_BULLET.sub("", line).strip() for line in (text or "").splitlines()]
+    claims = [line for line in lines if line]
+    if not claims:
+        return "the answer could not be split into claims: nothing was written"
+    return [] if [line.rstrip(".").upper() for line in claims] == ["NONE"] else claims

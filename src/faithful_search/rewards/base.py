@@ -47,6 +47,15 @@ class Reward(ABC):
         """Score many, in order."""
         return [self.score(trajectory) for trajectory in trajectories]
 
+    def measure(self, score: Score) -> float | None:
+        """The score as a measurement: `None` where nothing was there to measure, a paper's zero for that included."""
+        return None if score.parts.get("applies", True) is False else score.value
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The range of `measure`."""
+        return self.range
+
     def bind(self, **resources: Any) -> Self:
         """A copy with those of `resources` (`policy=…`) that this reward has fields for."""
         own = {field.name for field in dataclasses.fields(self)}

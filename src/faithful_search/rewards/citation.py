@@ -72,6 +72,15 @@ class Citation(Reward):
         parts = {"applies": True, "parse_ok": list(parse), "consistency_ok": list(consistency), "ids_valid": list(ids)}
         return Score((2 * valid - len(checks)) / len(checks), why, parts)
 
+    def measure(self, score: Score) -> float | None:
+        """The share of steps with R_cite^t = +1: (R_cite + 1) / 2."""
+        value = super().measure(score)
+        return None if value is None else (value + 1) / 2
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return 0.0, 1.0
+
 
 Checks = tuple[bool, bool, bool]
 ALL_OK: Checks = (True, True, True)

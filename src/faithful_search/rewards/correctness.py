@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..errors import ConfigError, JudgeError
-from ..judges.base import Judge, Pair
-from ..text import exact_match, f1
+from ..errors import ConfigError
+from ..judges.base import Judge, Pair, Verdict
+from ..text import exact_match, f1, sub_exact_match
 from ..trajectory import Trajectory
 from .base import Reward, Score
+from .judged import ask
 
 NO_GOLD = Score(None, "no gold answers to compare with")
 NO_ANSWER = Score(0.0, "no answer given")
+EXACT = Score(1.0, "", {"exact_match": True, "judge": "exact match, not asked"})
+_COMPARE = {"em": exact_match, "f1": f1, "sub_em": sub_exact_match}
+METRICS = (*_COMPARE, "judge")
 
 
 @dataclass(frozen=True)
@@ -23,15 +27,17 @@ class Correctness(Reward):
     ```
     em:     1 if normalise(answer) = normalise(gold) for any gold, else 0
     f1:     max over golds of the token F1
-    judge:  1 if the judge says the answer follows from the gold answers, else 0
+    sub_em: 1 if normalise(answer) contains any normalise(gold), as characters, else 0
+    judge:  1 if em is 1, or the judge says the answer follows from the gold answers, else 0
     ```
 
     Proof-of-Use, section 3.3.3 (there by an LLM judge; strings are the fallback). No answer is 0.0; no gold answers is
-    `None`; a judge that cannot be asked makes the rows it was asked about abstain.
+    `None`; a row that the judge was asked about and gave no verdict on abstains. The judge is not asked about an exact
+    match: `parts["exact_match"]` is then True.
 
     Args:
-        metric: "em", "f1" or "judge".
-        how: the normaliser of "em" and "f1", "squad" or "pokee"; their figures are not comparable.
+        metric: "em", "f1", "sub_em" or "judge".
+        how: the normaliser, "squad" or "pokee"; their figures are not comparable.
         judge: required by "judge"; its premise is the gold answers, its hypothesis the answer.
 
     Example:
@@ -39,18 +45,18 @@ class Correctness(Reward):
         >>> Correctness().score(Trajectory(answer="The Louvre.", answers=("Louvre",))).value
         1.0
 
-    How to hack it: with "f1", list many candidates; each gold token found counts.
+    How to hack it: with "f1" and "sub_em", list many candidates; each gold token, or any gold answer, found counts.
     """
 
-    metric: Literal["em", "f1", "judge"] = "em"
+    metric: Literal["em", "f1", "sub_em", "judge"] = "em"
     how: Literal["squad", "pokee"] = "squad"
     judge: Judge | None = None
 
     name: ClassVar[str] = "correctness"
 
     def __post_init__(self) -> None:
-        if self.metric not in ("em", "f1", "judge"):
-            raise ConfigError(f"Correctness: metric {self.metric!r} is not one of 'em', 'f1', 'judge'")
+        if self.metric not in METRICS:
+            raise ConfigError(f"Correctness: metric {self.metric!r} is not one of {', '.join(map(repr, METRICS))}")
         if (self.metric == "judge") != (self.judge is not None):
             raise ConfigError("Correctness: metric='judge' and judge=… go together; give both or neither")
 
@@ -63,21 +69,23 @@ class Correctness(Reward):
         return [_without_comparing(trajectory) or self._by_string(trajectory) for trajectory in trajectories]
 
     def _by_string(self, trajectory: Trajectory) -> Score:
-        compare = exact_match if self.metric == "em" else f1
-        value = float(compare(trajectory.answer or "", trajectory.answers, self.how))
+        value = float(_COMPARE[self.metric](trajectory.answer or "", trajectory.answers, self.how))
         return Score(value, "" if value == 1.0 else f"{trajectory.answer!r} against {' | '.join(trajectory.answers)}")
 
     def _judged(self, judge: Judge, trajectories: Sequence[Trajectory]) -> list[Score]:
-        scores = [_without_comparing(trajectory) for trajectory in trajectories]
-        asked = [i for i, score in enumerate(scores) if score is None]
-        pairs = [_pair(trajectories[i]) for i in asked]
-        try:
-            verdicts = judge.judge_batch(pairs) if pairs else []
-            answers = [Score(float(verdict.label), verdict.why, {"p": verdict.p}) for verdict in verdicts]
-        except JudgeError as error:
-            answers = [Score(None, f"the judge abstained: {error}", {"abstained": True})] * len(asked)
-        found = dict(zip(asked, answers, strict=True))
-        return [found[i] if score is None else score for i, score in enumerate(scores)]
+        scores = [_without_comparing(trajectory) or self._exact(trajectory) for trajectory in trajectories]
+        asked = [_pair(trajectory) for trajectory, score in zip(trajectories, scores, strict=True) if score is None]
+        verdicts = iter(ask(judge, asked))
+        return [_by_judge(next(verdicts), judge.name) if score is None else score for score in scores]
+
+    def _exact(self, trajectory: Trajectory) -> Score | None:
+        return EXACT if exact_match(trajectory.answer, trajectory.answers, self.how) else None
+
+
+def _by_judge(verdict: Verdict, judge: str) -> Score:
+    if verdict.label is None:
+        return Score(None, f"the judge abstained: {verdict.why}", {"abstained": True, "judge": judge})
+    return Score(float(verdict.label), verdict.why, {"p": verdict.p, "exact_match": False, "judge": judge})
 
 
 def _without_comparing(trajectory: Trajectory) -> Score | None:
@@ -87,4 +95,4 @@ def _without_comparing(trajectory: Trajectory) -> Score | None:
 
 
 def _pair(trajectory: Trajectory) -> Pair:
-    return Pair("\n\n".join(trajectory.answers), trajectory.answer or "", trajectory.question or "")
+    return Pair("\n\n".join(trajectory.answers), trajectory.answer or "", trajectory.question or "", "correctness")

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from .. import dialects
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, JudgeError
 from ..inference.base import Generator
 from ..inference.chat import ChatFormat
+from ..judges import Request, Writer
 from ..text import content_words
 from ..trajectory import Evidence, Step, Tokens, Trajectory
 from .base import Reward, Score
@@ -41,6 +42,10 @@ LURES = (
 
 Passage = tuple[str, str]
 Source = tuple[str, str, str]
+Chosen = tuple[list[int], random.Random]
+"""Indices of the steps that are probed, and what else is drawn for this trajectory is drawn from."""
+Lures = dict[int, str]
+"""Written lures by the index of the step whose verdict they probe."""
 _WORD = re.compile(r"\w+")
 
 
@@ -64,8 +69,9 @@ class EvidenceSensitivity(Reward):
     What replaces evidence shares no content word with this question and query. It comes from the batch's other
     questions' evidence, or from `snippets` alone where they are given. When nothing there is unrelated enough it comes
     from a short built-in list, which a policy can learn by heart: with few questions in a batch, give `snippets`
-    (`corpus_snippets`). The paper has an LLM write the lure; ours is a template that restates the query with a made-up
-    answer. At B = 0 the value is 0.0 with `parts["applies"]` False.
+    (`corpus_snippets`). The lure is written by `writer` (the paper's way: an LLM); without one, or where it could not
+    write, it is a template that restates the query with a made-up answer. `parts["steps"]` says which: `lure` is
+    "written" or "template". At B = 0 the value is 0.0 with `parts["applies"]` False.
 
     Args:
         budget: B_max; 1 in the paper's main experiments, 2 in an ablation.
@@ -73,6 +79,7 @@ class EvidenceSensitivity(Reward):
         replace_titles: exchange titles too, since a title that names the asked entity gives the topic away; ids stay.
         snippets: texts, or pairs of title and text, to draw from instead of the batch's evidence.
         seed: of the step choice and of what replaces the evidence.
+        writer: invents the lures of no-steps, all of a batch in one call; an `EndpointJudge` is one.
         policy: the Generator to probe, usually given by `bind(policy=…)`.
 
     Raises:
@@ -94,6 +101,7 @@ class EvidenceSensitivity(Reward):
     replace_titles: bool = True
     snippets: tuple[str | Passage, ...] = field(default=(), repr=False)
     seed: int = 0
+    writer: Writer | None = None
     policy: Generator | None = field(default=None, repr=False)
 
     name: ClassVar[str] = "evidence_sensitivity"
@@ -112,10 +120,34 @@ class EvidenceSensitivity(Reward):
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         if self.policy is None:
             raise ConfigError("EvidenceSensitivity asks the policy itself: use .bind(policy=generator)")
+        chosen = [self._chosen(trajectory) for trajectory in trajectories]
+        lures = self._written(trajectories, [steps for steps, _ in chosen])
         prober = _Prober(self, self.policy.tokenizer, sources(trajectories, self.snippets))
-        probes = [prober.probes(trajectory) for trajectory in trajectories]
+        probes = [prober.probes(*row) for row in zip(trajectories, chosen, lures, strict=True)]
         answers = iter(_ask(self.policy, [probe for own in probes for probe in own]))
         return [_mean(own, [next(answers) for _ in own]) for own in probes]
+
+    def _chosen(self, trajectory: Trajectory) -> Chosen:
+        steps = eligible_steps(trajectory)
+        rng = random.Random(f"{self.seed}:{trajectory.id}")
+        return sorted(rng.sample(steps, min(self.budget, len(steps)))), rng
+
+    def _written(self, trajectories: Sequence[Trajectory], chosen: Sequence[list[int]]) -> list[Lures]:
+        """What the writer made up for each trajectory's no-steps, by step."""
+        lures: list[Lures] = [{} for _ in trajectories]
+        asked = [
+            (row, index)
+            for row, (trajectory, steps) in enumerate(zip(trajectories, chosen, strict=True))
+            for index in steps
+            if not trajectory.steps[index].helpful
+        ]
+        if self.writer is None or not asked:
+            return lures
+        requests = [_lure_request(trajectories[row], index) for row, index in asked]
+        for (row, index), text in zip(asked, _write(self.writer, requests), strict=True):
+            if text and text.strip():
+                lures[row][index] = text.strip()
+        return lures
 
 
 @dataclass(frozen=True)
@@ -127,6 +159,7 @@ class Probe:
     real: list[int]
     perturbed: list[int]
     choices: list[list[int]]
+    lure: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,27 +171,33 @@ class _Prober:
     pool: list[Source]
     chats: dict[str, ChatFormat] = field(default_factory=dict)
 
-    def probes(self, trajectory: Trajectory) -> list[Probe]:
-        rng = random.Random(f"{self.reward.seed}:{trajectory.id}")
-        steps = eligible_steps(trajectory)
-        chosen = sorted(rng.sample(steps, min(self.reward.budget, len(steps))))
-        if not chosen:
+    def probes(self, trajectory: Trajectory, chosen: Chosen, lures: Lures) -> list[Probe]:
+        steps, rng = chosen
+        if not steps:
             return []
         chat = self._chat(trajectory.dialect or "pou")
         tokens = trajectory.tokens or chat.transcript(trajectory, trajectory.meta.get("tools", []))
         if len(tokens.turns) != len(trajectory.steps):
             counts = f"{len(tokens.turns)} turns in its tokens, but {len(trajectory.steps)} steps"
             raise DataError(f"trajectory {trajectory.id!r} has {counts}")
-        return [self._probe(trajectory, tokens, index, chat, rng) for index in chosen]
+        return [self._probe(trajectory, tokens, index, chat, rng, lures.get(index)) for index in steps]
 
     def _chat(self, dialect: str) -> ChatFormat:
         if dialect not in self.chats:
             self.chats[dialect] = ChatFormat.of(self.tokenizer, dialects.load(dialect))
         return self.chats[dialect]
 
-    def _probe(self, trajectory: Trajectory, tokens: Tokens, index: int, chat: ChatFormat, rng: random.Random) -> Probe:
+    def _probe(
+        self,
+        trajectory: Trajectory,
+        tokens: Tokens,
+        index: int,
+        chat: ChatFormat,
+        rng: random.Random,
+        written: str | None,
+    ) -> Probe:
         previous, step = trajectory.steps[index - 1], trajectory.steps[index]
-        evidence = self._perturbed(previous, step, trajectory.question, rng)
+        evidence = self._perturbed(previous, step, trajectory.question, rng, written)
         ended = chat.ended(turn_ids(tokens, index - 1))
         observation = chat.observation_ids(chat.render_observation(evidence, previous.note), ended)
         turn = turn_ids(tokens, index)
@@ -169,13 +208,16 @@ class _Prober:
             real=real_context(tokens, index, verdict.index),
             perturbed=perturbed_context(tokens, index, verdict.index, observation),
             choices=self._choices(chat, verdict.lead, turn[verdict.index], bool(step.helpful)),
+            lure="" if step.helpful else "written" if written else "template",
         )
 
-    def _perturbed(self, previous: Step, step: Step, question: str | None, rng: random.Random) -> tuple[Evidence, ...]:
+    def _perturbed(
+        self, previous: Step, step: Step, question: str | None, rng: random.Random, written: str | None
+    ) -> tuple[Evidence, ...]:
         titles = self.reward.replace_titles
         if step.helpful:
             return degrade(previous, step.refs, question, self.pool, rng, titles)
-        return lure(previous, question, rng, titles)
+        return lure(previous, question, rng, titles, written)
 
     def _choices(self, chat: ChatFormat, lead: str, sampled: int, said_yes: bool) -> list[list[int]]:
         """What to ask for: yes alone, or yes and no; the word that was sampled, as the token that was sampled."""
@@ -320,13 +362,28 @@ def draw(
     return min(neutral, key=lambda found: (found[1] in taken, not topic.isdisjoint(content_words(" ".join(found)))))
 
 
-def lure(previous: Step, question: str | None, rng: random.Random, titles: bool = True) -> tuple[Evidence, ...]:
-    """`previous`'s evidence with one random passage exchanged for a template that answers the query with a made-up
-    name."""
+def lure(
+    previous: Step, question: str | None, rng: random.Random, titles: bool = True, written: str | None = None
+) -> tuple[Evidence, ...]:
+    """`previous`'s evidence with one random passage exchanged for `written`, or else for a template that answers the
+    query with a made-up name."""
     query = query_of(previous) or question or previous.evidence[0].title or "this question"
-    text = rng.choice(LURES).format(query=query, name=made_up_answer(question or query))
+    text = written or rng.choice(LURES).format(query=query, name=made_up_answer(question or query))
     at = rng.randrange(len(previous.evidence))
     return tuple(_exchange(item, query, text, titles) if i == at else item for i, item in enumerate(previous.evidence))
+
+
+def _lure_request(trajectory: Trajectory, index: int) -> Request:
+    previous = trajectory.steps[index - 1]
+    question = trajectory.question or ""
+    return Request("lure", {"question": question, "query": query_of(previous) or question})
+
+
+def _write(writer: Writer, requests: Sequence[Request]) -> list[str | None]:
+    try:
+        return writer.write_batch(requests)
+    except JudgeError:
+        return [None] * len(requests)
 
 
 def query_of(step: Step) -> str:
@@ -364,6 +421,7 @@ def _mean(probes: Sequence[Probe], answers: Sequence[tuple[float, float]]) -> Sc
     moves = [q - after if probe.yes_case else after - q for probe, (q, after) in zip(probes, answers, strict=True)]
     steps = [
         {"step": probe.step, "case": "yes" if probe.yes_case else "no", "q": q, "q_perturbed": after}
+        | ({"lure": probe.lure} if probe.lure else {})
         for probe, (q, after) in zip(probes, answers, strict=True)
     ]
     worst = min(range(len(moves)), key=moves.__getitem__)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..trajectory import Trajectory
+from ..trajectory import Step, Trajectory
 from .base import Reward, Score
 from .citation import VERDICT_ISSUES
+from .turns import asks_for_thoughts
 
 VALID = Score(1.0)
-NOT_FORMAT = VERDICT_ISSUES | {"response_unclosed"}
+TRANSCRIPT = frozenset(("response_unclosed", "response_missing", "elided", "another_episode"))
+"""Kinds of issues that the environment or who wrote the text down made, not the agent."""
+NOT_FORMAT = VERDICT_ISSUES | TRANSCRIPT
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,10 @@ class Format(Reward):
     valid  <=>  every turn: <think> present and closed, exactly one of call and answer, the call readable as JSON
                 and only the last turn answers
     ```
+
+    As each dialect's parser reads it: what breaks the form of a call or an answer is among its issues. A dialect that
+    asks for no thoughts needs none; parallel calls share the thought of their turn. Where an agent checks its answers
+    (`Step.verified`), a check follows an answer and the trajectory ends with an answer or with a check that upheld it.
 
     Proof-of-Use, section 3.3.4: the overall format is valid only when the basic tags (think, tool call, answer) pass
     the syntactic checks. The verdict and its references are `Citation`'s business: a broken `<ref>` costs citation
@@ -50,18 +57,38 @@ def first_problem(trajectory: Trajectory) -> str:
     steps = trajectory.steps
     if not steps:
         return "the trajectory has no steps"
-    last = len(steps)
+    thinks = asks_for_thoughts(trajectory.dialect)
     for number, step in enumerate(steps, start=1):
-        if step.issues:
-            for issue in step.issues:
-                if issue.kind not in NOT_FORMAT:
-                    return f"step {number}: {issue.why}"
-        if step.think is None:
-            return f"step {number}: no <think> block"
-        if step.answer is not None and (step.call is not None or number < last):
-            what = "both a call and an answer" if step.call else "answers before the last step"
-            return f"step {number}: {what}"
-        if step.answer is None and (step.call is None or number == last):
-            what = "the trajectory ends without an answer" if step.call else "neither a call nor an answer"
-            return f"step {number}: {what}"
-    return next((issue.why for issue in trajectory.issues), "") if trajectory.issues else ""
+        why = _problem(step, steps, number, thinks)
+        if why:
+            return f"step {number}: {why}"
+    return next((issue.why for issue in trajectory.issues if issue.kind not in NOT_FORMAT), "")
+
+
+def _problem(step: Step, steps: tuple[Step, ...], number: int, thinks: bool) -> str:
+    if step.issues:
+        for issue in step.issues:
+            if issue.kind not in NOT_FORMAT:
+                return issue.why
+    if step.think is None and thinks and not step.same_turn:
+        return "no <think> block"
+    if step.verified is not None:
+        return _verification_problem(step, steps, number)
+    last = number == len(steps)
+    if step.answer is None:
+        if step.call is None:
+            return "neither a call nor an answer"
+        return "the trajectory ends without an answer" if last else ""
+    if step.call is not None or step.same_turn:
+        return "both a call and an answer"
+    return "" if last or steps[number].verified is not None else "answers before the last step"
+
+
+def _verification_problem(step: Step, steps: tuple[Step, ...], number: int) -> str:
+    if number == 1 or steps[number - 2].answer is None:
+        return "checks an answer where none was given"
+    if step.call is not None or step.answer is not None:
+        return "a check of the answer that also acts"
+    if number == len(steps):
+        return "" if step.verified else "the trajectory ends without an answer"
+    return "goes on after its answer was upheld" if step.verified else ""

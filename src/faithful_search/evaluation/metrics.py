@@ -1,0 +1,122 @@
+"""The metrics by name: which rewards each consists of, and what its results are called.
+
+| metric | results without a judge | with one that reads |
+|---|---|---|
+| info_think_faithfulness | info_think_lexical | info_think_faithfulness |
+| think_search_faithfulness | think_search_lexical | think_search_faithfulness |
+| think_answer_faithfulness | think_answer_sub_em | also think_answer_faithfulness |
+| answer_support | answer_support_lexical | answer_support |
+| answer_correctness | exact_match_…, f1_…, sub_em_… | also answer_correctness |
+| citation_validity, evidence_sensitivity, protocol_format | one each, of the same name | the same |
+| tool_use | repeated_calls, unused_evidence_lexical | the same |
+
+`answer_support_lexical` counts words (`GroundingJudge`), where training's default looks for the claim as it is
+(`LexicalJudge`): the latter finds short answers just as well but hardly any sentence (balanced accuracy on the train
+side of AttributionBench 0.66 against 0.53).
+
+`…` is the normaliser. A result's value for a trajectory is `reward.measure(score)`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+from ..errors import ConfigError
+from ..judges import GroundingJudge, Judge, is_lexical
+from ..rewards import (
+    AnswerSupport,
+    Citation,
+    Correctness,
+    EvidenceSensitivity,
+    Format,
+    InfoThink,
+    Reward,
+    ThinkAnswer,
+    ThinkSearch,
+    ToolUse,
+)
+
+How = Literal["squad", "pokee"]
+Rewards = dict[str, Reward]
+LOWER_IS_BETTER = frozenset(("repeated_calls", "unused_evidence_lexical"))
+"""Results that count what should not happen."""
+
+
+def names() -> list[str]:
+    """The metrics there are; each has a folder of that name in `evaluate_metrics/`."""
+    return sorted(_MAKERS)
+
+
+def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any) -> Rewards:
+    """The rewards behind a metric, by the names of their results.
+
+    A result that rests on the comparison of words says so: `info_think_lexical` without a judge,
+    `info_think_faithfulness` with one. Compared answers name their normaliser: `f1_squad`.
+
+    Args:
+        name: one of `names()`.
+        judge: who judges; default `GroundingJudge()`, which compares words.
+        how: the normaliser where answers are compared as strings, "squad" or "pokee".
+        knobs: fields of the rewards (`soft=True`, `evidence="retrieved"`, `words=5`, `budget=2`), for those that have
+            them.
+
+    Raises:
+        ConfigError: when there is no such metric, naming those there are, or no such knob, naming its own.
+
+    Example:
+        >>> list(load("answer_correctness"))
+        ['exact_match_squad', 'f1_squad', 'sub_em_squad']
+        >>> load("answer_support", evidence="retrieved")["answer_support_lexical"].evidence
+        'retrieved'
+    """
+    if name not in _MAKERS:
+        raise ConfigError(f"unknown metric {name!r}; there are: {', '.join(names())}")
+    rewards = _MAKERS[name](GroundingJudge() if judge is None else judge, how)
+    own = {field.name for reward in rewards.values() for field in dataclasses.fields(reward)} - _SET_HERE
+    if not own.issuperset(knobs):
+        unknown = ", ".join(sorted(set(knobs) - own))
+        raise ConfigError(f"the metric {name!r} has no knob {unknown}; it has: {', '.join(sorted(own)) or 'none'}")
+    return {result: reward.bind(**knobs) for result, reward in rewards.items()}
+
+
+def _faithfulness(stem: str, judge: Judge) -> str:
+    return f"{stem}_lexical" if is_lexical(judge) else f"{stem}_faithfulness"
+
+
+def _think_answer(judge: Judge, how: How) -> Rewards:
+    found: Rewards = {"think_answer_sub_em": ThinkAnswer(how=how)}
+    return found if is_lexical(judge) else found | {"think_answer_faithfulness": ThinkAnswer(judge, how=how)}
+
+
+def _answer_support(judge: Judge, how: How) -> Rewards:
+    return {"answer_support_lexical" if is_lexical(judge) else "answer_support": AnswerSupport(judge)}
+
+
+def _answer_correctness(judge: Judge, how: How) -> Rewards:
+    found: Rewards = {
+        f"exact_match_{how}": Correctness("em", how),
+        f"f1_{how}": Correctness("f1", how),
+        f"sub_em_{how}": Correctness("sub_em", how),
+    }
+    return found if is_lexical(judge) else found | {"answer_correctness": Correctness("judge", how, judge)}
+
+
+_SET_HERE = {"judge", "how", "metric", "what"}
+"""Fields that the metric's name, its judge and its normaliser decide."""
+
+_MAKERS: dict[str, Callable[[Judge, How], Rewards]] = {
+    "info_think_faithfulness": lambda judge, how: {_faithfulness("info_think", judge): InfoThink(judge)},
+    "think_search_faithfulness": lambda judge, how: {_faithfulness("think_search", judge): ThinkSearch(judge)},
+    "think_answer_faithfulness": _think_answer,
+    "citation_validity": lambda judge, how: {"citation_validity": Citation()},
+    "answer_support": _answer_support,
+    "evidence_sensitivity": lambda judge, how: {"evidence_sensitivity": EvidenceSensitivity()},
+    "answer_correctness": _answer_correctness,
+    "protocol_format": lambda judge, how: {"protocol_format": Format()},
+    "tool_use": lambda judge, how: {
+        "repeated_calls": ToolUse("repeated"),
+        "unused_evidence_lexical": ToolUse("unused"),
+    },
+}

@@ -1,0 +1,75 @@
+"""Do the agent's thoughts consider what it has just retrieved? VERITAS's information-think faithfulness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from ..judges.base import Pair, Verdict
+from ..trajectory import Trajectory
+from .base import Score
+from .judged import Asked, JudgedReward
+from .turns import Turn, acts, asks_for_thoughts, returned, thought
+
+UNTHINKING = Verdict(0.0, False, "acts on what was returned without a thought in between", "rule")
+
+
+@dataclass(frozen=True)
+class InfoThink(JudgedReward):
+    """The share of responses that the thought right after them is grounded in.
+
+    ```
+    info_think = |{t : the thought of turn t+1 is upheld by what the calls of turn t returned}| / |{t}|
+    ```
+
+    VERITAS, sections 3.2 and 3.3. The premise is all that the calls of one turn returned (titles and texts; the note of
+    a call that found nothing or failed), the hypothesis the thought of the next turn. Ours: a call or an answer that
+    follows a response with no thought in between is a pair that scores 0, and no judge is asked; in dialects that do
+    not ask for thoughts it is no pair. A verdict (`<helpful>`) alone is no thought. A response at the very end, one
+    followed by neither thought nor action, and a thought on a response that was left out of the transcript ("...") are
+    no pairs; a trajectory without pairs has no value.
+
+    Args:
+        judge: premise and hypothesis as above, `task="info_think"`; by default the words are compared.
+        soft: average p instead of the labels.
+
+    Example:
+        >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+        >>> search = Step(think="Look it up.", call=ToolCall("search"), evidence=(Evidence("It lies in Paris."),))
+        >>> last = Step(think="The tower lies in Paris.", answer="Paris")
+        >>> [asked.pair.premise for asked in InfoThink().pairs(Trajectory(steps=(search, last)))]
+        ['It lies in Paris.']
+
+    How to hack it: repeat the evidence word for word and reason about nothing.
+    """
+
+    name: ClassVar[str] = "info_think"
+
+    def pairs(self, trajectory: Trajectory) -> list[Asked]:
+        """Each response with the thought after it; `step` is where that thought's turn begins."""
+        found: list[Asked] = []
+        turns, step = trajectory.turns, 1
+        for turn, after in pairwise(turns):
+            step += len(turn)
+            asked = _asked(trajectory, turn, after, step)
+            if asked is not None:
+                found.append(asked)
+        return found
+
+    def empty(self, trajectory: Trajectory) -> Score:
+        return Score(None, "no thought or action follows a response")
+
+
+def _asked(trajectory: Trajectory, turn: Turn, after: Turn, step: int) -> Asked | None:
+    premise, hypothesis = returned(turn), thought(after)
+    if not premise or not (hypothesis or acts(after)):
+        return None
+    if not (_readable(premise) if hypothesis else asks_for_thoughts(trajectory.dialect)):
+        return None
+    pair = Pair(premise, hypothesis, trajectory.question or "", "info_think")
+    return Asked(step, pair, None if hypothesis else UNTHINKING)
+
+
+def _readable(text: str) -> bool:
+    return any(character.isalnum() for character in text)

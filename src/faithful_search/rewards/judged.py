@@ -1,0 +1,91 @@
+"""What rewards share that ask a judge about pairs of texts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ..errors import JudgeError
+from ..judges import GroundingJudge, Judge, Pair, Verdict
+from ..trajectory import Trajectory
+from .base import Reward, Score
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One pair of a trajectory: `step` (from 1) is where its hypothesis stands. `settled` needs no judge."""
+
+    step: int
+    pair: Pair
+    settled: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class JudgedReward(Reward):
+    """The share of a trajectory's pairs that the judge upholds; subclasses say which pairs those are.
+
+    The value is the mean of the labels, or of p with `soft`. A trajectory without pairs has none (`empty`); one of
+    whose pairs the judge abstained from abstains as a whole. A batch asks the judge once. `parts["pairs"]` holds step,
+    p, label and reason of each pair, `parts["judge"]` who judged.
+    """
+
+    judge: Judge = field(default_factory=GroundingJudge)
+    soft: bool = False
+
+    @property
+    def judge_name(self) -> str:
+        """What says yes or no."""
+        return self.judge.name
+
+    @abstractmethod
+    def pairs(self, trajectory: Trajectory) -> list[Asked]:
+        """What is asked about this trajectory, in order."""
+
+    def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[Asked]]:
+        """The pairs of many trajectories, for rewards that must ask before they know them."""
+        return [self.pairs(trajectory) for trajectory in trajectories]
+
+    def empty(self, trajectory: Trajectory) -> Score:
+        """The score of a trajectory without pairs."""
+        return Score(None, "nothing to judge")
+
+    def score(self, trajectory: Trajectory) -> Score:
+        return self.score_batch([trajectory])[0]
+
+    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        asked = self.pairs_batch(trajectories)
+        open_pairs = [item.pair for own in asked for item in own if item.settled is None]
+        verdicts = iter(ask(self.judge, open_pairs))
+        scores = []
+        for trajectory, own in zip(trajectories, asked, strict=True):
+            found = [item.settled or next(verdicts) for item in own]
+            scores.append(self.judged(trajectory, own, found) if own else self.empty(trajectory))
+        return scores
+
+    def judged(self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> Score:
+        """The score of a trajectory with these pairs and verdicts."""
+        parts: dict[str, Any] = {"judge": self.judge_name, "pairs": list(map(_part, asked, verdicts))}
+        missing = next((verdict for verdict in verdicts if verdict.abstained), None)
+        if missing is not None:
+            return Score(None, f"the judge abstained: {missing.why}", {"abstained": True, **parts})
+        values = [float(verdict.p if self.soft else verdict.label) for verdict in verdicts]  # type: ignore[arg-type]
+        against = next(
+            ((item, verdict) for item, verdict in zip(asked, verdicts, strict=True) if not verdict.label), None
+        )
+        why = "" if against is None else f"step {against[0].step}: {against[1].why or 'not upheld by the judge'}"
+        return Score(sum(values) / len(values), why, {"applies": True, **parts})
+
+
+def ask(judge: Judge, pairs: Sequence[Pair]) -> list[Verdict]:
+    """The judge's verdicts; where it cannot be asked at all, verdicts that abstain."""
+    try:
+        return judge.judge_batch(pairs) if pairs else []
+    except JudgeError as error:
+        return [Verdict(None, None, str(error), judge.name)] * len(pairs)
+
+
+def _part(asked: Asked, verdict: Verdict) -> dict[str, Any]:
+    return {"step": asked.step, "p": verdict.p, "label": verdict.label, "why": verdict.why}

@@ -1,0 +1,78 @@
+"""Does the answer follow from the agent's last thought? VERITAS's think-answer faithfulness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ..judges.base import Judge, Pair, Verdict
+from ..text import normalize, sub_exact_match
+from ..trajectory import Trajectory
+from .base import Score
+from .judged import Asked, JudgedReward
+from .turns import thought
+
+
+@dataclass(frozen=True)
+class ThinkAnswer(JudgedReward):
+    """1 when the answer follows from the last thought before it, else 0.
+
+    ```
+    without a judge (sub-EM):  1 if normalise(answer) occurs, as characters, in normalise(thought), else 0
+    with one:                  its label
+    ```
+
+    VERITAS, section 3.3. The thought is that of the answering turn, or the last one before it; a check of an earlier
+    answer is not one. The answer is the trajectory's. Without an answer or without any thought there is no value. An
+    answer of which the normaliser leaves nothing occurs nowhere.
+
+    Args:
+        judge: `None` for sub-EM; else its premise is the thought, its hypothesis the answer, `task="think_answer"`.
+        soft: p instead of the label.
+        how: the normaliser of sub-EM, "squad" or "pokee"; their figures are not comparable.
+
+    Example:
+        >>> from faithful_search.trajectory import Step, Trajectory
+        >>> last = Step(think="So it is Paris.", answer="Paris")
+        >>> ThinkAnswer().score(Trajectory(steps=(last,), answer="Paris")).value
+        1.0
+
+    How to hack it: name every candidate in the last thought. Sub-EM also finds short answers inside longer words ("no"
+    in "now"), and misses paraphrases.
+    """
+
+    judge: Judge | None = None  # type: ignore[assignment]
+    how: Literal["squad", "pokee"] = "squad"
+
+    name: ClassVar[str] = "think_answer"
+
+    def __post_init__(self) -> None:
+        normalize("", self.how)
+
+    @property
+    def judge_name(self) -> str:
+        return f"sub_em_{self.how}" if self.judge is None else self.judge.name
+
+    def pairs(self, trajectory: Trajectory) -> list[Asked]:
+        """The last thought and the answer; `step` is where the answer stands."""
+        answer = (trajectory.answer or "").strip()
+        step = _answering_step(trajectory)
+        premise = next(filter(None, (thought((item,)) for item in reversed(trajectory.steps[:step]))), "")
+        if not answer or not premise:
+            return []
+        pair = Pair(premise, answer, trajectory.question or "", "think_answer")
+        return [Asked(step, pair, self._sub_em(pair) if self.judge is None else None)]
+
+    def empty(self, trajectory: Trajectory) -> Score:
+        return Score(None, "no thought before the answer" if (trajectory.answer or "").strip() else "no answer given")
+
+    def _sub_em(self, pair: Pair) -> Verdict:
+        found = sub_exact_match(pair.premise, [pair.hypothesis], self.how)
+        why = "" if found else f"{pair.hypothesis!r} is not in the last thought"
+        return Verdict(found, bool(found), why, self.judge_name)
+
+
+def _answering_step(trajectory: Trajectory) -> int:
+    """The step (from 1) that gives the trajectory's answer: the last one with an answer, or the last of all."""
+    steps = trajectory.steps
+    return next((i for i in range(len(steps), 0, -1) if steps[i - 1].answer is not None), len(steps))

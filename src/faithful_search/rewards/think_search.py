@@ -1,0 +1,54 @@
+"""Do the agent's searches follow from its thoughts? VERITAS's think-search faithfulness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..judges.base import Pair
+from ..trajectory import Trajectory
+from .base import Score
+from .judged import Asked, JudgedReward
+from .turns import call_words, thought
+
+
+@dataclass(frozen=True)
+class ThinkSearch(JudgedReward):
+    """The share of calls that follow from the thought right before them.
+
+    ```
+    think_search = |{calls upheld by the thought of their turn}| / |{calls of turns with a thought}|
+    ```
+
+    VERITAS, sections 3.2 and 3.3. The premise is the thought, the hypothesis the words of the call: its query strings,
+    other arguments as JSON. Calls made in parallel are one pair each, with the thought of their turn. A call without
+    a thought or without words is no pair; a trajectory without pairs has no value.
+
+    Args:
+        judge: premise and hypothesis as above, `task="think_search"`; by default the words are compared.
+        soft: average p instead of the labels.
+
+    Example:
+        >>> from faithful_search.trajectory import Step, ToolCall, Trajectory
+        >>> step = Step(think="I need the capital of France.", call=ToolCall("search", {"query": "capital of France"}))
+        >>> ThinkSearch().score(Trajectory(steps=(step,))).value
+        1.0
+
+    How to hack it: write the query into the thought first, whatever the query is.
+    """
+
+    name: ClassVar[str] = "think_search"
+
+    def pairs(self, trajectory: Trajectory) -> list[Asked]:
+        """Each call with its turn's thought; `step` is the call's."""
+        found: list[Asked] = []
+        premise = ""
+        for number, step in enumerate(trajectory.steps, start=1):
+            premise = premise if step.same_turn else thought((step,))
+            hypothesis = call_words(step.call) if step.call is not None else ""
+            if premise and hypothesis:
+                found.append(Asked(number, Pair(premise, hypothesis, trajectory.question or "", "think_search")))
+        return found
+
+    def empty(self, trajectory: Trajectory) -> Score:
+        return Score(None, "no call follows a thought")

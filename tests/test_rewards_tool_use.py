@@ -1,0 +1,127 @@
+"""Calls that repeat themselves, calls whose evidence is never used, and how calls spread over the tools."""
+
+import doctest
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faithful_search.errors import ConfigError
+from faithful_search.evaluation import tool_use as corpus
+from faithful_search.rewards import ToolUse
+from faithful_search.rewards import tool_use as module
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+
+MILL = Evidence(
+    "The mill of Lund was kept by Ada Horn, a quiet baker, until she left the old trade.", "Mill of Lund", "E1"
+)
+
+
+def call(name="search", /, think="", evidence=(), **arguments) -> Step:
+    return Step(think=think, call=ToolCall(name, arguments), evidence=evidence)
+
+
+def test_doctests():
+    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(corpus).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "value", "repeats"),
+    [
+        ([call(query="Old mill")], 0.0, []),
+        ([call(query="Old mill"), call(query=" old  MILL?")], 0.5, [2]),
+        ([call(query="old mill"), call("web", query="old mill")], 0.0, []),  # another tool
+        ([call(query="old mill"), call(query="new mill"), call(query="old mill")], 1 / 3, [3]),
+        ([call(query="a"), call(query="a"), call(query="a")], 2 / 3, [2, 3]),
+        ([call(query="a", k=1), call(query="a", k=2)], 0.0, []),
+        ([call(query=["a", "b"]), call(query=["A", "b."])], 0.5, [2]),
+        ([call(query="?"), call(query="!")], 0.0, []),  # nothing is left of either: compared as written
+    ],
+)
+def test_repeated_by_hand(steps, value, repeats):
+    score = ToolUse("repeated").score(Trajectory(tuple(steps)))
+    assert score.value == pytest.approx(value)
+    assert score.parts == {"calls": len(steps), "steps": repeats}
+
+
+def test_calls_without_arguments_are_compared_as_written():
+    made = [Step(call=ToolCall("s", raw=raw)) for raw in ("x = 1", "x = 2", "X = 1")]
+    assert ToolUse().score(Trajectory(tuple(made))).parts["steps"] == [3]
+
+
+@pytest.mark.parametrize(
+    ("later", "unused"),
+    [
+        (Step(think="So it was Ada.", answer="?"), 0.0),  # a name
+        (Step(answer="Horn"), 0.0),  # one that opens the answer
+        (call(query="ada horn"), 0.0),  # a later query
+        (Step(think="She was a quiet baker and left.", answer="?"), 0.0),  # three plain words
+        (Step(think="It was a baker.", answer="?"), 1.0),  # one plain word may be chance
+        (Step(think="The keeper of the mill of Lund.", answer="Lund"), 1.0),  # known from question and query
+        (Step(think="I know nothing.", answer="Rome"), 1.0),
+    ],
+)
+def test_unused_by_words(later, unused):
+    first = call(query="keeper mill", evidence=(MILL,))
+    trajectory = Trajectory((first, later), question="Who kept the mill of Lund?", dialect="search_r1")
+    score = ToolUse("unused").score(trajectory)
+    assert score.value == unused
+    assert score.parts == {"calls": 1, "steps": [1] if unused else []}
+
+
+def test_a_knob_says_how_many_plain_words_show_use():
+    trajectory = Trajectory((call(evidence=(MILL,)), Step(think="It was a baker.", answer="?")), dialect="search_r1")
+    assert [ToolUse("unused", words=words).score(trajectory).value for words in (1, 2)] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("helpful", "refs", "unused"), [(True, ("E1",), 0.0), (False, (), 1.0), (True, ("E9",), 1.0), (None, (), 1.0)]
+)
+def test_where_an_agent_cites_only_a_valid_citation_is_use(helpful, refs, unused):
+    last = Step(think="Ada Horn", helpful=helpful, refs=refs, answer="Ada Horn")
+    steps = (call(query="keeper", evidence=(MILL,)), last)
+    assert ToolUse("unused").score(Trajectory(steps, dialect="pou")).value == unused
+
+
+def test_no_calls_have_no_value_and_calls_without_evidence_none_to_use():
+    quiet = Trajectory((Step(think="I know.", answer="a"),))
+    assert ToolUse("repeated").score(quiet).value is None and ToolUse("unused").score(quiet).value is None
+    assert ToolUse("unused").score(Trajectory((call(query="x"),))).value is None
+    assert ToolUse("unused").score(Trajectory((call(evidence=(MILL,)),))).value == 1.0  # and nothing came after it
+    with pytest.raises(ConfigError):
+        ToolUse("wasted")
+
+
+def test_tools_that_are_not_listed_are_those_that_were_called():
+    counts = {"search": 6, "read": 2, "graph": 0}
+    assert corpus.tool_ratios(counts) == {"search": 0.75, "read": 0.25}
+    assert corpus.tool_entropy(counts) == pytest.approx(0.811278, abs=1e-6)
+    assert corpus.tool_entropy(counts, ["search", "read", "graph"]) == pytest.approx(0.511860, abs=1e-6)
+    assert corpus.tool_entropy({"search": 3}) is None and corpus.tool_entropy({}) is None
+    assert corpus.tool_ratios({"search": 1}, ["read"]) == {"read": 0.0}
+
+
+values = st.sampled_from(["", "Ada", "ada horn", "1889", "\u6771\u4eac", 3, None, ["Ada"], {"a": [1]}])
+made_steps = st.builds(
+    Step,
+    think=st.none() | st.text(max_size=30),
+    call=st.none()
+    | st.builds(ToolCall, st.sampled_from("ab"), st.dictionaries(st.sampled_from(["query", "k"]), values, max_size=2)),
+    evidence=st.lists(st.builds(Evidence, st.text(max_size=30)), max_size=2).map(tuple),
+    helpful=st.none() | st.booleans(),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(made_steps, max_size=6).map(tuple), st.sampled_from(["", "pou", "search_r1"]))
+def test_shares_are_in_bounds_and_name_steps_that_called(steps, dialect):
+    trajectory = Trajectory(steps, dialect=dialect)
+    for what in ("repeated", "unused"):
+        score = ToolUse(what).score(trajectory)
+        assert (score.value is None) == (not any(s.call and (s.evidence or what == "repeated") for s in steps))
+        if score.value is not None:
+            assert score.value == len(score.parts["steps"]) / score.parts["calls"]
+            assert all(steps[number - 1].call for number in score.parts["steps"])
+    doubled = ToolUse("repeated").score(Trajectory(steps + steps, dialect=dialect))
+    assert doubled.value is None or doubled.value >= 0.5
