@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from ..evaluation.agreement import Bin
 from ..evaluation.stats import mean_ci
 
 History = Sequence[Mapping[str, Any]]
@@ -161,6 +162,34 @@ def running_mean(values: Floats, window: int) -> Floats:
     places, half = np.arange(len(values)), max(1, window) // 2
     starts, ends = np.maximum(0, places - half), np.minimum(len(values), places + half + 1)
     return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def reliability(curves: Mapping[str, Sequence[Bin]], path: PathLike) -> Path:
+    """Calibration of judges: the share of pairs that is true over the mean probability, a line a judge.
+
+    A judge whose probabilities mean what they say lies on the diagonal; above it, it is too doubtful, below it too
+    sure. A point's area grows with the pairs behind it.
+
+    Args:
+        curves: by judge, its bins (`Agreement.curves`); a judge without bins is left out.
+        path: the file to write.
+
+    Raises:
+        DataError: when no judge has a bin.
+    """
+    drawn = {judge: bins for judge, bins in curves.items() if bins}
+    _require(len(drawn), "a judged and labelled pair", path)
+    figure, (axis,) = _figure(1, (1,), height=4.8)
+    axis.plot([0, 1], [0, 1], color="#8C8C8C", linestyle=":", linewidth=1.2)
+    for number, (judge, bins) in enumerate(drawn.items()):
+        colour, total = PALETTE[number % len(PALETTE)], sum(own.n for own in bins)
+        places, shares = [own.p for own in bins], [own.share for own in bins]
+        axis.plot(places, shares, color=colour, linewidth=1.2, label=f"{judge} ({total} pairs)")
+        axis.scatter(places, shares, [12 + 200 * own.n / total for own in bins], color=colour, alpha=0.6)
+    _finish(axis, "share of pairs labelled true", title="Calibration", limits=(-0.03, 1.03))
+    axis.set_xlim(-0.03, 1.03)
+    axis.set_xlabel("mean probability that the judge gives")
+    return _save(figure, path)
 
 
 def _by_label(history: Histories) -> dict[str, History]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from statistics import NormalDist
 
 import msgspec
@@ -132,11 +132,31 @@ def bootstrap(
     value = float(statistic(rows.sum(axis=0, keepdims=True))[0])
     if math.isnan(value):
         return Estimate(None, None, None, len(rows), None)
-    if len(rows) == 1:
-        return Estimate(value, None, None, 1, None)
-    drawn = _drawn(rows, statistic, draws, seed)
+    blocks = (statistic(weights @ rows) for weights in resampled(len(rows), draws, seed))
+    return percentile_interval(value, blocks, len(rows), confidence)
+
+
+def resampled(n: int, draws: int = DRAWS, seed: int = 0) -> Iterator[Floats]:
+    """How often each of `n` units is drawn in each resample: blocks of (some draws, n), together `draws` of them."""
+    rng = np.random.default_rng(seed)
+    block = max(1, _CELLS // n)
+    for start in range(0, draws, block):
+        count = min(block, draws - start)
+        picked = rng.integers(n, size=(count, n)) + n * np.arange(count)[:, None]
+        yield np.bincount(picked.ravel(), minlength=count * n).reshape(count, n).astype(np.float64)
+
+
+def percentile_interval(value: float, blocks: Iterable[Floats], n: int, confidence: float = 0.95) -> Estimate:
+    """`value` with the interval that its resamples span; resamples that are NaN are left out.
+
+    There is no interval with a single unit, nor where fewer than two resamples are defined.
+    """
+    drawn = np.concatenate(list(blocks)) if n > 1 else np.zeros(0)
+    drawn = drawn[~np.isnan(drawn)]
+    if len(drawn) < 2:
+        return Estimate(value, None, None, n, None)
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Estimate(value, float(low), float(high), len(rows), float(drawn.std(ddof=1)))
+    return Estimate(value, float(low), float(high), n, float(drawn.std(ddof=1)))
 
 
 def paired_difference(
@@ -217,19 +237,6 @@ def _summed(rows: Floats, clusters: Sequence[Hashable]) -> Floats:
     sums = np.zeros((len(numbers), rows.shape[1]))
     np.add.at(sums, places, rows)
     return sums
-
-
-def _drawn(rows: Floats, statistic: Statistic, draws: int, seed: int) -> Floats:
-    rng, n = np.random.default_rng(seed), len(rows)
-    block = max(1, _CELLS // n)
-    found = []
-    for start in range(0, draws, block):
-        count = min(block, draws - start)
-        picked = rng.integers(n, size=(count, n)) + n * np.arange(count)[:, None]
-        weights = np.bincount(picked.ravel(), minlength=count * n).reshape(count, n)
-        found.append(statistic(weights.astype(np.float64) @ rows))
-    drawn = np.concatenate(found)
-    return drawn[~np.isnan(drawn)]
 
 
 def _by_question(values: Mapping[Hashable, float] | Sequence[float | None]) -> dict[Hashable, float]:

@@ -1,0 +1,165 @@
+"""Judges beside labels and beside each other, source by source: the numbers, and the table to read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import msgspec
+
+from ..judges import Verdict
+from . import agreement
+from .agreement import Bin
+from .report import _aligned, interval
+from .stats import Estimate
+
+ALL = "all"
+_HEADER = ["judge", "labels", "pairs", "true", "agreement [95% CI]", "κ", "AUROC", "ECE (bins)", "Brier", "abstained"]
+
+
+@dataclass(frozen=True)
+class Ratings:
+    """Columns of equal length: where each pair is from, its group, its label where there is one, and all verdicts."""
+
+    sources: Sequence[str]
+    groups: Sequence[str]
+    truth: Sequence[bool | None] | None
+    verdicts: Mapping[str, Sequence[Verdict]]
+
+    def only(self, source: str) -> Ratings:
+        """The pairs of one source."""
+        if source == ALL:
+            return self
+        kept = [place for place, own in enumerate(self.sources) if own == source]
+        return Ratings(
+            [source] * len(kept),
+            [self.groups[place] for place in kept],
+            None if self.truth is None else [self.truth[place] for place in kept],
+            {name: [found[place] for place in kept] for name, found in self.verdicts.items()},
+        )
+
+    def labels(self, name: str) -> list[bool | None]:
+        """A judge's labels."""
+        return [verdict.label for verdict in self.verdicts[name]]
+
+    def p(self, name: str) -> list[float | None]:
+        """A judge's probabilities."""
+        return [verdict.p for verdict in self.verdicts[name]]
+
+
+class Against(msgspec.Struct, frozen=True):
+    """One judge beside the labels of one source; `true` is the share of labels that are, over the pairs it judged."""
+
+    judge: str
+    source: str
+    pairs: int
+    abstained: int
+    true: float | None
+    agreement: Estimate
+    kappa: Estimate
+    auroc: Estimate
+    calibration: Estimate
+    brier: Estimate
+    bins: int
+
+
+class Between(msgspec.Struct, frozen=True):
+    """Two judges on the pairs of one source that both judged."""
+
+    first: str
+    second: str
+    source: str
+    agreement: Estimate
+    kappa: Estimate
+
+
+class Agreement(msgspec.Struct, frozen=True):
+    """What was measured. `among` is Fleiss' κ of all judges by source; `curves` what a calibration plot draws."""
+
+    judges: tuple[str, ...]
+    against: tuple[Against, ...]
+    between: tuple[Between, ...]
+    among: dict[str, Estimate]
+    curves: dict[str, tuple[Bin, ...]]
+    settings: dict[str, Any]
+
+    def table(self) -> str:
+        """Text to read: judges against labels, then judges against each other."""
+        parts = [_aligned([_HEADER, *map(_against_cells, self.against)])] if self.against else []
+        if len(self.judges) > 1:
+            parts += [self._matrix(source) for source in self.among]
+        return "\n\n".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `agreement.json` holds."""
+        return msgspec.to_builtins(self)
+
+    def _matrix(self, source: str) -> str:
+        found = {(row.first, row.second): row.kappa for row in self.between if row.source == source}
+        rows = [
+            [one, *(interval(found[one, other]) if (one, other) in found else "" for other in self.judges[1:])]
+            for one in self.judges[:-1]
+        ]
+        fleiss = self.among[source]
+        last = f"Fleiss' κ of {len(self.judges)} judges: {interval(fleiss)} (n={fleiss.n})"
+        return f"{_aligned([[f'κ, {source}', *self.judges[1:]], *rows])}\n{last}"
+
+
+def measured(ratings: Ratings, settings: Mapping[str, Any], draws: int, seed: int) -> Agreement:
+    """Every statistic, for each source and, where there are several, for all pairs together."""
+    judges = tuple(ratings.verdicts)
+    sources = list(dict.fromkeys(ratings.sources))
+    parts = {name: ratings.only(name) for name in [*sources, *([ALL] if len(sources) > 1 else [])]}
+    how = {"draws": draws, "seed": seed}
+    labelled = ratings.truth is not None
+    return Agreement(
+        judges,
+        tuple(_against(part, judge, source, **how) for source, part in parts.items() for judge in judges if labelled),
+        tuple(
+            _between(part, one, other, source, **how)
+            for source, part in parts.items()
+            for one, other in combinations(judges, 2)
+        ),
+        {source: _among(part, **how) for source, part in parts.items() if len(judges) > 1},
+        {judge: tuple(agreement.reliability(ratings.truth or (), ratings.p(judge))) for judge in judges if labelled},
+        {**settings, **how, "bins": agreement.BINS, "pairs": dict(Counter(ratings.sources))},
+    )
+
+
+def _against(part: Ratings, judge: str, source: str, draws: int, seed: int) -> Against:
+    truth, said, p = part.truth or (), part.labels(judge), part.p(judge)
+    judged = [label for label, own in zip(truth, said, strict=True) if own is not None and label is not None]
+    return Against(
+        judge=judge,
+        source=source,
+        pairs=len(judged),
+        abstained=said.count(None),
+        true=sum(judged) / len(judged) if judged else None,
+        agreement=agreement.agreement_rate(truth, said, part.groups, draws, seed),
+        kappa=agreement.cohen_kappa(truth, said, part.groups, draws, seed),
+        auroc=agreement.auroc(truth, p, part.groups, draws, seed),
+        calibration=agreement.calibration_error(truth, p, part.groups, draws=draws, seed=seed),
+        brier=agreement.brier(truth, p, part.groups, draws, seed),
+        bins=len(agreement.reliability(truth, p)),
+    )
+
+
+def _between(part: Ratings, one: str, other: str, source: str, draws: int, seed: int) -> Between:
+    a, b = part.labels(one), part.labels(other)
+    alike = agreement.agreement_rate(a, b, part.groups, draws, seed)
+    return Between(one, other, source, alike, agreement.cohen_kappa(a, b, part.groups, draws, seed))
+
+
+def _among(part: Ratings, draws: int, seed: int) -> Estimate:
+    return agreement.fleiss_kappa([part.labels(judge) for judge in part.verdicts], part.groups, draws, seed)
+
+
+def _against_cells(row: Against) -> list[str]:
+    true = "-" if row.true is None else f"{row.true:.2f}"
+    shown = [interval(estimate) for estimate in (row.agreement, row.kappa, row.auroc)]
+    error = f"{interval(row.calibration)} ({row.bins})"
+    brier = interval(msgspec.structs.replace(row.brier, low=None))
+    return [row.judge, row.source, str(row.pairs), true, *shown, error, brier, str(row.abstained)]
