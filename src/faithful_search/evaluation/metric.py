@@ -1,0 +1,320 @@
+"""The base of the `evaluate` modules in `evaluate_metrics/`: trajectories in, one estimate for each result out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import evaluate
+import msgspec
+from datasets import Features, Value
+
+from .. import dialects, judges
+from ..errors import ConfigError, DataError, FaithfulSearchError
+from ..inference.base import Generator
+from ..judges import Judge, Writer, prompting
+from ..rewards import Reward, Score
+from ..trajectory import Trajectory
+from . import metrics
+from .stats import Estimate
+from .suite import entropy_estimate, mean_of
+from .tool_use import tool_counts, tool_ratios
+
+ARGUMENTS = """
+Args:
+    predictions: trajectories. Each is a text, a list of chat messages, a `Trajectory` or its JSON.
+    references: the gold answers of each, one string or a list of strings. Only `answer_correctness` needs them.
+    questions: the question of each, where the trajectory does not hold it.
+    dialect: how the trajectories are written; detected row by row when left out.
+    judge: a `Judge`, or its kind: "lexical", "embedding", "nli", "generator" or "endpoint".
+    judge_model: the judge's model, a Hub id, a directory, or the name a server knows it by.
+    judge_url: the server of an "endpoint" judge.
+    judge_options: further settings of the judge, a dictionary.
+    how: the normaliser of compared answers, "squad" or "pokee".
+    policy: the agent itself, for `evidence_sensitivity`: a `Generator`, or a model's Hub id or directory.
+    tools: names of the tools that were available, for `tool_use`; those that were called when left out.
+    details: whether to add a list with the value, the reason and the parts of every trajectory.
+"""
+"""The arguments of `compute`, the same for every module."""
+
+
+def info(description: str, inputs_description: str, citation: str) -> evaluate.MetricInfo:
+    """What a module says of itself. Its features are strings, whatever `compute` is given: it serialises."""
+    features = Features({"predictions": Value("string"), "references": Value("string")})
+    return evaluate.MetricInfo(description, citation, features, inputs_description, license="Apache-2.0")
+
+
+class TrajectoryMetric(evaluate.Metric):
+    """One of `evaluation.metrics` as an `evaluate` module. A subclass names it and writes `_info` with `info`.
+
+    For each result that `metrics.load` names, `compute` returns
+
+    ```
+    NAME                        the mean over questions, None where no trajectory has a value
+    NAME_stderr, _low, _high    its standard error and 95 % interval, None with too few questions
+    NAME_n                      questions behind it
+    NAME_not_applicable         trajectories it says nothing about; NAME_not_applicable_share of all that were scored
+    NAME_abstained              trajectories whose judge gave no verdict
+    ```
+
+    and beside them `judge` (who judged, `None` where nobody was asked), `trajectories` (how many were scored),
+    `dialects` (how many of each) and `errors`: `{"index", "error"}` of every prediction that could not be read and was
+    left out.
+    With `details` there is also a list `details`, one entry for each prediction in order.
+    """
+
+    metric: ClassVar[str]
+    prompts: ClassVar[tuple[str, ...]] = ()  # files in `judges/prompts` that a prompted judge is asked with
+    needs_references: ClassVar[bool] = False
+
+    def add(self, *, prediction: Any = None, reference: Any = None, question: Any = None, **plural: Any) -> None:
+        """Add one trajectory, to be measured by the next `compute()`."""
+        # `evaluate.combine` adds single rows under the plural names
+        prediction, reference = plural.pop("predictions", prediction), plural.pop("references", reference)
+        question = plural.pop("questions", question)
+        super().add(prediction=_packed(prediction, question), reference=_golds(reference, "the reference"), **plural)
+
+    def add_batch(
+        self, *, predictions: Any = None, references: Any = None, questions: Any = None, **other: Any
+    ) -> None:
+        """Add several trajectories, to be measured by the next `compute()`."""
+        rows = _listed(predictions)
+        answers, asked = _beside(references, rows, "references"), _beside(questions, rows, "questions")
+        packed = [_packed(row, question) for row, question in zip(rows, asked, strict=True)]
+        golds = [_golds(answer, f"references[{index}]") for index, answer in enumerate(answers)]
+        super().add_batch(predictions=packed, references=golds, **other)
+
+    def compute(
+        self, *, predictions: Any = None, references: Any = None, questions: Any = None, **settings: Any
+    ) -> dict[str, Any] | None:
+        """Measure the trajectories given here and those added before.
+
+        Raises:
+            DataError: when there is no trajectory, or none that can be read.
+            ConfigError: for settings that do not fit together, and without what this metric needs.
+        """
+        if predictions is not None:
+            self.add_batch(predictions=predictions, references=references, questions=questions)
+        outcome = super().compute(**settings)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def corpus(self, trajectories: Sequence[Trajectory], tools: Sequence[str] | None) -> dict[str, Any]:
+        """Results about all trajectories together; none unless a subclass adds some."""
+        return {}
+
+    def _compute(self, *, predictions: Any, references: Any, **settings: Any) -> dict[str, Any] | FaithfulSearchError:
+        # raised in here, an error would leave evaluate's temporary files locked: `compute` raises it
+        try:
+            return self._measure(list(predictions), list(references), **settings)
+        except FaithfulSearchError as error:
+            return error
+
+    def _measure(
+        self,
+        predictions: Sequence[str],
+        references: Sequence[str],
+        *,
+        dialect: str | None = None,
+        judge: Judge | str | None = None,
+        judge_model: str | None = None,
+        judge_url: str | None = None,
+        judge_options: Mapping[str, Any] | None = None,
+        how: metrics.How = "squad",
+        policy: Generator | str | os.PathLike[str] | None = None,
+        tools: Sequence[str] | None = None,
+        details: bool = False,
+    ) -> dict[str, Any]:
+        if dialect is not None:
+            dialects.load(dialect)  # an unknown name is one error, not one for each row
+        rewards = metrics.load(self.metric, _judge(judge, judge_model, judge_url, judge_options or {}), how)
+        read = [_read(*row, dialect) for row in zip(predictions, references, strict=True)]
+        kept = self._usable(read)
+        bound = _bound(self.metric, rewards, policy)
+        scores = {name: reward.score_batch(kept) for name, reward in bound.items()}
+        result = self._summary(bound, scores, kept) | self.corpus(kept, tools) | {"errors": _errors(read)}
+        return result | {"details": _details(read, bound, scores)} if details else result
+
+    def _usable(self, read: Sequence[Trajectory | str]) -> list[Trajectory]:
+        kept = [item for item in read if isinstance(item, Trajectory)]
+        if not kept:
+            raise DataError(f"none of {len(read)} predictions can be read; the first: {read[0]}" if read else NO_ROWS)
+        if self.needs_references and not any(item.answers for item in kept):
+            raise ConfigError(f"{self.metric} compares with gold answers: pass references=[…], one string or list each")
+        return kept
+
+    def _summary(
+        self, rewards: Mapping[str, Reward], scores: Mapping[str, Sequence[Score]], kept: Sequence[Trajectory]
+    ) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for name, reward in rewards.items():
+            column = [reward.measure(score) for score in scores[name]]
+            result |= _flat(name, mean_of(column, scores[name], _questions(kept), reward.bounds), len(kept))
+        written = Counter(item.dialect or "unnamed" for item in kept)
+        return result | {"judge": self._judged_by(rewards), "trajectories": len(kept), "dialects": dict(written)}
+
+    def _judged_by(self, rewards: Mapping[str, Reward]) -> str | None:
+        """The judge's name, as in its verdicts: with the prompts and their versions where it is prompted."""
+        found = [getattr(reward, "judge", None) for reward in rewards.values()]
+        judge = next((judge for judge in found if judge is not None), None)
+        if not isinstance(judge, Writer):
+            return judge and judge.name
+        return " ".join([judge.name, *(prompting.load(name).id for name in self.prompts)])  # type: ignore[attr-defined]
+
+
+NO_ROWS = "no predictions to score: predictions is empty"
+
+
+def tool_figures(trajectories: Sequence[Trajectory], tools: Sequence[str] | None = None) -> dict[str, Any]:
+    """Which tools were called, how often, in which shares and how evenly, over all trajectories.
+
+    Returns:
+        `tool_calls` and `tool_ratios` by name, and the normalised entropy as `tool_entropy`, `tool_entropy_low`, ….
+
+    Example:
+        >>> from faithful_search.trajectory import Step, ToolCall
+        >>> both = Trajectory(steps=(Step(call=ToolCall("a")), Step(call=ToolCall("b"))))
+        >>> tool_figures([both])["tool_entropy"]
+        1.0
+    """
+    counts = tool_counts(trajectories)
+    names = sorted(counts) if tools is None else list(tools)
+    table = {name: [tool_counts([item])[name] for item in trajectories] for name in names}
+    entropy = _flat("tool_entropy", entropy_estimate(table, _questions(trajectories)), len(trajectories))
+    return entropy | {"tool_calls": dict(counts.most_common()), "tool_ratios": tool_ratios(counts, names)}
+
+
+def _listed(predictions: Any) -> list[Any]:
+    if isinstance(predictions, (str, bytes, Mapping, Trajectory)) or not isinstance(predictions, Iterable):
+        raise ConfigError(f"predictions must be a list of trajectories, not one {type(predictions).__name__}")
+    rows = list(predictions)
+    if not rows:
+        raise DataError(NO_ROWS)
+    if all(isinstance(row, Mapping) and "role" in row for row in rows):
+        raise ConfigError("predictions is one conversation, not a list of them: pass predictions=[messages]")
+    return rows
+
+
+def _beside(column: Any, rows: Sequence[Any], name: str) -> list[Any]:
+    if column is None:
+        return [None] * len(rows)
+    if isinstance(column, (str, bytes)) or len(column) != len(rows):
+        found = "one string" if isinstance(column, (str, bytes)) else f"{len(column)} {name}"
+        raise ConfigError(f"{found} for {len(rows)} predictions: give a list {name}=[…] with one for each")
+    return list(column)
+
+
+def _packed(prediction: Any, question: str | None) -> str:
+    """A row as ASCII: Arrow takes no lone surrogates. What cannot be written down becomes the row's error."""
+    try:
+        if isinstance(prediction, Trajectory):
+            prediction = prediction.to_json()
+        elif not isinstance(prediction, (str, Mapping, list, tuple)):
+            raise TypeError(f"a prediction is text, chat messages or a Trajectory, not {type(prediction).__name__}")
+        elif isinstance(prediction, Mapping):
+            prediction = json.dumps(dict(prediction), default=_plain)
+        return json.dumps({"prediction": prediction, "question": question}, default=_plain)
+    except (TypeError, ValueError) as error:
+        return json.dumps({"error": str(error)})
+
+
+def _plain(value: Any) -> Any:
+    """The message objects of client libraries know how to become dictionaries."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(exclude_none=True)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _golds(reference: Any, where: str) -> str:
+    golds = [reference] if isinstance(reference, str) else reference
+    if golds is not None:
+        golds = list(golds) if isinstance(golds, Iterable) else [golds]
+        if not all(isinstance(gold, str) for gold in golds):
+            raise ConfigError(f"{where} must be a string or a list of strings, not {reference!r:.80}")
+    return json.dumps(golds)
+
+
+def _read(packed: str, golds: str, dialect: str | None) -> Trajectory | str:
+    """The trajectory of a row, or why there is none."""
+    row, answers = json.loads(packed), json.loads(golds)
+    if "error" in row:
+        return row["error"]
+    try:
+        trajectory = dialects.parse(row["prediction"], dialect, row["question"])
+    except FaithfulSearchError as error:
+        return str(error)
+    return trajectory if answers is None else _with_answers(trajectory, answers)
+
+
+def _with_answers(trajectory: Trajectory, answers: Sequence[str]) -> Trajectory:
+    return msgspec.structs.replace(trajectory, answers=tuple(answers))
+
+
+def _judge(judge: Judge | str | None, model: str | None, url: str | None, options: Mapping[str, Any]) -> Judge | None:
+    if isinstance(judge, str):
+        return judges.load(judge, model, **options, **({"url": url} if url else {}))
+    if model or url or options:
+        raise ConfigError("judge_model, judge_url and judge_options need the judge's kind: judge='endpoint', say")
+    if judge is not None and not isinstance(judge, Judge):
+        raise ConfigError(f"judge must be a Judge or one of {', '.join(judges.KINDS)}, not {judge!r:.80}")
+    return judge
+
+
+def _bound(name: str, rewards: Mapping[str, Reward], policy: Any) -> dict[str, Reward]:
+    if not any(reward.needs_policy for reward in rewards.values()):
+        return dict(rewards)
+    if policy is None:
+        raise ConfigError(
+            f"{name} measures a model: pass policy=, the Generator that wrote the trajectories, its Hub id or directory"
+        )
+    if isinstance(policy, (str, os.PathLike)):
+        from ..inference.loading import open_generator
+
+        policy = open_generator(str(policy))
+    return {result: reward.bind(policy=policy) for result, reward in rewards.items()}
+
+
+def _questions(trajectories: Sequence[Trajectory]) -> list[str]:
+    """What makes rollouts belong together; one without a question stands for itself."""
+    return [(item.question or "").strip() or f"#{number}" for number, item in enumerate(trajectories)]
+
+
+def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:
+    return {
+        name: estimate.value,
+        f"{name}_stderr": estimate.stderr,
+        f"{name}_low": estimate.low,
+        f"{name}_high": estimate.high,
+        f"{name}_n": estimate.n,
+        f"{name}_not_applicable": estimate.not_applicable,
+        f"{name}_not_applicable_share": estimate.not_applicable / rows,
+        f"{name}_abstained": estimate.abstained,
+    }
+
+
+def _errors(read: Sequence[Trajectory | str]) -> list[dict[str, Any]]:
+    return [{"index": index, "error": item} for index, item in enumerate(read) if isinstance(item, str)]
+
+
+def _details(
+    read: Sequence[Trajectory | str], rewards: Mapping[str, Reward], scores: Mapping[str, Sequence[Score]]
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    columns = {name: iter(column) for name, column in scores.items()}
+    for index, item in enumerate(read):
+        if isinstance(item, str):
+            found.append({"index": index, "error": item})
+            continue
+        own = {name: _shown(rewards[name], next(column)) for name, column in columns.items()}
+        issues = dict(Counter(issue.kind for issue in item.all_issues()))
+        read_as = {"id": item.id, "question": item.question, "answer": item.answer, "dialect": item.dialect}
+        found.append({"index": index, **read_as, "scores": own, "issues": issues})
+    return found
+
+
+def _shown(reward: Reward, score: Score) -> dict[str, Any]:
+    return {"value": reward.measure(score), "why": score.why, "parts": score.parts}

@@ -1,0 +1,469 @@
+"""Trajectories out of files written by anyone: JSON lines, a JSON array or Parquet, row by row, larger than memory.
+
+```
+file ─ read_rows ─> Raw (number, digest, JSON of the row) ─ parse_row ─> Trajectory, or the reason why not
+```
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+import os
+import re
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from hashlib import blake2b
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .. import dialects
+from ..dialects.turns import episode_start
+from ..errors import DataError, DialectError
+from ..tasks import ANSWER_COLUMNS, ANSWER_SPLIT, QUESTION_COLUMNS
+from ..trajectory import Issue, Trajectory, read_lines
+
+MESSAGES_COLUMNS = ("messages", "conversation", "conversations", "chat")
+TEXT_COLUMNS = (
+    *("text", "trajectory", "completion", "response", "output", "solution", "gen_text_store", "rollout"),
+    *("prediction", "generation", "generated_text", "full_response", "completions", "responses", "sequence"),
+)
+PROMPT_COLUMNS = ("prompt", "input")
+GOLD_COLUMNS = (*ANSWER_COLUMNS, "gts")
+ID_COLUMNS = ("id", "_id", "qid", "uid")
+STDIN = "-"
+_BLOCK = 1 << 20
+_BATCH = 64
+_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_PRINTED_LIST = re.compile(rf"\s*\[\s*(?:{_QUOTED}(?:[\s,]+{_QUOTED})*+)?[\s,]*\]\s*", re.DOTALL)
+_TAGGED = re.compile(r"<(?:think|answer)>")
+_ASKED = re.compile(r".*\bQuestion:\s*(\S.*?)\s*\Z", re.DOTALL)
+
+
+class Raw(msgspec.Struct, frozen=True):
+    """One row as it lies in the file: `data` is its JSON, `digest` the hex of that."""
+
+    number: int
+    digest: str
+    data: bytes
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One row that was read: its trajectory, or the `error` that kept it from being one. `number` counts from 1."""
+
+    number: int
+    digest: str
+    trajectory: Trajectory | None
+    error: str = ""
+
+
+def read_trajectories(
+    path: str | os.PathLike[str],
+    dialect: str | None = None,
+    text_column: str | None = None,
+    only: Container[int] | None = None,
+) -> Iterator[Row]:
+    """Yield every row of a file as a trajectory, or as the reason why it is none; a broken row never ends the run.
+
+    A row is what `Trajectory.to_json` wrote, an object with chat `messages`, or an object with a column of text
+    (`TEXT_COLUMNS`, or `text_column`). Question, gold answers and id are taken from the columns that are usual for
+    them.
+
+    Args:
+        path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, or `"-"`
+            for JSON lines on the standard input.
+        dialect: of all rows; `None` takes each row's own `dialect` column or detects it, so dialects may be mixed. A
+            row that bears no dialect's marks (it answers without a search, say) is read as most of the first rows are,
+            and gets an issue of kind `dialect_assumed`.
+        text_column: which column holds the text; `None` looks for a known name.
+        only: numbers of rows; the others are passed over unread.
+
+    Raises:
+        DataError: when the file cannot be read (any more), is empty, or has none of the columns needed.
+        DialectError: for an unknown `dialect`.
+    """
+    if dialect is not None:
+        dialects.load(dialect)
+    head, rows = peek(read_rows(path, text_column))
+    usual = None if dialect is not None else usual_dialect(head, text_column)
+    for raw in rows:
+        if only is None or raw.number in only:
+            yield read_row(raw, dialect, text_column, usual)
+
+
+def read_row(raw: Raw, dialect: str | None = None, text_column: str | None = None, usual: str | None = None) -> Row:
+    """The row's trajectory, or the reason why it has none; never raises. Arguments as those of `parse_row`."""
+    try:
+        return Row(raw.number, raw.digest, parse_row(raw.data, dialect, text_column, usual))
+    except (DataError, DialectError) as error:
+        return Row(raw.number, raw.digest, None, str(error))
+    except Exception as error:  # whatever a row holds, the others are read
+        return Row(raw.number, raw.digest, None, f"could not be parsed: {type(error).__name__}: {error}")
+
+
+def read_rows(path: str | os.PathLike[str], text_column: str | None = None) -> Iterator[Raw]:
+    """Yield the rows of a file without looking into them; `path` and errors as in `read_trajectories`."""
+    found = 0
+    for number, data in _values(path, text_column):
+        found += 1
+        yield Raw(number, blake2b(data.strip(), digest_size=16).hexdigest(), data)
+    if not found:
+        raise DataError(f"{_called(path)}: no rows in it")
+
+
+def count_rows(path: str | os.PathLike[str], at_most: int = 1 << 30) -> int | None:
+    """How many rows there are, where that is quickly known; `None` for files of more than `at_most` bytes."""
+    name = str(path)
+    if name.endswith(".parquet"):
+        return int(_parquet(Path(path)).metadata.num_rows)
+    packed = name.endswith(".gz")
+    if ".jsonl" not in name or Path(path).stat().st_size > (at_most // 16 if packed else at_most):
+        return None
+    try:
+        return sum(1 for _ in read_lines(path))
+    except DataError:  # a file that is cut short is reported when it is read
+        return None
+
+
+def peek(rows: Iterator[Raw], count: int = 64) -> tuple[list[Raw], Iterator[Raw]]:
+    """The first rows, and all of them. An error after the first row is raised where it belongs."""
+    head: list[Raw] = []
+    try:
+        head.extend(islice(rows, count))
+    except DataError as error:
+        if not head:
+            raise
+        return head, chain(head, _raising(error))
+    return head, chain(head, rows)
+
+
+def _raising(error: DataError) -> Iterator[Raw]:
+    raise error
+    yield
+
+
+def usual_dialect(rows: Iterable[Raw], text_column: str | None = None) -> str | None:
+    """The dialect of most of these rows; `None` when none of them shows one."""
+    read = (read_row(raw, None, text_column).trajectory for raw in rows)
+    counts = Counter(trajectory.dialect for trajectory in read if trajectory is not None and trajectory.dialect)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def parse_row(
+    data: bytes, dialect: str | None = None, text_column: str | None = None, usual: str | None = None
+) -> Trajectory:
+    """Read one row's JSON; `usual` is the dialect of a tagged text that shows none of its own.
+
+    Raises:
+        DataError: naming what is wrong: no JSON, no text, a trajectory that is none.
+        DialectError: when its dialect is unknown, or none fits.
+
+    Example:
+        >>> row = {"question": "Where?", "output": "<think>So.</think><answer>Paris</answer>", "answers": "['Paris']"}
+        >>> found = parse_row(json.dumps(row).encode(), "search_r1")
+        >>> found.question, found.answer, found.answers
+        ('Where?', 'Paris', ('Paris',))
+    """
+    row = _decode(data)
+    if isinstance(row, str):
+        row = {"text": row}
+    if not isinstance(row, dict):
+        raise DataError(f"expected a JSON object, found {type(row).__name__}")
+    if text_column is None and isinstance(row.get("steps"), list):
+        return _stored(row)
+    written = _written(row, text_column)
+    if isinstance(written, dict):
+        return _annotated(_stored(written), row)
+    own = row.get("dialect")
+    name = dialect or (own if isinstance(own, str) and own else None)
+    try:
+        return _annotated(dialects.parse(written, name, question=_question(row)), row)
+    except DialectError:
+        if name is not None or usual is None or not (isinstance(written, str) and _TAGGED.search(written)):
+            raise
+        return _annotated(_assumed(written, usual, _question(row)), row)
+
+
+def gold_answers(value: Any) -> tuple[str, ...]:
+    """Gold answers however they were stored: text, lists in lists, `{"target": …}`, or a list that was printed.
+
+    Example:
+        >>> gold_answers("['late 1967' '1967']"), gold_answers([["a"], "b"]), gold_answers("x<|answer_split|>y")
+        (('late 1967', '1967'), ('a', 'b'), ('x', 'y'))
+    """
+    if value is None:
+        return ()
+    if isinstance(value, Mapping):
+        return gold_answers(value.get("target", list(value.values())))
+    if isinstance(value, (list, tuple)):
+        return tuple(answer for item in value for answer in gold_answers(item))
+    text = str(value)
+    if _PRINTED_LIST.fullmatch(text):
+        return tuple(_unquoted(item) for item in re.findall(_QUOTED, text, re.DOTALL))
+    return tuple(text.split(ANSWER_SPLIT))
+
+
+def _assumed(text: str, dialect: str, question: str | None) -> Trajectory:
+    found = dialects.parse(text, dialect, question=question)
+    issue = Issue(
+        "dialect_assumed", f"the text shows no dialect of its own; read as {dialect}, like the rows beside it"
+    )
+    return msgspec.structs.replace(found, issues=(*found.issues, issue))
+
+
+def _unquoted(literal: str) -> str:
+    try:
+        return str(ast.literal_eval(literal))
+    except (ValueError, SyntaxError):  # an escape that Python does not know, or a line break
+        return literal[1:-1]
+
+
+def _decode(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _lenient(data)
+
+
+def _lenient(data: bytes) -> Any:
+    """What strict JSON forbids and files hold nevertheless: NaN, a byte order mark, half a surrogate pair."""
+    try:
+        text = json.dumps(json.loads(data), ensure_ascii=False)
+        return json.loads(text.encode("utf-8", "replace"))
+    except RecursionError:
+        raise DataError("not JSON that can be read: nested too deeply") from None
+    except ValueError as error:
+        cut = "" if data.endswith(b"\n") else "; the file ends in this row, which seems cut off"
+        raise DataError(f"not JSON ({error}){cut}") from None
+
+
+def _stored(row: Mapping[str, Any]) -> Trajectory:
+    """The trajectory whose fields these are; other columns beside them are left out."""
+    own = {name: value for name, value in row.items() if name in Trajectory.__struct_fields__}
+    try:
+        return msgspec.convert(own, Trajectory)
+    except msgspec.ValidationError as error:
+        pruned = _without_nothing(own)
+        if pruned == own:
+            raise DataError(f"not a trajectory: {error}") from None
+        return _stored(pruned)
+
+
+def _without_nothing(value: Any) -> Any:
+    """Without the `None`s that columns put where a field was left out."""
+    if isinstance(value, dict):
+        return {name: _without_nothing(item) for name, item in value.items() if item is not None}
+    return [_without_nothing(item) for item in value] if isinstance(value, list) else value
+
+
+def _written(row: Mapping[str, Any], text_column: str | None) -> Any:
+    """What the agent wrote: a text, a list of messages, or a trajectory's own fields."""
+    column = text_column or _first(row, (*MESSAGES_COLUMNS, *TEXT_COLUMNS), _is_written)
+    if column is None or column not in row:
+        wanted = f"column {text_column!r}" if text_column else "column with messages or text"
+        raise DataError(f"no {wanted}; it has: {', '.join(map(str, row)) or 'nothing'}")
+    value = row[column]
+    if not _is_written(value):
+        raise DataError(f"column {column!r} holds no text")
+    if isinstance(value, str):
+        return _messages_in(value) or value
+    prompt = row.get(_first(row, PROMPT_COLUMNS, _is_messages) or "")
+    return [*prompt, *value] if prompt and isinstance(value, list) and column not in MESSAGES_COLUMNS else value
+
+
+def _is_written(value: Any) -> bool:
+    return (isinstance(value, str) and bool(value.strip())) or isinstance(value, dict) or _is_messages(value)
+
+
+def _is_messages(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _messages_in(text: str) -> list[Any] | None:
+    """Messages that were stored as a text, as files of columns like to do."""
+    if not text.lstrip().startswith("[{"):
+        return None
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        return None
+    return value if _is_messages(value) else None
+
+
+def _annotated(trajectory: Trajectory, row: Mapping[str, Any]) -> Trajectory:
+    """With the row's gold answers, id and question, where it has them."""
+    known: dict[str, Any] = {}
+    answers = next((row[name] for name in GOLD_COLUMNS if row.get(name) is not None), None)
+    if answers is None:
+        answers = _mapping(row, "reward_model").get("ground_truth")
+    if (golds := gold_answers(answers)) and not trajectory.answers:
+        known["answers"] = golds
+    name = _first(row, ID_COLUMNS, lambda value: value is not None)
+    if name is not None and not trajectory.id:
+        known["id"] = str(row[name])
+    if trajectory.question is None and (question := _question(row)) is not None:
+        known["question"] = question
+    return msgspec.structs.replace(trajectory, **known) if known else trajectory
+
+
+def _question(row: Mapping[str, Any]) -> str | None:
+    """The question's own column, or what the prompt asks last."""
+    for place in (row, _mapping(row, "extra_info")):
+        column = _first(place, QUESTION_COLUMNS, lambda value: isinstance(value, str) and bool(value.strip()))
+        if column is not None:
+            return str(place[column]).strip()
+    prompt = row.get(_first(row, PROMPT_COLUMNS, _is_written) or "")
+    if isinstance(prompt, list):
+        asked = [item.get("content") for item in prompt if item.get("role") == "user"]
+        prompt = asked[-1] if asked and isinstance(asked[-1], str) else None
+    elif isinstance(prompt, str):
+        prompt = episode_start(prompt, "<tool_response>")[1] or prompt
+    if not isinstance(prompt, str):
+        return None
+    match = _ASKED.match(prompt)
+    return (match[1] if match else prompt).strip() or None
+
+
+def _first(row: Mapping[str, Any], names: tuple[str, ...], fits: Callable[[Any], bool]) -> str | None:
+    return next((name for name in names if name in row and fits(row[name])), None)
+
+
+def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = row.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _called(path: str | os.PathLike[str]) -> str:
+    return "the standard input" if str(path) == STDIN else str(path)
+
+
+def _values(path: str | os.PathLike[str], text_column: str | None) -> Iterator[tuple[int, bytes]]:
+    """The JSON of each row with its number from 1: the line's in a file of lines, else how many came before."""
+    if str(path) == STDIN:
+        return ((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
+    name = str(path).removesuffix(".gz")
+    if name.endswith((".jsonl", ".ndjson")):
+        return read_lines(path)
+    if name.endswith(".json"):
+        return _array(Path(path))
+    if str(path).endswith(".parquet"):
+        return _parquet_rows(Path(path), text_column)
+    raise DataError(f"{path}: expected .jsonl, .jsonl.gz, .json, .json.gz or .parquet, or - for JSON lines on stdin")
+
+
+def _array(path: Path) -> Iterator[tuple[int, bytes]]:
+    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+    found, number = _Elements(), 0
+    try:
+        with opener(path, "rb") as file:
+            while block := file.read(_BLOCK):
+                for element in found.feed(block):
+                    number += 1
+                    yield number, element + b"\n"
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+    if found.held.strip():
+        yield number + 1, bytes(found.held)
+    elif found.base and not found.closed:
+        raise DataError(f"{path}: the array is not closed after row {number}; the file seems cut off")
+    elif found.extra:
+        raise DataError(f"{path}: text after the end of the array, whose last row is {number}")
+
+
+class _Elements:
+    """Finds the elements of a JSON array, or objects that follow one another, without reading them: linear, in blocks.
+
+    `held` is what no element has been made of yet, `base` the depth at which elements stand (1 in an array).
+    """
+
+    _OUTSIDE = re.compile(rb'["{}\[\],]')
+    _INSIDE = re.compile(rb'["\\]')
+
+    def __init__(self) -> None:
+        self.held = bytearray()
+        self.depth, self.base = 0, 0
+        self.started = self.closed = self.extra = False
+        self._string = self._escaped = False
+
+    def feed(self, block: bytes) -> Iterator[bytes]:
+        """The elements that end in this block."""
+        start, at = 0, int(self._escaped)
+        self._escaped = False
+        while not self.closed:
+            mark = (self._INSIDE if self._string else self._OUTSIDE).search(block, at)
+            if mark is None:
+                break
+            at = mark.end()
+            if self._string:
+                at += self._in_string(mark[0], at == len(block))
+                continue
+            if not self._outside(mark[0]):
+                continue
+            end = at if mark[0] in b"}]" and self.depth >= self.base else mark.start()
+            element = bytes(self.held + block[start:end]).strip()
+            self.held.clear()
+            start = at
+            if element:
+                yield element
+        rest = block[start:]
+        self.extra = self.extra or (self.closed and bool(rest.strip()))
+        if not self.closed:
+            self.held += rest
+
+    def _in_string(self, char: bytes, last: bool) -> int:
+        """Ends the string, or says how many characters to skip after a backslash."""
+        self._string = char != b'"'
+        self._escaped = self._string and last
+        return int(self._string and not last)
+
+    def _outside(self, char: bytes) -> bool:
+        """Whether an element, or the space before the first, ends here."""
+        if char == b'"':
+            self._string = self.started = True
+            return False
+        if char in b"{[":
+            opens = char == b"[" and not self.started and not self.held.strip()
+            self.started, self.base = True, 1 if opens else self.base
+            self.depth += 1
+            return opens
+        if char in b"}]":
+            self.depth = max(0, self.depth - 1)
+            self.closed = self.base == 1 and self.depth < 1
+        return self.depth <= self.base
+
+
+def _parquet(path: Path) -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError(f"reading {path} needs pyarrow: pip install 'faithful-search[parquet]'") from error
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        raise DataError(f"cannot read {path}: {error}") from error
+
+
+def _parquet_rows(path: Path, text_column: str | None) -> Iterator[tuple[int, bytes]]:
+    file = _parquet(path)
+    names = file.schema_arrow.names
+    wanted = {text_column} if text_column else {"steps", *MESSAGES_COLUMNS, *TEXT_COLUMNS}
+    if not wanted & set(names):
+        raise DataError(
+            f"{path}: no column {text_column!r}; it has: {', '.join(names)}"
+            if text_column
+            else f"{path}: none of its columns ({', '.join(names)}) is known to hold messages or text; name one"
+        )
+    encoder, number = msgspec.json.Encoder(enc_hook=str), 0
+    try:
+        for batch in file.iter_batches(batch_size=_BATCH):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, encoder.encode(row) + b"\n"
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {path} after row {number}: {error}") from error

@@ -1,0 +1,87 @@
+"""A page for one metric: paste a trajectory, see its score and the reason for it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..errors import FaithfulSearchError
+
+if TYPE_CHECKING:
+    import gradio
+
+    from .metric import TrajectoryMetric
+
+HEADERS = ["result", "value", "why"]
+QUESTION = "In which river does the bridge of Orlen stand?"
+EXAMPLE = """<think>I need the river at the bridge of Orlen.</think>
+<tool_call>{"name": "local_search", "arguments": {"query": "bridge of Orlen river"}}</tool_call>
+<tool_response>
+Bridge of Orlen [E1]: The bridge of Orlen stands in the river Teska since 1904.
+</tool_response>
+<think><helpful>yes</helpful><ref>E1</ref>The bridge of Orlen stands in the Teska.</think>
+<answer>Teska</answer>"""
+REFERENCE = "Teska"
+
+Row = list[str]
+
+
+def explain(
+    metric: TrajectoryMetric, text: str, question: str = "", reference: str = "", **settings: Any
+) -> tuple[str, list[Row]]:
+    """What is said about one trajectory, and a row for each result: its name, its value, the reason.
+
+    Args:
+        metric: the loaded module.
+        text: the trajectory.
+        question: its question, where the text does not hold it.
+        reference: gold answers, one a line.
+        settings: of `compute`.
+    """
+    golds = [line.strip() for line in reference.splitlines() if line.strip()]
+    try:
+        result = metric.compute(
+            predictions=[text],
+            references=[golds or None],
+            questions=[question.strip() or None],
+            details=True,
+            **settings,
+        )
+    except FaithfulSearchError as error:
+        return str(error), []
+    assert result is not None  # only other processes of a distributed run get none
+    found = result["details"][0]
+    rows = [[name, _value(score["value"]), score["why"]] for name, score in found["scores"].items()]
+    return _summary(found, result["judge"]), rows
+
+
+def build(metric: TrajectoryMetric, **settings: Any) -> gradio.Blocks:
+    """The page, ready to `launch`. What is shown of a trajectory is plain text: nothing in it is rendered.
+
+    Args:
+        metric: the loaded module.
+        settings: of `compute`, for every trajectory.
+    """
+    import gradio
+
+    with gradio.Blocks(title=metric.name) as page:
+        gradio.Markdown(f"# {metric.name}\n\n{metric.description}")
+        text = gradio.Textbox(EXAMPLE, label="Trajectory", lines=12, max_lines=30)
+        question = gradio.Textbox(QUESTION, label="Question")
+        reference = gradio.Textbox(REFERENCE, label="Gold answers, one a line", visible=metric.needs_references)
+        button = gradio.Button("Score", variant="primary")
+        summary = gradio.Textbox(label="Read as")
+        table = gradio.Dataframe(headers=HEADERS, datatype="str", label="Results", wrap=True)
+        button.click(
+            partial(explain, metric, **settings), [text, question, reference], [summary, table], api_name="score"
+        )
+    return page
+
+
+def _value(value: float | None) -> str:
+    return "does not apply" if value is None else f"{value:.3f}"
+
+
+def _summary(found: dict[str, Any], judge: str | None) -> str:
+    issues = ", ".join(f"{kind} ({count})" for kind, count in found["issues"].items()) or "none"
+    return f"dialect: {found['dialect']}; answer: {found['answer']}; issues: {issues}; judge: {judge or 'none needed'}"

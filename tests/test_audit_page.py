@@ -1,0 +1,196 @@
+"""The report page: what it shows, and that nothing an agent or a tool wrote can run in it or break it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faithful_search.analysis import audit_page
+from faithful_search.evaluation.audit import audit
+from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = (
+    "</script><script>window.pwned = 1</script>",
+    '"><img src=x onerror="window.pwned = 1">',
+    "<!-- <script> ]]> {{ 7 * 7 }} {% raw %}",
+    "</details></main><style>body { display: none }</style>",
+    "\u202egnp.exe \x00 \ud7ff javascript:window.pwned=1",
+)
+
+
+def rollout(number: int, text: str = "Vienna lies on the Danube.") -> Trajectory:
+    search = Step(
+        think=f"I look up {text}",
+        call=ToolCall("local_search", {"query": text}, text),
+        evidence=(Evidence(text, "Vienna", "E1", url="javascript:alert(1)"), Evidence("Graz.", "Graz", "E2")),
+    )
+    last = Step(think=text, helpful=True, refs=("E1",), answer=text, issues=(Issue("nested", text),))
+    return Trajectory(
+        (search, last),
+        f"Question {number}: {text}?",
+        text,
+        "answered",
+        "pou",
+        id=str(number),
+        answers=(text,),
+        text=text,
+    )
+
+
+def make(folder: Path, trajectories: list[Trajectory]) -> Path:
+    source = folder / "rollouts.jsonl"
+    source.write_text("\n".join(trajectory.to_json() for trajectory in trajectories), encoding="utf-8")
+    found = audit(source, folder / "audit", workers=1)
+    return audit_page.write(
+        folder / "report.html", found, folder / "audit" / "scores.jsonl", list(enumerate(trajectories, start=1))
+    )
+
+
+class Elements(HTMLParser):
+    """Start tags with their attributes, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def structure(page: Path) -> list[str]:
+    return [tag for tag, _ in Elements(page.read_text(encoding="utf-8")).found]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_adds_no_element(tmp_path, text):
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "hostile").mkdir()
+    plain, hostile = (make(tmp_path / name, [rollout(1, what)]) for name, what in (("plain", "x"), ("hostile", text)))
+    kept = [tag for tag in structure(hostile) if tag in ("script", "style", "img", "iframe", "details", "main", "a")]
+    assert kept == [
+        tag for tag in structure(plain) if tag in ("script", "style", "img", "iframe", "details", "main", "a")
+    ]
+    assert kept.count("script") == 1 and kept.count("style") == 1 and "img" not in kept
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(max_size=60))
+def test_any_text_is_shown_as_it_is(tmp_path_factory, text):
+    page = make(tmp_path_factory.mktemp("page"), [rollout(1, f"a{text}b")])
+    elements = Elements(page.read_text(encoding="utf-8")).found
+    assert [tag for tag, _ in elements].count("script") == 1
+    assert not [attrs for _, attrs in elements if any(name.startswith("on") for name in attrs)]
+
+
+def test_the_policy_names_the_pages_own_script_and_style(tmp_path):
+    text = make(tmp_path, [rollout(1)]).read_text(encoding="utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert policy.startswith("default-src 'none'")
+    for tag in ("script", "style"):
+        inner = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
+        assert f"{tag}-src '{audit_page._hash(inner)}'" in policy
+    assert "unsafe" not in policy and " style=" not in re.sub(r"<(script|style)>.*?</\1>", "", text, flags=re.DOTALL)
+
+
+def test_the_page_says_what_was_measured(tmp_path):
+    text = make(tmp_path, [rollout(1), rollout(2)]).read_text(encoding="utf-8")
+    plain = re.sub(r"<[^>]+>", "", text.partition("<footer")[0])
+    assert "Audit of rollouts.jsonl" in plain
+    assert "2 trajectories scored" in plain
+    assert "info_think_lexical" in plain and "info_think_faithfulness" not in plain
+    assert "helpful, cites E1" in plain
+    assert text.count('class="evidence cited"') == 2 and text.count('class="evidence"') == 2
+
+
+def test_a_failed_write_leaves_the_old_page(tmp_path):
+    page = make(tmp_path, [rollout(1)])
+    before = page.read_bytes()
+    found = audit(tmp_path / "rollouts.jsonl", tmp_path / "audit", workers=1)
+
+    def broken():
+        yield 1, rollout(1)
+        raise RuntimeError("gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        audit_page.write(page, found, tmp_path / "audit" / "scores.jsonl", broken())
+    assert page.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here")
+    with playwright.sync_playwright() as driver:
+        instance = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield instance
+        instance.close()
+
+
+@pytest.fixture
+def hostile_page(tmp_path):
+    return make(tmp_path, [rollout(number, text) for number, text in enumerate((*HOSTILE, "Vienna"), start=1)])
+
+
+def opened(browser, path: Path, width: int):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("dialog", lambda dialog: problems.append(dialog.message))
+    page.on("request", lambda request: None if request.url.startswith("file:") else problems.append(request.url))
+    page.goto(path.as_uri())
+    return page, problems
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_in_a_browser_nothing_runs_and_nothing_overflows(browser, hostile_page, width):
+    page, problems = opened(browser, hostile_page, width)
+    page.click("#toggle")
+    assert page.evaluate("window.pwned") is None
+    assert problems == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".rollout[open]").count() == len(HOSTILE) + 1
+    assert page.locator("img, a, iframe").count() == 0
+    assert page.locator("footer").is_visible()
+    page.close()
+
+
+def test_in_a_browser_the_list_can_be_filtered(browser, hostile_page):
+    page, _ = opened(browser, hostile_page, 1280)
+    everything = len(HOSTILE) + 1
+    assert page.inner_text("#shown") == f"{everything} of {everything} shown"
+    page.fill("#words", "vienna question 6")
+    assert page.inner_text("#shown") == f"1 of {everything} shown"
+    assert page.locator(".rollout:visible .question").inner_text() == "Question 6: Vienna?"
+    page.fill("#words", "")
+    page.select_option("#metric", "exact_match_squad")
+    page.fill("#below", "0.5")
+    values = [
+        json.loads(text)["exact_match_squad"]
+        for text in page.eval_on_selector_all(
+            ".rollout:not([hidden])", "items => items.map((item) => item.dataset.scores)"
+        )
+    ]
+    assert all(value <= 0.5 for value in values) and len(values) < everything
+    page.fill("#below", "")
+    page.select_option("#order", "best")
+    page.close()
+
+
+def test_in_a_browser_a_row_can_be_linked_to(browser, hostile_page):
+    page = browser.new_page()
+    page.goto(f"{hostile_page.as_uri()}#row-3")
+    assert page.locator("#row-3").evaluate("item => item.open")
+    assert not page.locator("#row-2").evaluate("item => item.open")
+    page.close()
