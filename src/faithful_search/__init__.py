@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .dialects import parse
     from .dialects.detect import Detection, detect
     from .errors import FaithfulSearchError
+    from .evaluation.install import install_metrics
     from .inference.base import Sampling
     from .inference.transformers import TransformersGenerator
     from .rewards import Mix, Reward, Score, answer_only_mix, pou_mix
@@ -61,6 +62,7 @@ __all__ = [
     "answer_only_mix",
     "detect",
     "dialects",
+    "install_metrics",
     "judges",
     "load_tasks",
     "parse",
@@ -76,6 +78,7 @@ _NAMES = {
     "dialects": ("parse",),
     "dialects.detect": ("Detection", "detect"),
     "errors": ("FaithfulSearchError",),
+    "evaluation.install": ("install_metrics",),
     "inference.base": ("Sampling",),
     "inference.transformers": ("TransformersGenerator",),
     "rewards": ("Mix", "Reward", "Score", "answer_only_mix", "pou_mix"),

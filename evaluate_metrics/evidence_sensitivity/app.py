@@ -1,0 +1,17 @@
+"""A page that scores one trajectory by `evidence_sensitivity` and says why.
+
+It asks the small policy that comes with faithful-search.
+"""
+
+from pathlib import Path
+
+import evaluate
+
+from faithful_search.bundled import tiny_policy
+from faithful_search.evaluation import widget
+
+metric = evaluate.load(str(Path(__file__).with_name("evidence_sensitivity.py")))
+page = widget.build(metric, policy=tiny_policy())
+
+if __name__ == "__main__":
+    page.launch()
