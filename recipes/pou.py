@@ -5,6 +5,8 @@ accelerate launch recipes/pou.py                # the embedded default: tiny pol
 accelerate launch recipes/pou.py --config recipes/configs/pou_tiny_b2.yaml --output_dir outputs/b2
 accelerate launch recipes/pou.py --config recipes/configs/pou_smollm2-135m.yaml \\
     --model_name_or_path DIR --questions train.jsonl.gz --eval_questions test.jsonl.gz --corpus corpus.jsonl.gz
+accelerate launch recipes/pou.py --config recipes/configs/pou_qwen2.5-7b.yaml \\
+    --judge_url http://127.0.0.1:8000/v1 --judge_model NAME          # an LLM judges and writes the lures
 ```
 
 Every flag of `PoUArguments`, TRL's `GRPOConfig` and `ModelConfig` may stand in the YAML file or on the command line,
@@ -36,7 +38,9 @@ from faithful_search.evaluation import report
 from faithful_search.evaluation.suite import Evaluation, default_rewards, evaluate_rollouts, run_episodes
 from faithful_search.hub import model_card
 from faithful_search.inference.base import Sampling
-from faithful_search.rewards import Mix, answer_only_mix, corpus_snippets, pou_mix
+from faithful_search.judges import Judge, Writer
+from faithful_search.judges.arguments import JudgeArguments
+from faithful_search.rewards import AnswerSupport, Correctness, Mix, answer_only_mix, corpus_snippets, pou_mix
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import load_tasks, read_rows
@@ -49,8 +53,8 @@ DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pou_tiny.yaml"
 
 
 @dataclass
-class PoUArguments(EnvironmentArguments):
-    """What is asked, with which tools, and how it is rewarded."""
+class PoUArguments(EnvironmentArguments, JudgeArguments):
+    """What is asked, with which tools, how it is rewarded, and who judges."""
 
     questions: str = field(default="world", metadata={"help": "'world' (bundled), a local file or a Hub dataset"})
     eval_questions: str = field(default="world", metadata={"help": "held-out questions, likewise"})
@@ -61,6 +65,8 @@ class PoUArguments(EnvironmentArguments):
     snippets: int = field(
         default=0, metadata={"help": "corpus passages that replace evidence in R_pt; 0: the batch's other questions'"}
     )
+    correctness: str = field(default="em", metadata={"help": "R_anc: 'em', 'f1', or 'judge' (after an EM short-cut)"})
+    lures: str = field(default="template", metadata={"help": "who writes R_pt's lures: 'template' or 'judge'"})
     support: bool = field(default=True, metadata={"help": "false leaves R_ans out (α = 0)"})
     alpha_fixed: float | None = field(default=None, metadata={"help": "a fixed α; 0.5 is the paper's static mix"})
     alpha_beta: float = field(default=0.9, metadata={"help": "EMA of the batch's correctness"})
@@ -97,6 +103,12 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
     script, args, model_args = parse_recipe((PoUArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
     if script.reward not in ("pou", "answer_only"):
         raise ConfigError(f"unknown reward {script.reward!r}; there are: pou, answer_only")
+    if script.correctness not in ("em", "f1", "judge"):
+        raise ConfigError(f"unknown correctness {script.correctness!r}; there are: em, f1, judge")
+    if script.lures not in ("template", "judge"):
+        raise ConfigError(f"unknown lures {script.lures!r}; there are: template, judge")
+    if script.judge == "lexical" and "judge" in (script.correctness, script.lures):
+        raise ConfigError("--correctness judge and --lures judge need a judge with a model: --judge endpoint, say")
     if script.budget < 0:
         raise ConfigError(f"budget must be 0 (no R_pt) or more, not {script.budget}")
     asked = [script.questions, *([script.eval_questions] if script.eval_limit else [])]
@@ -109,12 +121,21 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
 
 
 def build_reward(script: PoUArguments) -> Mix:
-    """Proof-of-Use's objective, one of its ablations, or the baseline without it."""
+    """Proof-of-Use's objective, one of its ablations, or the baseline without it.
+
+    Raises:
+        ConfigError: when the judge that is to write lures can only judge.
+    """
+    judge = script.load_judge()
+    correctness = Correctness(script.correctness, judge=judge if script.correctness == "judge" else None)  # type: ignore[arg-type]
     if script.reward == "answer_only":
-        return answer_only_mix()
+        return answer_only_mix(correctness)
     corpus = world_file("passages.jsonl.gz") if script.corpus == "world" else script.corpus
     return pou_mix(
         max(script.budget, 1),
+        support=AnswerSupport(judge) if judge else None,
+        correctness=correctness,
+        writer=_writer(judge) if script.lures == "judge" else None,
         snippets=corpus_snippets(read_rows(corpus), script.snippets) if script.snippets else (),
         sensitivity=script.budget > 0,
         alpha=script.alpha_fixed if script.support else 0.0,
@@ -122,6 +143,12 @@ def build_reward(script: PoUArguments) -> Mix:
         tau=script.alpha_tau,
         kappa=script.alpha_kappa,
     )
+
+
+def _writer(judge: Judge | None) -> Writer:
+    if not isinstance(judge, Writer):
+        raise ConfigError("--lures judge needs a judge that writes: --judge endpoint or generator")
+    return judge
 
 
 def build_trainer(

@@ -24,14 +24,16 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = Path(fs.__file__).parent
 LAYERS = (
     {"errors"},
-    {"registry", "text", "trajectory", "tasks", "bundled"},
+    {"registry", "text", "trajectory", "tasks", "bundled", "cache"},
     {"dialects"},
     {"tools", "inference"},
     {"judges"},
     {"rewards"},
     {"rollout"},
     {"training", "evaluation"},
-    {"analysis", "hub", "cli"},
+    {"analysis", "hub"},
+    {"cli"},
+    {"__main__"},
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 TORCH = {"torch", "transformers", "trl", "accelerate", "peft"}
@@ -58,7 +60,8 @@ def inner_imports(name: str, tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.level:
             home = name.split(".")[: -node.level]
             module = [*home, *(node.module.split(".") if node.module else [])]
-            yield from [".".join([*module, alias.name]) for alias in node.names] if not module else [".".join(module)]
+            named = [".".join([*module, alias.name]) for alias in node.names if alias.name != "__version__"]
+            yield from [".".join(module)] if module else named
 
 
 def outer_imports(tree: ast.Module) -> Iterator[str]:
@@ -148,9 +151,9 @@ def test_the_readme_links_and_names_what_exists():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
     configs = [
-        f"recipes/configs/{name}.yaml" for name in re.findall(r"^\| `((?:pou|sft)_[^`.]+)` \|", text, re.MULTILINE)
+        f"recipes/configs/{name}.yaml" for name in re.findall(r"^\| `((?:pou|sft)_[^`]+)` \|", text, re.MULTILINE)
     ]
-    assert len(configs) == 9
+    assert len(configs) == 10
     assert [path for path in (*links, *configs) if not (ROOT / path).exists()] == []
 
 
@@ -225,8 +228,8 @@ def test_the_bundled_policys_tokenizer_chats_and_knows_every_name_whole():
 
 def test_the_wheel_and_the_sources_hold_what_they_must():
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
-    assert build["wheel"] == {"packages": ["src/faithful_search"]}  # all of it, data included
-    folders = {"src", "tests", "recipes", "benchmarks", "scripts", "docs"}
+    assert build["wheel"]["packages"] == ["src/faithful_search"]  # all of it, data included
+    folders = {"src", "evaluate_metrics", "tests", "recipes", "benchmarks", "scripts", "docs"}
     assert {f"/{name}" for name in folders} <= set(build["sdist"]["include"])
     assert [name for name in folders if not (ROOT / name).is_dir()] == []
 
