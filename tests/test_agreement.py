@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from faithful_search.errors import DataError
-from faithful_search.evaluation import agreement
-from faithful_search.evaluation.agreement import (
+from faithful_search.evaluation.agreement import statistics as agreement
+from faithful_search.evaluation.agreement.statistics import (
     agreement_rate,
     auroc,
     brier,

@@ -19,7 +19,7 @@ from stub_server import StubServer
 
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.evaluation.audit import Audit, audit, choose_rows, pick
-from faithful_search.evaluation.score_log import ScoreLog, read_scores
+from faithful_search.evaluation.audit.score_log import ScoreLog, read_scores
 from faithful_search.judges import Verdict
 from faithful_search.judges.endpoint import EndpointJudge
 

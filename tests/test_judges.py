@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError
-from faithful_search.evaluation import labelled
+from faithful_search.evaluation.agreement import labelled
 from faithful_search.judges import GroundingJudge, Judge, LexicalJudge, Pair, grounding, is_lexical, load
 from faithful_search.judges import lexical as module
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.evaluation import labelled
-from faithful_search.evaluation.labelled import load, sample
+from faithful_search.evaluation.agreement import labelled
+from faithful_search.evaluation.agreement.labelled import load, sample
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "faithfulness"
 real = pytest.mark.skipif(not REAL.is_dir(), reason="the labelled data is not here")

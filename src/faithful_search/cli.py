@@ -17,7 +17,7 @@ from .errors import ConfigError, FaithfulSearchError
 from .judges import KINDS, Judge
 
 if TYPE_CHECKING:
-    from .evaluation.agreement_table import Agreement
+    from .evaluation.agreement import Agreement
     from .evaluation.audit import Audit
     from .inference.base import Generator
 
@@ -206,15 +206,13 @@ def agreement(
     DATA are labelled files (or folders of them), which every --judge is asked about; or two or more scores.jsonl of
     audits of the same file, whose verdicts are compared.
     """
-    from .evaluation import agreement_run
+    from .evaluation import agreement as comparing
 
-    if all(agreement_run.is_scores(path) for path in data):
-        found = agreement_run.from_scores(data, out, labels, seed=seed)
+    if all(comparing.is_scores(path) for path in data):
+        found = comparing.from_scores(data, out, labels, seed=seed)
     else:
-        from .evaluation.labelled import load
-
-        rows = [row for path in data for row in load(path, split)]
-        found = agreement_run.run(rows, _judges(specs or ("lexical",)), out, limit=limit, seed=seed)
+        rows = [row for path in data for row in comparing.load(path, split)]
+        found = comparing.run(rows, _judges(specs or ("lexical",)), out, limit=limit, seed=seed)
     drawn = " and reliability.png" if found.curves and _drawn(found, out) else ""
     click.echo(f"{found.table()}\n\nagreement.json{drawn} in {out}")
 
@@ -266,7 +264,7 @@ def _judge(*settings: Any) -> Judge | None:
 
 def _judges(specs: Sequence[str]) -> dict[str, Judge]:
     """The judges by name; a name that two have gets a number."""
-    from .evaluation.agreement_run import parse_judge
+    from .evaluation.agreement import parse_judge
 
     found: dict[str, Judge] = {}
     for name, judge in map(parse_judge, specs):

@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from .. import __version__
-from ..evaluation.audit_summary import Audit
+from ..evaluation.audit import Audit
+from ..evaluation.audit.score_log import read_scores
 from ..evaluation.metrics import LOWER_IS_BETTER
 from ..evaluation.report import EMPTY
-from ..evaluation.score_log import read_scores
 from ..evaluation.stats import Estimate
 from ..trajectory import Issue, Step, Trajectory
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
-from ..evaluation.agreement import Bin
+from ..evaluation.agreement.statistics import Bin
 from ..evaluation.stats import mean_ci
 
 History = Sequence[Mapping[str, Any]]

@@ -30,7 +30,7 @@ def table(before: Evaluated, after: Evaluated | None = None, names: tuple[str, s
         after: the other one; without it the table has one column.
         names: what the two are called.
     """
-    return _aligned(table_rows(before, after, names))
+    return aligned(table_rows(before, after, names))
 
 
 def table_rows(
@@ -102,7 +102,7 @@ def _count(estimate: Estimate) -> str:
     return " ".join([str(estimate.n), *notes])
 
 
-def _aligned(rows: list[list[str]]) -> str:
+def aligned(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
-from .stats import DRAWS, NOTHING, Estimate, Floats, bootstrap, percentile_interval, resampled
+from ...errors import DataError
+from ..stats import DRAWS, NOTHING, Estimate, Floats, bootstrap, percentile_interval, resampled
 
 Labels = Sequence[bool | None]
 Probabilities = Sequence[float | None]

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from ..judges import Verdict
-from . import agreement
-from .agreement import Bin
-from .report import _aligned, interval
-from .stats import Estimate
+from ...judges import Verdict
+from ..report import aligned, interval
+from ..stats import Estimate
+from . import statistics
+from .statistics import Bin
 
 ALL = "all"
 _HEADER = ["judge", "labels", "pairs", "true", "agreement [95% CI]", "κ", "AUROC", "ECE (bins)", "Brier", "abstained"]
@@ -88,7 +88,7 @@ class Agreement(msgspec.Struct, frozen=True):
 
     def table(self) -> str:
         """Text to read: judges against labels, then judges against each other."""
-        parts = [_aligned([_HEADER, *map(_against_cells, self.against)])] if self.against else []
+        parts = [aligned([_HEADER, *map(_against_cells, self.against)])] if self.against else []
         if len(self.judges) > 1:
             parts += [self._matrix(source) for source in self.among]
         return "\n\n".join(parts)
@@ -105,7 +105,7 @@ class Agreement(msgspec.Struct, frozen=True):
         ]
         fleiss = self.among[source]
         last = f"Fleiss' κ of {len(self.judges)} judges: {interval(fleiss)} (n={fleiss.n})"
-        return f"{_aligned([[f'κ, {source}', *self.judges[1:]], *rows])}\n{last}"
+        return f"{aligned([[f'κ, {source}', *self.judges[1:]], *rows])}\n{last}"
 
 
 def measured(ratings: Ratings, settings: Mapping[str, Any], draws: int, seed: int) -> Agreement:
@@ -124,8 +124,8 @@ def measured(ratings: Ratings, settings: Mapping[str, Any], draws: int, seed: in
             for one, other in combinations(judges, 2)
         ),
         {source: _among(part, **how) for source, part in parts.items() if len(judges) > 1},
-        {judge: tuple(agreement.reliability(ratings.truth or (), ratings.p(judge))) for judge in judges if labelled},
-        {**settings, **how, "bins": agreement.BINS, "pairs": dict(Counter(ratings.sources))},
+        {judge: tuple(statistics.reliability(ratings.truth or (), ratings.p(judge))) for judge in judges if labelled},
+        {**settings, **how, "bins": statistics.BINS, "pairs": dict(Counter(ratings.sources))},
     )
 
 
@@ -138,23 +138,23 @@ def _against(part: Ratings, judge: str, source: str, draws: int, seed: int) -> A
         pairs=len(judged),
         abstained=said.count(None),
         true=sum(judged) / len(judged) if judged else None,
-        agreement=agreement.agreement_rate(truth, said, part.groups, draws, seed),
-        kappa=agreement.cohen_kappa(truth, said, part.groups, draws, seed),
-        auroc=agreement.auroc(truth, p, part.groups, draws, seed),
-        calibration=agreement.calibration_error(truth, p, part.groups, draws=draws, seed=seed),
-        brier=agreement.brier(truth, p, part.groups, draws, seed),
-        bins=len(agreement.reliability(truth, p)),
+        agreement=statistics.agreement_rate(truth, said, part.groups, draws, seed),
+        kappa=statistics.cohen_kappa(truth, said, part.groups, draws, seed),
+        auroc=statistics.auroc(truth, p, part.groups, draws, seed),
+        calibration=statistics.calibration_error(truth, p, part.groups, draws=draws, seed=seed),
+        brier=statistics.brier(truth, p, part.groups, draws, seed),
+        bins=len(statistics.reliability(truth, p)),
     )
 
 
 def _between(part: Ratings, one: str, other: str, source: str, draws: int, seed: int) -> Between:
     a, b = part.labels(one), part.labels(other)
-    alike = agreement.agreement_rate(a, b, part.groups, draws, seed)
-    return Between(one, other, source, alike, agreement.cohen_kappa(a, b, part.groups, draws, seed))
+    alike = statistics.agreement_rate(a, b, part.groups, draws, seed)
+    return Between(one, other, source, alike, statistics.cohen_kappa(a, b, part.groups, draws, seed))
 
 
 def _among(part: Ratings, draws: int, seed: int) -> Estimate:
-    return agreement.fleiss_kappa([part.labels(judge) for judge in part.verdicts], part.groups, draws, seed)
+    return statistics.fleiss_kappa([part.labels(judge) for judge in part.verdicts], part.groups, draws, seed)
 
 
 def _against_cells(row: Against) -> list[str]:

@@ -27,9 +27,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import ConfigError, DataError
-from ..tasks import read_rows
-from ..text import normalize
+from ...errors import ConfigError, DataError
+from ...tasks import read_rows
+from ...text import normalize
 
 Split = Literal["train", "heldout", "overlap"]
 Row = Mapping[str, Any]

@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 
-from ..errors import ConfigError, DataError, JudgeError
-from ..judges import Judge, LexicalJudge, Pair, Verdict, prompting
-from ..judges import load as load_judge
-from ..tasks import read_rows
-from ..trajectory import read_lines
-from .agreement_table import Agreement, Ratings, measured
+from ...errors import ConfigError, DataError, JudgeError
+from ...judges import Judge, LexicalJudge, Pair, Verdict, prompting
+from ...judges import load as load_judge
+from ...tasks import read_rows
+from ...trajectory import read_lines
+from ..report import write_metrics
+from ..stats import DRAWS
 from .labelled import Labelled, sample
-from .report import write_metrics
-from .stats import DRAWS
+from .table import Agreement, Ratings, measured
 
 CHUNK = 64
 VERDICTS = "verdicts.jsonl"

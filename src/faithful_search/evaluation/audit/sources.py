@@ -23,11 +23,11 @@ from typing import Any
 
 import msgspec
 
-from .. import dialects
-from ..dialects.turns import episode_start
-from ..errors import DataError, DialectError
-from ..tasks import ANSWER_COLUMNS, ANSWER_SPLIT, QUESTION_COLUMNS
-from ..trajectory import Issue, Trajectory, read_lines
+from ... import dialects
+from ...dialects.turns import episode_start
+from ...errors import DataError, DialectError
+from ...tasks import ANSWER_COLUMNS, ANSWER_SPLIT, QUESTION_COLUMNS
+from ...trajectory import Issue, Trajectory, read_lines
 
 MESSAGES_COLUMNS = ("messages", "conversation", "conversations", "chat")
 TEXT_COLUMNS = (

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from ..errors import DataError
-from . import report
+from ...errors import DataError
+from .. import report
+from ..stats import NOTHING, Estimate, mean_ci
+from ..suite import ENTROPY, Evaluation, entropy_estimate
+from ..tool_use import tool_ratios
 from .score_log import Line, read_scores
-from .stats import NOTHING, Estimate, mean_ci
-from .suite import ENTROPY, Evaluation, entropy_estimate
-from .tool_use import tool_ratios
 
 NAMED = 20
 """How many rows that could not be read, or judged, are named; the others are counted."""

@@ -16,7 +16,7 @@ from typing import IO, Self
 
 import msgspec
 
-from ..errors import DataError
+from ...errors import DataError
 
 
 class Flags(msgspec.Struct, frozen=True):

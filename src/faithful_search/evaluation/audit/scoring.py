@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from ..errors import JudgeError
-from ..inference.base import Generator
-from ..judges import Judge, Pair, Request, Verdict, Writer, is_lexical
-from ..rewards import Reward, Score
-from ..rewards.judged import JudgedReward
-from ..trajectory import Trajectory
-from . import metrics as metric_names
+from ...errors import JudgeError
+from ...inference.base import Generator
+from ...judges import Judge, Pair, Request, Verdict, Writer, is_lexical
+from ...rewards import Reward, Score
+from ...rewards.judged import JudgedReward
+from ...trajectory import Trajectory
+from .. import metrics as metric_names
+from ..tool_use import tool_counts
 from .sources import Raw, Row, read_row
-from .tool_use import tool_counts
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import pytest
 
 from faithful_search.analysis import plots, reliability
 from faithful_search.errors import ConfigError, DataError, JudgeError
-from faithful_search.evaluation import agreement_run
-from faithful_search.evaluation.agreement import Bin, cohen_kappa
-from faithful_search.evaluation.agreement_run import from_scores, is_scores, parse_judge, run
-from faithful_search.evaluation.labelled import Labelled, load
+from faithful_search.evaluation.agreement import comparison as comparison
+from faithful_search.evaluation.agreement.comparison import from_scores, is_scores, parse_judge, run
+from faithful_search.evaluation.agreement.labelled import Labelled, load
+from faithful_search.evaluation.agreement.statistics import Bin, cohen_kappa
 from faithful_search.judges import GroundingJudge, LexicalJudge, Pair, Verdict
 from faithful_search.rewards.base import Score
 from faithful_search.rewards.judged import Asked, JudgedReward
@@ -72,7 +72,7 @@ def against(found, judge, source="all"):
 
 
 def test_doctests():
-    assert doctest.testmod(agreement_run).failed == 0
+    assert doctest.testmod(comparison).failed == 0
 
 
 def test_judges_beside_labels_and_each_other(tmp_path):
@@ -221,7 +221,7 @@ def test_specs_that_name_no_judge(spec, message):
 
 def test_specs_name_their_judges(monkeypatch):
     made = []
-    monkeypatch.setattr(agreement_run, "load_judge", lambda *args, **knobs: made.append((args, knobs)))
+    monkeypatch.setattr(comparison, "load_judge", lambda *args, **knobs: made.append((args, knobs)))
     specs = ("nli:org/model", "generator:/some/dir/", "endpoint:org/m@v1@http://127.0.0.1:8000/v1")
     assert [parse_judge(spec)[0] for spec in specs] == ["nli:model", "generator:dir", "endpoint:m@v1"]
     assert made[1:] == [

@@ -18,19 +18,17 @@ from typing import Any
 
 import msgspec
 
-from .. import __version__, dialects
-from ..errors import ConfigError, DataError, JudgeError
-from ..inference.base import Generator
-from ..judges import Judge, Writer, prompting
-from ..trajectory import Trajectory
-from . import metrics as metric_names
-from .audit_summary import Audit, choose_rows, summarize
-from .report import write_metrics
+from ... import __version__, dialects
+from ...errors import ConfigError, DataError, JudgeError
+from ...inference.base import Generator
+from ...judges import Judge, Writer, prompting
+from ...trajectory import Trajectory
+from .. import metrics as metric_names
+from ..report import write_metrics
 from .score_log import ScoreLog
 from .scoring import Batch, Plan, Scorer
 from .sources import STDIN, Raw, count_rows, peek, read_rows, read_trajectories, usual_dialect
-
-__all__ = ["Audit", "audit", "choose_rows", "pick", "summarize"]
+from .summary import Audit, summarize
 
 SCORES, SUMMARY, SPOOLED = "scores.jsonl", "audit.json", "source.jsonl"
 _ROWS, _BYTES = 64, 1 << 20
