@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import lab
 import pytest
@@ -10,9 +16,11 @@ import yaml
 from huggingface_hub import HfApi, ModelCard
 
 from faithful_search.errors import ConfigError
+from faithful_search.evaluation.install import metrics_folder
+from faithful_search.evaluation.metrics import names
 from faithful_search.evaluation.stats import Estimate, mean_ci
 from faithful_search.evaluation.suite import Evaluation
-from faithful_search.hub import model_card, push, usage
+from faithful_search.hub import model_card, push, push_metrics, usage
 
 
 def evaluation(values):
@@ -147,3 +155,48 @@ def test_push_makes_the_repository_then_uploads(tmp_path, monkeypatch):
     (_, name, settings), (_, token, upload) = asked
     assert (name, settings["private"], settings["exist_ok"], token) == ("me/policy", True, True, "secret")
     assert upload["folder_path"] == str(tmp_path) and upload["ignore_patterns"] == ["checkpoint-*/**"]
+
+
+def test_metrics_are_pushed_as_gradio_spaces(monkeypatch):
+    made, sent = [], []
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **more: made.append((repo_id, more)))
+    monkeypatch.setattr(HfApi, "upload_folder", lambda self, **more: sent.append(more) or more["repo_id"])
+    assert push_metrics("team", token="secret") == [f"team/{name}" for name in names()]
+    assert [repo for repo, _ in made] == [f"team/{name}" for name in names()]
+    assert {(more["repo_type"], more["space_sdk"]) for _, more in made} == {("space", "gradio")}
+    assert all((Path(more["folder_path"]) / f"{Path(more['folder_path']).name}.py").is_file() for more in sent)
+
+
+class Spaces(SimpleHTTPRequestHandler):
+    """Serves the metrics' folders as the Hub serves the files of Spaces."""
+
+    def translate_path(self, path: str) -> str:
+        found = re.fullmatch(r"/spaces/team/(\w+)/resolve/[^/]+/(\w+\.py)", path)
+        return str(metrics_folder().joinpath(*found.groups())) if found else "/nowhere"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_pushed_metric_is_loaded_from_there(tmp_path):
+    code = (
+        "import evaluate\nmetric = evaluate.load('team/protocol_format')\n"
+        "text = '<think>S</think><search>a</search><information>b</information><think>S</think><answer>c</answer>'\n"
+        "print(metric.compute(predictions=[text])['protocol_format'], metric.__module__.split('.')[2])"
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), Spaces) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        own = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path), "NO_PROXY": "*"}
+        paths = {
+            "PYTHONPATH": str(Path(lab.__file__).parent.parent / "src"),
+            "HF_MODULES_CACHE": str(tmp_path / "modules"),
+        }
+        environment = {**os.environ, **own, **paths}
+        for name in ("HF_EVALUATE_OFFLINE", "HF_HUB_OFFLINE"):
+            environment.pop(name, None)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+        )
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1.0 team--protocol_format\n"

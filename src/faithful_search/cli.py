@@ -240,6 +240,17 @@ def install_metrics(cache: Path | None) -> None:
     click.echo("\n".join(map(str, install(cache))))
 
 
+@metrics.command("push")
+@click.argument("organisation")
+@click.option("--private", is_flag=True, help="Only for those who may see the organisation's private Spaces.")
+@debug
+def push_metrics(organisation: str, private: bool) -> None:
+    """Upload the metrics as Spaces of ORGANISATION, whence evaluate.load("ORGANISATION/name") takes them."""
+    from .hub import push_metrics as push
+
+    click.echo("\n".join(push(organisation, private=private)))
+
+
 def main() -> None:
     """The entry point of the command."""
     cli(prog_name="faithful-search")

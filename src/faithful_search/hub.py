@@ -10,6 +10,8 @@ from typing import Any
 
 from . import dialects
 from .errors import ConfigError
+from .evaluation.install import metrics_folder
+from .evaluation.metrics import names as metric_names
 from .evaluation.report import Evaluated, as_evaluation, table
 
 RESULT_NAMES = {
@@ -221,7 +223,7 @@ def push(
 ) -> str:
     """Upload a folder, making the repository when there is none; returns the commit's address.
 
-    Checkpoints (`checkpoint-*`) stay behind.
+    Checkpoints (`checkpoint-*`) stay behind. A Space is made as a Gradio one.
 
     Raises:
         ConfigError: when there is no token, or nothing at `folder`.
@@ -234,7 +236,8 @@ def push(
     if not token:
         raise ConfigError(f"no Hugging Face token to push to {repo_id!r} with: run `hf auth login`, or set HF_TOKEN")
     api = HfApi(token=token)
-    api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
+    sdk = {"space_sdk": "gradio"} if repo_type == "space" else {}
+    api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, **sdk)
     commit = api.upload_folder(
         folder_path=str(folder),
         repo_id=repo_id,
@@ -243,6 +246,16 @@ def push(
         ignore_patterns=["checkpoint-*/**"],
     )
     return str(commit)
+
+
+def push_metrics(organisation: str, *, private: bool = False, token: str | None = None) -> list[str]:
+    """Upload every metric as a Space `organisation/name`, whence `evaluate.load("organisation/name")` takes it.
+
+    Returns the commits' addresses. Raises `ConfigError` when there is no token.
+    """
+    folders = [metrics_folder() / name for name in metric_names()]
+    settings: dict[str, Any] = {"private": private, "token": token, "repo_type": "space", "message": "Upload metric"}
+    return [push(folder, f"{organisation}/{folder.name}", **settings) for folder in folders]
 
 
 def _is_hub_id(name: str) -> bool:

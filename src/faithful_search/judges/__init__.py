@@ -37,7 +37,7 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
     | endpoint | the served model's name | `url`, and those of `EndpointJudge` |
 
     Raises:
-        ConfigError: for an unknown kind, or without the model that the kind needs.
+        ConfigError: for an unknown kind, or without the model or the packages that the kind needs.
 
     Example:
         >>> load("lexical").judge_batch([Pair("The tower is in Paris.", "It is in Paris.")])[0].label
@@ -53,17 +53,27 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
         from .endpoint import EndpointJudge
 
         return EndpointJudge(model=model, **knobs)
+    try:
+        return _local(kind).from_pretrained(model, **knobs)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the judge {kind!r} runs a model here and needs {error.name}: pip install 'faithful-search[train]'"
+        ) from error
+
+
+def _local(kind: str) -> Any:
+    """The class of the judges that run a model in this process: theirs are the heavy imports."""
     if kind == "nli":
         from .nli import NLIJudge
 
-        return NLIJudge.from_pretrained(model, **knobs)
+        return NLIJudge
     if kind == "generator":
         from .generator import GeneratorJudge
 
-        return GeneratorJudge.from_pretrained(model, **knobs)
+        return GeneratorJudge
     from .embedding import EmbeddingJudge
 
-    return EmbeddingJudge.from_pretrained(model, **knobs)
+    return EmbeddingJudge
 
 
 def is_lexical(judge: Judge) -> bool:
