@@ -124,7 +124,7 @@ SHAPES = [
     "</think>", "<think><answer>", "<search>a</search>", "<tool_call>{}</tool_call>", "<tool_response>",
     "<|im_start|>user\n",
     "<|begin_of_query|>", "<", "\nuser\n", "<think>a</think><search>b</search><information>c</information>", "{",
-    "<tool_call>{}</tool_call><tool_response>x</tool_response>",
+    "<tool_call>{}</tool_call><tool_response>x</tool_response>", "<tool_response>\nx\n</tool_response>",
 ]  # fmt: skip
 MORE = [
     "<think>", "<answer>", "<search>", "<information>", "<result>", "<tool_call>", "<|begin_of_documents|>",
@@ -139,7 +139,7 @@ MORE = [
     "<think>a</think><search>b</search><result>c</result>", "My previous action is invalid. ", '{"a": ', "[", '"',
     "a<|begin_of_query|>b<|end_of_query|><|begin_of_documents|>c<|end_of_documents|>",
     "<think>a</think><search>b</search>",
-    "<tool_response>\nx\n</tool_response>", "<|im_end|>", "<verification_result>CORRECT</verification_result>",
+    "<|im_end|>", "<verification_result>CORRECT</verification_result>",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -98,7 +99,16 @@ def test_forms_of_messages() -> None:
     assert load("openai").parse_messages([{"role": "tool", "content": "x"}]).issues[0].kind == "response_unasked"
 
 
-@pytest.mark.parametrize("bad", [[{"content": "x"}], ["x"], [1], 7])
+@pytest.mark.parametrize("name", ["pou", "openai"])
+def test_very_many_messages_are_read_in_linear_time(name: str) -> None:
+    chat = [{"role": "assistant", "content": "<think>a</think>"}, *[{"role": "tool", "content": "x" * 100}] * 30_000]
+    start = time.process_time()
+    (step,) = load(name).parse_messages(chat).steps
+    assert (step.note + "".join(item.text for item in step.evidence)).count("x") == 3_000_000
+    assert time.process_time() - start < 3
+
+
+@pytest.mark.parametrize("bad", [[{"content": "x"}], ["x"], [1], 7, None, b"x"])
 def test_what_is_no_chat(bad: object) -> None:
     with pytest.raises(DataError):
         parse(bad, "openai")  # type: ignore[arg-type]

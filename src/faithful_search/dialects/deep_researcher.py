@@ -49,7 +49,7 @@ class DeepResearcher(ToolCalls):
     }
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """System message with the tools' schemas, then the question."""
+        """System message with the tools' schemas, then the question. The wording is ours, not its checkpoints'."""
         schemas = "\n".join(json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools)
         return [{"role": "system", "content": _SYSTEM.format(tools=schemas)}, {"role": "user", "content": question}]
 

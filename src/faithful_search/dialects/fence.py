@@ -28,6 +28,11 @@ def tags(*names: str) -> str:
     return rf"<(?i:\s*+/?\s*+(?:{'|'.join(names)})\s*+>)"
 
 
+def one_line(title: str) -> str:
+    """A title without line breaks, reversibly for a fence."""
+    return title.replace("\n", "&#10;").replace("\r", "&#13;")
+
+
 @dataclass(frozen=True)
 class Fence:
     """What must not occur in retrieved text: the regex `pattern` and the literal `tokens` (a tokenizer's special ones).

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import DataError
@@ -191,12 +192,13 @@ def _answers(asked: tuple[str, ...], tools: list[Message], last: bool) -> list[M
 def _merged(body: list[Message], borders: Borders) -> list[Message]:
     """Messages received in a row as one: the dialect knows one response to a turn."""
     found: list[Message] = []
-    for message in body:
-        if found and message.role != "assistant" and found[-1].role != "assistant":
-            blocks = [_blocks(one.text.strip(), borders, 1) or [one.text] for one in (found[-1], message)]
-            message = Message("tool", "\n".join(block for (block,) in blocks))
-            found.pop()
-        found.append(message)
+    for own, group in groupby(body, key=lambda message: message.role == "assistant"):
+        messages = list(group)
+        if own or len(messages) == 1:
+            found += messages
+            continue
+        blocks = [_blocks(message.text.strip(), borders, 1) or [message.text] for message in messages]
+        found.append(Message("tool", "\n".join(block for (block,) in blocks)))
     return found
 
 

@@ -71,7 +71,10 @@ class Pokee(ToolCalls):
     places: ClassVar[re.Pattern[str]] = _BREAK
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """System message with the tools' schemas, then the question and the controller's first word."""
+        """System message with the tools' schemas, then the question and the controller's first word.
+
+        The wording is ours, not its checkpoint's.
+        """
         schemas = "\n".join(json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools)
         return [
             {"role": "system", "content": _SYSTEM.format(tools=schemas)},

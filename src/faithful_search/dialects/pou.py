@@ -34,12 +34,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import msgspec
-
 from ..errors import DialectError
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect, Message
-from .fence import Fence, tags, unescape
+from .fence import Fence, one_line, tags, unescape
+from .json_call import CLOSE, NO_CALL, OPEN, asked_for, call_form, read_call
 from .turns import GAP, MOST_STEPS, Grammar, Tag, TurnReader, episode_start, too_many_turns
 
 _NAMES = ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
@@ -51,14 +50,8 @@ _TURN = re.compile(
     rf"(?:<tool_call>([^<]*+(?:<(?!/tool_call>|tool_response>)[^<]*+)*+)</tool_call>|<answer>({_PLAIN})</answer>)"
 )
 _GRAMMAR = Grammar(names=_NAMES, call="tool_call", response="tool_response")
-_ROLE = "(?:user|tool|ipython)"
-_ASKED_FOR = re.compile(
-    rf"(?:</tool_call>|<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
-)
-_LOOK_BACK = 200
 _CITE = re.compile(r" \[(E[0-9]++)\]: ")
 _ID = re.compile(r"E[0-9]+")
-_OPEN, _CLOSE = "<tool_response>", "</tool_response>"
 _FENCE = tags(*_NAMES) + r"|<\||\[[Ee][0-9]++\]"
 
 _SYSTEM = """Answer the question. You work in turns and may use tools.
@@ -76,14 +69,6 @@ Let evidence, not memory, decide the answer. If a response did not help, try ano
 
 Tools, as JSON schemas, one a line:
 {tools}"""
-
-
-class _Call(msgspec.Struct):
-    name: str
-    arguments: dict[str, Any]
-
-
-_decode_call = msgspec.json.Decoder(_Call).decode
 
 
 class PoU(Dialect):
@@ -117,14 +102,14 @@ class PoU(Dialect):
 
     def parse(self, text: str, *, question: str | None = None) -> Trajectory:
         """Read a trajectory with or without prompt and chat markup. Whatever stands in a tool response is data."""
-        at, asked = episode_start(text, _OPEN)
+        at, asked = episode_start(text, OPEN)
         steps: list[Step] = []
         size = len(text)
         judged = False
         while (at := GAP.match(text, at).end()) < size and len(steps) < MOST_STEPS:  # type: ignore[union-attr]
             fields, at = _fast_turn(text, at, judged) or _slow_turn(text, at, judged)
             if at < size:
-                at = _read_response(text, at + len(_OPEN), fields)
+                at = _read_response(text, at + len(OPEN), fields)
                 judged = True
             steps.append(Step(**fields))
         answer = steps[-1].answer if steps else None
@@ -163,14 +148,13 @@ class PoU(Dialect):
             DialectError: for evidence whose id is not `E` and a number (the toolbox gives these).
         """
         escape = (fence or self.fence).escape
-        lines = [f"{_one_line(escape(item.title))} [{_checked(item.id)}]: {escape(item.text)}" for item in evidence]
+        lines = [f"{one_line(escape(item.title))} [{_checked(item.id)}]: {escape(item.text)}" for item in evidence]
         body = "\n".join(lines) if lines else escape(note)
-        return f"{_OPEN}\n{body}\n{_CLOSE}"
+        return f"{OPEN}\n{body}\n{CLOSE}"
 
     def call_form(self, tools: Sequence[str]) -> str:
         """The JSON of a call, with the first tool's name."""
-        form = json.dumps({"name": tools[0] if tools else "…", "arguments": {"…": "…"}}, ensure_ascii=False)
-        return f"JSON like {form}"
+        return call_form(tools)
 
 
 def _fast_turn(text: str, start: int, judged: bool) -> tuple[dict[str, Any], int] | None:
@@ -179,9 +163,9 @@ def _fast_turn(text: str, start: int, judged: bool) -> tuple[dict[str, Any], int
     if match is None:
         return None
     end = match.end()
-    if not text.startswith(_OPEN, end):
+    if not text.startswith(OPEN, end):
         end = GAP.match(text, end).end()  # type: ignore[union-attr]
-        if end < len(text) and not text.startswith(_OPEN, end):
+        if end < len(text) and not text.startswith(OPEN, end):
             return None
     verdict, ref, think, raw, answer = match.groups()
     if (verdict is None) is judged:
@@ -205,7 +189,7 @@ def _fast_turn(text: str, start: int, judged: bool) -> tuple[dict[str, Any], int
         fields["answer"] = answer.strip()
         spans["answer"] = span(5)
     else:
-        call = _read_call(raw)
+        call = read_call(raw, strict=True)
         if call is None:
             return None
         fields["call"] = call
@@ -220,14 +204,6 @@ def _ids(ref: str) -> tuple[str, ...]:
     return tuple([name for part in ref.split(",") if (name := part.strip())])
 
 
-def _read_call(raw: str) -> ToolCall | None:
-    try:
-        call = _decode_call(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    return ToolCall(call.name, call.arguments, raw)
-
-
 def _slow_turn(text: str, start: int, judged: bool) -> tuple[dict[str, Any], int]:
     """Any turn at all: up to the tool response that the environment wrote, or the text's end."""
     end = _turn_end(text, start)
@@ -236,15 +212,15 @@ def _slow_turn(text: str, start: int, judged: bool) -> tuple[dict[str, Any], int
 
 def _turn_end(text: str, start: int) -> int:
     """A tool response is the environment's when a call's end or a user role precedes it; else the agent wrote it."""
-    at = text.find(_OPEN, start)
-    while at >= 0 and not _ASKED_FOR.search(text, max(start, at - _LOOK_BACK), at):
-        at = text.find(_OPEN, at + 1)
+    at = text.find(OPEN, start)
+    while at >= 0 and not asked_for(text, start, at):
+        at = text.find(OPEN, at + 1)
     return len(text) if at < 0 else at
 
 
 def _read_response(text: str, start: int, fields: dict[str, Any]) -> int:
     """Put the tool response that begins at `start` into the step's fields; returns where it ends."""
-    end = text.find(_CLOSE, start)
+    end = text.find(CLOSE, start)
     if end < 0:
         end = next_at = len(text)
         fields["issues"] = (
@@ -252,7 +228,7 @@ def _read_response(text: str, start: int, fields: dict[str, Any]) -> int:
             Issue("response_unclosed", "the tool response is not closed", (start, end)),
         )
     else:
-        next_at = end + len(_CLOSE)
+        next_at = end + len(CLOSE)
     fields["spans"]["response"] = (start, end)
     first = start + 1 if text.startswith("\n", start) else start
     last = end - 1 if end > first and text[end - 1] == "\n" else end
@@ -293,9 +269,9 @@ class _Reader(TurnReader):
             self.issue("verdict_missing", "no verdict on the tool response before")
 
     def read_call(self, raw: str, span: Span) -> ToolCall | None:
-        call = _read_call(raw)
+        call = read_call(raw, strict=True)
         if call is None:
-            self.issue("call_json", 'the call is not JSON of the form {"name": …, "arguments": {…}}', span)
+            self.issue("call_json", NO_CALL, span)
         return call
 
     def read_think(self, inner: list[Tag], span: Span) -> Span:
@@ -369,10 +345,6 @@ def _call_text(call: ToolCall) -> str:
         return call.raw
     text = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
     return text.replace("<", "\\u003c") if _GRAMMAR.tag.search(text) else text
-
-
-def _one_line(title: str) -> str:
-    return title.replace("\n", "&#10;").replace("\r", "&#13;")
 
 
 def _checked(name: str) -> str:

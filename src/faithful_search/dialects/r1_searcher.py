@@ -27,8 +27,8 @@ from typing import Any, ClassVar
 from ..trajectory import Evidence, Span, Step
 from .base import Message
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, tags, unescape
-from .tagged import SearchReader, Tagged, one_line, plain_prompt, query, skip
+from .fence import Fence, one_line, tags, unescape
+from .tagged import SearchReader, Tagged, plain_prompt, query, skip
 from .turns import Grammar, Tag, episode_start
 
 _SYSTEM = """You are a helpful assistant.

@@ -32,8 +32,8 @@ from ..trajectory import Evidence, Span
 from .base import Message
 from .boxed import last_boxed
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, unescape
-from .tool_calls import BARE, FENCED, MARKS, ToolCalls, one_line, stretches
+from .fence import Fence, one_line, unescape
+from .tool_calls import BARE, FENCED, MARKS, ToolCalls, stretches
 from .turns import Grammar
 
 _SYSTEM = """In this environment you have access to a set of tools you can use to assist with the user query. \
@@ -71,7 +71,7 @@ class ReCall(ToolCalls):
     }
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """System message with the tools' schemas, then the question."""
+        """System message with the tools' schemas, then the question. The wording is ours, not its checkpoints'."""
         schemas = json.dumps(list(tools), ensure_ascii=False, indent=2)
         return [{"role": "system", "content": _SYSTEM.format(tools=schemas)}, {"role": "user", "content": question}]
 

@@ -27,8 +27,8 @@ from ..trajectory import Evidence, Span
 from .base import Message
 from .boxed import last_boxed
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, tags, unescape
-from .tagged import SearchReader, Tagged, one_line, plain_prompt
+from .fence import Fence, one_line, tags, unescape
+from .tagged import SearchReader, Tagged, plain_prompt
 from .turns import Grammar, Tag, episode_start
 
 _SYSTEM = (

@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 from ..trajectory import Evidence, ToolCall
 from .base import Message
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, unescape
-from .tool_calls import FENCED, MARKS, ToolCalls, one_line, read_call, read_json, stretches, write_json
+from .fence import Fence, one_line, unescape
+from .json_call import read_call
+from .tool_calls import FENCED, MARKS, ToolCalls, read_json, stretches, write_json
 
 _PROMPT = (
     "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you "

@@ -140,11 +140,6 @@ def query(call: ToolCall) -> str:
     return call.raw or str(call.arguments.get("query", ""))
 
 
-def one_line(title: str) -> str:
-    """A title without line breaks, reversibly."""
-    return title.replace("\n", "&#10;").replace("\r", "&#13;")
-
-
 def plain_prompt(text: str, user: str, assistant: str) -> tuple[int, str | None]:
     """Where the agent begins behind a prompt that is no chat: after `assistant`; before it, after `user`, the question.
 

@@ -20,8 +20,8 @@ import msgspec
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect, Message
 from .fence import Fence, tags, unescape
-from .tagged import MOST_STEPS
-from .turns import GAP, Grammar, Tag, TurnReader, episode_start
+from .json_call import CLOSE, NO_CALL, OPEN, asked_for, call_form, read_call
+from .turns import GAP, MOST_STEPS, Grammar, Tag, TurnReader, episode_start
 
 NAMES = ("think", "tool_call", "tool_response", "answer")
 GRAMMAR = Grammar(NAMES, "tool_call", "tool_response", last_answer_counts=True)
@@ -32,36 +32,13 @@ MARKS: Mapping[str, float] = {
     "search": -3.0, "information": -3.0, "result": -3.0, "search_results": -3.0, "begin_of_query": -3.0,
 }  # fmt: skip
 """The marks that the whole family shares; `signs` tell its members apart."""
-OPEN, CLOSE = "<tool_response>", "</tool_response>"
 FENCED = tags(*NAMES) + r"|<\|"
 PLACES = r"<tool_response>|<\|im_start\|>(?:user|tool)\n|(?<=>)\s{0,4}user\n|(?<=\n)user\n"
-_ROLE = "(?:user|tool|ipython)"
-_ASKED_FOR = re.compile(
-    rf"(?:</tool_call>|<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
-)
 _AGENT_AGAIN = re.compile(r"<\|im_start\|>assistant\n?|(?<=\n)assistant\n")
 _ANY_ROLE = re.compile(r"user|tool|ipython|system|assistant|model")
 _CUT_TAG = re.compile(r"<(?:/?[a-z_]{0,24})?\Z")
-_LOOK_BACK = 200
 _MOST_TOKENS_AT_END = 8
 _LENIENT = json.JSONDecoder(strict=False)
-
-
-class _Call(msgspec.Struct):
-    name: str
-    arguments: dict[str, Any] = {}
-
-
-_decode_call = msgspec.json.Decoder(_Call).decode
-
-
-def read_call(raw: str) -> ToolCall | None:
-    """The call that this JSON writes, or `None`."""
-    try:
-        call = _decode_call(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    return ToolCall(call.name, call.arguments, raw)
 
 
 def write_call(call: ToolCall) -> str:
@@ -91,11 +68,6 @@ def text_of(value: Any) -> str:
     if isinstance(value, str):
         return unescape(value)
     return "" if value is None else unescape(write_json(value))
-
-
-def one_line(title: str) -> str:
-    """A title without line breaks, reversibly for a fence."""
-    return title.replace("\n", "&#10;").replace("\r", "&#13;")
 
 
 def stretches(heads: Sequence[re.Match[str]], end: int) -> list[tuple[re.Match[str], int]]:
@@ -201,8 +173,7 @@ class ToolCalls(Dialect):
 
     def call_form(self, tools: Sequence[str]) -> str:
         """The JSON of a call, with the first tool's name."""
-        form = json.dumps({"name": tools[0] if tools else "…", "arguments": {"…": "…"}}, ensure_ascii=False)
-        return f"JSON like {form}"
+        return call_form(tools)
 
     def begin(self, text: str) -> tuple[int, str | None]:
         """Where the agent begins, and the question asked before."""
@@ -226,7 +197,7 @@ class ToolCalls(Dialect):
         """Where the turn ends if it ends at this place, found by `places`; `None` when it goes on."""
         at = place.start()
         if place[0] == OPEN:
-            return at if at == start or _ASKED_FOR.search(text, max(start, at - _LOOK_BACK), at) else None
+            return at if at == start or asked_for(text, start, at) else None
         if not (place[0].startswith("<|") or _behind_a_tag(text, start, at)):
             return None
         role = GAP.match(text, place.end())
@@ -255,22 +226,27 @@ class ToolCalls(Dialect):
             _add_issue(turn[0], Issue("response_unasked", "a tool response to a turn without a call", bodies[0][0]))
         if bodies and len(bodies) < len(asks):
             _add_issue(asks[-1], Issue("response_missing", f"{len(asks)} calls, {len(bodies)} responses"))
-        for number, (span, closed) in enumerate(bodies):
-            fields = (asks or turn)[min(number, len(asks or turn) - 1)]
-            if not closed:
-                _add_issue(fields, Issue("response_unclosed", "the tool response is not closed", span))
-            found = self._receive(fields, text, span, found)
+        takers = asks or turn
+        for number, fields in enumerate(takers):
+            own = bodies[number : number + 1] if number + 1 < len(takers) else bodies[number:]
+            found += self._receive(fields, text, own, found) if own else 0
         return found
 
-    def _receive(self, fields: dict[str, Any], text: str, span: Span, found: int) -> int:
-        evidence, note = self.read_body(_inner(text, span))
-        named = [msgspec.structs.replace(item, id=f"E{found + k}") for k, item in enumerate(evidence, start=1)]
-        if named:
-            fields["evidence"] = (*fields.get("evidence", ()), *named)
-        if note:
-            fields["note"] = "\n".join(filter(None, (fields.get("note", ""), note)))
-        fields["spans"]["response"] = (fields["spans"].get("response", span)[0], span[1])
-        return found + len(named)
+    def _receive(self, fields: dict[str, Any], text: str, bodies: list[tuple[Span, bool]], found: int) -> int:
+        """Put these responses into the step's fields; returns how much evidence there is in them."""
+        evidence: list[Evidence] = []
+        notes: list[str] = []
+        for span, closed in bodies:
+            items, note = self.read_body(_inner(text, span))
+            evidence += items
+            notes += [note] if note else []
+            if not closed:
+                _add_issue(fields, Issue("response_unclosed", "the tool response is not closed", span))
+        named = enumerate(evidence, start=found + 1)
+        fields["evidence"] = tuple(msgspec.structs.replace(item, id=f"E{k}") for k, item in named)
+        fields["note"] = "\n".join(notes)
+        fields["spans"]["response"] = (bodies[0][0][0], bodies[-1][0][1])
+        return len(evidence)
 
 
 class CallReader(TurnReader):
@@ -301,7 +277,7 @@ class CallReader(TurnReader):
     def read_call(self, raw: str, span: Span) -> ToolCall | None:
         call = self.dialect.read_call(raw)
         if call is None:
-            self.issue("call_json", 'the call is not JSON of the form {"name": …, "arguments": {…}}', span)
+            self.issue("call_json", NO_CALL, span)
         return call
 
     def _call(self, span: Span) -> None:
@@ -309,10 +285,8 @@ class CallReader(TurnReader):
             super()._call(span)
             return
         call = self.dialect.read_call(self.text[slice(*span)])
-        why = 'the call is not JSON of the form {"name": …, "arguments": {…}}'
-        self.more.append(
-            {"spans": {"call": span}, **({"call": call} if call else {"issues": (Issue("call_json", why, span),)})}
-        )
+        found = {"call": call} if call else {"issues": (Issue("call_json", NO_CALL, span),)}
+        self.more.append({"spans": {"call": span}, **found})
 
     def _outside(self, begin: int, end: int) -> None:
         if "answer" in self.grammar.names:

@@ -32,8 +32,8 @@ from typing import Any, ClassVar
 from ..trajectory import Evidence
 from .base import Message
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, unescape
-from .tool_calls import FENCED, MARKS, ToolCalls, one_line, stretches
+from .fence import Fence, one_line, unescape
+from .tool_calls import FENCED, MARKS, ToolCalls, stretches
 
 _USER = """A conversation between User and Assistant. The user asks a question, and the assistant solves it by calling \
 one or more of the following tools.
@@ -76,7 +76,10 @@ class WebDancer(ToolCalls):
     )
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """One user message: the tools' schemas, the form of a turn, the question."""
+        """One user message: the tools' schemas, the form of a turn, the question.
+
+        The wording is ours, not its checkpoints'.
+        """
         schemas = ",\n".join(json.dumps(tool, ensure_ascii=False, indent=2) for tool in tools)
         return [{"role": "user", "content": _USER.format(tools=schemas) + question}]
 

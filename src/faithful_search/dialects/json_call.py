@@ -1,0 +1,60 @@
+"""Calls as JSON between `<tool_call>` tags, and whose the tool response behind them is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..trajectory import ToolCall
+from .turns import GAP
+
+OPEN, CLOSE = "<tool_response>", "</tool_response>"
+NO_CALL = 'the call is not JSON of the form {"name": …, "arguments": {…}}'
+"""Why `read_call` found none."""
+_ROLE = "(?:user|tool|ipython)"
+_ASKED_FOR = re.compile(
+    rf"(?:</tool_call>|<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
+)
+_LOOK_BACK = 200
+
+
+class _Call(msgspec.Struct):
+    name: str
+    arguments: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode = msgspec.json.Decoder(_Call).decode
+
+
+def read_call(raw: str, strict: bool = False) -> ToolCall | None:
+    """The call that this JSON writes, or `None`; arguments may be missing unless `strict`.
+
+    Example:
+        >>> read_call('{"name": "look"}'), read_call('{"name": "look"}', strict=True)
+        (ToolCall(name='look', raw='{"name": "look"}'), None)
+    """
+    try:
+        call = _decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    if call.arguments is msgspec.UNSET:
+        return None if strict else ToolCall(call.name, raw=raw)
+    return ToolCall(call.name, call.arguments, raw)
+
+
+def call_form(tools: Sequence[str]) -> str:
+    """The form of a call in words, with the first tool's name and without tags."""
+    form = json.dumps({"name": tools[0] if tools else "…", "arguments": {"…": "…"}}, ensure_ascii=False)
+    return f"JSON like {form}"
+
+
+def asked_for(text: str, start: int, at: int) -> bool:
+    """Whether a tool response that opens at `at`, in a turn from `start` on, is the environment's.
+
+    It is when the end of a call or a role precedes it; else the agent wrote it itself.
+    """
+    return _ASKED_FOR.search(text, max(start, at - _LOOK_BACK), at) is not None
