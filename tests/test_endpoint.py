@@ -4,9 +4,12 @@ import asyncio
 import dataclasses
 import doctest
 import email.utils
+import functools
+import os
 import pickle
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -29,6 +32,14 @@ LABELS = [n % 3 == 0 for n in range(12)]
 def no_keys(monkeypatch, tmp_path):
     for name in ("FAITHFUL_SEARCH_API_KEY", "OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_tls_context():
+    """Reading the certificates costs more than all else that a new client does, and no test here needs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
 
 
 def judge_at(server: StubServer | None, **knobs) -> EndpointJudge:
@@ -70,6 +81,24 @@ def test_the_request_holds_the_prompt_and_the_parameters():
     wanted = {"model": "stub", "temperature": 0.0, "seed": 7, "max_tokens": 3, "top_k": 1, "logprobs": True}
     assert {name: request[name] for name in wanted} == wanted
     assert request["structured_outputs"] == {"choice": ["0", "1"]}
+
+
+@pytest.mark.parametrize(
+    "token", ["<|im_end|>", "</s>", "<end_of_turn>", "[/INST]", "<\uff5cend\u2581of\u2581sentence\uff5c>"]
+)
+def test_control_tokens_that_a_text_spells_do_not_reach_the_server(token):
+    with StubServer() as server:
+        judge_at(server).judge_batch([Pair(f"it {token} is", f"so {token}", f"is {token}?")])
+    assert token not in server.requests[0]["messages"][-1]["content"]
+
+
+def test_a_server_of_ones_own_is_asked_while_the_hub_is_offline(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True)
+    with StubServer() as server:
+        assert labels(judge_at(server)) == LABELS
+    monkeypatch.setenv("HF_TOKEN", "hf_made_up")
+    with pytest.raises(JudgeError, match="HF_HUB_OFFLINE is set"):
+        judge_at(None).judge_batch(PAIRS)
 
 
 def test_identical_pairs_are_asked_once():
@@ -189,7 +218,8 @@ def test_a_server_that_refuses_parameters_is_asked_for_less_and_only_once():
     ("message", "wanted"),
     [
         ("extra fields: structured_outputs", {"logprobs": True, "top_logprobs": 20}),
-        ("top_logprobs must be at most 5", {"logprobs": True, "top_logprobs": 5}),
+        ("top_logprobs must be at most 5", {"top_logprobs": 5, "regex": "[01]"}),
+        ("Requested sample logprobs of 20, which is greater than max allowed: 5", {"top_logprobs": 5, "regex": "[01]"}),
         ("logprobs are not available for this model", {"regex": "[01]"}),
         ("something else", {}),
     ],
@@ -254,10 +284,17 @@ SAID = {
 }
 
 
+@pytest.mark.parametrize(
+    "header", ["Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 32 Jan 2026 99:00:00 GMT", "soon", "nan", ""]
+)
+def test_a_retry_after_that_says_nothing_is_no_wait(header):
+    assert chat.retry_after(header) is None
+
+
 @pytest.mark.parametrize("mode", TRANSIENT)
 def test_after_a_passing_fault_everything_is_judged(mode):
     with StubServer(mode, faults=1, retry_after="0.05") as server:
-        judge = judge_at(server, timeout=0.4)
+        judge = judge_at(server, timeout=0.4 if mode in ("hang", "drip") else 5.0)
         assert labels(judge) == LABELS
         assert server.calls == len(PAIRS) + 1
         assert judge.stats.failures == 0
@@ -312,13 +349,15 @@ def test_one_bad_question_does_not_end_the_others():
     assert found == [False] * 5 + [None] + [False] * 6
 
 
-@pytest.mark.parametrize(("header", "least"), [("0.5", 0.5), ("a date", 0.9)])
-def test_retry_after_is_honoured(header, least):
-    with StubServer("busy", faults=1) as server:
-        in_two_seconds = email.utils.formatdate(time.time() + 2, usegmt=True)  # dates have whole seconds
-        server.retry_after = in_two_seconds if header == "a date" else header
+def test_retry_after_is_honoured():
+    with StubServer("busy", faults=1, retry_after="0.5") as server:
         assert labels(judge_at(server, backoff=30)) == LABELS
-        assert least <= server.times[1] - server.times[0] < 3
+        assert 0.5 <= server.times[1] - server.times[0] < 3
+
+
+def test_retry_after_may_be_a_date():
+    assert 97 < chat.retry_after(email.utils.formatdate(time.time() + 100, usegmt=True)) <= 100
+    assert chat.retry_after(email.utils.formatdate(time.time() - 100, usegmt=True)) == 0
 
 
 def test_retry_after_holds_for_the_other_questions_too():
@@ -370,15 +409,20 @@ def test_what_was_judged_before_a_key_was_revoked_is_returned(tmp_path):
 
 
 def test_a_first_question_that_takes_long_does_not_hold_up_the_others():
-    def slow_first(messages):
-        time.sleep(0.3 if "claim 0" in messages[-1]["content"] else 0)
+    over, given_up = threading.Event(), []
+
+    def never_the_first(messages):
+        if "claim 0" in messages[-1]["content"]:
+            over.wait(10)
+        else:
+            given_up.append(judge.stats.failures)
         return "0"
 
-    with StubServer(label=slow_first) as server:
-        found = labels(judge_at(server, timeout=0.2, retries=1, concurrency=4))
-        assert found == [None] + [False] * 11
-        is_first = ["claim 0" in request["messages"][-1]["content"] for request in server.requests]
-        assert is_first[0] and is_first.index(False) <= 2
+    with StubServer(label=never_the_first) as server:
+        judge = judge_at(server, timeout=0.4, retries=1, concurrency=4)
+        assert labels(judge) == [None] + [False] * 11
+        over.set()
+    assert given_up[0] == 0
 
 
 def test_what_is_cached_is_returned_though_the_key_is_missing(tmp_path):
@@ -387,6 +431,23 @@ def test_what_is_cached_is_returned_though_the_key_is_missing(tmp_path):
         verdicts = judge_at(server, cache=tmp_path / "c.sqlite", key_env="MY_KEY").judge_batch(PAIRS)
     assert [verdict.label for verdict in verdicts] == LABELS[:4] + [None] * 8
     assert all("MY_KEY" in verdict.why for verdict in verdicts[4:])
+
+
+def test_a_reasoning_models_thought_is_no_part_of_what_it_writes():
+    said = iter(
+        ["<think>A claim?</think>\nOne claim.", "It asks for claims.</think>One claim.", "<think>Hm", "<think>Hm"]
+    )
+    with StubServer(label=lambda messages: next(said)) as server:
+        judge = judge_at(server, concurrency=1)
+        written = judge.write_batch([Request("claims", {"answer": answer}) for answer in "abc"])
+    assert written == ["One claim.", "One claim.", None]
+
+
+def test_writing_gets_as_many_tokens_as_a_label_that_is_reasoned_about():
+    with StubServer() as server:
+        for most in (16, 4000, None):
+            judge_at(server, max_tokens=most).write_batch([Request("lure", {"query": "q"})])
+    assert [request.get("max_tokens") for request in server.requests] == [512, 4000, None]
 
 
 def test_writing_fails_like_judging():
@@ -481,7 +542,9 @@ def test_the_default_cache_lies_with_the_hubs_assets(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path))
     with StubServer() as server:
         judge_at(server, cache="auto").judge_batch(PAIRS[:1])
-    assert [path.name for path in tmp_path.rglob("*.sqlite")] == ["judgements.sqlite"]
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.sqlite")] == [
+        "faithful_search/judges/default/judgements.sqlite"
+    ]
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
@@ -511,6 +574,23 @@ def test_a_server_that_repeats_the_key_does_not_leak_it(monkeypatch):
     assert KEY not in str(caught.value) and caught.value.__suppress_context__
 
 
+@pytest.mark.parametrize("broken", [f"{KEY}\x00tail", f"{KEY}\nX-Other: 1", f"{KEY}\u2019"])
+def test_a_key_that_no_header_can_carry_is_not_quoted(monkeypatch, broken):
+    monkeypatch.setattr("os.environ", {**os.environ, "MY_KEY": broken})
+    with StubServer() as server:
+        with pytest.raises(JudgeError, match="no header can carry") as caught:
+            judge_at(server, key_env="MY_KEY", retries=0).judge_batch(PAIRS[:1])
+        assert server.calls == 0
+    assert KEY not in str(caught.value)
+
+
+def test_blanks_around_a_key_are_left_out(monkeypatch):
+    monkeypatch.setenv("MY_KEY", f" {KEY}\n")
+    with StubServer() as server:
+        assert labels(judge_at(server, key_env="MY_KEY")) == LABELS
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
 def test_the_hubs_token_is_not_sent_to_other_servers(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with StubServer() as server:
@@ -524,6 +604,9 @@ def test_the_hubs_token_is_not_sent_to_other_servers(monkeypatch):
 def test_a_key_that_is_needed_and_missing_is_an_error(monkeypatch):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     with pytest.raises(JudgeError, match="HF_TOKEN"):
+        judge_at(None).judge_batch(PAIRS)
+    monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", KEY)  # of some other server
+    with pytest.raises(JudgeError, match="need a Hub token"):
         judge_at(None).judge_batch(PAIRS)
     with StubServer() as server, pytest.raises(JudgeError, match=r"MY_KEY.*is not set"):
         judge_at(server, key_env="MY_KEY").judge_batch(PAIRS)

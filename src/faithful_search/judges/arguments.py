@@ -20,10 +20,13 @@ class JudgeArguments:
     judge_url: str | None = field(
         default=None, metadata={"help": "base URL of an OpenAI-compatible endpoint, with /v1"}
     )
-    judge_cache: str | None = field(default=None, metadata={"help": "file that keeps the endpoint's verdicts"})
+    judge_cache: str | None = field(
+        default=None,
+        metadata={"help": "SQLite file of the endpoint's answers, 'none' for none; default in the Hub's assets"},
+    )
     judge_concurrency: int = field(default=16, metadata={"help": "requests at once to the endpoint"})
     judge_timeout: float = field(default=60.0, metadata={"help": "seconds a request to the endpoint may take"})
-    judge_max_tokens: int = field(default=16, metadata={"help": "tokens of its label; more where it reasons first"})
+    judge_max_tokens: int = field(default=16, metadata={"help": "tokens of its reply; more where it reasons first"})
 
     def load_judge(self) -> Judge | None:
         """The judge, or `None` for the comparison of words, of which each reward has its own.
@@ -48,4 +51,4 @@ class JudgeArguments:
             "timeout": self.judge_timeout,
             "max_tokens": self.judge_max_tokens,
         }
-        return knobs | ({"cache": self.judge_cache} if self.judge_cache else {})
+        return knobs | ({"cache": None if self.judge_cache == "none" else self.judge_cache} if self.judge_cache else {})

@@ -17,7 +17,7 @@ from ..errors import DataError, JudgeError
 from ..tools.background import BackgroundLoop
 from .chat import Chat, Fault, Line, Stats, Unreadable
 from .prompting import Messages
-from .replies import Constrained, Ladder, Reply, label_of
+from .replies import Constrained, Ladder, Reply, after_thought, label_of
 
 _SILENCE = 60.0
 
@@ -32,14 +32,11 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of an answer: a label with its p, or a text; what it took."""
+    """What is kept of an answer: a label with its p, or a text."""
 
     p: float | None = None
     label: bool | None = None
     text: str | None = None
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float = 0.0
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -210,17 +207,17 @@ class Asker:
                 return reply
 
     def _read(self, question: Question, reply: Reply) -> Answer:
-        answer = Answer(None, None, None, reply.prompt_tokens, reply.completion_tokens, self._cost(reply))
-        self._stats.cost += answer.cost
+        self._stats.cost += self._cost(reply)
         shown = f"{' '.join(reply.text.split())[:80]!r}{', cut off at max_tokens' if reply.cut else ''}"
         if question.writes:
-            if reply.cut or not reply.text.strip():
+            text = after_thought(reply.text)
+            if reply.cut or not text:
                 raise Unreadable(f"the text is empty or incomplete: {shown}")
-            return msgspec.structs.replace(answer, text=reply.text.strip())
+            return Answer(text=text)
         found = label_of(reply)
         if found is None:
             raise Unreadable(f"the reply is neither 1 nor 0: {shown}")
-        return msgspec.structs.replace(answer, p=found[0], label=found[1])
+        return Answer(*found)
 
     def _cost(self, reply: Reply) -> float:
         prompt, completion = self._prices or (0.0, 0.0)

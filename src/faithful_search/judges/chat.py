@@ -53,24 +53,25 @@ class Line:
     concurrency: int
     give_up_after: int
 
+    @property
+    def where(self) -> str:
+        """The server, for messages."""
+        return self.url or "Inference Providers"
+
 
 class Fault(Exception):
-    """A question that got no answer. `passing`: another try may help; `silent`: the server is not there or not well."""
+    """A question that got no answer. `passing`: the server is not there or not well, and another try may help."""
 
-    def __init__(self, why: str, status: int | None = None, wait: float | None = None, silent: bool = True) -> None:
+    def __init__(self, why: str, status: int | None = None, wait: float | None = None, passing: bool = True) -> None:
         super().__init__(why)
-        self.status, self.wait, self.silent = status, wait, silent
-
-    @property
-    def passing(self) -> bool:
-        return self.silent
+        self.status, self.wait, self.passing = status, wait, passing
 
 
 class Unreadable(Fault):
     """The server answered with something that is no answer."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(why, silent=False)
+        super().__init__(why, passing=False)
 
 
 class NotAsked(Fault):
@@ -108,7 +109,7 @@ class Chat:
             except NotAsked:
                 raise
             except Fault as fault:
-                self._lost = self._lost + 1 if fault.silent else 0
+                self._lost = self._lost + 1 if fault.passing else 0
                 raise
         self._lost, self._doubtful = 0, False
         return reply
@@ -172,10 +173,10 @@ class Chat:
             return self._refusal(response)
         if isinstance(error, TimeoutError):
             return Fault(f"no complete answer within {limit:g} s")
-        if _is_transport(error):
-            return Fault(f"cannot talk to {self.line.url}: {self._hide(str(error) or type(error).__name__)}")
         if type(error).__name__ == "OfflineModeIsEnabled":
             return JudgeError("HF_HUB_OFFLINE is set, so Inference Providers cannot be asked; give the judge a url")
+        if _is_transport(error):
+            return Fault(f"cannot talk to {self.line.where}: {self._hide(str(error) or type(error).__name__)}")
         return Unreadable(f"the answer cannot be read: {self._hide(str(error))[:300]}")
 
     def _refusal(self, response: Any) -> Fault | JudgeError:
@@ -183,10 +184,9 @@ class Chat:
         said = self._hide(_message(response))
         why = f"the endpoint answered {status}: {said}" if said else f"the endpoint answered {status}"
         if status in _ADVICE:
-            where = self.line.url or "Inference Providers"
-            return JudgeError(f"cannot ask {self.line.model!r} at {where}: {_ADVICE[status]} ({why})")
-        silent = status in _PASSING or status >= 500
-        return Fault(why, status, retry_after(response.headers.get("Retry-After")), silent)
+            return JudgeError(f"cannot ask {self.line.model!r} at {self.line.where}: {_ADVICE[status]} ({why})")
+        passing = status in _PASSING or status >= 500
+        return Fault(why, status, retry_after(response.headers.get("Retry-After")), passing)
 
     def _hide(self, text: str) -> str:
         return text.replace(self.line.key, "***") if self.line.key else text
@@ -206,7 +206,7 @@ def retry_after(header: str | None) -> float | None:
     except ValueError:
         try:
             seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
     return max(seconds, 0.0) if seconds == seconds else None
 
@@ -233,13 +233,20 @@ def _is_transport(error: Exception) -> bool:
 def _client(line: Line) -> Any:
     from huggingface_hub import AsyncInferenceClient
 
+    if not line.url:
+        return AsyncInferenceClient(api_key=line.key)
+
     class Client(AsyncInferenceClient):
+        """HF_HUB_OFFLINE is about the Hub; a server of one's own may well be asked.
+
+        The hook that forbids it can otherwise only be left out for the whole process (`set_async_client_factory`).
+        """
+
         async def _get_async_client(self) -> Any:
             session = await super()._get_async_client()
-            if line.url:  # HF_HUB_OFFLINE is about the Hub; a server of one's own may well be asked
-                session.event_hooks = {**session.event_hooks, "request": []}
+            session.event_hooks = {**session.event_hooks, "request": []}
             return session
 
     # Without a key the client would send the user's Hub token to whatever server this is.
     headers: Any = {"authorization": f"Bearer {line.key}" if line.key else None}
-    return Client(base_url=line.url, headers=headers) if line.url else Client(api_key=line.key)
+    return Client(base_url=line.url, headers=headers)

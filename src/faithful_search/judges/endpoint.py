@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from urllib.parse import urlsplit
 
 from ..cache import Cache, key_of
+from ..dialects.fence import Fence
 from ..errors import ConfigError, JudgeError
 from .asking import Answer, Asker, Question
 from .base import Pair, Request, Verdict
@@ -18,6 +19,8 @@ from .prompting import Prompt, fields_of, load
 from .replies import Constrained
 
 _HUB_HOSTS = ("huggingface.co", "huggingface.cloud", "hf.space")
+_CONTROL = Fence(r"<[|\uff5c]|</?s>|<(?:bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
+"""Servers read a spelled control token as the token itself, and which ones the served model has is not known here."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class EndpointJudge:
             "logprobs", "choice" and "none" ask for less.
         temperature, seed: of the sampling; None leaves them out.
         max_tokens: of a label; a model that reasons first needs more than the default. None leaves it out.
-        write_tokens: of a text that is written.
+        write_tokens: of a text that is written; where `max_tokens` is more, or None, that.
         extra_body: further parameters of the request.
         prices: of a million prompt and completion tokens, for `stats.cost`.
         on_progress: called with the number of pairs finished since its last call, on another thread; for example
@@ -59,8 +62,8 @@ class EndpointJudge:
     Raises:
         ConfigError: for settings that cannot work.
 
-    How it can be gamed: text that argues with the judge. Untrusted text is fenced (see `Prompt.fill`), which stops it
-    from ending its block, not from being persuasive.
+    How it can be gamed: text that argues with the judge. Untrusted text is fenced (see `Prompt.fill`) and the usual
+    control tokens in it are escaped, which stops it from ending its block or our turn, not from being persuasive.
     """
 
     model: str
@@ -129,7 +132,8 @@ class EndpointJudge:
         return Verdict(answer.p, answer.label, "", judge)
 
     def _question(self, prompt: Prompt, fields: Mapping[str, str], writes: bool = False) -> Question:
-        messages, body = prompt.fill(fields), self._body(writes)
+        safe = {name: _CONTROL.escape(text) for name, text in fields.items()}
+        messages, body = prompt.fill(safe), self._body(writes)
         constrained = "none" if writes else self.constrained
         key = key_of(
             model=self.model,
@@ -141,9 +145,14 @@ class EndpointJudge:
         return Question(key, messages, body, writes)
 
     def _body(self, writes: bool) -> dict[str, Any]:
-        limit = self.write_tokens if writes else self.max_tokens
+        limit = self._write_limit() if writes else self.max_tokens
         own = {"temperature": self.temperature, "seed": self.seed, "max_tokens": limit}
         return {name: value for name, value in own.items() if value is not None} | dict(self.extra_body)
+
+    def _write_limit(self) -> int | None:
+        """Who reasons before a label reasons before a text too."""
+        limits = (self.write_tokens, self.max_tokens)
+        return None if None in limits else max(limits)  # type: ignore[type-var]
 
     def __getstate__(self) -> dict[str, Any]:
         settings = {name: value for name, value in self.__dict__.items() if name != "_asker"}
@@ -189,6 +198,13 @@ def _line(judge: EndpointJudge) -> Line:
 
 
 def _key(url: str | None, key_env: str | None) -> str | None:
+    key = (_found_key(url, key_env) or "").strip()
+    if not (key.isascii() and key.isprintable()):  # an HTTP client would quote it in its complaint
+        raise JudgeError("the judge's key holds characters that no header can carry; copy it anew")
+    return key or None
+
+
+def _found_key(url: str | None, key_env: str | None) -> str | None:
     if key_env is not None:
         if not os.environ.get(key_env):
             raise JudgeError(f"the environment variable {key_env}, which should hold the judge's key, is not set")
@@ -198,9 +214,9 @@ def _key(url: str | None, key_env: str | None) -> str | None:
     host = urlsplit(url).hostname or "" if url else _HUB_HOSTS[0]
     at_hub = any(host == name or host.endswith(f".{name}") for name in _HUB_HOSTS)
     key = os.environ.get("FAITHFUL_SEARCH_API_KEY") or (get_token() if at_hub else os.environ.get("OPENAI_API_KEY"))
-    if url is None and not key:
-        raise JudgeError("Inference Providers need a key: set HF_TOKEN or log in with `hf auth login`, or give a url")
-    return key or None
+    if url is None and not (key or "").startswith("hf_"):
+        raise JudgeError("Inference Providers need a Hub token: set HF_TOKEN, run `hf auth login`, or give a url")
+    return key
 
 
 def _cache(place: str | os.PathLike[str] | None) -> Cache | None:

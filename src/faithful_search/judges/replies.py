@@ -13,7 +13,6 @@ import msgspec
 Constrained = Literal["auto", "logprobs", "choice", "none"]
 _LABEL = re.compile(r"""[\s"'`*]*([01])[\s"'`*.]*""")
 _JSON_LABEL = re.compile(r'(?:```(?:json)?)?\s*\{\s*"label"\s*:\s*"?([01])"?\s*\}\s*(?:```)?')
-_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -62,19 +61,32 @@ def _tokens(logprobs: Any) -> tuple[tuple[str, dict[str, float]], ...]:
 def label_of(reply: Reply) -> tuple[float, bool] | None:
     """p(1) and the label; `None` when the reply is not one label and nothing else.
 
-    p = p₁ / (p₁ + p₀) at the label's token where log-probs are given, else 1 or 0. A reasoning model's leading
-    `<think>` block is skipped, `{"label": 1}` is read as well.
+    p = p₁ / (p₁ + p₀) at the label's token where log-probs are given, else 1 or 0. A reasoning model's thought is
+    skipped, `{"label": 1}` is read as well.
 
     Example:
         >>> label_of(Reply("1")), label_of(Reply("Probably 1"))
         ((1.0, True), None)
     """
-    text = _THOUGHT.sub("", reply.text, count=1) if reply.text.lstrip().startswith("<think>") else reply.text
-    found = _LABEL.fullmatch(text) or _JSON_LABEL.fullmatch(text.strip())
+    text = after_thought(reply.text)
+    found = _LABEL.fullmatch(text) or _JSON_LABEL.fullmatch(text)
     if found is None:
         return None
     p = _p_one(found[1], reply.tokens)
     return (float(found[1]), found[1] == "1") if p is None else (p, p >= 0.5)
+
+
+def after_thought(text: str) -> str:
+    """What stands behind a reasoning model's thought; nothing while the thought is not closed.
+
+    Many chat templates open the thought themselves, so that only its end is in the reply.
+
+    Example:
+        >>> list(map(after_thought, ("<think>Is it 0?</think> 1", "Is it 0?</think> 1", "<think>Is it 0?")))
+        ['1', '1', '']
+    """
+    said = text.rpartition("</think>")[2].strip()
+    return "" if said.startswith("<think>") else said
 
 
 def _p_one(label: str, tokens: Sequence[tuple[str, Mapping[str, float]]]) -> float | None:
@@ -112,6 +124,7 @@ class Form:
 
 _LOGPROBS = {"logprobs": True, "top_logprobs": 20}
 _FEW_LOGPROBS = {"logprobs": True, "top_logprobs": 5}  # more are refused by some servers
+_AMOUNT = re.compile("top_logprobs|greater|less|most|max|exceed|between")
 _CHOICE = {  # vLLM; vLLM before 0.11; llama.cpp; SGLang. Each takes its own and leaves the others.
     "structured_outputs": {"choice": ["0", "1"]},
     "guided_choice": ["0", "1"],
@@ -121,12 +134,13 @@ _CHOICE = {  # vLLM; vLLM before 0.11; llama.cpp; SGLang. Each takes its own and
 _LOGPROB_WORDS = ("logprob", "log_prob", "logits_all")
 _CHOICE_WORDS = ("structured_output", "guided", "grammar", "regex")
 _BOTH = Form({**_LOGPROBS, **_CHOICE}, (*_LOGPROB_WORDS, *_CHOICE_WORDS))
+_BOTH_FEW = Form({**_FEW_LOGPROBS, **_CHOICE}, (*_LOGPROB_WORDS, *_CHOICE_WORDS))
 _ONLY_LOGPROBS = Form(_LOGPROBS, _LOGPROB_WORDS)
 _ONLY_FEW = Form(_FEW_LOGPROBS, _LOGPROB_WORDS)
 _ONLY_CHOICE = Form(_CHOICE, _CHOICE_WORDS)
 _PLAIN = Form({})
 _LADDERS: dict[Constrained, tuple[Form, ...]] = {
-    "auto": (_BOTH, _ONLY_LOGPROBS, _ONLY_FEW, _ONLY_CHOICE, _PLAIN),
+    "auto": (_BOTH, _BOTH_FEW, _ONLY_LOGPROBS, _ONLY_FEW, _ONLY_CHOICE, _PLAIN),
     "logprobs": (_ONLY_LOGPROBS, _ONLY_FEW, _PLAIN),
     "choice": (_ONLY_CHOICE, _PLAIN),
     "none": (_PLAIN,),
@@ -156,8 +170,17 @@ class Ladder:
         if self.settled or not form.refused(error):
             return False
         forms = _LADDERS[self.constrained]
-        said = str(error).lower()
-        no_logprobs = any(word in said for word in _LOGPROB_WORDS) and "top_logprobs" not in said
         rest = range(self.place + 1, len(forms))
-        self.place = next(n for n in rest if not (no_logprobs and "logprobs" in forms[n].body))
+        self.place = next(n for n in rest if not _asks_again(forms[n], str(error).lower()))
         return True
+
+
+def _asks_again(form: Form, said: str) -> bool:
+    """Whether a form holds what the server has just said that it does not take."""
+    if any(word in said for word in _CHOICE_WORDS) and "structured_outputs" in form.body:
+        return True
+    if not any(word in said for word in _LOGPROB_WORDS):
+        return False
+    if _AMOUNT.search(said):
+        return form.body.get("top_logprobs") == _LOGPROBS["top_logprobs"]
+    return "logprobs" in form.body
