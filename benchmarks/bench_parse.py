@@ -1,19 +1,35 @@
-"""How many trajectories a second are parsed and scored (format, citation, exact match), every field read, on one core.
+"""How many trajectories a second are parsed and scored without a judge, every field read, on one core; and audited.
 
-Beside it the plainest scorer there is: regexes over a text of the same length in the Search-R1 dialect, which look at
-the answer and the order of the tags only.
-Run: `python benchmarks/bench_parse.py`
+Beside it, on the same texts in the Search-R1 dialect, what Search-R1 scores with: verl's port of it, where the package
+lies (`pip install --no-deps verl` is enough: the module is loaded by itself), and the plainest scorer there is, regexes
+for the answer and the order of the tags. Both look for the answer only; neither says what a step thought or was given.
+
+The audit takes all metrics that need no model over a file of rows: these, or your own. Speeds are by CPU time, the best
+of several runs that take turns; the audit's also by the clock, with one process and with two.
+Run: `python benchmarks/bench_parse.py [--rows rollouts.jsonl]`
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
+import json
+import os
 import random
 import re
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from faithful_search.dialects import load
+from faithful_search.evaluation.audit import audit
 from faithful_search.rewards.citation import Citation
+from faithful_search.rewards.correctness import Correctness
 from faithful_search.rewards.format import Format
 from faithful_search.text import exact_match, normalize
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -24,22 +40,73 @@ river treaty museum station village engine album season council bridge castle el
 general theatre market harbour symphony mountain railway professor painting district language station empire garden
 """
 WORDS = VOCABULARY.split()
+PEER = "utils/reward_score/search_r1_like_qa_em.py"
+
+Golds = Sequence[tuple[str, ...]]
+Scorer = Callable[[Sequence[str], Golds], float]
 
 
 def main() -> None:
-    """Print both figures and their ratio."""
+    """Print the figures and their ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=Path, help="a file of trajectories to audit instead of the made-up ones")
+    options = parser.parse_args()
     rng = random.Random(SEED)
     episodes = [make_trajectory(rng) for _ in range(COUNT)]
-    ours = texts(episodes, "pou")
-    plain = texts(episodes, "search_r1")
+    compare(episodes)
+    if options.rows is not None:
+        return audit_speed(options.rows)
+    with tempfile.TemporaryDirectory() as folder:
+        audit_speed(write_rows(Path(folder, "rows.jsonl"), episodes))
+
+
+def compare(episodes: Sequence[Trajectory]) -> None:
+    """Our scorers and theirs on the same episodes."""
     golds = [episode.answers for episode in episodes]
-    ours_speed = best_speed(score_pou, ours, golds)
-    plain_speed = best_speed(score_plainly, plain, golds)
-    lengths = [round(sum(map(len, texts)) / COUNT) for texts in (ours, plain)]
-    print(f"{COUNT} distinct trajectories, mean lengths {lengths[0]} (pou) and {lengths[1]} (search_r1)")
-    print(f"pou: parse + format + citation + EM, every field read   {ours_speed:>9,.0f} per second")
-    print(f"plain regexes: answer + order of tags + EM              {plain_speed:>9,.0f} per second")
-    print(f"ratio                                                   {ours_speed / plain_speed:>9.2f}")
+    ours, plain = texts(episodes, "pou"), texts(episodes, "search_r1")
+    lengths = [round(sum(map(len, some)) / COUNT) for some in (ours, plain)]
+    print(
+        f"{COUNT} distinct trajectories, mean lengths {lengths[0]} (pou) and {lengths[1]} (search_r1); per CPU second"
+    )
+    runs: dict[str, tuple[Scorer, Sequence[str]]] = {
+        "pou: parse + format + citation + EM, every field read": (score_pou, ours),
+        "search_r1: parse + format + EM + sub-EM, every field read": (score_search_r1, plain),
+        "plain regexes: answer + order of tags + EM": (score_plainly, plain),
+    }
+    peer = verl_scorer()
+    if peer is None:
+        print("verl is not installed here; nothing to compare with but plain regexes")
+    else:
+        runs["verl's search_r1_like_qa_em: EM + sub-EM"] = (peer, plain)
+    speeds = best_speeds(runs, golds)
+    base = speeds["search_r1: parse + format + EM + sub-EM, every field read"]
+    for name, speed in speeds.items():
+        print(f"  {name:<58} {speed:>9,.0f}   search_r1 here is {base / speed:.2f} of it")
+
+
+def audit_speed(path: Path) -> None:
+    """Rows a second of an audit with all metrics that need no model, by one process and by two."""
+    print(f"audit of {path.name}, all metrics without a model:")
+    for workers in (1, 2):
+        with tempfile.TemporaryDirectory() as out:
+            start, cpu = time.perf_counter(), cpu_time()
+            found = audit(path, out, workers=workers)
+            seconds, cpu = time.perf_counter() - start, cpu_time() - cpu
+        each = f"{found.n / cpu:,.0f} rows per CPU second, {found.n / seconds:,.0f} by the clock"
+        print(f"  {workers} process{'es' * (workers > 1):<2}  {found.n} rows, {cpu:.2f} s of CPU: {each}")
+
+
+def cpu_time() -> float:
+    """CPU seconds of this process and those it has waited for."""
+    return sum(os.times()[:4])
+
+
+def write_rows(path: Path, episodes: Sequence[Trajectory]) -> Path:
+    """The episodes as rows of question, answers and text."""
+    rows = zip(episodes, texts(episodes, "search_r1"), strict=True)
+    lines = (json.dumps({"question": one.question, "answers": one.answers, "text": text}) for one, text in rows)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
 def make_trajectory(rng: random.Random) -> Trajectory:
@@ -67,36 +134,74 @@ def texts(episodes: Sequence[Trajectory], dialect: str) -> list[str]:
     return written
 
 
-def best_speed(
-    score: Callable[[Sequence[str], Sequence[tuple[str, ...]]], float],
-    texts: Sequence[str],
-    golds: Sequence[tuple[str, ...]],
-) -> float:
-    """Trajectories a second, the best of several runs."""
-    best = float("inf")
+def best_speeds(runs: dict[str, tuple[Scorer, Sequence[str]]], golds: Golds) -> dict[str, float]:
+    """Trajectories a CPU second, the best of several rounds in which each has its turn."""
+    best = dict.fromkeys(runs, float("inf"))
     for _ in range(REPEATS):
-        start = time.perf_counter()
-        total = score(texts, golds)
-        best = min(best, time.perf_counter() - start)
-        assert total == len(texts)
-    return len(texts) / best
+        for name, (score, some) in runs.items():
+            start = time.process_time()
+            total = score(some, golds)
+            best[name] = min(best[name], time.process_time() - start)
+            assert total == len(some)
+    return {name: len(golds) / seconds for name, seconds in best.items()}
 
 
-def score_pou(texts: Sequence[str], golds: Sequence[tuple[str, ...]]) -> float:
+def score_pou(texts: Sequence[str], golds: Golds) -> float:
     """Exact matches of the valid, well-cited trajectories; reads every field of every step."""
     parse, form, citation = load("pou").parse, Format(), Citation()
     total, read = 0.0, 0
     for text, gold in zip(texts, golds, strict=True):
         trajectory = parse(text)
-        for step in trajectory.steps:
-            read += len(step.think or "") + len(step.refs) + len(step.issues) + len(step.spans) + bool(step.helpful)
-            read += len(step.note) + (len(step.call.arguments) if step.call else 0)
-            for item in step.evidence:
-                read += len(item.text) + len(item.title) + len(item.id)
+        read += read_fields(trajectory)
         fine = form.score(trajectory).value == 1.0 and citation.score(trajectory).value == 1.0
         total += fine and exact_match(trajectory.answer, gold)
     assert read > 0
     return total
+
+
+def score_search_r1(texts: Sequence[str], golds: Golds) -> float:
+    """Valid trajectories that match exactly and in part; reads every field of every step."""
+    parse, form, exact, part = load("search_r1").parse, Format(), Correctness("em"), Correctness("sub_em")
+    total, read = 0.0, 0
+    for text, gold in zip(texts, golds, strict=True):
+        trajectory = msgspec.structs.replace(parse(text), answers=gold)
+        read += read_fields(trajectory)
+        total += all(reward.score(trajectory).value == 1.0 for reward in (form, exact, part))
+    assert read > 0
+    return total
+
+
+def read_fields(trajectory: Trajectory) -> int:
+    """Touch all there is; the sum is of no use."""
+    read = 0
+    for step in trajectory.steps:
+        read += len(step.think or "") + len(step.refs) + len(step.issues) + len(step.spans) + bool(step.helpful)
+        read += len(step.note) + (len(step.call.arguments) if step.call else 0)
+        for item in step.evidence:
+            read += len(item.text) + len(item.title) + len(item.id)
+    return read
+
+
+def verl_scorer() -> Scorer | None:
+    """verl's port of Search-R1's scorer, loaded without the package around it, which needs Ray and more."""
+    package = importlib.util.find_spec("verl")
+    if package is None or not package.submodule_search_locations:
+        return None
+    spec = importlib.util.spec_from_file_location("peer", Path(package.submodule_search_locations[0], PEER))
+    if spec is None or spec.loader is None:
+        return None
+    peer: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(peer)
+
+    def score(texts: Sequence[str], golds: Golds) -> float:
+        total = 0.0
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # it prints one text in 64
+            for text, gold in zip(texts, golds, strict=True):
+                truth = {"target": list(gold)}
+                total += peer.compute_score(text, truth) == 1.0 and peer.compute_score_subem(text, truth) == 1.0
+        return total
+
+    return score
 
 
 TAG = re.compile(r"</?(?:think|search|information|answer)>")
@@ -104,7 +209,7 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 ORDER = re.compile(r"(?:think/thinksearch/searchinformation/information)*think/thinkanswer/answer")
 
 
-def score_plainly(texts: Sequence[str], golds: Sequence[tuple[str, ...]]) -> float:
+def score_plainly(texts: Sequence[str], golds: Golds) -> float:
     """Last answer by regex, tags in order, exact match."""
     total = 0.0
     for text, gold in zip(texts, golds, strict=True):

@@ -1,11 +1,12 @@
 """The two judges that only compare words."""
 
 import doctest
+import re
 import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError
@@ -128,6 +129,43 @@ def test_any_text_has_a_share_and_a_text_grounds_itself(premise, hypothesis, que
     own = ground(f"{premise}\n{hypothesis}", hypothesis, task, question)
     assert own.p in (0.0, pytest.approx(1.0)) and own.p >= verdict.p - 1e-9
     assert (own.p == 0) <= (own.why == "it claims nothing of its own")
+
+
+PIECES = """
+The the Paris paris PARIS 1,234 12,345,6 ½ ² É é Łódź İstanbul ß ﬁ 日本語 日 ไทย ๑๒๓ नमस्ते שָׁלוֹם a_B x aB 9A is looks
+. ! ? : ; - ' " “ … ( [ * # / , \u2018 \u2013 \u0301 Ⅷ ① Ⓐ 🄰 Ა ΌΣ
+"""
+SENTENCE_START = re.compile(r"(?:\A|[.!?:;\n])[\s\"'*#(\[\u201c\u2018-]*\Z")
+
+
+def word_by_word(text: str) -> dict[str, tuple[str, bool]]:
+    """What `claims` says it finds, read slowly: one word at a time, looking back from each."""
+    folded = grounding._fold(text)
+    found: dict[str, tuple[str, bool]] = {}
+    for match in grounding._ANY.word.finditer(folded):
+        first = SENTENCE_START.search(folded, max(0, match.start() - 12), match.start())
+        for written in grounding._pairs(match[0]):
+            key = grounding._keys([written])[0]
+            marked = written[0].isdigit() or (written[0].isupper() and not first)
+            if key and (key not in found or (marked and not found[key][1])):
+                found[key] = (written, marked)
+    return found
+
+
+@given(
+    st.lists(st.sampled_from([*PIECES.split(), "\u3000", "\n"]) | st.text(" \n.aAéÉ日1", max_size=4), max_size=14),
+    st.sampled_from(["", " "]),
+)
+@example(["*" * 12, "Paris"], "")
+@example(["*" * 13, "Paris"], "")
+@example(["It is.", "*" * 11, "Paris"], "")
+@example(["It is.", "*" * 12, "Paris"], "")
+@example(["In", "Paris.", "Paris", "PARIS", "was"], " ")
+def test_claims_are_what_reading_word_by_word_finds(pieces, between):
+    text = between.join(pieces)
+    found = grounding.claims(text)
+    assert {key: (word.written, word.marked) for key, word in found.items()} == word_by_word(text)
+    assert list(found) == list(word_by_word(text)) and grounding.terms(text) == set(found)
 
 
 def test_millions_of_characters_are_read_in_linear_time():

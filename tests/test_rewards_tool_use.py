@@ -76,12 +76,21 @@ def test_a_knob_says_how_many_plain_words_show_use():
 
 
 @pytest.mark.parametrize(
-    ("helpful", "refs", "unused"), [(True, ("E1",), 0.0), (False, (), 1.0), (True, ("E9",), 1.0), (None, (), 1.0)]
+    ("helpful", "refs", "uncited"), [(True, ("E1",), 0.0), (False, (), 1.0), (True, ("E9",), 1.0), (None, (), 1.0)]
 )
-def test_where_an_agent_cites_only_a_valid_citation_is_use(helpful, refs, unused):
+def test_only_a_valid_citation_cites_and_what_is_taken_up_is_told_by_words_in_every_dialect(helpful, refs, uncited):
     last = Step(think="Ada Horn", helpful=helpful, refs=refs, answer="Ada Horn")
     steps = (call(query="keeper", evidence=(MILL,)), last)
-    assert ToolUse("unused").score(Trajectory(steps, dialect="pou")).value == unused
+    score = ToolUse("uncited").score(Trajectory(steps, dialect="pou"))
+    assert score.value == uncited and score.parts == {"calls": 1, "steps": [1] if uncited else []}
+    assert ToolUse("unused").score(Trajectory(steps, dialect="pou")).value == 0.0
+
+
+def test_where_no_verdict_is_asked_for_nothing_is_uncited():
+    steps = (call(query="keeper", evidence=(MILL,)), Step(think="Ada Horn", answer="Ada Horn"))
+    score = ToolUse("uncited").score(Trajectory(steps, dialect="search_r1"))
+    assert score.value is None and score.why == "dialect 'search_r1' has no verdicts that cite"
+    assert not ToolUse("uncited").covers("search_r1") and ToolUse("unused").covers("search_r1")
 
 
 def test_no_calls_have_no_value_and_calls_without_evidence_none_to_use():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..errors import ConfigError
-from ..judges.grounding import claims
+from ..judges.grounding import claims, terms
 from ..text import normalize
 from ..trajectory import Step, ToolCall, Trajectory
 from .base import Reward, Score
@@ -25,7 +25,8 @@ class ToolUse(Reward):
 
     ```
     repeated:  |{calls that repeat an earlier one}| / |{calls}|
-    unused:    |{calls with evidence none of which is used later}| / |{calls with evidence}|
+    unused:    |{calls with evidence none of which is taken up later}| / |{calls with evidence}|
+    uncited:   |{calls with evidence none of which is cited}| / |{calls with evidence}|
     ```
 
     Ours, beside the tool ratios and entropy of Proof-of-Use (`evaluation.tool_use`), which describe a corpus.
@@ -33,15 +34,16 @@ class ToolUse(Reward):
     A call repeats an earlier one of the episode when it names the same tool and its arguments differ at most in case,
     punctuation and blanks; trying again after an error counts as well.
 
-    In a dialect with verdicts evidence is used when a valid verdict cites it. In others (lexical, an approximation):
-    take the words of its titles and texts that stand neither in the question nor in what the agent wrote up to that
-    call. It is used when a later thought, call or answer holds one of them that is a name (capitalised inside a
-    sentence) or a number, or at least `words` others. Words that two responses share count for both.
+    Whether evidence is taken up is told by words, an approximation: of its titles and texts those count that stand
+    neither in the question nor in what the agent wrote up to that call. A later thought, call or answer takes it up
+    that holds one of them that is a name (capitalised inside a sentence) or a number, or at least `words` others. Words
+    that two responses share count for both. Evidence is cited when the valid verdict of the next step names it.
 
-    A trajectory without calls (with evidence) has no value. `parts` holds the numbers of the steps that are meant.
+    A trajectory without calls (with evidence) has no value, nor has "uncited" in a dialect without verdicts. `parts`
+    holds the numbers of the steps that are meant.
 
     Args:
-        what: "repeated" or "unused".
+        what: "repeated", "unused" or "uncited".
         words: how many words that are neither names nor numbers show use.
 
     Example:
@@ -52,50 +54,48 @@ class ToolUse(Reward):
         >>> ToolUse("repeated").score(episode).value, ToolUse("unused").score(episode).value
         (0.5, 0.0)
 
-    How to hack it: paraphrase the query that is repeated; drop a name from each response into the next thought; call
-    no tool.
+    How to hack it: paraphrase the query that is repeated; drop a name from each response into the next thought; cite
+    everything; call no tool.
     """
 
-    what: Literal["repeated", "unused"] = "repeated"
+    what: Literal["repeated", "unused", "uncited"] = "repeated"
     words: int = 3
 
     name: ClassVar[str] = "tool_use"
 
     def __post_init__(self) -> None:
-        if self.what not in ("repeated", "unused"):
-            raise ConfigError(f"ToolUse: {self.what!r} is neither 'repeated' nor 'unused'")
+        if self.what not in ("repeated", "unused", "uncited"):
+            raise ConfigError(f"ToolUse: {self.what!r} is not 'repeated', 'unused' or 'uncited'")
+
+    def covers(self, dialect: str) -> bool:
+        return self.what != "uncited" or Citation().covers(dialect)
 
     def score(self, trajectory: Trajectory) -> Score:
-        return _repeated(trajectory) if self.what == "repeated" else self._unused(trajectory)
-
-    def _unused(self, trajectory: Trajectory) -> Score:
+        if self.what == "repeated":
+            return _repeated(trajectory)
+        if not self.covers(trajectory.dialect):
+            return Score(None, f"dialect {trajectory.dialect!r} has no verdicts that cite")
         steps = [i for i, step in enumerate(trajectory.steps) if step.call is not None and step.evidence]
         if not steps:
             return NO_EVIDENCE
-        used = _cited(trajectory) if has_verdicts(trajectory) else self._taken_up(trajectory)
-        return _share(steps, [i for i in steps if i not in used], "nothing later uses what this call returned")
+        used = _cited(trajectory) if self.what == "uncited" else self._taken_up(trajectory)
+        why = f"nothing later {'cites' if self.what == 'uncited' else 'takes up'} what this call returned"
+        return _share(steps, [i for i in steps if i not in used], why)
 
     def _taken_up(self, trajectory: Trajectory) -> set[int]:
         """The steps whose evidence has words, unknown before, that later steps write."""
-        known = set(claims(trajectory.question or ""))
+        known = terms(trajectory.question or "")
         written = [_written(step) for step in trajectory.steps]
         later = _later(written)
         used = set()
         for number, step in enumerate(trajectory.steps):
             known |= written[number]
             if step.evidence:
-                found = claims(passages(step.evidence))
-                new = later[number] & found.keys() - known
-                if len(new) >= self.words or any(found[word].marked for word in new):
+                found = passages(step.evidence)
+                new = later[number] & terms(found) - known
+                if len(new) >= self.words or (new and any(claims(found)[word].marked for word in new)):
                     used.add(number)
         return used
-
-
-def has_verdicts(trajectory: Trajectory) -> bool:
-    """Whether the agent says what it uses: its dialect asks for verdicts, or it names none and a verdict is there."""
-    if trajectory.dialect:
-        return Citation().covers(trajectory.dialect)
-    return any(step.helpful is not None for step in trajectory.steps)
 
 
 def _repeated(trajectory: Trajectory) -> Score:
@@ -138,7 +138,7 @@ def _cited(trajectory: Trajectory) -> set[int]:
 
 def _written(step: Step) -> set[str]:
     texts: Iterable[str] = (step.think or "", step.answer or "", call_words(step.call) if step.call else "")
-    return set(claims("\n".join(texts)))
+    return terms("\n".join(texts))
 
 
 def _later(written: list[set[str]]) -> list[set[str]]:
