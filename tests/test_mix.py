@@ -77,15 +77,22 @@ def test_an_invalid_format_is_minus_one_whatever_the_parts_are():
 
 def test_alpha_is_that_of_the_ema_after_the_batchs_mean_went_in():
     mix = paper(beta=0.9, tau=0.5, kappa=10.0)
-    components = mix.components([row(anc=1.0), row(anc=0.0), row(anc="down"), row(anc=1.0)])
-    values = mix.outcomes(components)
-    assert values == [1.0, 0.0, 1.0]  # the abstained row is left out
-    state = mix.advance(MixState(ema=0.4, step=7), sum(values) / len(values))
+    components = mix.components([row(anc=1.0), row(anc=0.0), row(anc=1.0)])
+    state = mix.advance(MixState(ema=0.4, step=7), mix.outcomes(components))
     assert state.ema == pytest.approx(0.9 * 0.4 + 0.1 * 2 / 3) and state.step == 8
     expected = 1 / (1 + math.exp(-10 * (0.5 - state.ema)))
     assert mix.alpha(state) == pytest.approx(expected)
     assert mix.combine(components, state)[0].parts["alpha"] == pytest.approx(expected)
-    assert mix.advance(MixState(0.4, 7), None) == MixState(0.4, 8)
+    assert mix.advance(MixState(0.4, 7), []) == MixState(0.4, 8)
+
+
+def test_an_outage_of_the_judge_leaves_the_ema():
+    mix = paper(beta=0.5)
+    rows = [row(anc=1.0), row(anc=0.0), row(anc="down")]
+    assert mix.outcomes(mix.components(rows)) == [1.0, 0.0, None]
+    assert mix.advance(MixState(0.4), [1.0, 1.0, None]) == MixState(0.4, 1)  # only what was easy has a value
+    assert mix.advance(MixState(0.4), [1.0] * 9 + [None]).ema == pytest.approx(0.7)
+    assert mix.advance(MixState(0.4), [None]) == MixState(0.4, 1)
 
 
 def test_alpha_falls_as_correctness_rises_and_starts_near_one():
@@ -147,7 +154,7 @@ def test_a_weighted_sum_with_warm_up_by_steps():
     assert mix.combine(down, MixState(step=50))[0].value == 1.0  # a weight of 0: not in the sum yet
     assert mix.combine(down, MixState(step=120))[0].value is None
     assert mix.alpha(MixState()) is None and mix.outcomes(components) == []
-    assert mix.advance(MixState(0.3, 5), 1.0) == MixState(0.3, 6)
+    assert mix.advance(MixState(0.3, 5), [1.0]) == MixState(0.3, 6)
     assert Warmup(("a",), 3, 3).ramp("a", 2) == 0.0 and Warmup(("a",), 3, 3).ramp("a", 3) == 1.0
 
 

@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from stub_server import StubServer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, ModelConfig, SFTConfig
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation.suite import Evaluation
+from faithful_search.judges import GroundingJudge, LexicalJudge
+from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.training.config import parse_recipe, read_config
 from faithful_search.trajectory import read_jsonl
 
@@ -71,6 +74,48 @@ def test_each_ablation_changes_what_it_says(name, parts, budget, fixed):
         assert mix.parts["answer"].fixed == fixed
 
 
+JUDGE = ("--judge", "endpoint", "--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "served")
+
+
+def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures():
+    import pou
+
+    mix = pou.build_reward(pou.parse([*JUDGE, "--correctness", "judge", "--lures", "judge"])[0])
+    answer = mix.parts["answer"]
+    assert isinstance(answer.outcome.judge, EndpointJudge) and answer.outcome.metric == "judge"
+    assert answer.process.judge is answer.outcome.judge is mix.parts["evidence_sensitivity"].writer
+    mix = pou.build_reward(pou.parse([*JUDGE])[0])
+    assert isinstance(mix.parts["answer"].process.judge, EndpointJudge)
+    assert (mix.parts["answer"].outcome.metric, mix.parts["evidence_sensitivity"].writer) == ("em", None)
+    mix = pou.build_reward(pou.parse([])[0])
+    assert isinstance(mix.parts["answer"].process.judge, LexicalJudge)
+
+
+def test_the_papers_configuration_only_needs_the_judges_address():
+    import pou
+
+    flags = ["--config", str(RECIPES / "configs" / "pou_qwen2.5-7b.yaml"), "--bf16", "false", "--use_cpu", "true"]
+    mix = pou.build_reward(pou.parse([*flags, *JUDGE[2:]])[0])
+    judge = mix.parts["evidence_sensitivity"].writer
+    assert judge is mix.parts["answer"].process.judge is mix.parts["answer"].outcome.judge
+    assert (judge.url, judge.model, judge.concurrency) == ("http://127.0.0.1:9/v1", "served", 64)
+    assert judge.cache == "outputs/pou_qwen2.5-7b/judge.sqlite"
+    with pytest.raises(ConfigError, match="'endpoint' needs a model"):
+        pou.build_reward(pou.parse(flags)[0])
+
+
+def test_what_cannot_judge_or_write_is_refused(monkeypatch):
+    import pou
+
+    for flag in ("--correctness", "--lures"):
+        with pytest.raises(ConfigError, match="need a judge with a model"):
+            pou.parse([flag, "judge"])
+    script, _, _ = pou.parse([*JUDGE, "--lures", "judge"])
+    monkeypatch.setattr(script, "load_judge", GroundingJudge)
+    with pytest.raises(ConfigError, match="needs a judge that writes: --judge endpoint or generator"):
+        pou.build_reward(script)
+
+
 def test_settings_extend_each_other_and_flags_win(tmp_path):
     (tmp_path / "base.yaml").write_text("learning_rate: 1.0e-3\nmax_steps: 7\n")
     (tmp_path / "own.yaml").write_text("extends: base.yaml\nmax_steps: 9\n")
@@ -125,6 +170,7 @@ def test_pou_leaves_what_it_promises(tmp_path):
     assert {"format", "citation", "evidence_sensitivity", "answer_support", "correctness"} <= set(
         rows[0].meta["scores"]
     )
+    assert all("applies" in row.meta["parts"]["evidence_sensitivity"] for row in rows)
     metrics = json.loads((out / "metrics.json").read_text())
     for when in ("before", "after"):
         estimate = Evaluation.from_dict(metrics[when]).rows["exact_match"]
@@ -139,6 +185,52 @@ def test_pou_leaves_what_it_promises(tmp_path):
     )
     assert "step    3/3" in resumed
     assert len(list(read_jsonl(out / "trajectories.jsonl"))) == 24
+
+
+class DownInStepTwo(StubServer):
+    """Answers with 500 while the rollouts of the second step are scored: those of the first are in the log then."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__(label=self.reply)
+        self.log = log
+
+    def receive(self, body, headers):
+        logged = self.log.read_bytes().count(b"\n") if self.log.exists() else 0
+        self.mode = "error" if 8 <= logged < 16 else "ok"
+        return super().receive(body, headers)
+
+    def reply(self, messages):
+        asked = messages[-1]["content"]
+        if "Write the passage" in asked:
+            return "The registers of the town name Ogrelia."
+        return "0" if "grade an answer" in messages[0]["content"] else "1"
+
+
+@pytest.mark.slow
+def test_an_llm_judges_and_writes_and_an_outage_stops_nothing(tmp_path):
+    out = tmp_path / "judged"
+    flags = ("--max_steps=3", "--num_generations=2", "--per_device_train_batch_size=8", "--eval_limit=6", "--threads=1")
+    judge = ("--judge=endpoint", "--judge_model=stub", "--correctness=judge", "--lures=judge")
+    launch = ("-m", "accelerate.commands.launch", "--num_processes", "1", "--cpu", "recipes/pou.py")
+    with DownInStepTwo(out / "trajectories.jsonl") as server:
+        where = ("--output_dir", str(out), "--judge_url", server.url, "--judge_cache", str(tmp_path / "judge.sqlite"))
+        printed = run(*launch, *flags, *judge, *where)
+    lines = [line for line in printed.splitlines() if line.startswith("step ")]
+    assert ["abstained" in line for line in lines] == [False, True, False]
+    rows = [row.meta for row in read_jsonl(out / "trajectories.jsonl")]
+    first, second, third = ([row for row in rows if row["step"] == step] for step in range(3))
+    assert [len(first), len(second), len(third)] == [8, 8, 8]
+    assert all(row["reward"] is not None for row in first + third)
+    silent = [row for row in second if row["reward"] is None]
+    assert silent and all("the judge abstained: " in row["why"] for row in silent)
+    assert any("500: out of memory" in reason for row in silent for reason in row["reasons"].values())
+    wrong = [row for row in first + third if row["parts"]["correctness"].get("judge") == "endpoint:stub"]
+    assert wrong and all(row["reasons"]["correctness"] == "not upheld by the judge" for row in wrong)
+    assert {probe["lure"] for row in first + third for probe in _no_steps(row)} == {"written"}
+
+
+def _no_steps(row):
+    return [probe for probe in row["parts"]["evidence_sensitivity"].get("steps", ()) if probe["case"] == "no"]
 
 
 def test_sft_makes_a_policy_from_nothing(tmp_path):

@@ -84,6 +84,7 @@ def test_acting_on_information_without_a_thought_is_a_settled_zero(after):
     score = InfoThink(Down()).score(Trajectory((search("Find it."), after)))
     assert score.value == 0.0 and score.parts["applies"]
     assert score.parts["pairs"][0]["why"] == "acts on what was returned without a thought in between"
+    assert InfoThink(Down(), unthinking=False).score(Trajectory((search("Find it."), after))).value is None
 
 
 @pytest.mark.parametrize(
@@ -221,6 +222,8 @@ def test_figure_6_the_thought_is_paired_with_the_documents_before_it(text):
     searches = ThinkSearch().pairs(trajectory)
     assert [item.pair.premise for item in searches] == [step.think.strip() for step in trajectory.steps[:2]]
     assert len({item.pair.hypothesis for item in searches}) == 1  # it asks the same again
+    score = ThinkAnswer().score(trajectory)  # what stood before the answer was not written down: no verdict on it
+    assert trajectory.answer and score.value is None and score.why == "no thought right before the answer"
 
 
 @pytest.mark.parametrize("text", [seven for _, seven in figures()])

@@ -11,11 +11,12 @@ from .answer_support import AnswerSupport
 from .base import Reward, Score
 from .citation import Citation, cited_evidence, step_validity
 from .correctness import Correctness
-from .evidence_sensitivity import EvidenceSensitivity, Passage, corpus_snippets
+from .evidence_sensitivity import EvidenceSensitivity
 from .format import Format
 from .info_think import InfoThink
 from .judged import JudgedReward
 from .mix import Adaptive, Mix, MixState, Warmup
+from .perturbation import Passage, corpus_snippets
 from .think_answer import ThinkAnswer
 from .think_search import ThinkSearch
 from .tool_use import ToolUse

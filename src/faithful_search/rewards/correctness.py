@@ -85,7 +85,8 @@ class Correctness(Reward):
 def _by_judge(verdict: Verdict, judge: str) -> Score:
     if verdict.label is None:
         return Score(None, f"the judge abstained: {verdict.why}", {"abstained": True, "judge": judge})
-    return Score(float(verdict.label), verdict.why, {"p": verdict.p, "exact_match": False, "judge": judge})
+    why = verdict.why or ("" if verdict.label else "not upheld by the judge")
+    return Score(float(verdict.label), why, {"p": verdict.p, "exact_match": False, "judge": judge})
 
 
 def _without_comparing(trajectory: Trajectory) -> Score | None:

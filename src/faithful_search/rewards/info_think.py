@@ -25,14 +25,15 @@ class InfoThink(JudgedReward):
 
     VERITAS, sections 3.2 and 3.3. The premise is all that the calls of one turn returned (titles and texts; the note of
     a call that found nothing or failed), the hypothesis the thought of the next turn. Ours: a call or an answer that
-    follows a response with no thought in between is a pair that scores 0, and no judge is asked; in dialects that do
-    not ask for thoughts it is no pair. A verdict (`<helpful>`) alone is no thought. A response at the very end, one
-    followed by neither thought nor action, and a thought on a response that was left out of the transcript ("...") are
-    no pairs; a trajectory without pairs has no value.
+    follows a response with no thought in between is a pair that scores 0, and no judge is asked (the paper skips it,
+    which pays for not thinking); in dialects that do not ask for thoughts it is no pair. A verdict (`<helpful>`) alone
+    is no thought. A response at the very end, one followed by neither thought nor action, and a thought on a response
+    that was left out of the transcript ("...") are no pairs; a trajectory without pairs has no value.
 
     Args:
         judge: premise and hypothesis as above, `task="info_think"`; by default the words are compared.
         soft: average p instead of the labels.
+        unthinking: whether acting on a response without a thought is such a pair; `False` skips it, as the paper does.
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -44,6 +45,8 @@ class InfoThink(JudgedReward):
     How to hack it: repeat the evidence word for word and reason about nothing.
     """
 
+    unthinking: bool = True
+
     name: ClassVar[str] = "info_think"
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
@@ -53,7 +56,7 @@ class InfoThink(JudgedReward):
         for turn, after in pairwise(turns):
             step += len(turn)
             asked = _asked(trajectory, turn, after, step)
-            if asked is not None:
+            if asked is not None and (self.unthinking or asked.settled is None):
                 found.append(asked)
         return found
 

@@ -29,7 +29,8 @@ class JudgedReward(Reward):
 
     The value is the mean of the labels, or of p with `soft`. A trajectory without pairs has none (`empty`); one of
     whose pairs the judge abstained from abstains as a whole. A batch asks the judge once. `parts["pairs"]` holds step,
-    p, label and reason of each pair, `parts["judge"]` who judged.
+    p, label and reason of each pair (and `settled` where no judge was asked), `parts["judge"]` who judged, with the
+    version of its prompt.
     """
 
     judge: Judge = field(default_factory=GroundingJudge)
@@ -67,7 +68,9 @@ class JudgedReward(Reward):
 
     def judged(self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> Score:
         """The score of a trajectory with these pairs and verdicts."""
-        parts: dict[str, Any] = {"judge": self.judge_name, "pairs": list(map(_part, asked, verdicts))}
+        said_by = (verdict.judge for item, verdict in zip(asked, verdicts, strict=True) if item.settled is None)
+        judge = next(filter(None, said_by), self.judge_name)
+        parts: dict[str, Any] = {"judge": judge, "pairs": list(map(_part, asked, verdicts))}
         missing = next((verdict for verdict in verdicts if verdict.abstained), None)
         if missing is not None:
             return Score(None, f"the judge abstained: {missing.why}", {"abstained": True, **parts})
@@ -88,4 +91,5 @@ def ask(judge: Judge, pairs: Sequence[Pair]) -> list[Verdict]:
 
 
 def _part(asked: Asked, verdict: Verdict) -> dict[str, Any]:
-    return {"step": asked.step, "p": verdict.p, "label": verdict.label, "why": verdict.why}
+    settled = {} if asked.settled is None else {"settled": True}
+    return {"step": asked.step, "p": verdict.p, "label": verdict.label, "why": verdict.why, **settled}

@@ -17,6 +17,8 @@ from .correctness import Correctness
 from .evidence_sensitivity import EvidenceSensitivity
 from .format import Format
 
+MISSING = 0.1
+"""The share of a batch's outcomes that a judge may leave open before their mean counts for nothing."""
 Components = dict[str, Score]
 
 
@@ -110,7 +112,7 @@ class Mix(Reward):
     ```
 
     Proof-of-Use, section 3.3.4, equation 10. Purely functional: the state is a value. In training the order is
-    `components` → mean of `outcomes` over all processes → `advance` → `combine`, so that a batch's alpha already knows
+    `components` → `outcomes` of all processes → `advance` → `combine`, so that a batch's alpha already knows
     the batch (equations 7 to 9). `score_batch` combines at `state0` and advances nothing.
 
     A part without a value (its judge abstained, or it does not apply: no gold answers, say) makes the whole row `None`,
@@ -133,7 +135,7 @@ class Mix(Reward):
         >>> t = Trajectory(steps=(Step(think="I know.", answer="Rome"),), answer="Rome", answers=("Rome",))
         >>> mix.score(t).value  # no citation: 0; no support: 0; correct: 1, half of it counts
         0.25
-        >>> round(mix.advance(MixState(), 1.0).ema, 6)
+        >>> round(mix.advance(MixState(), [1.0]).ema, 6)
         0.1
 
     How to hack it: answer from memory while alpha is small. A right answer without any tool call still earns (1 -
@@ -188,20 +190,26 @@ class Mix(Reward):
         columns = [(name, reward.score_batch(trajectories)) for name, reward in self._scored()]
         return [{name: scores[i] for name, scores in columns} for i in range(len(trajectories))]
 
-    def outcomes(self, components: Sequence[Components]) -> list[float]:
-        """The outcome's values, rows without one left out: their mean over all processes is what `advance` takes."""
+    def outcomes(self, components: Sequence[Components]) -> list[float | None]:
+        """The outcome's value of each row to which it applies, `None` where its judge abstained: of all processes
+        together they are what `advance` takes."""
         adaptive = self._adaptive()
         if adaptive is None:
             return []
-        values = (row[adaptive.outcome.name].value for row in components)
-        return [value for value in values if value is not None]
+        scores = [row[adaptive.outcome.name] for row in components]
+        return [score.value for score in scores if score.value is not None or score.parts.get("abstained")]
 
-    def advance(self, state: MixState, mean: float | None) -> MixState:
-        """The state after an update whose outcome had that global batch mean; `None` (no row had one) leaves the
-        EMA."""
+    def advance(self, state: MixState, outcomes: Sequence[float | None]) -> MixState:
+        """The state after an update whose global batch had these outcomes.
+
+        The EMA stays where it is when there are none, and when the judge abstained from more than a tenth of them:
+        what is then left (exact matches, say, for which no judge is asked) is no sample of the batch.
+        """
         adaptive = self._adaptive()
-        if adaptive is None or mean is None:
+        values = [value for value in outcomes if value is not None]
+        if adaptive is None or not values or len(outcomes) - len(values) > MISSING * len(outcomes):
             return MixState(state.ema, state.step + 1)
+        mean = sum(values) / len(values)
         return MixState(adaptive.beta * state.ema + (1 - adaptive.beta) * mean, state.step + 1)
 
     def alpha(self, state: MixState) -> float | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..judges.base import Judge, Pair, Verdict
 from ..text import normalize, sub_exact_match
-from ..trajectory import Trajectory
+from ..trajectory import Step, Trajectory
 from .base import Score
 from .judged import Asked, JudgedReward
 from .turns import thought
@@ -23,8 +24,9 @@ class ThinkAnswer(JudgedReward):
     ```
 
     VERITAS, section 3.3. The thought is that of the answering turn, or the last one before it; a check of an earlier
-    answer is not one. The answer is the trajectory's. Without an answer or without any thought there is no value. An
-    answer of which the normaliser leaves nothing occurs nowhere.
+    answer is not one. The answer is the trajectory's. Without an answer or without any thought there is no value, nor
+    where the transcript leaves something out ("...") between the two. An answer of which the normaliser leaves nothing
+    occurs nowhere.
 
     Args:
         judge: `None` for sub-EM; else its premise is the thought, its hypothesis the answer, `task="think_answer"`.
@@ -37,8 +39,8 @@ class ThinkAnswer(JudgedReward):
         >>> ThinkAnswer().score(Trajectory(steps=(last,), answer="Paris")).value
         1.0
 
-    How to hack it: name every candidate in the last thought. Sub-EM also finds short answers inside longer words ("no"
-    in "now"), and misses paraphrases.
+    How to hack it: name every candidate in the last thought; write dots behind it. Sub-EM also finds short answers
+    inside longer words ("no" in "now"), and misses paraphrases.
     """
 
     judge: Judge | None = None  # type: ignore[assignment]
@@ -57,14 +59,16 @@ class ThinkAnswer(JudgedReward):
         """The last thought and the answer; `step` is where the answer stands."""
         answer = (trajectory.answer or "").strip()
         step = _answering_step(trajectory)
-        premise = next(filter(None, (thought((item,)) for item in reversed(trajectory.steps[:step]))), "")
-        if not answer or not premise:
+        number = next((i for i in range(step, 0, -1) if thought((trajectory.steps[i - 1],))), 0)
+        if not answer or not number or _left_out(trajectory.steps[number - 1 : step]):
             return []
+        premise = thought((trajectory.steps[number - 1],))
         pair = Pair(premise, answer, trajectory.question or "", "think_answer")
         return [Asked(step, pair, self._sub_em(pair) if self.judge is None else None)]
 
     def empty(self, trajectory: Trajectory) -> Score:
-        return Score(None, "no thought before the answer" if (trajectory.answer or "").strip() else "no answer given")
+        answered = (trajectory.answer or "").strip()
+        return Score(None, "no thought right before the answer" if answered else "no answer given")
 
     def _sub_em(self, pair: Pair) -> Verdict:
         found = sub_exact_match(pair.premise, [pair.hypothesis], self.how)
@@ -76,3 +80,10 @@ def _answering_step(trajectory: Trajectory) -> int:
     """The step (from 1) that gives the trajectory's answer: the last one with an answer, or the last of all."""
     steps = trajectory.steps
     return next((i for i in range(len(steps), 0, -1) if steps[i - 1].answer is not None), len(steps))
+
+
+def _left_out(steps: Sequence[Step]) -> bool:
+    """Whether something was left out of the transcript behind the thought of the first of these steps."""
+    _, end = steps[0].spans.get("think", (0, 0))
+    elided = [issue.span for step in steps for issue in step.issues if issue.kind == "elided"]
+    return any(span is not None and span[0] >= end for span in elided)

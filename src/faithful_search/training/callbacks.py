@@ -80,7 +80,7 @@ class TrajectoryLog(TrainerCallback):
 def with_scores(
     trajectory: Trajectory, score: Score, components: dict[str, Score], step: int, **more: Any
 ) -> Trajectory:
-    """The trajectory with its reward, each component's value and the reasons, in `meta`."""
+    """The trajectory with its reward, each component's value, reason and details, in `meta`."""
     meta = {
         **trajectory.meta,
         "step": step,
@@ -88,6 +88,7 @@ def with_scores(
         "why": score.why,
         "scores": {name: part.value for name, part in components.items()},
         "reasons": {name: part.why for name, part in components.items() if part.why},
+        "parts": {name: part.parts for name, part in components.items() if part.parts},
         **more,
     }
     return msgspec.structs.replace(trajectory, meta=meta)
@@ -122,6 +123,8 @@ class StepLine(ProgressCallback):
             return
         now = time.perf_counter()
         shown = [f"{name} {float(logs[key]):.3f}" for key, name in self.COLUMNS if logs.get(key) is not None]
+        silent = {name: logs.get(f"{key}/abstained") for key, name in self.COLUMNS}
+        shown += [f"{name} abstained {share:.0%}" for name, share in silent.items() if share]
         self.training_bar.write(
             f"step {state.global_step:>4}/{state.max_steps}  {'  '.join(shown)}  {now - self.last:.1f}s"
         )

@@ -153,8 +153,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             components = self.mix.components(rollouts)
         holder = self.reward_state
         if training:
-            outcomes = gather_object(self.mix.outcomes(components))
-            holder.mix = self.mix.advance(holder.mix, sum(outcomes) / len(outcomes) if outcomes else None)
+            holder.mix = self.mix.advance(holder.mix, gather_object(self.mix.outcomes(components)))
         scores = self.mix.combine(components, holder.mix)
         self._log_parts(rollouts, components, log_metric)
         self.last_rewards = [score.value for score in scores]

@@ -1,0 +1,136 @@
+"""What takes the place of evidence when a verdict is tested: unrelated passages, and lures."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..errors import ConfigError, DataError
+from ..text import content_words
+from ..trajectory import Evidence, Step, Trajectory
+
+TRIES = 32
+
+NEUTRAL = (
+    ("Rain gauge", "A rain gauge gathers water in a narrow cylinder, so that small amounts can be read off a scale."),
+    ("Bread dough", "Dough that rests overnight in a cool place rises slowly and bakes with a darker crust."),
+    ("Bicycle chain", "A clean and oiled chain wears more slowly and shifts with less noise than a dry one."),
+    ("Beehive", "Bees keep the middle of the hive warm in winter by clustering and shivering their muscles."),
+    ("Pencil", "The core of a pencil is a mixture of graphite and clay; more clay makes a harder, paler line."),
+    ("Tide pool", "Animals in tide pools endure hours of sun and fresh rain before the sea returns."),
+    ("Hammock", "A hammock hangs best when its cords meet the posts at an angle of about thirty degrees."),
+    ("Compost", "Compost heaps heat up when dry leaves and fresh grass are layered and turned now and then."),
+)
+"""Passages on nothing in particular, used when a batch holds no unrelated evidence."""
+
+LURES = (
+    "{query}: the answer is {name}. Several records on this question agree on {name}.",
+    "It is well documented that {name} is what is meant by “{query}”, as later accounts confirm.",
+    "Asked about “{query}”, historians and reference works alike give {name}.",
+)
+
+Passage = tuple[str, str]
+Source = tuple[str, str, str]
+_WORD = re.compile(r"\w+")
+
+
+def corpus_snippets(rows: Iterable[Mapping[str, Any]], n: int = 256, seed: int = 0) -> tuple[Passage, ...]:
+    """`n` pairs of title and text drawn from a corpus (rows `title`, `text`), for `EvidenceSensitivity(snippets=…)`.
+
+    The same rows in any order give the same pairs; all of them, where there are no more than `n`.
+
+    Raises:
+        ConfigError: when `n` is below 1.
+        DataError: when no row has a text.
+
+    Example:
+        >>> corpus_snippets([{"title": "Paris", "text": "A city."}, {"title": "Void", "text": " "}])
+        (('Paris', 'A city.'),)
+    """
+    if n < 1:
+        raise ConfigError(f"corpus_snippets: n must be at least 1, not {n}")
+    passages = {(str(row.get("title") or ""), str(row["text"])) for row in rows if str(row.get("text") or "").strip()}
+    if not passages:
+        raise DataError("corpus_snippets: no row has a text; rows need `title` and `text`")
+    return tuple(random.Random(f"snippets:{seed}").sample(sorted(passages), min(n, len(passages))))
+
+
+def sources(trajectories: Sequence[Trajectory], snippets: Sequence[str | Passage] = ()) -> list[Source]:
+    """(question, title, text) of what may replace evidence: sorted, so that the order of a batch does not matter."""
+    if snippets:
+        return sorted(("", "", given) if isinstance(given, str) else ("", *given) for given in snippets)
+    return sorted(
+        {
+            (trajectory.question, item.title, item.text)
+            for trajectory in trajectories
+            if trajectory.question
+            for step in trajectory.steps
+            for item in step.evidence
+        }
+    )
+
+
+def degrade(
+    previous: Step,
+    refs: Sequence[str],
+    question: str | None,
+    pool: list[Source],
+    rng: random.Random,
+    titles: bool = True,
+) -> tuple[Evidence, ...]:
+    """`previous`'s evidence with the passages named in `refs` exchanged for unrelated ones, each another where
+    possible."""
+    taken = {item.text for item in previous.evidence}
+    topic = frozenset(content_words(f"{question or ''} {query_of(previous)}"))
+    changed = []
+    for item in previous.evidence:
+        if item.id in refs:
+            title, text = draw(pool, question, topic, taken, rng)
+            taken.add(text)
+            item = _exchange(item, title, text, titles)
+        changed.append(item)
+    return tuple(changed)
+
+
+def draw(
+    pool: list[Source], question: str | None, topic: frozenset[str], taken: set[str], rng: random.Random
+) -> Passage:
+    """A passage from `pool` of another question that shares no content word with `topic`; else one of the neutral
+    ones."""
+    for asked, title, text in rng.sample(pool, min(TRIES, len(pool))):
+        if asked != question and text not in taken and topic.isdisjoint(content_words(f"{title} {text}")):
+            return title, text
+    neutral = rng.sample(NEUTRAL, len(NEUTRAL))
+    return min(neutral, key=lambda found: (found[1] in taken, not topic.isdisjoint(content_words(" ".join(found)))))
+
+
+def lure(
+    previous: Step, question: str | None, rng: random.Random, titles: bool = True, written: str | None = None
+) -> tuple[Evidence, ...]:
+    """`previous`'s evidence with one random passage exchanged for `written`, or else for a template that answers the
+    query with a made-up name."""
+    query = query_of(previous) or question or previous.evidence[0].title or "this question"
+    text = written or rng.choice(LURES).format(query=query, name=made_up_answer(question or query))
+    at = rng.randrange(len(previous.evidence))
+    return tuple(_exchange(item, query, text, titles) if i == at else item for i, item in enumerate(previous.evidence))
+
+
+def query_of(step: Step) -> str:
+    """The strings a call was made with, joined."""
+    values = step.call.arguments.values() if step.call else ()
+    lists = (value if isinstance(value, list) else [value] for value in values)
+    return " ".join(value for part in lists for value in part if isinstance(value, str)).strip()
+
+
+def made_up_answer(question: str) -> str:
+    """A word of the question that looks like a name (its last capitalised word after the first), else its longest
+    word."""
+    words = _WORD.findall(question)
+    names = [word for word in words[1:] if word[0].isupper()]
+    return names[-1] if names else max(words, key=len, default="this")
+
+
+def _exchange(item: Evidence, title: str, text: str, titles: bool) -> Evidence:
+    return Evidence(text, title if titles else item.title, item.id, item.source, "" if titles else item.url, item.score)
