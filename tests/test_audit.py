@@ -101,6 +101,19 @@ def test_rows_that_cannot_be_read_are_named_and_the_others_scored(tmp_path):
     assert list(lines(tmp_path / "out")[1]) == ["row", "digest", "error"]
 
 
+def test_rows_without_a_question_are_counted_and_each_is_its_own(tmp_path):
+    rows = [{name: value for name, value in rollout(n).items() if name != "question"} for n in range(3)]
+    found = audit(file_of(tmp_path / "a.jsonl", [*rows, rollout(3)]), tmp_path / "out")
+    assert found.unasked == 3 and found.rows["answered"].n == 4
+    assert "without a question: 3, each counts as one of its own" in str(found)
+
+
+def test_a_source_that_cannot_be_read_leaves_no_folder(tmp_path):
+    with pytest.raises(DataError, match="cannot read"):
+        audit(tmp_path / "none.jsonl", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_file_without_a_single_good_row_is_an_error(tmp_path):
     with pytest.raises(DataError, match="none of its 2 rows can be read; row 1: no column"):
         audit(file_of(tmp_path / "a.jsonl", [{"a": 1}, {"b": 2}]), tmp_path / "out")
@@ -125,10 +138,23 @@ def test_two_processes_write_what_one_writes(tmp_path):
 
 def test_a_judge_is_asked_once_a_batch_and_once_for_each_pair(tmp_path):
     judge = CountingJudge()
-    path = file_of(tmp_path / "a.jsonl", [rollout(n % 30) for n in range(60)])
+    path = file_of(tmp_path / "a.jsonl", [rollout(n % 8) for n in range(16)])
     found = audit(path, tmp_path / "out", judge=judge, metrics=JUDGED)
-    assert judge.calls <= 2 and len(judge.asked) == len(set(judge.asked)) > 60
+    assert judge.calls <= 2 and len(judge.asked) == len(set(judge.asked)) > 16
     assert found.rows["info_think_faithfulness"].value == 1.0 and found.settings["judge"] == "counting@1"
+
+
+def test_a_judge_that_dies_on_the_way_leaves_whole_rows(tmp_path):
+    class Dying(CountingJudge):
+        def judge_batch(self, pairs):
+            return [
+                Verdict(1.0, True) if place < 12 else Verdict(None, None, "gone", self.name)
+                for place, _ in enumerate(pairs)
+            ]
+
+    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(10)])
+    found = audit(path, tmp_path / "out", judge=Dying(), metrics=JUDGED[:2])
+    assert {item.row for item in found.unjudged} == {7, 8, 9, 10}  # two pairs a row
 
 
 def test_a_second_run_asks_only_about_what_is_missing(tmp_path):

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.analysis import audit_page
+from faithful_search.analysis.asks import asks
+from faithful_search.evaluation import metrics
 from faithful_search.evaluation.audit import audit
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
@@ -24,6 +26,15 @@ HOSTILE = (
     "</details></main><style>body { display: none }</style>",
     "\u202egnp.exe \x00 \ud7ff javascript:window.pwned=1",
 )
+
+
+class Reading:
+    """A judge that reads, as far as names go."""
+
+    name = "reading"
+
+    def judge_batch(self, pairs):
+        raise AssertionError("nothing is asked")
 
 
 def rollout(number: int, text: str = "Vienna lies on the Danube.") -> Trajectory:
@@ -111,6 +122,31 @@ def test_the_page_says_what_was_measured(tmp_path):
     assert text.count('class="evidence cited"') == 2 and text.count('class="evidence"') == 2
 
 
+def test_the_page_explains_each_metric_and_each_kind_of_issue(tmp_path):
+    plain = re.sub(r"<[^>]+>", "", make(tmp_path, [rollout(1)]).read_text(encoding="utf-8").partition("<footer")[0])
+    assert "does each call follow from its thought? (words are compared)" in plain
+    assert re.search(r"nested\s*1\s*Vienna lies on the Danube\.", plain)
+    results = {
+        name for metric in metrics.names() for judge in (None, Reading()) for name in metrics.load(metric, judge)
+    }
+    assert not [name for name in (*results, "answered", "calls", "f1_pokee") if not asks(name)]
+    assert asks("a metric of someone else") == ""
+
+
+def test_reasons_stand_at_their_steps_and_say_why_a_metric_does_not_apply(tmp_path):
+    search = Step(
+        think="Vienna?", call=ToolCall("search", {"query": "Vienna"}, ""), evidence=(Evidence("Graz.", id="D1"),)
+    )
+    last = Step(think="So.", answer="Vienna lies here. Linz lies there.")
+    done = Trajectory((search, search, last), "Where?", last.answer, "answered", "search_r1")
+    text = make(tmp_path, [done]).read_text(encoding="utf-8")
+    plain = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", text))
+    first, second, third = (plain.split(f"step {n}")[-1].split(f"step {n + 1}")[0] for n in (1, 2, 3))
+    assert "repeated_calls counts against it" in second and "repeated_calls" not in first + third
+    assert "“Vienna lies here.”" in third and "“Linz lies there.”" in third
+    assert "n/a citation_validity" in plain and "has no verdicts to check" in plain
+
+
 def test_a_failed_write_leaves_the_old_page(tmp_path):
     page = make(tmp_path, [rollout(1)])
     before = page.read_bytes()
@@ -153,6 +189,15 @@ def opened(browser, path: Path, width: int):
     return page, problems
 
 
+TYPE = """texts => texts.map((text) => {
+  const start = performance.now(), words = document.getElementById("words");
+  words.value = text;
+  words.dispatchEvent(new Event("input"));
+  document.body.offsetHeight;
+  return (performance.now() - start) / 1000;
+})"""
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_in_a_browser_nothing_runs_and_nothing_overflows(browser, hostile_page, width):
     page, problems = opened(browser, hostile_page, width)
@@ -185,6 +230,30 @@ def test_in_a_browser_the_list_can_be_filtered(browser, hostile_page):
     assert all(value <= 0.5 for value in values) and len(values) < everything
     page.fill("#below", "")
     page.select_option("#order", "best")
+    page.close()
+
+
+def test_in_a_browser_the_intervals_are_there_on_a_phone_and_typing_is_quick(browser, tmp_path):
+    many = [rollout(number, f"Vienna {number}. " + "Danube " * 1500) for number in range(1, 101)]
+    page, _ = opened(browser, make(tmp_path, many), 390)
+    interval = page.locator(".metrics td", has_text="[").first
+    assert interval.is_visible() and interval.bounding_box()["x"] + interval.bounding_box()["width"] <= 390
+    seconds = page.evaluate(TYPE, ["v", "vi", "vienna 7."])
+    assert page.inner_text("#shown") == "10 of 100 shown"
+    print(f"filtering {len(many)} rollouts: {max(seconds[1:]) * 1000:.0f} ms")
+    assert max(seconds[1:]) < 0.3
+    page.close()
+
+
+def test_in_a_browser_it_can_be_printed_and_used_by_keyboard(browser, hostile_page):
+    page, _ = opened(browser, hostile_page, 1280)
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(251, 250, 248)"
+    assert not page.locator(".filters").is_visible()
+    page.emulate_media(media="screen")
+    page.focus("#row-1 > summary")
+    page.keyboard.press("Enter")
+    assert page.locator("#row-1").evaluate("item => item.open")
     page.close()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from stub_server import StubServer
 from test_audit import JUDGED, CountingJudge, file_of, rollout
 
 import faithful_search as fs
@@ -143,6 +144,7 @@ def test_a_file_of_options_is_read_and_what_is_typed_wins(run, tmp_path, monkeyp
     options = "judge: endpoint\njudge_model: m\njudge-url: http://h/v1\njudge-concurrency: 3\n"
     (tmp_path / "judge.yaml").write_text(options)
     run("audit", "a.jsonl", "--config", "judge.yaml", "--out", "third")
+    run("audit", "a.jsonl", "--config", "judge.yaml", "--out", "fourth", "--judge_timeout", "60", "--no_report")
     assert seen | {"kind": "endpoint", "model": "m", "url": "http://h/v1", "concurrency": 3, "timeout": 60.0} == seen
 
 
@@ -175,6 +177,18 @@ def test_an_interruption_says_how_to_go_on(run, tmp_path, monkeypatch):
     assert done.exit_code == 130 and "64 rows are in" in done.stderr and "run the same again" in done.stderr
     monkeypatch.setattr(auditing.Scorer, "score", score)
     assert run("audit", "a.jsonl", "--no-report").exit_code == 0
+
+
+def test_the_bar_moves_with_the_verdicts_of_a_slow_judge(run, tmp_path, monkeypatch):
+    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)])
+    told: list[str] = []
+    monkeypatch.setattr("tqdm.auto.tqdm.set_description", lambda self, text, refresh=True: told.append(text))
+    monkeypatch.setattr("faithful_search.cli._PAUSE", 0)
+    with StubServer() as server:
+        endpoint = ("--judge", "endpoint", "--judge-model", "m", "--judge-url", server.url, "--judge-cache", "c.sqlite")
+        done = run("audit", "a.jsonl", "--no-report", "--metrics", "info_think_faithfulness", *endpoint)
+    assert done.exit_code == 0, done.output
+    assert len(told) == 20 and told[-1] == "auditing, 20 verdicts"
 
 
 def test_judges_are_compared_with_labels_and_audits_with_each_other(run, tmp_path):

@@ -22,7 +22,7 @@ from lab import tokenizer
 import faithful_search as fs
 from faithful_search.errors import ConfigError, DataError, DialectError, JudgeError
 from faithful_search.evaluation import install, metrics, widget
-from faithful_search.judges import Pair, Verdict
+from faithful_search.judges import GroundingJudge, Pair, Verdict
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ROOT / "evaluate_metrics"
@@ -36,7 +36,7 @@ RESULTS = {
     "protocol_format": ["protocol_format"],
     "think_answer_faithfulness": ["think_answer_sub_em"],
     "think_search_faithfulness": ["think_search_lexical"],
-    "tool_use": ["repeated_calls", "unused_evidence_lexical"],
+    "tool_use": ["repeated_calls", "unused_evidence_lexical", "uncited_evidence"],
 }
 ESTIMATE = ("", "_stderr", "_low", "_high", "_n", "_not_applicable", "_not_applicable_share", "_abstained")
 CITED = widget.EXAMPLE
@@ -275,6 +275,19 @@ def test_the_lexical_judge_by_its_kind_is_still_called_lexical():
     assert result["info_think_lexical"] == 1.0 and result["judge"] == "lexical"
 
 
+def test_knobs_of_a_metric_go_through_compute():
+    metric = load("info_think_faithfulness")
+    thoughtless = SEARCHED.replace(f"<think>{THOUGHT}</think>", "")
+    assert metric.compute(predictions=[thoughtless])["info_think_lexical"] == 0.0
+    assert metric.compute(predictions=[thoughtless], unthinking=False)["info_think_lexical"] is None
+    strict = GroundingJudge(threshold=1.01)
+    assert metric.compute(predictions=[SEARCHED], judge=strict)["info_think_lexical"] == 0.0
+    assert 0 < metric.compute(predictions=[SEARCHED], judge=strict, soft=True)["info_think_lexical"] <= 1
+    with pytest.raises(ConfigError, match="no knob sofft; it has: soft, unthinking"):
+        metric.compute(predictions=[SEARCHED], sofft=True)
+    assert metric.compute(predictions=[SEARCHED])["info_think_lexical"] == 1.0  # nothing was left locked
+
+
 def test_a_prompted_judge_is_named_with_its_prompts_versions():
     class Prompted(Recorded):
         def write_batch(self, requests: list) -> list[str | None]:
@@ -363,14 +376,19 @@ def test_evidence_sensitivity_asks_the_policy_it_is_given():
     class Moved:
         """Says yes to anything that names the Teska."""
 
-        def __init__(self) -> None:
-            self.tokenizer = tokenizer()
+        def __init__(self, seen: list[str]) -> None:
+            self.tokenizer, self.seen = tokenizer(), seen
 
         def choice_probs(self, prompts: list, choices: list) -> list[list[float]]:
             read = [self.tokenizer.decode(prompt).rsplit("<tool_response>", 1)[-1] for prompt in prompts]
+            self.seen += read
             return [[0.9 if "Teska" in text else 0.2] * len(own) for text, own in zip(read, choices, strict=True)]
 
-    result = load("evidence_sensitivity").compute(predictions=[CITED], policy=Moved())
+    seen: list[str] = []
+    metric = load("evidence_sensitivity")
+    result = metric.compute(predictions=[CITED], policy=Moved(seen), snippets=["Zebras graze."], replace_titles=False)
+    assert any("Zebras graze." in text for text in seen)
+    result = metric.compute(predictions=[CITED], policy=Moved(seen))
     assert result["evidence_sensitivity"] == pytest.approx(0.7) and result["evidence_sensitivity_n"] == 1
 
 

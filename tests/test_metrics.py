@@ -51,7 +51,7 @@ def test_there_are_the_nine_metrics():
         ("citation_validity", ["citation_validity"], ["citation_validity"]),
         ("evidence_sensitivity", ["evidence_sensitivity"], ["evidence_sensitivity"]),
         ("protocol_format", ["protocol_format"], ["protocol_format"]),
-        ("tool_use", ["repeated_calls", "unused_evidence_lexical"], ["repeated_calls", "unused_evidence_lexical"]),
+        ("tool_use", *[["repeated_calls", "unused_evidence_lexical", "uncited_evidence"]] * 2),
     ],
 )
 def test_results_are_named_for_what_made_them(name, without, judged):
@@ -71,7 +71,11 @@ def test_the_judge_and_the_normaliser_reach_the_rewards():
 
 def test_knobs_go_to_the_rewards_that_have_them():
     found = metrics.load("tool_use", words=5)
-    assert found == {"repeated_calls": ToolUse("repeated", 5), "unused_evidence_lexical": ToolUse("unused", 5)}
+    assert found == {
+        "repeated_calls": ToolUse("repeated", 5),
+        "unused_evidence_lexical": ToolUse("unused", 5),
+        "uncited_evidence": ToolUse("uncited", 5),
+    }
     assert metrics.load("info_think_faithfulness", soft=True)["info_think_lexical"].soft
     assert metrics.load("evidence_sensitivity", budget=2)["evidence_sensitivity"].budget == 2
     with pytest.raises(ConfigError, match="no knob sofft; it has: soft"):
@@ -98,6 +102,8 @@ def test_on_real_rollouts_every_metric_computes_and_evidence_that_was_swapped_is
     means = {}
     for name in set(metrics.names()) - {"evidence_sensitivity", "citation_validity"}:
         for result, reward in metrics.load(name).items():
+            if result == "uncited_evidence":  # this dialect has no verdicts
+                continue
             for kind, batch in (("real", real), ("swapped", swapped)):
                 values = [value for value in map(reward.measure, reward.score_batch(batch)) if value is not None]
                 assert len(values) >= 45 and all(0 <= value <= 1 for value in values), result

@@ -224,13 +224,20 @@ def test_files_that_cannot_be_read_say_why(tmp_path, name, content, message):
     assert name in str(error.value)
 
 
+def test_endings_may_be_capitals(tmp_path):
+    assert len(list(read_trajectories(written(tmp_path / "A.JSONL", [ROW])))) == 1
+
+
 def test_a_missing_file_a_folder_and_an_unknown_dialect_are_clear(tmp_path):
     for path in (tmp_path / "none.jsonl", tmp_path / "none.parquet", tmp_path / "none.json"):
         with pytest.raises(DataError, match="cannot read"):
             list(read_trajectories(path))
     (tmp_path / "folder.jsonl").mkdir()
-    with pytest.raises(DataError, match="cannot read"):
+    with pytest.raises(DataError, match="is a folder: name one file in it"):
         list(read_trajectories(tmp_path / "folder.jsonl"))
+    for address in ("https://host/a.jsonl", "hf://datasets/x/a.jsonl"):
+        with pytest.raises(DataError, match="not on this machine: download it first"):
+            list(read_trajectories(address))
     with pytest.raises(DialectError, match="klingon"):
         list(read_trajectories(tmp_path / "none.jsonl", "klingon"))
 

@@ -11,8 +11,8 @@ _KWARGS_DESCRIPTION = (
     metric.ARGUMENTS
     + """
 Returns:
-    A dictionary: `repeated_calls`, `unused_evidence_lexical` and `tool_entropy` in [0, 1]; `tool_calls`,
-    `tool_ratios` by tool.
+    A dictionary: `repeated_calls`, `unused_evidence_lexical`, `uncited_evidence` and `tool_entropy` in [0, 1];
+    `tool_calls`, `tool_ratios` by tool.
     Beside each NAME: NAME_stderr, NAME_low, NAME_high (95 % interval), NAME_n (questions), NAME_not_applicable,
     NAME_not_applicable_share and NAME_abstained; and once judge, trajectories, dialects, errors (rows left out).
 

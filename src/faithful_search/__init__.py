@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .dialects import parse
     from .dialects.detect import Detection, detect
     from .errors import FaithfulSearchError
+    from .evaluation.audit import Audit, audit
     from .evaluation.install import install_metrics
     from .inference.base import Sampling
     from .inference.transformers import TransformersGenerator
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Audit",
     "Detection",
     "Engine",
     "Evidence",
@@ -60,6 +62,7 @@ __all__ = [
     "TransformersGenerator",
     "__version__",
     "answer_only_mix",
+    "audit",
     "detect",
     "dialects",
     "install_metrics",
@@ -78,6 +81,7 @@ _NAMES = {
     "dialects": ("parse",),
     "dialects.detect": ("Detection", "detect"),
     "errors": ("FaithfulSearchError",),
+    "evaluation.audit": ("Audit", "audit"),
     "evaluation.install": ("install_metrics",),
     "inference.base": ("Sampling",),
     "inference.transformers": ("TransformersGenerator",),

@@ -6,7 +6,9 @@ could not be read or judged; 130 interrupted.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,8 @@ UNFINISHED = 3
 INTERRUPTED = 130
 FOLDER = click.Path(file_okay=False, path_type=Path)
 _DEBUG = "faithful_search.debug"
+_PAUSE = 0.5
+"""Seconds between two changes of what a progress bar says."""
 
 
 class _Commands(click.Group):
@@ -86,7 +90,14 @@ config = click.option(
 )
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+_SPELLING = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 110,
+    "token_normalize_func": lambda token: token.replace("_", "-"),  # the recipes' --judge_url, too
+}
+
+
+@click.group(cls=_Commands, context_settings=_SPELLING)
 @click.version_option(__version__, prog_name="faithful-search")
 @debug
 def cli() -> None:
@@ -98,7 +109,11 @@ def cli() -> None:
 @click.option("--judge", type=click.Choice(KINDS), default="lexical", show_default=True, help="Who judges.")
 @click.option("--judge-model", help="Hub id or directory; for an endpoint the served model's name.")
 @click.option("--judge-url", help="Base URL of an OpenAI-compatible endpoint; default the Hub's Inference Providers.")
-@click.option("--judge-cache", type=click.Path(dir_okay=False), help="SQLite file that keeps an endpoint's verdicts.")
+@click.option(
+    "--judge-cache",
+    type=click.Path(dir_okay=False),
+    help="SQLite file of an endpoint's answers, 'none' for none; default in the Hub's assets folder.",
+)
 @click.option(
     "--judge-concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Requests to it at a time."
 )
@@ -156,12 +171,13 @@ def audit(
     from .evaluation.audit import SPOOLED
     from .evaluation.audit import audit as measure
 
-    folder = out or Path(_name(file) + "-audit")
+    folder, progress = out or Path(_name(file) + "-audit"), _Progress()
+    asked = _judge(judge, judge_model, judge_url, judge_cache, judge_concurrency, judge_timeout, judge_max_tokens)
     found = measure(
         file,
         folder,
         metrics=None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()],
-        judge=_judge(judge, judge_model, judge_url, judge_cache, judge_concurrency, judge_timeout, judge_max_tokens),
+        judge=progress.of(asked),
         how=how,
         dialect=dialect,
         text_column=text_column,
@@ -169,6 +185,7 @@ def audit(
         workers=workers,
         limit=limit,
         resume=not overwrite,
+        on_progress=progress,
     )
     click.echo(f"{found}\n")
     source = folder / SPOOLED if file == "-" else Path(file)
@@ -261,6 +278,30 @@ def _name(file: str) -> str:
     if file == "-":
         return "stdin"
     return Path(file.removesuffix(".gz")).stem or "trajectories"
+
+
+class _Progress:
+    """A bar over rows that also counts a served model's verdicts as they come: some rows may take it long."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._verdicts, self._shown = 0, 0.0
+
+    def __call__(self, **settings: Any) -> Any:
+        from tqdm.auto import tqdm
+
+        self._bar = tqdm(disable=None, **settings)
+        return self._bar
+
+    def of(self, judge: Judge | None) -> Judge | None:
+        """The judge, which now tells of its verdicts if it can."""
+        return replace(judge, on_progress=self._heard) if hasattr(judge, "on_progress") else judge  # type: ignore[type-var]
+
+    def _heard(self, count: int) -> None:
+        self._verdicts += count
+        if self._bar is not None and time.monotonic() - self._shown > _PAUSE:
+            self._shown = time.monotonic()
+            self._bar.set_description(f"auditing, {self._verdicts:,} verdicts")
 
 
 def _judge(*settings: Any) -> Judge | None:

@@ -236,8 +236,8 @@ def push(
     if not token:
         raise ConfigError(f"no Hugging Face token to push to {repo_id!r} with: run `hf auth login`, or set HF_TOKEN")
     api = HfApi(token=token)
-    sdk = {"space_sdk": "gradio"} if repo_type == "space" else {}
-    api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, **sdk)
+    sdk = "gradio" if repo_type == "space" else None
+    api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk=sdk)
     commit = api.upload_folder(
         folder_path=str(folder),
         repo_id=repo_id,

@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +26,7 @@ from ..evaluation.metrics import LOWER_IS_BETTER
 from ..evaluation.report import EMPTY
 from ..evaluation.stats import Estimate
 from ..trajectory import Issue, Step, Trajectory
+from .asks import asks
 
 BINS = 20
 LOW, HIGH = 0.5, 0.999
@@ -69,7 +70,8 @@ def write(
     limits = {"calls": (0.0, math.inf), **(bounds or {})}
     shown = [(row, trajectory) for row, trajectory in rollouts]
     values, rows = _read(scores, {row for row, _ in shown})
-    page = _render(_view(audit, limits, values, [_rollout(row, t, rows.get(row, _Row(row))) for row, t in shown]))
+    rollouts_shown = [_rollout(row, trajectory, rows.get(row, _Row(row))) for row, trajectory in shown]
+    page = _render(_view(audit, limits, values, rollouts_shown, _examples(trajectory for _, trajectory in shown)))
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_text(page, encoding="utf-8", errors="replace")
@@ -113,6 +115,7 @@ def _view(
     limits: Mapping[str, tuple[float, float]],
     values: Mapping[str, Sequence[float]],
     rollouts: list[dict[str, Any]],
+    examples: Mapping[str, str],
 ) -> dict[str, Any]:
     settings = audit.settings
     return {
@@ -125,6 +128,9 @@ def _view(
         "metrics": [_metric(name, row, limits.get(name, (0.0, 1.0))) for name, row in audit.rows.items()],
         "histograms": [_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
         "blocks": _blocks(audit),
+        "issues": [(kind, count, examples.get(kind, "")) for kind, count in audit.issues.items()],
+        "clean": f"{audit.clean:,} of {audit.n:,} trajectories were read without Issues",
+        "primary": audit.primary,
         "errors": [(item.row, item.error) for item in audit.unread],
         "chosen": f"the lowest by {audit.primary} and others spread over the file"
         if audit.primary
@@ -149,6 +155,7 @@ def _metric(name: str, estimate: Estimate, limits: tuple[float, float]) -> dict[
     known = estimate.low is not None and estimate.high is not None
     return {
         "name": name,
+        "asks": asks(name),
         "value": EMPTY if estimate.value is None else f"{estimate.value:.3f}",
         "interval": f"[{estimate.low:.3f}, {estimate.high:.3f}]" if known else "",
         "bar": _bar(estimate, limits),
@@ -193,7 +200,6 @@ def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) 
 def _blocks(audit: Audit) -> list[dict[str, Any]]:
     calls = sum(audit.tools.counts.values())
     entropy = audit.tools.entropy
-    clean = f"{audit.clean:,} of {audit.n:,} trajectories were read without Issues"
     return [
         {
             "title": "Calls by tool",
@@ -202,18 +208,21 @@ def _blocks(audit: Audit) -> list[dict[str, Any]]:
             "note": "" if entropy.value is None else f"normalised entropy {entropy}",
         },
         {
-            "title": "Issues by kind",
-            "rows": [(kind, count, "") for kind, count in audit.issues.items()],
-            "none": "",
-            "note": clean,
-        },
-        {
             "title": "How episodes ended",
             "rows": [(name, count, _share(count, audit.n)) for name, count in audit.stop_reasons.items()],
             "none": "Nothing was read.",
             "note": "",
         },
     ]
+
+
+def _examples(trajectories: Iterable[Trajectory]) -> dict[str, str]:
+    """What the first Issue of each kind says: it explains the kind."""
+    found: dict[str, str] = {}
+    for trajectory in trajectories:
+        for issue in trajectory.all_issues():
+            found.setdefault(issue.kind, issue.why)
+    return found
 
 
 def _share(count: int, total: int) -> str:
@@ -234,7 +243,8 @@ def _rollout(row: int, trajectory: Trajectory, scores: _Row) -> dict[str, Any]:
         "own_issues": [_issue(issue) for issue in trajectory.issues],
         "measures": {name: score.value for name, score in scores.scores.items()},
         "scores": [_chip(name, score) for name, score in scores.scores.items()],
-        "reasons": _reasons(scores),
+        "reasons": _reasons(scores, lambda score: score.value is not None or score.parts.get("abstained")),
+        "left_out": _reasons(scores, lambda score: score.value is None and not score.parts.get("abstained")),
         "steps": [_step(number, step, cited, marks.get(number, [])) for number, step in steps],
     }
 
@@ -247,11 +257,11 @@ def _chip(name: str, score: _Score) -> dict[str, str]:
     return {"name": name, "shown": f"{score.value:.2f}", "level": level}
 
 
-def _reasons(scores: _Row) -> list[tuple[list[str], str]]:
-    """Each reason once, with the metrics that gave it; why something does not apply is no reason."""
+def _reasons(scores: _Row, kept: Callable[[_Score], Any]) -> list[tuple[list[str], str]]:
+    """Each reason of the kept scores once, with the metrics that gave it."""
     found: dict[str, list[str]] = {}
     for name, score in scores.scores.items():
-        if score.why and (score.value is not None or score.parts.get("abstained")):
+        if score.why and kept(score):
             found.setdefault(score.why, []).append(name)
     return [(names, why) for why, names in found.items()]
 
@@ -298,13 +308,29 @@ def _issue(issue: Issue) -> str:
 
 
 def _marks(scores: _Row) -> dict[int, list[dict[str, str]]]:
-    """What was judged at each step, from the pairs in the scores' parts."""
+    """What was found at each step, from the scores' parts: judged pairs, and steps that count or were probed."""
     found: dict[int, list[dict[str, str]]] = {}
     for name, score in scores.scores.items():
-        for pair in score.parts.get("pairs", ()):
-            label, p = pair.get("label"), pair.get("p")
-            shown = "abstained" if label is None else f"{'upheld' if label else 'not upheld'} ({p:.2f})"
-            level = "" if label is None else "yes" if label else "no"
-            mark = {"metric": name, "shown": shown, "level": level, "why": pair.get("why") or ""}
-            found.setdefault(pair.get("step", 0), []).append(mark)
+        for step, mark in (*_verdicts(score), *_named(score)):
+            found.setdefault(step, []).append({"metric": name, **mark})
     return found
+
+
+def _verdicts(score: _Score) -> Iterator[tuple[int, dict[str, str]]]:
+    claims = score.parts.get("texts", ())
+    for place, pair in enumerate(score.parts.get("pairs", ())):
+        label, p = pair.get("label"), pair.get("p")
+        shown = "abstained" if label is None else f"{'upheld' if label else 'not upheld'} ({p:.2f})"
+        level = "" if label is None else "yes" if label else "no"
+        claim = claims[place] if len(claims) > 1 else ""
+        yield pair.get("step", 0), {"shown": shown, "level": level, "claim": claim, "why": pair.get("why") or ""}
+
+
+def _named(score: _Score) -> Iterator[tuple[int, dict[str, str]]]:
+    """Steps that a metric names: as a number where they count against it, with p(yes) where it probed them."""
+    for item in score.parts.get("steps", ()):
+        if isinstance(item, int):
+            yield item, {"shown": "counts against it", "level": "no", "claim": "", "why": ""}
+        else:
+            shown = f"p(yes) {item['q']:.2f}, with changed evidence {item['q_perturbed']:.2f}"
+            yield item["step"], {"shown": shown, "level": "", "claim": "", "why": ""}

@@ -37,6 +37,8 @@ Args:
     policy: the agent itself, for `evidence_sensitivity`: a `Generator`, or a model's Hub id or directory.
     tools: names of the tools that were available, for `tool_use`; those that were called when left out.
     details: whether to add a list with the value, the reason and the parts of every trajectory.
+    knobs: fields of the rewards behind the metric, by name: `soft=True`, `evidence="retrieved"`, `budget=2`,
+        `snippets=[…]`; a name that the metric does not have is an error that lists those it has.
 """
 """The arguments of `compute`, the same for every module."""
 
@@ -128,10 +130,11 @@ class TrajectoryMetric(evaluate.Metric):
         policy: Generator | str | os.PathLike[str] | None = None,
         tools: Sequence[str] | None = None,
         details: bool = False,
+        **knobs: Any,
     ) -> dict[str, Any]:
         if dialect is not None:
             dialects.load(dialect)  # an unknown name is one error, not one for each row
-        rewards = metrics.load(self.metric, _judge(judge, judge_model, judge_url, judge_options or {}), how)
+        rewards = metrics.load(self.metric, _judge(judge, judge_model, judge_url, judge_options or {}), how, **knobs)
         read = [_read(*row, dialect) for row in zip(predictions, references, strict=True)]
         kept = self._usable(read)
         bound = _bound(self.metric, rewards, policy)

@@ -8,7 +8,7 @@
 | answer_support | answer_support_lexical | answer_support |
 | answer_correctness | exact_match_…, f1_…, sub_em_… | also answer_correctness |
 | citation_validity, evidence_sensitivity, protocol_format | one each, of the same name | the same |
-| tool_use | repeated_calls, unused_evidence_lexical | the same |
+| tool_use | repeated_calls, unused_evidence_lexical, uncited_evidence | the same |
 
 `answer_support_lexical` counts words (`GroundingJudge`), where training's default looks for the claim as it is
 (`LexicalJudge`): the latter finds short answers just as well but hardly any sentence (balanced accuracy on the train
@@ -40,7 +40,7 @@ from ..rewards import (
 
 How = Literal["squad", "pokee"]
 Rewards = dict[str, Reward]
-LOWER_IS_BETTER = frozenset(("repeated_calls", "unused_evidence_lexical"))
+LOWER_IS_BETTER = frozenset(("repeated_calls", "unused_evidence_lexical", "uncited_evidence"))
 """Results that count what should not happen."""
 
 
@@ -118,5 +118,6 @@ _MAKERS: dict[str, Callable[[Judge, How], Rewards]] = {
     "tool_use": lambda judge, how: {
         "repeated_calls": ToolUse("repeated"),
         "unused_evidence_lexical": ToolUse("unused"),
+        "uncited_evidence": ToolUse("uncited"),
     },
 }

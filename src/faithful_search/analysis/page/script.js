@@ -29,9 +29,13 @@
   };
   const orders = { row: byRow, worst: byScore(1), best: byScore(-1) };
 
-  const apply = () => {
+  const arrange = () => {
     rollouts.sort(orders[controls.order.value]);
-    list.append(...rollouts);
+    if (rollouts.some((item, place) => list.children[place] !== item)) list.append(...rollouts);
+  };
+
+  const apply = () => {
+    arrange();
     let count = 0;
     for (const item of rollouts) {
       item.hidden = !fits(item);

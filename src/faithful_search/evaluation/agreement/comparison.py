@@ -85,8 +85,8 @@ def from_scores(
 
     Pairs are matched by the digest of their row, the metric (`info_think_lexical` and `info_think_faithfulness` are the
     same pairs) and their place in it. A row is left out of a metric when a file lacks it or holds another number of
-    pairs; `settings` says how many pairs that were. Whole rows are resampled. Note that pairs that need no judge (a
-    search without a thought) are in every audit with the same verdict and raise the agreement.
+    pairs; `settings` says how many pairs that were. Pairs that needed no judge (a search without a thought) are no
+    verdicts and left out. Whole rows are resampled.
 
     Args:
         paths: `scores.jsonl` files.
@@ -255,7 +255,7 @@ class _Audit:
             try:
                 digest, parts = row["digest"], _parts(row)
                 pairs |= {(digest, seen[digest], metric): _verdicts(part) for metric, part in parts.items()}
-                judges |= dict.fromkeys(part["judge"] for part in parts.values())
+                judges |= dict.fromkeys(part["judge"].partition(" ")[0] for part in parts.values())
             except (KeyError, TypeError, AttributeError) as error:
                 raise DataError(f"{path}, row {number}: not a line of an audit's scores.jsonl ({error!r})") from error
             seen[digest] += 1
@@ -276,7 +276,7 @@ def _parts(row: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _verdicts(part: Mapping[str, Any]) -> list[Verdict]:
-    return [Verdict(pair.get("p"), pair["label"]) for pair in part["pairs"]]
+    return [Verdict(pair.get("p"), pair["label"]) for pair in part["pairs"] if not pair.get("settled")]
 
 
 def _shared(audits: Sequence[_Audit]) -> list[tuple[_Key, int]]:

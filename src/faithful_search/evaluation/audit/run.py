@@ -27,12 +27,14 @@ from .. import metrics as metric_names
 from ..report import write_metrics
 from .score_log import ScoreLog
 from .scoring import Batch, Plan, Scorer
-from .sources import STDIN, Raw, count_rows, peek, read_rows, read_trajectories, usual_dialect
+from .sources import STDIN, Raw, count_rows, local_file, peek, read_rows, read_trajectories, usual_dialect
 from .summary import Audit, summarize
 
 SCORES, SUMMARY, SPOOLED = "scores.jsonl", "audit.json", "source.jsonl"
 _ROWS, _BYTES = 64, 1 << 20
 """A batch is so many rows or bytes: what is in memory at a time, for each worker twice."""
+_JUDGED = 16
+"""Rows of a batch where a model on this machine judges: what an interruption loses, and when the bar moves."""
 _WORTH_A_POOL = 8
 """Batches; starting processes takes longer than scoring fewer."""
 Progress = Callable[..., Any]
@@ -85,9 +87,10 @@ def audit(
         ```
     """
     plan = _plan(metrics, judge, how, dialect, text_column, policy, workers, limit)
-    folder = _folder(Path(out))
-    path = _spooled(folder) if str(source) == STDIN else Path(source)
+    folder = Path(out)
+    path = _spooled(_folder(folder)) if str(source) == STDIN else local_file(source)
     rows = _Reading(path, text_column, limit)
+    _folder(folder)
     if dialect is None:
         plan = replace(plan, usual=usual_dialect(rows.head, text_column))
     settings = _settings(source, plan)
@@ -280,8 +283,10 @@ def _batches(rows: Iterable[Raw], size: int) -> Iterator[list[Raw]]:
 
 def _size(plan: Plan) -> int:
     """Rows of a batch: enough to keep all of a judge's requests under way, few enough to lose little."""
-    width = getattr(plan.judge, "concurrency", 0)
-    return max(_ROWS, min(8 * width, 8 * _ROWS)) if isinstance(width, int) else _ROWS
+    width = getattr(plan.judge, "concurrency", None)
+    if not isinstance(width, int):
+        return _JUDGED if plan.asks_a_model else _ROWS
+    return max(_ROWS, min(8 * width, 8 * _ROWS))
 
 
 def _outcomes(batches: Iterator[list[Raw]], plan: Plan, workers: int) -> Iterator[Batch]:

@@ -86,20 +86,16 @@ class Scorer:
         )
 
     def _ask(self, shared: _Shared, trajectories: Sequence[Trajectory]) -> None:
-        """Ask at once what the metrics will ask, so far as they can tell beforehand."""
+        """Ask at once what the metrics will ask, so far as they can tell beforehand.
+
+        Row by row, so that a judge that dies on the way leaves whole rows.
+        """
         shared.forget()
-        judged = [reward for reward in self.rewards.values() if isinstance(reward, JudgedReward)]
+        judged = [r for r in self.rewards.values() if isinstance(r, JudgedReward) and r.judge is shared]
         with suppress(Exception):  # which row and metric it was shows when they are scored
-            shared.learn(
-                [
-                    asked.pair
-                    for reward in judged
-                    if reward.judge is shared
-                    for own in reward.pairs_batch(trajectories)
-                    for asked in own
-                    if asked.settled is None
-                ]
-            )
+            rows = zip(*[reward.pairs_batch(trajectories) for reward in judged], strict=True)
+            asked = (item for row in rows for own in row for item in own)
+            shared.learn([item.pair for item in asked if item.settled is None])
 
     def _record(self, row: Row, columns: Mapping[str, Iterator[Score]]) -> dict[str, Any]:
         """The row's line; takes its own scores off the columns."""

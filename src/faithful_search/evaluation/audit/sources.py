@@ -43,6 +43,7 @@ _BATCH = 64
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _PRINTED_LIST = re.compile(rf"\s*\[\s*(?:{_QUOTED}(?:[\s,]+{_QUOTED})*+)?[\s,]*\]\s*", re.DOTALL)
 _TAGGED = re.compile(r"<(?:think|answer)>")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 _ASKED = re.compile(r".*\bQuestion:\s*(\S.*?)\s*\Z", re.DOTALL)
 
 
@@ -119,7 +120,7 @@ def read_rows(path: str | os.PathLike[str], text_column: str | None = None) -> I
 
 def count_rows(path: str | os.PathLike[str], at_most: int = 1 << 30) -> int | None:
     """How many rows there are, where that is quickly known; `None` for files of more than `at_most` bytes."""
-    name = str(path)
+    name = Path(path).name.lower()
     if name.endswith(".parquet"):
         return int(_parquet(Path(path)).metadata.num_rows)
     packed = name.endswith(".gz")
@@ -339,6 +340,15 @@ def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def local_file(path: str | os.PathLike[str]) -> Path:
+    """The path of a file on this machine. Raises `DataError` for an address and for a folder, saying what to do."""
+    if _ADDRESS.match(str(path)):
+        raise DataError(f"{path} is not on this machine: download it first")
+    if Path(path).is_dir():
+        raise DataError(f"{path} is a folder: name one file in it")
+    return Path(path)
+
+
 def _called(path: str | os.PathLike[str]) -> str:
     return "the standard input" if str(path) == STDIN else str(path)
 
@@ -347,13 +357,14 @@ def _values(path: str | os.PathLike[str], text_column: str | None) -> Iterator[t
     """The JSON of each row with its number from 1: the line's in a file of lines, else how many came before."""
     if str(path) == STDIN:
         return ((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
-    name = str(path).removesuffix(".gz")
+    file = local_file(path)
+    name = file.name.removesuffix(".gz").lower()
     if name.endswith((".jsonl", ".ndjson")):
-        return read_lines(path)
+        return read_lines(file)
     if name.endswith(".json"):
-        return _array(Path(path))
-    if str(path).endswith(".parquet"):
-        return _parquet_rows(Path(path), text_column)
+        return _array(file)
+    if name.endswith(".parquet"):
+        return _parquet_rows(file, text_column)
     raise DataError(f"{path}: expected .jsonl, .jsonl.gz, .json, .json.gz or .parquet, or - for JSON lines on stdin")
 
 

@@ -62,6 +62,7 @@ class Audit(msgspec.Struct, frozen=True):
         clean: how many of them were read without any issue.
         errors: rows that could not be read; the first are named in `unread`.
         abstained: rows with a score that no judge gave; the first are named in `unjudged`.
+        unasked: trajectories without a question.
         issues: problems by kind, and how often.
         dialects, stop_reasons: how many trajectories of each.
         tools: which tools were called.
@@ -79,6 +80,7 @@ class Audit(msgspec.Struct, frozen=True):
     unread: list[Unread] = []
     abstained: int = 0
     unjudged: list[Unjudged] = []
+    unasked: int = 0
     issues: dict[str, int] = {}
     dialects: dict[str, int] = {}
     stop_reasons: dict[str, int] = {}
@@ -177,7 +179,7 @@ class _Tally:
         self.endings: Counter[str] = Counter()
         self.unread: list[Unread] = []
         self.unjudged: list[Unjudged] = []
-        self.errors = self.abstained = self.clean = 0
+        self.errors = self.abstained = self.unasked = self.clean = 0
 
     def add(self, line: Line) -> None:
         if line.error is not None:
@@ -203,6 +205,7 @@ class _Tally:
             unread=self.unread,
             abstained=self.abstained,
             unjudged=self.unjudged,
+            unasked=self.unasked,
             issues=dict(self.issues.most_common()),
             dialects=dict(self.dialects.most_common()),
             stop_reasons=dict(self.endings.most_common()),
@@ -231,6 +234,7 @@ class _Tally:
     def _question(self, line: Line) -> int:
         """A number for the question; a row without one is a question of its own."""
         asked = line.question.strip() if line.question else ""
+        self.unasked += not asked
         key = blake2b(asked.encode(), digest_size=12).digest() if asked else b"row %d" % line.row
         return self.numbers.setdefault(key, len(self.numbers))
 
@@ -256,9 +260,9 @@ def _overview(audit: Audit) -> str:
     listed = (
         ", ".join(f"{name} {count}" for name, count in own.items()) for own in (audit.dialects, audit.stop_reasons)
     )
-    return (
-        f"{audit.n} trajectories, judge {audit.settings.get('judge')}\ndialect: {next(listed)}\nended: {next(listed)}"
-    )
+    without = f"\nwithout a question: {audit.unasked}, each counts as one of its own" if audit.unasked else ""
+    judge = audit.settings.get("judge")
+    return f"{audit.n} trajectories, judge {judge}\ndialect: {next(listed)}\nended: {next(listed)}{without}"
 
 
 def _measured(audit: Audit) -> str:
