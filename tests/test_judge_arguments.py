@@ -54,3 +54,10 @@ def test_the_cache_can_be_switched_off():
 def test_flags_that_contradict_each_other_are_refused(flags, said):
     with pytest.raises(ConfigError, match=said):
         JudgeArguments(*flags).load_judge()
+
+
+def test_prices_are_two_numbers():
+    judge = JudgeArguments("endpoint", "m", "http://127.0.0.1:1/v1", "none", judge_prices="0.15, 0.6").load_judge()
+    assert judge.prices == (0.15, 0.6)
+    with pytest.raises(ConfigError, match=r"prices '1' are two numbers"):
+        JudgeArguments("endpoint", "m", "http://127.0.0.1:1/v1", judge_prices="1").load_judge()

@@ -121,6 +121,7 @@ def cli() -> None:
 @click.option(
     "--judge-max-tokens", type=int, default=16, show_default=True, help="Of its label; more where it reasons first."
 )
+@click.option("--judge-prices", help="Of a million prompt and completion tokens, as 0.15,0.6: the cost is counted.")
 @click.option("--metrics", help="Names, separated by commas; by default all that need no policy.")
 @click.option(
     "--how", type=click.Choice(["squad", "pokee"]), default="squad", show_default=True, help="Normaliser of answers."
@@ -151,6 +152,7 @@ def audit(
     judge_concurrency: int,
     judge_timeout: float,
     judge_max_tokens: int,
+    judge_prices: str | None,
     metrics: str | None,
     how: Any,
     dialect: str | None,
@@ -172,7 +174,9 @@ def audit(
     from .evaluation.audit import audit as measure
 
     folder, progress = out or Path(_name(file) + "-audit"), _Progress()
-    asked = _judge(judge, judge_model, judge_url, judge_cache, judge_concurrency, judge_timeout, judge_max_tokens)
+    asked = _judge(
+        judge, judge_model, judge_url, judge_cache, judge_concurrency, judge_timeout, judge_max_tokens, judge_prices
+    )
     found = measure(
         file,
         folder,

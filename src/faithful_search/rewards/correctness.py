@@ -82,7 +82,8 @@ class Correctness(Reward):
         return EXACT if exact_match(trajectory.answer, trajectory.answers, self.how) else None
 
 
-def _by_judge(verdict: Verdict, judge: str) -> Score:
+def _by_judge(verdict: Verdict, name: str) -> Score:
+    judge = verdict.judge or name
     if verdict.label is None:
         return Score(None, f"the judge abstained: {verdict.why}", {"abstained": True, "judge": judge})
     why = verdict.why or ("" if verdict.label else "not upheld by the judge")

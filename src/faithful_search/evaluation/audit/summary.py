@@ -115,7 +115,8 @@ class Audit(msgspec.Struct, frozen=True):
             raise DataError(f"not an audit: {error}") from error
 
     def __str__(self) -> str:
-        return "\n\n".join(part for part in (_overview(self), _measured(self), _problems(self), _called(self)))
+        parts = (_overview(self), _measured(self), _problems(self), _called(self), _used(self))
+        return "\n\n".join(filter(None, parts))
 
 
 def summarize(
@@ -284,3 +285,15 @@ def _called(audit: Audit) -> str:
     lines = [f"  {count:>7}  {audit.tools.ratios[name]:6.1%}  {name}" for name, count in shown]
     more = len(audit.tools.counts) - len(shown)
     return "\n".join(["calls by tool:", *lines, *([f"  and {more} more names"] if more else [])])
+
+
+def _used(audit: Audit) -> str:
+    """What a judge that counts its work says of it."""
+    counted = audit.usage
+    if not counted:
+        return ""
+    names = {"calls": "calls", "hits": "answers from the cache", "retries": "retries", "failures": "failures"}
+    work = ", ".join(f"{counted.get(name, 0):,} {shown}" for name, shown in names.items())
+    tokens = f"{counted.get('prompt_tokens', 0):,} + {counted.get('completion_tokens', 0):,} tokens"
+    cost = f", cost {counted['cost']:.4f}" if counted.get("cost") else ""
+    return f"judge: {work}; {tokens}{cost}"
