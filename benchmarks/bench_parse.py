@@ -1,8 +1,9 @@
 """How many trajectories a second are parsed and scored without a judge, every field read, on one core; and audited.
 
-Beside it, on the same texts in the Search-R1 dialect, what Search-R1 scores with: verl's port of it, where the package
-lies (`pip install --no-deps verl` is enough: the module is loaded by itself), and the plainest scorer there is, regexes
-for the answer and the order of the tags. Both look for the answer only; neither says what a step thought or was given.
+Beside it, on the same texts in the Search-R1 dialect, what Search-R1 scores with: a scorer of its kind, exact match and
+a state machine for the format; verl's port of it, where the package lies (`pip install --no-deps verl` is enough: the
+module is loaded by itself), without the format; and the plainest scorer there is, regexes for the answer and the order
+of the tags. All of them look for the answer only; none says what a step thought or was given.
 
 The audit takes all metrics that need no model over a file of rows: these, or your own. Speeds are by CPU time, the best
 of several runs that take turns; the audit's also by the clock, with one process and with two.
@@ -71,6 +72,7 @@ def compare(episodes: Sequence[Trajectory]) -> None:
     runs: dict[str, tuple[Scorer, Sequence[str]]] = {
         "pou: parse + format + citation + EM, every field read": (score_pou, ours),
         "search_r1: parse + format + EM + sub-EM, every field read": (score_search_r1, plain),
+        "Search-R1's kind: state machine for the format + EM": (score_by_states, plain),
         "plain regexes: answer + order of tags + EM": (score_plainly, plain),
     }
     peer = verl_scorer()
@@ -205,8 +207,48 @@ def verl_scorer() -> Scorer | None:
 
 
 TAG = re.compile(r"</?(?:think|search|information|answer)>")
+PIECES = re.compile(f"({TAG.pattern})")
+NEXT = {
+    ("start", "<think>"): "in think",
+    ("in think", "</think>"): "after think",
+    ("after think", "<search>"): "in search",
+    ("in search", "</search>"): "after search",
+    ("after search", "<information>"): "in information",
+    ("in information", "</information>"): "after information",
+    ("after information", "<think>"): "in think",
+    ("after think", "<answer>"): "in answer",
+    ("in answer", "</answer>"): "end",
+}
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 ORDER = re.compile(r"(?:think/thinksearch/searchinformation/information)*think/thinkanswer/answer")
+
+
+def score_by_states(texts: Sequence[str], golds: Golds) -> float:
+    """Exact matches by the last answer, of texts in the form that Search-R1's reward asks for."""
+    total = 0.0
+    for text, gold in zip(texts, golds, strict=True):
+        answers = ANSWER.findall(text)
+        said = normalize(answers[-1].strip()) if answers else ""
+        total += in_form(text) and any(normalize(one) == said for one in gold)
+    return total
+
+
+def in_form(text: str) -> bool:
+    """From the assistant's marker on: as many closing tags as opening, each where it may stand, blanks between."""
+    _, marker, said = text.partition("<|im_start|>assistant")
+    said = said if marker else text
+    names = ("think", "search", "information", "answer")
+    if any(said.count(f"<{name}>") != said.count(f"</{name}>") for name in names):
+        return False
+    state = "start"
+    for piece in PIECES.split(said):
+        if TAG.fullmatch(piece):
+            if (state, piece) not in NEXT:
+                return False
+            state = NEXT[state, piece]
+        elif piece.strip() and not state.startswith("in "):
+            return False
+    return state == "end"
 
 
 def score_plainly(texts: Sequence[str], golds: Golds) -> float:

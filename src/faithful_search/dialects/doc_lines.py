@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import islice
 
 from ..trajectory import Evidence
 from .fence import Fence, unescape
@@ -40,13 +39,10 @@ def read(body: str) -> list[tuple[str, str]] | str:
         >>> read('Doc 1(Title: "Seine") runs through Paris\\nDoc 2(Title: "Loire") is long\\n')
         [('Seine', 'runs through Paris'), ('Loire', 'is long')]
     """
-    heads = list(islice(_HEAD.finditer(body), MOST_DOCUMENTS))
-    if not heads:
+    _, *pieces = _HEAD.split(body, MOST_DOCUMENTS)
+    if not pieces:
         return [("", unescape(body.strip()))] if body.startswith("\n") and body.strip() else unescape(body)
-    stops = [head.start() for head in heads[1:]] + [len(body)]
-    return [
-        _passage(body[head.end() : stop], colon=head[1] is not None) for head, stop in zip(heads, stops, strict=True)
-    ]
+    return [_passage(text, colon=colon is not None) for colon, text in zip(pieces[::2], pieces[1::2], strict=True)]
 
 
 def _passage(body: str, colon: bool) -> tuple[str, str]:

@@ -35,7 +35,7 @@ def read_call(raw: str, strict: bool = False) -> ToolCall | None:
 
     Example:
         >>> read_call('{"name": "look"}'), read_call('{"name": "look"}', strict=True)
-        (ToolCall(name='look', raw='{"name": "look"}'), None)
+        (ToolCall(name='look', arguments={}, raw='{"name": "look"}'), None)
     """
     try:
         call = _decode(raw)

@@ -39,11 +39,10 @@ from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect, Message
 from .fence import Fence, one_line, tags, unescape
 from .json_call import CLOSE, NO_CALL, OPEN, asked_for, call_form, read_call
-from .turns import GAP, MOST_STEPS, Grammar, Tag, TurnReader, episode_start, too_many_turns
+from .turns import GAP, MOST_STEPS, Grammar, Tag, TurnReader, episode_start, too_many_turns, untagged
 
 _NAMES = ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
-_ANY = "|".join(_NAMES)
-_PLAIN = rf"[^<]*+(?:<(?!/?(?:{_ANY})>)[^<]*+)*+"
+_PLAIN = untagged(_NAMES)
 _TURN = re.compile(
     r"<think>(?:\s*+<helpful>(yes|no)</helpful>\s*+<ref>([^<]*+)</ref>)?+"
     rf"({_PLAIN})</think>\s*+"

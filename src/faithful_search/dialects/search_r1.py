@@ -53,6 +53,7 @@ _PROMPT = (
     "needed, you can directly provide the answer inside <answer> and </answer>, without detailed "
     "illustrations. For example, <answer> Beijing </answer>. Question: "
 )
+_SAID = r"My previous action is invalid\. [^\n]*(?:\n|\Z)"
 _ASKED = re.compile(r"For\s+example,\s+<answer>\s*Beijing\s*</answer>\.\s+Question:[ \t]*")
 _QUESTION_END = re.compile(r"\n\s*\n|\n?<(?:\||(?:think|search|information|answer)>)|\n(?:user|assistant)\n|\?\s*\n|\Z")
 
@@ -73,8 +74,8 @@ class SearchR1(Tagged):
     closing: ClassVar[str] = "</information>"
     speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
     pause: ClassVar[re.Pattern[str]] = re.compile(
-        r"<information>|(?P<said>\n?My previous action is invalid\. [^\n]*(?:\n|\Z))"
-        r"|(?P<over>(?:<\|im_start\|>system\n[^<]*+<\|im_end\|>\n)?<\|im_start\|>user\nAnswer the given question\.)"
+        rf"<information>|\n{_SAID}|{_SAID}"  # a literal begins each: a search need look at few places
+        r"|<\|im_start\|>(?:system\n[^<]*+<\|im_end\|>\n<\|im_start\|>)?user\nAnswer the given question\.(?P<over>)"
     )
     fence: ClassVar[Fence] = Fence(tags(*grammar.names) + rf"|<\||{doc_lines.HEAD}|My previous action is invalid\.")
     marks: ClassVar[Mapping[str, float]] = {
@@ -93,8 +94,9 @@ class SearchR1(Tagged):
         if message is not None:
             asked = _ASKED.search(message)
             return at, message[asked.end() :].strip() if asked else message
-        prompt = text.find("Answer the given question.", at)
-        if prompt < 0 or self.grammar.tag.search(text, at, prompt):
+        tag = self.grammar.tag.search(text, at)
+        prompt = text.find("Answer the given question.", at, tag.start() if tag else len(text))
+        if prompt < 0:
             return at, None
         asked = _ASKED.search(text, prompt)
         return _question(text, asked.end()) if asked else (at, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -36,8 +37,8 @@ class Tagged(Dialect):
         reader: reads the agent's own text.
         opening, closing: what encloses a tool response.
         speaks: what the agent's text begins with.
-        pause: where the agent's text ends: `opening`, or a group `said` (the environment's words to the agent) or
-            `over` (another episode follows).
+        pause: where the agent's text ends: at `opening`, at the environment's words to the agent, or where another
+            episode follows (a group `over`).
     """
 
     observation_role: ClassVar[str | None] = None
@@ -48,6 +49,11 @@ class Tagged(Dialect):
     closing: ClassVar[str]
     speaks: ClassVar[re.Pattern[str]]
     pause: ClassVar[re.Pattern[str]]
+
+    @cached_property
+    def border(self) -> re.Pattern[str]:
+        """Finds where a tool response ends at the latest: its closing tag, or the opening one of another."""
+        return re.compile(f"{re.escape(self.opening)}|{re.escape(self.closing)}")
 
     @abstractmethod
     def documents(self, body: str) -> list[tuple[str, str]] | str:
@@ -114,16 +120,15 @@ class Tagged(Dialect):
             fields["note"] = documents
         else:
             numbered = enumerate(documents, start=found + 1)
-            fields["evidence"] = tuple(Evidence(body, title, f"E{k}") for k, (title, body) in numbered)
+            fields["evidence"] = tuple([Evidence(body, title, f"E{k}") for k, (title, body) in numbered])
         return next_at
 
     def _response_end(self, text: str, start: int) -> tuple[int, int]:
         """Where the response ends and the agent goes on; without a closing tag both are where its next tag opens."""
-        again = text.find(self.opening, start)
-        limit = again if again >= 0 else len(text)
-        close = text.find(self.closing, start, limit)
-        if close >= 0:
-            return close, close + len(self.closing)
+        border = self.border.search(text, start)
+        if border is not None and border[0] == self.closing:
+            return border.span()
+        limit = border.start() if border is not None else len(text)
         speaks = self.speaks.search(text, start, limit)
         end = speaks.start() if speaks else limit
         return end, end

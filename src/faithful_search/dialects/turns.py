@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -44,6 +44,11 @@ def too_many_turns() -> Issue:
     return Issue("turns_many", f"more than {MOST_STEPS} turns; the rest is not read")
 
 
+def untagged(names: Sequence[str]) -> str:
+    """A pattern of text in which none of these names' tags stands; all there is up to the next one."""
+    return rf"[^<]*+(?:<(?!/?(?:{'|'.join(names)})>)[^<]*+)*+"
+
+
 class Tag(NamedTuple):
     """One protocol tag of the text."""
 
@@ -64,6 +69,9 @@ class Grammar:
 
     `pattern` is for tags that are not written `<name>` and `</name>`: its first group is empty in an opening tag, the
     second is the name.
+
+    `tag` finds a tag. `turn` matches a whole turn as it should be, a thought and one action without tags in them (its
+    groups: the step, the thought, the action's name, what the action says); with a `pattern`, nothing.
     """
 
     names: tuple[str, ...]
@@ -72,9 +80,15 @@ class Grammar:
     last_answer_counts: bool = False
     pattern: str = ""
     tag: re.Pattern[str] = field(init=False, repr=False, compare=False)
+    turn: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tag", re.compile(self.pattern or rf"<(/?)({'|'.join(self.names)})>"))
+        object.__setattr__(self, "turn", re.compile("(?!)" if self.pattern else self._turn()))
+
+    def _turn(self) -> str:
+        plain = untagged(self.names)
+        return rf"(<think>({plain})</think>\s*+<({self.call}|answer)>({plain})</\3>){GAP.pattern}"
 
 
 def episode_start(text: str, response: str) -> tuple[int, str | None]:
@@ -118,11 +132,15 @@ def _bare_start(text: str, begin: int, response: str) -> tuple[int, str | None]:
 
 
 class TurnReader:
-    """Reads a turn in one pass over its tags; problems become `Issue`s. Dialects override the `read_…` methods."""
+    """Reads a turn in one pass over its tags; problems become `Issue`s. Dialects override the `read_…` methods.
+
+    A turn that is as it should be (`Grammar.turn`) is not taken apart into `tags`; the same methods get its parts.
+    """
 
     def __init__(self, text: str, start: int, end: int, grammar: Grammar) -> None:
         self.text, self.start, self.end, self.grammar = text, start, end, grammar
-        found = islice(grammar.tag.finditer(text, start, end), MOST_TAGS)
+        self.plain = grammar.turn.fullmatch(text, start, end)
+        found = () if self.plain else islice(grammar.tag.finditer(text, start, end), MOST_TAGS)
         self.tags = [Tag(m.start(), m.end(), bool(m[1]), m[2]) for m in found]
         self.blocks = ("think", grammar.call, "answer", grammar.response)
         self.unclosed: set[str] = set()
@@ -189,6 +207,8 @@ class TurnReader:
 
         Returns the next tag to look at and where in the text the turn ended.
         """
+        if self.plain is not None:
+            return at, self._plain(self.plain)
         done = self.start
         while at < len(self.tags):
             tag = self.tags[at]
@@ -202,6 +222,16 @@ class TurnReader:
                 at, done = self._block(at)
         self._outside(done, self.end)
         return at, self._end(done, self.end)
+
+    def _plain(self, turn: re.Match[str]) -> int:
+        """What the walk over its tags would do."""
+        self._think([], turn.span(2))
+        if turn[3] == "answer":
+            self._answer([], turn.span(4))
+        else:
+            self._call(turn.span(4))
+        self.spans["step"] = turn.span(1)
+        return self.end
 
     def _end(self, done: int, end: int) -> int:
         tail = self.text[done:end]
