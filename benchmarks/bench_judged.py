@@ -4,15 +4,17 @@ A small server on loopback, in a process of its own, answers every request after
 same answers over HTTP with as many requests under way. The ideal is calls × delay ÷ concurrency; what is above it is
 overhead. Imports, clients and first requests come before the clock; nothing is cached.
 
-Ours asks once about a short answer, and about a long one once for its claims and once for each; ragas always asks
-twice. The slower the model, the nearer the ratio of rows comes to that of the calls, which is printed too: with slow
-models ragas is faster on long answers. What it spends on a call beside waiting is CPU time, most of it in instructor
-(the schema anew each time), pydantic and openai's client. Its telemetry is switched off: a name look-up for each report
+Ours asks once about a short answer, and about a long one once for its claims and once for whether they are supported;
+ragas always asks twice. With `--apart` ours asks about each claim by itself, which costs more calls and gives
+probabilities. The slower the model, the nearer the ratio of rows comes to that of the calls, which is printed too. The
+delay is the same however long an answer is; ragas lets the model write each claim again with a reason. What it spends
+on a call beside waiting is CPU time, most of it in instructor (the schema anew each time), pydantic and openai's
+client. Its telemetry is switched off: a name look-up for each report
 blocks its event loop wherever there is no network.
 
 ragas is measured where it is installed, in an environment that also has this package:
 `pip install ragas==0.4.3 "langchain-community<0.4"`.
-Run: `python benchmarks/bench_judged.py [--answers 500] [--concurrency 16] [--delay 0.05]`
+Run: `python benchmarks/bench_judged.py [--answers 500] [--concurrency 16] [--delay 0.05] [--apart]`
 """
 
 from __future__ import annotations
@@ -59,10 +61,11 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=500)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--delay", type=float, default=0.05)
+    parser.add_argument("--apart", action="store_true", help="ask about each claim by itself")
     options = parser.parse_args()
     with Server(options.delay) as server:
         print(f"{options.answers} answers, {options.concurrency} requests at once, {options.delay * 1000:g} ms each")
-        systems: dict[str, System] = {"faithful-search": Ours(server.url, options.concurrency)}
+        systems: dict[str, System] = {"faithful-search": Ours(server.url, options.concurrency, not options.apart)}
         if importlib.util.find_spec("ragas") is not None:
             systems["ragas"] = Ragas(server.url, options.concurrency)
         for kind, sentences in (("short answers, one claim", 1), ("long answers, three sentences", 3)):
@@ -115,8 +118,8 @@ def make_trajectory(number: int, sentences: int) -> Trajectory:
 class Ours:
     """Answer support by the endpoint judge."""
 
-    def __init__(self, url: str, concurrency: int) -> None:
-        self._judge = EndpointJudge("stub", url=url, concurrency=concurrency, cache=None)
+    def __init__(self, url: str, concurrency: int, together: bool) -> None:
+        self._judge = EndpointJudge("stub", url=url, concurrency=concurrency, together=together, cache=None)
 
     def score(self, rows: list[Trajectory]) -> list[float]:
         return [float(score.value or 0.0) for score in AnswerSupport(self._judge).score_batch(rows)]
@@ -238,7 +241,10 @@ def _words(body: dict[str, Any], schema: str) -> str:
         return json.dumps({"statements": [{"statement": text, "reason": "there", "verdict": 1} for text in statements]})
     if '"statements' in schema or '\\"statements' in schema:
         return json.dumps({"statements": statements})
-    return "\n".join(statements) if body.get("max_tokens", 0) > 100 else "1"
+    asked = body["messages"][-1]["content"]
+    if "<claims-" in asked:
+        return "\n".join(f"{number}: 1" for number in range(1, STATEMENTS + 1))
+    return "\n".join(statements) if "<answer-" in asked else "1"
 
 
 if __name__ == "__main__":

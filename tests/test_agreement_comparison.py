@@ -226,7 +226,7 @@ def test_specs_name_their_judges(monkeypatch):
     assert [parse_judge(spec)[0] for spec in specs] == ["nli:model", "generator:dir", "endpoint:m@v1"]
     assert made[1:] == [
         (("generator", "/some/dir/"), {}),
-        (("endpoint", "org/m@v1"), {"url": "http://127.0.0.1:8000/v1"}),
+        (("endpoint", "org/m@v1"), {"url": "http://127.0.0.1:8000/v1", "together": False}),
     ]
     assert parse_judge("containment") == ("containment", LexicalJudge())
 

@@ -24,7 +24,7 @@ from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.replies import Ladder, Reply, label_of
 
 KEY = "sk-very-secret-0123456789"
-PAIRS = [Pair("evidence", f"claim {n} {'yes-please' if n % 3 == 0 else ''}") for n in range(12)]
+PAIRS = [Pair(f"evidence {n}", f"claim {n} {'yes-please' if n % 3 == 0 else ''}") for n in range(12)]
 LABELS = [n % 3 == 0 for n in range(12)]
 
 
@@ -322,7 +322,7 @@ def test_a_server_that_is_not_there():
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         judge = judge_at(None, url=url, retries=2, give_up_after=3, concurrency=2)
-        verdicts = judge.judge_batch([Pair("e", str(n)) for n in range(200)])
+        verdicts = judge.judge_batch([Pair(f"e{n}", str(n)) for n in range(200)])
     assert all(verdict.abstained for verdict in verdicts)
     assert f"cannot talk to {url}" in verdicts[0].why
     assert verdicts[-1].why == "not asked: the endpoint left 3 questions in a row without an answer"
@@ -514,7 +514,7 @@ def test_an_interruption_leaves_finished_verdicts_in_the_cache(tmp_path):
     code = (
         "import sys; from faithful_search.judges import Pair, load\n"
         "judge = load('endpoint', 'stub', url=sys.argv[1], cache=sys.argv[2], concurrency=2)\n"
-        "judge.judge_batch([Pair('evidence', f'claim {n}') for n in range(60)])"
+        "judge.judge_batch([Pair(f'evidence {n}', f'claim {n}') for n in range(60)])"
     )
     cache = tmp_path / "c.sqlite"
     with StubServer(latency=0.05) as server:
@@ -525,7 +525,7 @@ def test_an_interruption_leaves_finished_verdicts_in_the_cache(tmp_path):
         assert b"KeyboardInterrupt" in running.communicate(timeout=20)[1]
         asked, server.latency = server.calls, 0
         assert 12 <= asked < 60
-        verdicts = judge_at(server, cache=cache).judge_batch([Pair("evidence", f"claim {n}") for n in range(60)])
+        verdicts = judge_at(server, cache=cache).judge_batch([Pair(f"evidence {n}", f"claim {n}") for n in range(60)])
         assert not any(verdict.abstained for verdict in verdicts)
         assert 60 - asked <= server.calls - asked <= 60 - asked + 2  # those under way are asked again
 

@@ -119,6 +119,18 @@ def test_texts_are_written(server):
     assert judge.stats.calls >= 1 and judge.stats.completion_tokens > 0
 
 
+def test_claims_are_asked_about_together_or_else_apart(server, tmp_path):
+    url, _ = server
+    pairs = [Pair(PAIRS[0].premise, f"The tower is in {town}.") for town in ("Lyon", "Rome", "France")]
+    judge = load("endpoint", "small", url=url, cache=tmp_path / "c.sqlite")
+    verdicts = judge.judge_batch(pairs)
+    assert not any(verdict.abstained for verdict in verdicts)
+    together = "support_many@" in verdicts[0].judge
+    assert judge.stats.calls - judge.stats.retries == 1 if together else judge.stats.calls >= 1 + len(pairs)
+    again = load("endpoint", "small", url=url, cache=tmp_path / "c.sqlite")
+    assert again.judge_batch(pairs) == verdicts and again.stats.calls == 0
+
+
 def test_a_prompt_beyond_the_context_abstains_and_the_others_do_not(server):
     url, _ = server
     judge = load("endpoint", "small", url=url, cache=None, retries=0, concurrency=1)

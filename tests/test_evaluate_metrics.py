@@ -296,7 +296,7 @@ def test_a_prompted_judge_is_named_with_its_prompts_versions():
     name = load("info_think_faithfulness").compute(predictions=[SEARCHED], judge=Prompted("bridge"))["judge"]
     assert re.fullmatch(r"recorded:1 info_think@\S+", name)
     name = load("answer_support").compute(predictions=[CITED], judge=Prompted("Teska"))["judge"]
-    assert re.fullmatch(r"recorded:1 support@\S+ claims@\S+", name)
+    assert re.fullmatch(r"recorded:1 support@\S+ support_many@\S+ claims@\S+", name)
 
 
 @pytest.mark.parametrize(

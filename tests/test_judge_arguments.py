@@ -31,7 +31,7 @@ def test_the_flags_reach_the_endpoint_judge(tmp_path):
 def test_flags_left_out_are_the_judges_own_defaults():
     defaults = {field.name: field.default for field in dataclasses.fields(EndpointJudge)}
     judge = endpoint()
-    for name in ("cache", "concurrency", "timeout", "max_tokens"):
+    for name in ("cache", "concurrency", "timeout", "max_tokens", "together", "prices"):
         assert getattr(judge, name) == defaults[name], name
 
 

@@ -36,7 +36,7 @@ class AnswerSupport(metric.TrajectoryMetric):
     """Does the cited evidence support the answer's claims?"""
 
     metric = "answer_support"
-    prompts = ("support", "claims")
+    prompts = ("support", "support_many", "claims")
 
     def _info(self):
         return metric.info(_DESCRIPTION, _KWARGS_DESCRIPTION, _CITATION)

@@ -121,6 +121,12 @@ def cli() -> None:
 @click.option(
     "--judge-max-tokens", type=int, default=16, show_default=True, help="Of its label; more where it reasons first."
 )
+@click.option(
+    "--judge-together/--judge-apart",
+    default=True,
+    show_default=True,
+    help="Claims on the same evidence in one request.",
+)
 @click.option("--judge-prices", help="Of a million prompt and completion tokens, as 0.15,0.6: the cost is counted.")
 @click.option("--metrics", help="Names, separated by commas; by default all that need no policy.")
 @click.option(
@@ -152,6 +158,7 @@ def audit(
     judge_concurrency: int,
     judge_timeout: float,
     judge_max_tokens: int,
+    judge_together: bool,
     judge_prices: str | None,
     metrics: str | None,
     how: Any,
@@ -175,7 +182,15 @@ def audit(
 
     folder, progress = out or Path(_name(file) + "-audit"), _Progress()
     asked = _judge(
-        judge, judge_model, judge_url, judge_cache, judge_concurrency, judge_timeout, judge_max_tokens, judge_prices
+        judge,
+        judge_model,
+        judge_url,
+        judge_cache,
+        judge_concurrency,
+        judge_timeout,
+        judge_max_tokens,
+        judge_together,
+        judge_prices,
     )
     found = measure(
         file,

@@ -69,7 +69,7 @@ class TrajectoryMetric(evaluate.Metric):
     """
 
     metric: ClassVar[str]
-    prompts: ClassVar[tuple[str, ...]] = ()  # files in `judges/prompts` that a prompted judge is asked with
+    prompts: ClassVar[tuple[str, ...]] = ()  # files in `judges/prompts` that a prompted judge may be asked with
     needs_references: ClassVar[bool] = False
 
     def add(self, *, prediction: Any = None, reference: Any = None, question: Any = None, **plural: Any) -> None:

@@ -27,6 +27,10 @@ class JudgeArguments:
     judge_concurrency: int = field(default=16, metadata={"help": "requests at once to the endpoint"})
     judge_timeout: float = field(default=60.0, metadata={"help": "seconds a request to the endpoint may take"})
     judge_max_tokens: int = field(default=16, metadata={"help": "tokens of its reply; more where it reasons first"})
+    judge_together: bool = field(
+        default=True,
+        metadata={"help": "claims on the same evidence in one request to the endpoint, without probabilities"},
+    )
     judge_prices: str | None = field(
         default=None,
         metadata={"help": "of a million prompt and completion tokens, as 0.15,0.6: what it cost is counted"},
@@ -54,6 +58,7 @@ class JudgeArguments:
             "concurrency": self.judge_concurrency,
             "timeout": self.judge_timeout,
             "max_tokens": self.judge_max_tokens,
+            "together": self.judge_together,
             "prices": None if self.judge_prices is None else _prices(self.judge_prices),
         }
         return knobs | ({"cache": None if self.judge_cache == "none" else self.judge_cache} if self.judge_cache else {})

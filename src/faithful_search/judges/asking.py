@@ -6,7 +6,8 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,25 +19,40 @@ from ..tools.background import BackgroundLoop
 from .chat import Chat, Fault, Line, Stats, Unreadable
 from .prompting import Messages
 from .replies import Constrained, Ladder, Reply, after_thought, label_of
+from .together import labels_of
 
 _SILENCE = 60.0
 
 
 class Question(msgspec.Struct, frozen=True):
-    """`body` are the request's parameters; `writes` asks for a text, otherwise for a label."""
+    """`body` are the request's parameters; `writes` asks for a text, otherwise for a label.
+
+    One with `members` asks for the labels of these questions at once.
+    """
 
     key: str
     messages: Messages
     body: dict[str, Any]
-    writes: bool
+    writes: bool = False
+    members: tuple[Question, ...] = ()
+
+    @property
+    def one_label(self) -> bool:
+        """Whether the reply is a single label, which log-probs and constrained output are asked for."""
+        return not (self.writes or self.members)
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of an answer: a label with its p, or a text."""
+    """What is kept of an answer: a label with its p, a text, or the labels of the members.
+
+    `together` marks the answer of a question that was asked as one of several members.
+    """
 
     p: float | None = None
     label: bool | None = None
     text: str | None = None
+    labels: tuple[bool, ...] | None = None
+    together: bool = False
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -75,8 +91,11 @@ class Asker:
         """A copy of the counters."""
         return replace(self._stats)
 
-    def answers(self, questions: Sequence[Question]) -> list[Answer | str]:
+    def answers(self, questions: Sequence[Question], groups: Sequence[Question] = ()) -> list[Answer | str]:
         """The answers in order; where there is none, why.
+
+        Instead of the members of `groups`, which are among the questions, the groups are asked. The members of a group
+        whose reply cannot be read, or which the server refuses, are then asked by themselves.
 
         Raises:
             JudgeError: when there is no answer at all because asking is pointless.
@@ -86,8 +105,8 @@ class Asker:
             return []
         if self._pid != os.getpid():  # a forked child has neither the thread nor the connection
             self._start_fresh()
-        batch = _Batch(questions, self._open_cache(), self._on_progress)
-        self._stats.hits += len(batch.found)
+        batch = _Batch(questions, groups, self._open_cache(), self._on_progress)
+        self._stats.hits += batch.hits
         if batch.open:
             self._run(self._settle(batch))
         if batch.pointless and all(isinstance(answer, str) for answer in batch.found.values()):
@@ -125,20 +144,28 @@ class Asker:
             return self._cache
 
     async def _settle(self, batch: _Batch) -> None:
-        rest = iter(list(batch.open.values()))
         try:
             chat = self._connect()
         except JudgeError as error:
             batch.pointless = error
-            return self._skip(batch, rest)
+            return self._skip(batch, batch.open)
         try:
-            async with asyncio.TaskGroup() as group:
-                if not self._ladder.settled:
-                    await self._sound(group, chat, batch, rest)
-                for _ in range(min(chat.line.concurrency, len(batch.open))):
-                    group.create_task(self._work(chat, batch, rest))
+            await self._ask_all(chat, batch, batch.open)
+            await self._ask_all(chat, batch, batch.apart)
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    async def _ask_all(self, chat: Chat, batch: _Batch, questions: Sequence[Question]) -> None:
+        rest = iter(questions)
+        async with asyncio.TaskGroup() as group:
+            if questions and not self._knows(chat, questions[0]):
+                await self._sound(group, chat, batch, rest)
+            for _ in range(min(chat.line.concurrency, len(questions))):
+                group.create_task(self._work(chat, batch, rest))
+
+    def _knows(self, chat: Chat, question: Question) -> bool:
+        """Whether a question of this kind has been answered before."""
+        return self._ladder.settled if question.one_label else chat.has_answered
 
     def _connect(self) -> Chat:
         if not self._chats:
@@ -162,6 +189,9 @@ class Asker:
             try:
                 batch.settle(question, await self._answer(chat, batch, question))
             except Fault as fault:
+                if question.members and not fault.passing:
+                    batch.apart.extend(question.members)
+                    continue
                 self._stats.failures += 1
                 batch.settle(question, str(fault))
             except JudgeError as error:
@@ -184,16 +214,18 @@ class Asker:
         return _decode(value, batch.cache)
 
     async def _ask(self, chat: Chat, question: Question) -> Answer:
-        """Ask; once more, with another seed, when the reply is not what was asked for."""
+        """Ask; once more, with another seed, when the reply is not what was asked for (but see `answers`)."""
         try:
             return self._read(question, await self._reply(chat, question, question.body))
         except Unreadable:
+            if question.members:
+                raise
             seed = question.body.get("seed")
             again = question.body if seed is None else {**question.body, "seed": seed + 1}
             return self._read(question, await self._reply(chat, question, again))
 
     async def _reply(self, chat: Chat, question: Question, body: dict[str, Any]) -> Reply:
-        if question.writes:
+        if not question.one_label:
             return await chat.ask(question.messages, body, _never)
         while True:
             form = self._ladder.current
@@ -214,6 +246,11 @@ class Asker:
             if reply.cut or not text:
                 raise Unreadable(f"the text is empty or incomplete: {shown}")
             return Answer(text=text)
+        if question.members:
+            labels = labels_of(after_thought(reply.text), len(question.members))
+            if labels is None:
+                raise Unreadable(f"the reply is not one label for each claim: {shown}")
+            return Answer(labels=labels)
         found = label_of(reply)
         if found is None:
             raise Unreadable(f"the reply is neither 1 nor 0: {shown}")
@@ -225,25 +262,54 @@ class Asker:
 
 
 class _Batch:
-    """Questions by key, and what has been found out about them; `pointless` is why the others are not asked."""
+    """What has been found out about questions, by key. `open` are to be asked, those for one label first; `apart` are
+    members of groups without a readable reply; `pointless` is why the others are not asked."""
 
     def __init__(
-        self, questions: Sequence[Question], cache: Cache | None, on_progress: Callable[[int], object] | None
+        self,
+        questions: Sequence[Question],
+        groups: Sequence[Question],
+        cache: Cache | None,
+        on_progress: Callable[[int], object] | None,
     ) -> None:
         self.cache, self._on_progress = cache, on_progress
-        self.open = {question.key: question for question in questions}
-        self._pairs: dict[str, int] = {}
-        for question in questions:
-            self._pairs[question.key] = self._pairs.get(question.key, 0) + 1
+        self._pairs = Counter(question.key for question in questions)
         self.found: dict[str, Answer | str] = {}
+        self.hits = 0
+        self.apart: list[Question] = []
         self.pointless: JudgeError | None = None
-        for key, value in (cache.get_many(self.open) if cache else {}).items():
-            self.settle(self.open.pop(key), _decode(value, cache))
+        alone = {question.key: question for question in questions}
+        kept = cache.get_many([*alone, *(group.key for group in groups)]) if cache else {}
+        grouped: list[Question] = []
+        for group in groups:
+            members = {member.key for member in group.members}
+            if group.key in kept or not members <= kept.keys():
+                grouped.append(group)
+                alone = {key: question for key, question in alone.items() if key not in members}
+        self.open = [question for question in (*alone.values(), *grouped) if not self._recall(question, kept)]
 
     def settle(self, question: Question, answer: Answer | str) -> None:
+        if question.members:
+            for member, own in zip(question.members, _shares(question, answer), strict=True):
+                self.settle(member, own)
+            return
         self.found[question.key] = answer
         if self._on_progress is not None:
             self._on_progress(self._pairs[question.key])
+
+    def _recall(self, question: Question, kept: Mapping[str, bytes]) -> bool:
+        if question.key not in kept:
+            return False
+        self.settle(question, _decode(kept[question.key], self.cache))
+        self.hits += 1
+        return True
+
+
+def _shares(group: Question, answer: Answer | str) -> Sequence[Answer | str]:
+    """What a group's answer says about each of its members."""
+    if isinstance(answer, str):
+        return [answer] * len(group.members)
+    return [Answer(float(label), label, together=True) for label in answer.labels or ()]
 
 
 async def _hang_up(chats: list[Chat]) -> None:

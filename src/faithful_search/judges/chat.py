@@ -90,6 +90,7 @@ class Chat:
         self._not_before = 0.0
         self._lost = 0
         self._doubtful = False
+        self.has_answered = False
 
     def new_batch(self) -> None:
         """After a server was given up, the next batch tries again, but each question only once until one succeeds."""
@@ -111,7 +112,7 @@ class Chat:
             except Fault as fault:
                 self._lost = self._lost + 1 if fault.passing else 0
                 raise
-        self._lost, self._doubtful = 0, False
+        self._lost, self._doubtful, self.has_answered = 0, False, True
         return reply
 
     async def close(self) -> None:

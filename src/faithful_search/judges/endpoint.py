@@ -13,19 +13,26 @@ from ..cache import Cache, key_of
 from ..dialects.fence import Fence
 from ..errors import ConfigError, JudgeError
 from .asking import Answer, Asker, Question
-from .base import Pair, Request, Verdict
+from .base import Pair, Request, Task, Verdict
 from .chat import Line, Stats
 from .prompting import Prompt, fields_of, load
 from .replies import Constrained
+from .together import TOGETHER, fields_of_group, groups_of
 
 _HUB_HOSTS = ("huggingface.co", "huggingface.cloud", "hf.space")
 _CONTROL = Fence(r"<[|\uff5c]|</?s>|<(?:bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
 """Servers read a spelled control token as the token itself, and which ones the served model has is not known here."""
 
+_LINE = 8
+"""Tokens of a line with a claim's number and label."""
+
 
 @dataclass(frozen=True)
 class EndpointJudge:
     """Asks a served model, through `huggingface_hub.AsyncInferenceClient`; judges pairs and writes texts.
+
+    Claims on the same evidence for the same question that come in one batch are asked about in one request, which
+    costs the evidence once instead of once a claim; see `together`.
 
     p is p₁ / (p₁ + p₀) of the label's token where the server gives log-probs, else 1 or 0. Which of log-probs and
     constrained output the server accepts is found out with the first question. A pair without an answer (the server
@@ -49,10 +56,15 @@ class EndpointJudge:
         give_up_after: questions in a row without any answer, after which the rest of a batch is not asked.
         cache: a file; "auto" is `judgements.sqlite` in the Hub's assets folder, None keeps nothing. Answers are found
             again by model, prompt and parameters, wherever the model is served.
+        together: ask about several claims on the same evidence at once (`Pair.task` "support"; 20 claims at most), by
+            a prompt of its own, which `Verdict.judge` names. Their p is 1 or 0, no probability, and what is said of one
+            claim may depend on the others. A reply that is not one label for each claim is not used: each is then asked
+            by itself, as all are with False.
         constrained: "auto" asks for log-probs and a choice of the two labels and falls back as the server demands;
             "logprobs", "choice" and "none" ask for less.
         temperature, seed: of the sampling; None leaves them out.
-        max_tokens: of a label; a model that reasons first needs more than the default. None leaves it out.
+        max_tokens: of a label, several of which get 8 more each; a model that reasons first needs more than the
+            default. None leaves it out.
         write_tokens: of a text that is written; where `max_tokens` is more, or None, that.
         extra_body: further parameters of the request.
         prices: of a million prompt and completion tokens, for `stats.cost`.
@@ -76,6 +88,7 @@ class EndpointJudge:
     backoff: float = 0.5
     give_up_after: int = 8
     cache: str | os.PathLike[str] | None = "auto"
+    together: bool = True
     constrained: Constrained = "auto"
     temperature: float | None = 0.0
     seed: int | None = 0
@@ -111,10 +124,9 @@ class EndpointJudge:
             JudgeError: when nothing can be judged: a wrong key, an unknown model.
             DataError: when the cache's file cannot be used.
         """
-        prompts = [load(pair.task) for pair in pairs]
-        asked = [self._question(prompt, fields_of(pair)) for prompt, pair in zip(prompts, pairs, strict=True)]
-        found = self._asker.answers(asked)
-        return [self._verdict(prompt, answer) for prompt, answer in zip(prompts, found, strict=True)]
+        asked = [self._question(load(pair.task), fields_of(pair)) for pair in pairs]
+        found = self._asker.answers(asked, self._groups(dict(zip(pairs, asked, strict=True))))
+        return [self._verdict(pair.task, answer) for pair, answer in zip(pairs, found, strict=True)]
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
         """One text a request, in order; `None` where none could be had. Raises as `judge_batch` does."""
@@ -125,16 +137,26 @@ class EndpointJudge:
         """Close the connections, the background thread and the cache's file; the next batch opens them again."""
         self._asker.close()
 
-    def _verdict(self, prompt: Prompt, answer: Answer | str) -> Verdict:
-        judge = f"{self.name} {prompt.id}"
-        if isinstance(answer, str):
-            return Verdict(None, None, answer, judge)
-        return Verdict(answer.p, answer.label, "", judge)
+    def _groups(self, asked: Mapping[Pair, Question]) -> list[Question]:
+        groups = groups_of(list(asked)) if self.together else []
+        prompt = load(TOGETHER)
+        return [
+            self._question(prompt, fields_of_group(group), members=tuple(asked[pair] for pair in group))
+            for group in groups
+        ]
 
-    def _question(self, prompt: Prompt, fields: Mapping[str, str], writes: bool = False) -> Question:
+    def _verdict(self, task: Task, answer: Answer | str) -> Verdict:
+        if isinstance(answer, str):
+            return Verdict(None, None, answer, f"{self.name} {load(task).id}")
+        prompt = load(TOGETHER if answer.together else task)
+        return Verdict(answer.p, answer.label, "", f"{self.name} {prompt.id}")
+
+    def _question(
+        self, prompt: Prompt, fields: Mapping[str, str], writes: bool = False, members: tuple[Question, ...] = ()
+    ) -> Question:
         safe = {name: _CONTROL.escape(text) for name, text in fields.items()}
-        messages, body = prompt.fill(safe), self._body(writes)
-        constrained = "none" if writes else self.constrained
+        messages, body = prompt.fill(safe), self._body(writes, len(members))
+        constrained = "none" if writes or members else self.constrained
         key = key_of(
             model=self.model,
             prompt=[prompt.id, prompt.digest],
@@ -142,10 +164,10 @@ class EndpointJudge:
             parameters=body,
             constrained=constrained,
         )
-        return Question(key, messages, body, writes)
+        return Question(key, messages, body, writes, members)
 
-    def _body(self, writes: bool) -> dict[str, Any]:
-        limit = self._write_limit() if writes else self.max_tokens
+    def _body(self, writes: bool, members: int) -> dict[str, Any]:
+        limit = self._write_limit() if writes else self.max_tokens and self.max_tokens + _LINE * members
         own = {"temperature": self.temperature, "seed": self.seed, "max_tokens": limit}
         return {name: value for name, value in own.items() if value is not None} | dict(self.extra_body)
 

@@ -45,7 +45,7 @@ class AnswerSupport(JudgedReward):
     Args:
         judge: reads the passages as premise (blank lines between them) and a claim as hypothesis. By default the
             claim's words must occur as they are, which suits short answers: sentences are better left to another judge.
-        soft: average p instead of the labels.
+        soft: average p instead of the labels; an endpoint gives the claims of long answers a p with `together=False`.
         evidence: "cited", "retrieved", or "auto": what is cited in dialects that cite, else what was retrieved.
         long: words of an answer beyond which a judge that can write splits it.
 

@@ -152,7 +152,7 @@ def parse_judge(spec: str) -> tuple[str, Judge]:
     served, _, url = model.rpartition("@")
     if not served or not url.startswith(("http://", "https://")):
         raise ConfigError(f"{spec!r}: expected endpoint:MODEL@URL with an http(s) URL")
-    return _short(kind, served), load_judge(kind, served, url=url)
+    return _short(kind, served), load_judge(kind, served, url=url, together=False)  # calibration needs probabilities
 
 
 def _short(kind: str, model: str) -> str:
