@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import time
 
 import numpy as np
@@ -11,7 +10,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from faithful_search.errors import DataError
-from faithful_search.evaluation.agreement import statistics as agreement
 from faithful_search.evaluation.agreement.statistics import (
     agreement_rate,
     auroc,
@@ -35,10 +33,6 @@ def two(table):
     a = [True] * (yes + first) + [False] * (second + no)
     b = [True] * yes + [False] * first + [True] * second + [False] * no
     return a, b
-
-
-def test_doctests():
-    assert doctest.testmod(agreement).failed == 0
 
 
 def test_cohen_by_hand():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -69,10 +68,6 @@ def lines(path):
 
 def against(found, judge, source="all"):
     return next(row for row in found.against if (row.judge, row.source) == (judge, source))
-
-
-def test_doctests():
-    assert doctest.testmod(comparison).failed == 0
 
 
 def test_judges_beside_labels_and_each_other(tmp_path):

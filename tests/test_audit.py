@@ -236,12 +236,20 @@ def test_a_metric_that_fails_on_a_row_abstains_there_and_only_there(tmp_path):
                 raise RuntimeError("a bug")
             return super().judge_batch(pairs)
 
-    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(6)])
+    path = file_of(tmp_path / "a.jsonl", [rollout(n if n < 4 else n + 40) for n in range(12)])
     found = audit(path, tmp_path / "out", judge=Picky(), metrics=["info_think_faithfulness", "protocol_format"])
     assert [(item.row, item.metric, item.why) for item in found.unjudged] == [
         (4, "info_think_faithfulness", "failed: RuntimeError: a bug")
     ]
     assert found.rows["info_think_faithfulness"].value == 1.0 and found.rows["protocol_format"].value == 1.0
+
+
+def test_what_an_outage_leaves_is_no_mean(tmp_path):
+    """Exact matches need no judge: alone they would make every agent look right."""
+    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(8)])
+    judge = CountingJudge(abstains="")
+    row = audit(path, tmp_path / "out", judge=judge, metrics=["answer_correctness"]).rows["answer_correctness"]
+    assert (row.value, row.low, row.n, row.abstained) == (None, None, 2, 6)
 
 
 def test_settings_that_make_no_sense_are_refused_before_anything_is_written(tmp_path):

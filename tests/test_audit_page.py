@@ -217,7 +217,7 @@ def test_in_a_browser_the_list_can_be_filtered(browser, hostile_page):
     assert page.inner_text("#shown") == f"{everything} of {everything} shown"
     page.fill("#words", "vienna question 6")
     assert page.inner_text("#shown") == f"1 of {everything} shown"
-    assert page.locator(".rollout:visible .question").inner_text() == "Question 6: Vienna?"
+    assert page.locator(".rollout:not([hidden]) .question").text_content() == "Question 6: Vienna?"
     page.fill("#words", "")
     page.select_option("#metric", "exact_match_squad")
     page.fill("#below", "0.5")

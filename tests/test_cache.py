@@ -1,7 +1,6 @@
 """The cache of results: one computation for many, nothing lost, no file harmed."""
 
 import asyncio
-import doctest
 import os
 import pickle
 import sqlite3
@@ -12,7 +11,6 @@ import threading
 
 import pytest
 
-from faithful_search import cache as module
 from faithful_search.cache import Cache, key_of
 from faithful_search.errors import DataError
 
@@ -28,10 +26,6 @@ def run_in_threads(work, count):
 @pytest.fixture
 def cache(tmp_path):
     return Cache(tmp_path / "deep" / "results.sqlite")
-
-
-def test_doctests():
-    assert doctest.testmod(module).failed == 0
 
 
 def test_what_was_put_is_there_for_the_next_process(cache):

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import doctest
 import email.utils
 import functools
 import os
@@ -49,11 +48,6 @@ def judge_at(server: StubServer | None, **knobs) -> EndpointJudge:
 
 def labels(judge: EndpointJudge, pairs=PAIRS) -> list[bool | None]:
     return [verdict.label for verdict in judge.judge_batch(pairs)]
-
-
-@pytest.mark.parametrize("module", [chat, replies])
-def test_doctests(module):
-    assert doctest.testmod(module).failed == 0
 
 
 # --- what a good server gets and gives -------------------------------------------------------------------------------

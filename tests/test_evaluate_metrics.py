@@ -262,9 +262,12 @@ def test_a_judge_that_reads_gives_the_result_its_full_name():
 
 def test_a_judge_that_is_silent_or_broken_is_no_zero():
     module = load("info_think_faithfulness")
-    result = module.compute(predictions=[SEARCHED, CARELESS], judge=Recorded("bridge", silent="Paris"))
+    silent = Recorded("bridge", silent="Paris")
+    result = module.compute(predictions=[SEARCHED] * 9 + [CARELESS], judge=silent)
     assert result["info_think_faithfulness"] == 1.0 and result["info_think_faithfulness_abstained"] == 1
-    assert result["info_think_faithfulness_n"] == 1 and result["info_think_faithfulness_not_applicable"] == 0
+    assert result["info_think_faithfulness_n"] == 9 and result["info_think_faithfulness_not_applicable"] == 0
+    result = module.compute(predictions=[SEARCHED, CARELESS], judge=silent)  # half of it is left open: no mean
+    assert result["info_think_faithfulness"] is None and result["info_think_faithfulness_n"] == 1
     result = module.compute(predictions=[SEARCHED, CARELESS], judge=Broken(), details=True)
     assert result["info_think_faithfulness"] is None and result["info_think_faithfulness_abstained"] == 2
     assert "wrong key" in result["details"][0]["scores"]["info_think_faithfulness"]["why"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -24,11 +23,9 @@ from transformers import (
 )
 
 from faithful_search.errors import ConfigError
-from faithful_search.inference import batching
 from faithful_search.inference.batching import batches
 from faithful_search.inference.loading import max_tokens
 from faithful_search.judges import Judge, Pair, load
-from faithful_search.judges import windows as windowing
 from faithful_search.judges.nli import NLIJudge
 from faithful_search.judges.windows import windows
 
@@ -99,11 +96,6 @@ def by_hand(judge: NLIJudge, premise: str, hypothesis: str) -> float:
     encoded = judge.tokenizer(premise, hypothesis, return_tensors="pt")
     with torch.no_grad():
         return float(judge.model(**encoded).logits[0].softmax(-1)[2])
-
-
-def test_doctests():
-    assert doctest.testmod(windowing).failed == doctest.testmod(batching).failed == 0
-    assert doctest.testmod(windowing).attempted and doctest.testmod(batching).attempted
 
 
 def test_p_is_the_softmax_at_the_entailment_label():

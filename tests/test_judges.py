@@ -1,6 +1,5 @@
 """The two judges that only compare words."""
 
-import doctest
 import re
 import time
 from pathlib import Path
@@ -12,17 +11,12 @@ from hypothesis import strategies as st
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation.agreement import labelled
 from faithful_search.judges import GroundingJudge, Judge, LexicalJudge, Pair, grounding, is_lexical, load
-from faithful_search.judges import lexical as module
 
 LABELS = Path(__file__).parents[1] / "../shared/data/faithfulness/attributionbench_dev.jsonl.gz"
 
 
 def label(premise: str, hypothesis: str, how: str = "squad") -> bool:
     return LexicalJudge(how).judge_batch([Pair(premise, hypothesis)])[0].label
-
-
-def test_doctests():
-    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize(
@@ -65,10 +59,6 @@ def test_verdicts_come_in_order_with_p_and_name():
 
 def ground(premise: str, hypothesis: str, task="support", question="", **knobs):
     return GroundingJudge(**knobs).judge_batch([Pair(premise, hypothesis, question, task)])[0]
-
-
-def test_grounding_doctests():
-    assert doctest.testmod(grounding).failed == 0
 
 
 def test_names_and_numbers_count_double_and_are_named_first():

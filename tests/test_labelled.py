@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import gzip
 import hashlib
 import json
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.evaluation.agreement import labelled
 from faithful_search.evaluation.agreement.labelled import load, sample
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "faithfulness"
@@ -36,10 +34,6 @@ def questions(held_out, count):
     texts = (f"who built bridge {number}" for number in range(1000))
     side = ((text, int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % 5 == 0) for text in texts)
     return [text for text, held in side if held is held_out][:count]
-
-
-def test_doctests():
-    assert doctest.testmod(labelled).failed == 0
 
 
 def test_attribution_bench(tmp_path):

@@ -1,4 +1,3 @@
-import doctest
 import json
 import math
 import pickle
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 import faithful_search.rewards as rewards
 from faithful_search.errors import ConfigError
-from faithful_search.rewards import mix as module
 from faithful_search.rewards.answer_support import AnswerSupport
 from faithful_search.rewards.base import Reward, Score
 from faithful_search.rewards.citation import Citation
@@ -53,11 +51,6 @@ def row(cite=0.0, pt=0.0, ans=0.0, anc=0.0, gate=1.0) -> Trajectory:
 def paper(**adaptive) -> Mix:
     answer = Adaptive(process=Process("ans"), outcome=Outcome("anc"), **adaptive)
     return Mix(parts={"citation": Meta("cite"), "pt": Meta("pt"), "answer": answer}, gate=Gate("gate"))
-
-
-def test_doctests():
-    assert doctest.testmod(module).failed == 0
-    assert doctest.testmod(rewards).failed == 0
 
 
 def test_the_papers_sum_by_hand():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib
 import inspect
 import json
@@ -147,6 +148,14 @@ def test_the_readmes_example_prints_what_it_says():
     assert len([line for line in code.splitlines() if line]) <= 12
 
 
+def test_the_readmes_metric_example_prints_what_it_says(tmp_path, monkeypatch):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code, promised = re.search(r"```python\n([^`]*evaluate\.load[^`]*)```\n\n```text\n([^`]*)```", text).groups()
+    for name, value in (("HF_HOME", str(tmp_path)), ("HF_MODULES_CACHE", str(tmp_path)), ("HF_EVALUATE_OFFLINE", "1")):
+        monkeypatch.setenv(name, value)
+    assert run_python(f"import faithful_search as fs\nfs.install_metrics()\n{code}") == promised
+
+
 def test_the_readme_links_and_names_what_exists():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
@@ -180,6 +189,13 @@ def test_only_the_rooms_for_it_import_torch():
     assert "inference.transformers" in users
 
 
+def test_the_examples_in_docstrings_give_what_they_say():
+    names = [f"faithful_search.{name}".removesuffix(".__init__") for name, _ in modules()]
+    results = {name: doctest.testmod(importlib.import_module(name)) for name in names if "__main__" not in name}
+    assert [name for name, result in results.items() if result.failed] == []
+    assert sum(result.attempted for result in results.values()) > 100
+
+
 def test_every_import_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
@@ -188,9 +204,12 @@ def test_every_import_is_declared():
     assert used - declared - {"yaml"} == set()
 
 
+EXTRAS = ("train", "parquet", "evaluate", "widget", "dev")
+
+
 def test_what_the_readmes_commands_install_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in ("train", "dev"))]
+    asked = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in EXTRAS)]
     names = {re.split(r"[\[<>=]", item)[0] for items in asked for item in items} - {"faithful-search"}
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))

@@ -1,6 +1,5 @@
 """The judges' prompts: their form, their fences, their versions."""
 
-import doctest
 import re
 from typing import get_args
 
@@ -21,10 +20,6 @@ def user(pair: Pair) -> str:
 
 def code_of(text: str) -> str:
     return re.search(r"<premise-([0-9a-f]{16})>", text)[1]
-
-
-def test_doctests():
-    assert doctest.testmod(prompting).failed == 0
 
 
 def test_there_is_a_prompt_for_every_task_and_request():

@@ -1,12 +1,9 @@
 """Answer support and correctness."""
 
-import doctest
-
 import pytest
 
 from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.judges import Pair, Request, Verdict
-from faithful_search.rewards import answer_support, correctness
 from faithful_search.rewards.answer_support import AnswerSupport
 from faithful_search.rewards.correctness import Correctness
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -42,11 +39,6 @@ class Down:
 
     def judge_batch(self, pairs):
         raise JudgeError("no route to the judge")
-
-
-def test_doctests():
-    assert doctest.testmod(answer_support).failed == 0
-    assert doctest.testmod(correctness).failed == 0
 
 
 @pytest.mark.parametrize(

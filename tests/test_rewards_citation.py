@@ -1,12 +1,9 @@
-import doctest
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from faithful_search.dialects import load
-from faithful_search.rewards import citation as module
 from faithful_search.rewards.citation import Citation, cited_evidence, step_validity
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
@@ -26,10 +23,6 @@ def trajectory(verdict: str, ids: tuple[str, ...] = ("E3", "E4")) -> Trajectory:
         f"<think>{verdict}done</think><answer>a</answer>"
     )
     return load("pou").parse(text, question="q")
-
-
-def test_doctests():
-    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import doctest
 import pickle
 import random
 from collections.abc import Sequence
@@ -14,8 +13,6 @@ from faithful_search.dialects import load
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.judges import Request
-from faithful_search.rewards import evidence_sensitivity as module
-from faithful_search.rewards import perturbation
 from faithful_search.rewards.evidence_sensitivity import (
     EvidenceSensitivity,
     choice_ids,
@@ -108,11 +105,6 @@ def with_tokens(made: Trajectory, tok) -> Trajectory:
 
 def score(made: Trajectory, tok=WORDS, keyword: str = "Paris", **knobs):
     return EvidenceSensitivity(**knobs).bind(policy=Policy(tok, keyword)).score(made)
-
-
-@pytest.mark.parametrize("tested", [module, perturbation])
-def test_doctests(tested):
-    assert doctest.testmod(tested).failed == 0
 
 
 @ALL

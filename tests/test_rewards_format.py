@@ -1,9 +1,6 @@
-import doctest
-
 import pytest
 
 from faithful_search.dialects import load
-from faithful_search.rewards import format as module
 from faithful_search.rewards.format import Format
 from faithful_search.trajectory import Issue, Step, ToolCall, Trajectory
 
@@ -15,10 +12,6 @@ GOOD = SEARCH + RESPONSE + LAST
 
 def score(text: str):
     return Format().score(load("pou").parse(text, question="q"))
-
-
-def test_doctests():
-    assert doctest.testmod(module).failed == 0
 
 
 def test_a_well_formed_trajectory_is_valid():

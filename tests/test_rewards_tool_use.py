@@ -1,7 +1,5 @@
 """Calls that repeat themselves, calls whose evidence is never used, and how calls spread over the tools."""
 
-import doctest
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +7,6 @@ from hypothesis import strategies as st
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation import tool_use as corpus
 from faithful_search.rewards import ToolUse
-from faithful_search.rewards import tool_use as module
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 MILL = Evidence(
@@ -19,11 +16,6 @@ MILL = Evidence(
 
 def call(name="search", /, think="", evidence=(), **arguments) -> Step:
     return Step(think=think, call=ToolCall(name, arguments), evidence=evidence)
-
-
-def test_doctests():
-    assert doctest.testmod(module).failed == 0
-    assert doctest.testmod(corpus).failed == 0
 
 
 @pytest.mark.parametrize(

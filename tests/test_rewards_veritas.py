@@ -1,6 +1,5 @@
 """VERITAS's three measures: which pairs they make of a trajectory, and what they say of them."""
 
-import doctest
 import random
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from faithful_search.dialects import load
 from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.judges import Pair, Verdict
-from faithful_search.rewards import InfoThink, ThinkAnswer, ThinkSearch, info_think, think_answer, think_search, turns
+from faithful_search.rewards import InfoThink, ThinkAnswer, ThinkSearch, turns
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
 PAPER = Path(__file__).parents[1] / "../shared/seeds/veritas.txt"
@@ -45,11 +44,6 @@ class Down:
 
     def judge_batch(self, pairs):
         raise JudgeError("no such model")
-
-
-@pytest.mark.parametrize("module", [info_think, think_search, think_answer, turns])
-def test_doctests(module):
-    assert doctest.testmod(module).failed == 0
 
 
 def test_info_think_pairs_are_what_a_turn_returned_and_the_thought_right_after_it():

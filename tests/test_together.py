@@ -1,6 +1,5 @@
 """Several claims on the same evidence, asked about in one request."""
 
-import doctest
 import re
 import threading
 
@@ -49,10 +48,6 @@ def replying(text: str):
 
 def labels(verdicts) -> list[bool | None]:
     return [verdict.label for verdict in verdicts]
-
-
-def test_doctests():
-    assert doctest.testmod(together).failed == 0
 
 
 # --- one request -----------------------------------------------------------------------------------------------------

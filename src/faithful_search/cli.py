@@ -6,9 +6,11 @@ could not be read or judged; 130 interrupted.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -289,6 +291,9 @@ def push_metrics(organisation: str, private: bool) -> None:
 
 def main() -> None:
     """The entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # redirected, an old code page knows neither lines nor κ
+            stream.reconfigure(errors="replace")
     cli(prog_name="faithful-search")
 
 
@@ -349,8 +354,8 @@ def _drawn(found: Agreement, out: Path) -> bool:
         from .analysis import reliability
 
         reliability(found.curves, out / "reliability.png")
-    except ModuleNotFoundError as error:
-        click.echo(f"no reliability.png: it needs {error.name}; pip install 'faithful-search[train]'", err=True)
+    except ConfigError as error:
+        click.echo(f"no reliability.png: {error}", err=True)
         return False
     return True
 
@@ -387,4 +392,5 @@ def _incomplete(found: Audit) -> str:
     if found.abstained:
         lines.append(f"{found.abstained} rows are not judged completely; the same command asks again about these only:")
         lines += [f"  row {item.row}, {item.metric}: {item.why}" for item in found.unjudged[:5]]
+        lines.append("where more than a tenth is open no mean is given: what needs no judge is no sample of the rest")
     return "\n".join([*lines, "all of them are in scores.jsonl"])

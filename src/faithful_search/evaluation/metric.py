@@ -275,10 +275,16 @@ def _bound(name: str, rewards: Mapping[str, Reward], policy: Any) -> dict[str, R
             f"{name} measures a model: pass policy=, the Generator that wrote the trajectories, its Hub id or directory"
         )
     if isinstance(policy, (str, os.PathLike)):
-        from ..inference.loading import open_generator
-
-        policy = open_generator(str(policy))
+        policy = _opened(str(policy))
     return {result: reward.bind(policy=policy) for result, reward in rewards.items()}
+
+
+def _opened(policy: str) -> Any:
+    try:
+        from ..inference.loading import open_generator
+    except ImportError as error:
+        raise ConfigError(f"a policy needs {error.name}: pip install 'faithful-search[train]'") from error
+    return open_generator(policy)
 
 
 def _questions(trajectories: Sequence[Trajectory]) -> list[str]:

@@ -43,6 +43,23 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 NOTHING = Estimate(None, None, None, 0, None)
+MISSING = 0.1
+"""The share of rows that a judge may leave open before the others' mean is no longer given."""
+
+
+def left_out(estimate: Estimate, rows: int, not_applicable: int, abstained: int) -> Estimate:
+    """The estimate over `rows` rows with what was left out of it.
+
+    It has no value when judges left open more than a tenth of the rows: some rows need no judge (an exact match, a
+    search without a thought), so that the rest of an outage is no sample of them all.
+
+    Example:
+        >>> left_out(mean_ci([1.0, 1.0]), 2, 0, 8).value is None
+        True
+    """
+    if abstained > MISSING * (rows + abstained):
+        estimate = msgspec.structs.replace(NOTHING, n=estimate.n)
+    return msgspec.structs.replace(estimate, not_applicable=not_applicable, abstained=abstained)
 
 
 def mean_ci(

@@ -16,7 +16,7 @@ from ..rewards import AnswerSupport, Citation, Correctness, EvidenceSensitivity,
 from ..rollout import Engine
 from ..tasks import Task
 from ..trajectory import Trajectory
-from .stats import Estimate, Floats, bootstrap, mean_ci, paired_difference, question_means
+from .stats import Estimate, Floats, bootstrap, left_out, mean_ci, paired_difference, question_means
 from .tool_use import tool_counts
 
 ENTROPY = "tool_entropy"
@@ -169,7 +169,7 @@ def mean_of(
     kept = [(value, question) for value, question in zip(column, questions, strict=True) if value is not None]
     abstained = sum(bool(score.parts.get("abstained")) for score in scores)
     estimate = mean_ci([value for value, _ in kept], [question for _, question in kept], bounds)
-    return msgspec.structs.replace(estimate, not_applicable=len(column) - len(kept) - abstained, abstained=abstained)
+    return left_out(estimate, len(kept), len(column) - len(kept) - abstained, abstained)
 
 
 def entropy_estimate(tool_calls: Mapping[str, Sequence[int]], questions: Sequence[Hashable]) -> Estimate:

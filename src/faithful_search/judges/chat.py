@@ -18,7 +18,7 @@ from .replies import Reply, reply_of
 _PASSING = frozenset((408, 409, 425, 429))
 _LONGEST_PAUSE = 30.0
 _ADVICE = {
-    401: "the key is missing or wrong; set FAITHFUL_SEARCH_API_KEY, or name the variable that holds it with key_env",
+    401: "the key is missing or wrong; set FAITHFUL_SEARCH_API_KEY, or OPENAI_API_KEY, to one that this server accepts",
     402: "the account has no credit",
     403: "the key may not use this model",
     404: "the model is unknown there or the URL is wrong (it usually ends in /v1)",

@@ -36,8 +36,9 @@ class ToolUse(Reward):
 
     Whether evidence is taken up is told by words, an approximation: of its titles and texts those count that stand
     neither in the question nor in what the agent wrote up to that call. A later thought, call or answer takes it up
-    that holds one of them that is a name (capitalised inside a sentence) or a number, or at least `words` others. Words
-    that two responses share count for both. Evidence is cited when the valid verdict of the next step names it.
+    that holds one of them that is a name (capitalised inside a sentence) or a number, or at least `words` others; so
+    does an answer that stands in it whole. Words that two responses share count for both. Evidence is cited when the
+    valid verdict of the next step names it.
 
     A trajectory without calls (with evidence) has no value, nor has "uncited" in a dialect without verdicts. `parts`
     holds the numbers of the steps that are meant.
@@ -93,9 +94,16 @@ class ToolUse(Reward):
             if step.evidence:
                 found = passages(step.evidence)
                 new = later[number] & terms(found) - known
-                if len(new) >= self.words or (new and any(claims(found)[word].marked for word in new)):
+                told = len(new) >= self.words or (new and any(claims(found)[word].marked for word in new))
+                if told or _answers(trajectory.answer, found, known):
                     used.add(number)
         return used
+
+
+def _answers(answer: str | None, found: str, known: set[str]) -> bool:
+    """Whether the passages hold the final answer, whole, and it was not known before."""
+    wanted = normalize(answer or "", "pokee")
+    return bool(wanted) and not terms(answer or "") <= known and f" {wanted} " in f" {normalize(found, 'pokee')} "
 
 
 def _repeated(trajectory: Trajectory) -> Score:

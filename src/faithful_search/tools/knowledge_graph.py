@@ -46,6 +46,7 @@ class KnowledgeGraph(Tool):
         description: what the policy is told; empty for the default.
 
     Example:
+        >>> import asyncio
         >>> graph = KnowledgeGraph([Triple("t1", "France", "capital", "Paris")])
         >>> asyncio.run(graph.knowledge_graph("capital of France"))[0].text
         'The capital of France is Paris.'

@@ -21,6 +21,7 @@ class LocalSearch(Tool):
         top_k: passages a query returns at most.
 
     Example:
+        >>> import asyncio
         >>> search = LocalSearch.from_corpus([{"id": "p1", "title": "Paris", "text": "The capital of France."}])
         >>> [found.source for found in asyncio.run(search.local_search("capital of France"))]
         ['p1']

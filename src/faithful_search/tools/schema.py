@@ -50,7 +50,8 @@ def check_arguments(method: Callable[..., Any], arguments: Any) -> str:
     """What is wrong with the arguments of a call, for the policy to read; empty when nothing is.
 
     Example:
-        >>> check_arguments(search.local_search, {"query": 3})
+        >>> from faithful_search.tools import LocalSearch
+        >>> check_arguments(LocalSearch.from_corpus("world").local_search, {"query": 3})
         "argument 'query': expected 'str', got 'int'"
     """
     try:

@@ -61,6 +61,7 @@ class Toolbox:
             positive.
 
     Example:
+        >>> from faithful_search.tools import LocalSearch
         >>> with Toolbox([LocalSearch.from_corpus("world")]) as toolbox:
         ...     session = toolbox.session()
         ...     [found] = toolbox.run_batch([ToolCall("local_search", {"query": "capital"})], [session])

@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -95,6 +95,7 @@ def audit(
         plan = replace(plan, usual=usual_dialect(rows.head, text_column))
     settings = _settings(source, plan)
     begins = _begins(folder, settings, resume)
+    spent = _difference({} if begins else _audit_of(folder / SUMMARY).usage, _usage(judge))
     with ScoreLog(folder / SCORES, resume) as log:
         if begins:
             _write(folder / SUMMARY, Audit(settings=settings, finished=False))
@@ -111,7 +112,7 @@ def audit(
         {name: reward.bounds for name, reward in plan.rewards().items()},
         settings=settings,
         source_error=rows.error,
-        usage=_usage(judge),
+        usage=_difference(_usage(judge), {name: -count for name, count in spent.items()}),
     )
     _write(folder / SUMMARY, found)
     if not found.n:
@@ -169,7 +170,7 @@ def _settings(source: str | os.PathLike[str], plan: Plan) -> dict[str, Any]:
         "source": Path(source).name,
         "metrics": list(plan.metrics),
         "judge": plan.judge.name if plan.judge is not None else "lexical",
-        "prompts": [prompting.load(name).id for name in prompting.names()] if prompted else [],
+        "prompts": [prompting.load(name).id for name in prompting.names() if name != "lure"] if prompted else [],
         "how": plan.how,
         "dialect": plan.dialect,
         "text_column": plan.text_column,
@@ -205,7 +206,7 @@ def _begins(folder: Path, settings: dict[str, Any], resume: bool) -> bool:
     scores, path = folder / SCORES, folder / SUMMARY
     if not resume or not scores.is_file() or not scores.stat().st_size:
         return True
-    before = _settings_of(path)
+    before = _audit_of(path).settings
     differing = [name for name, value in settings.items() if before.get(name) != value]
     if differing:
         named = "; ".join(f"{name}: {before.get(name)!r} there, {settings[name]!r} now" for name in differing)
@@ -220,9 +221,9 @@ def _write(path: Path, found: Audit) -> None:
         raise DataError(f"cannot write {path}: {error}") from error
 
 
-def _settings_of(path: Path) -> dict[str, Any]:
+def _audit_of(path: Path) -> Audit:
     try:
-        return Audit.from_dict(msgspec.json.decode(path.read_bytes())).settings
+        return Audit.from_dict(msgspec.json.decode(path.read_bytes()))
     except (OSError, msgspec.MsgspecError, DataError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path.parent} holds scores, but {path.name} does not say how they were made ({error}); "
@@ -350,6 +351,10 @@ def _bar(**settings: Any) -> Any:
     from tqdm.auto import tqdm
 
     return tqdm(disable=None, **settings)
+
+
+def _difference(counts: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: counts.get(name, 0) - others.get(name, 0) for name in {**counts, **others}}
 
 
 def _usage(judge: Judge | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import msgspec
 
 from ...errors import DataError
 from .. import report
-from ..stats import NOTHING, Estimate, mean_ci
+from ..stats import NOTHING, Estimate, left_out, mean_ci
 from ..suite import ENTROPY, Evaluation, entropy_estimate
 from ..tool_use import tool_ratios
 from .score_log import Line, read_scores
@@ -69,7 +69,7 @@ class Audit(msgspec.Struct, frozen=True):
         bounds: what each metric's values can be.
         settings: what was measured and how: source, judge, metrics, normaliser, dialect, version.
         source_error: why the source could not be read to its end, if so.
-        usage: what the judge reports of its own work, where it does.
+        usage: what the judge reports of its own work, where it does, over all runs that came to their end.
         finished: `False` in the file of an audit that has not ended.
     """
 
@@ -244,7 +244,7 @@ class _Tally:
         kept = [(value, question) for value, question in pairs if not math.isnan(value)]
         estimate = mean_ci([value for value, _ in kept], [question for _, question in kept], bounds)
         without = len(self.questions) - len(kept) - self.abstentions[name]
-        return msgspec.structs.replace(estimate, not_applicable=without, abstained=self.abstentions[name])
+        return left_out(estimate, len(kept), without, self.abstentions[name])
 
     def _tools(self) -> Tools:
         names = [name for name, _ in self.calls.most_common(TOOLS)]
@@ -263,7 +263,8 @@ def _overview(audit: Audit) -> str:
     )
     without = f"\nwithout a question: {audit.unasked}, each counts as one of its own" if audit.unasked else ""
     judge = audit.settings.get("judge")
-    return f"{audit.n} trajectories, judge {judge}\ndialect: {next(listed)}\nended: {next(listed)}{without}"
+    read = f"{audit.n} {'trajectory' if audit.n == 1 else 'trajectories'}"
+    return f"{read}, judge {judge}\ndialect: {next(listed)}\nended: {next(listed)}{without}"
 
 
 def _measured(audit: Audit) -> str:
