@@ -224,7 +224,7 @@ def test_an_llm_judges_and_writes_and_an_outage_stops_nothing(tmp_path):
     silent = [row for row in second if row["reward"] is None]
     assert silent and all("the judge abstained: " in row["why"] for row in silent)
     assert any("500: out of memory" in reason for row in silent for reason in row["reasons"].values())
-    wrong = [row for row in first + third if row["parts"]["correctness"].get("judge") == "endpoint:stub"]
+    wrong = [row for row in first + third if row["parts"]["correctness"].get("judge") == "endpoint:stub correctness@1"]
     assert wrong and all(row["reasons"]["correctness"] == "not upheld by the judge" for row in wrong)
     assert {probe["lure"] for row in first + third for probe in _no_steps(row)} == {"written"}
 

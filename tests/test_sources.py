@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, DialectError
-from faithful_search.evaluation.audit import sources
+from faithful_search.evaluation.audit import files, sources
 from faithful_search.evaluation.audit.sources import gold_answers, parse_row, read_rows, read_trajectories
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
@@ -83,7 +83,7 @@ def test_the_standard_input_is_read(monkeypatch):
     class Input:
         buffer = io.BytesIO(json.dumps(ROW).encode() + b"\n\n" + json.dumps(ROW).encode())
 
-    monkeypatch.setattr(sources.sys, "stdin", Input)
+    monkeypatch.setattr(files.sys, "stdin", Input)
     assert [(row.number, row.trajectory.answer) for row in read_trajectories("-", "search_r1")] == [
         (1, "Orvik"),
         (3, "Orvik"),
@@ -284,7 +284,7 @@ def test_parquet_without_a_known_column_says_which_there_are(tmp_path):
 def test_an_arrays_elements_are_found_whatever_they_hold_and_wherever_blocks_end(rows, block, indent, array):
     text = json.dumps(rows, indent=indent) if array else "\n".join(json.dumps(row, indent=indent) for row in rows)
     data = text.encode()
-    elements = sources._Elements()
+    elements = files._Elements()
     found = [item for at in range(0, len(data), block) for item in elements.feed(data[at : at + block])]
     assert [json.loads(item) for item in found] == rows
     assert not elements.held.strip() and elements.closed == array

@@ -1,6 +1,7 @@
 """Measure a file of trajectories, however they were written down.
 
-`sources` reads rows, `scoring` scores them, `score_log` keeps the scores, `summary` sums them up, `run` does it all.
+`files` reads rows, `sources` makes trajectories of them, `scoring` scores these, `score_log` keeps the scores,
+`summary` sums them up, and `run` does it all.
 """
 
 from .run import SCORES, SPOOLED, SUMMARY, audit, pick

@@ -25,9 +25,10 @@ from ...judges import Judge, Writer, prompting
 from ...trajectory import Trajectory
 from .. import metrics as metric_names
 from ..report import write_metrics
+from .files import STDIN, count_rows, local_file
 from .score_log import ScoreLog
 from .scoring import Batch, Plan, Scorer
-from .sources import STDIN, Raw, count_rows, local_file, peek, read_rows, read_trajectories, usual_dialect
+from .sources import Raw, peek, read_rows, read_trajectories, usual_dialect
 from .summary import Audit, summarize
 
 SCORES, SUMMARY, SPOOLED = "scores.jsonl", "audit.json", "source.jsonl"

@@ -8,17 +8,13 @@ file ─ read_rows ─> Raw (number, digest, JSON of the row) ─ parse_row ─>
 from __future__ import annotations
 
 import ast
-import gzip
 import json
 import os
 import re
-import sys
-import zlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,23 +23,21 @@ from ... import dialects
 from ...dialects.turns import episode_start
 from ...errors import DataError, DialectError
 from ...tasks import ANSWER_COLUMNS, ANSWER_SPLIT, QUESTION_COLUMNS
-from ...trajectory import Issue, Trajectory, read_lines
+from ...trajectory import Issue, Trajectory
+from .files import called, read_json
 
 MESSAGES_COLUMNS = ("messages", "conversation", "conversations", "chat")
 TEXT_COLUMNS = (
     *("text", "trajectory", "completion", "response", "output", "solution", "gen_text_store", "rollout"),
     *("prediction", "generation", "generated_text", "full_response", "completions", "responses", "sequence"),
 )
+KNOWN_COLUMNS = ("steps", *MESSAGES_COLUMNS, *TEXT_COLUMNS)
 PROMPT_COLUMNS = ("prompt", "input")
 GOLD_COLUMNS = (*ANSWER_COLUMNS, "gts")
 ID_COLUMNS = ("id", "_id", "qid", "uid")
-STDIN = "-"
-_BLOCK = 1 << 20
-_BATCH = 64
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _PRINTED_LIST = re.compile(rf"\s*\[\s*(?:{_QUOTED}(?:[\s,]+{_QUOTED})*+)?[\s,]*\]\s*", re.DOTALL)
 _TAGGED = re.compile(r"<(?:think|answer)>")
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 _ASKED = re.compile(r".*\bQuestion:\s*(\S.*?)\s*\Z", re.DOTALL)
 
 
@@ -111,25 +105,11 @@ def read_row(raw: Raw, dialect: str | None = None, text_column: str | None = Non
 def read_rows(path: str | os.PathLike[str], text_column: str | None = None) -> Iterator[Raw]:
     """Yield the rows of a file without looking into them; `path` and errors as in `read_trajectories`."""
     found = 0
-    for number, data in _values(path, text_column):
+    for number, data in read_json(path, text_column, KNOWN_COLUMNS):
         found += 1
         yield Raw(number, blake2b(data.strip(), digest_size=16).hexdigest(), data)
     if not found:
-        raise DataError(f"{_called(path)}: no rows in it")
-
-
-def count_rows(path: str | os.PathLike[str], at_most: int = 1 << 30) -> int | None:
-    """How many rows there are, where that is quickly known; `None` for files of more than `at_most` bytes."""
-    name = Path(path).name.lower()
-    if name.endswith(".parquet"):
-        return int(_parquet(Path(path)).metadata.num_rows)
-    packed = name.endswith(".gz")
-    if ".jsonl" not in name or Path(path).stat().st_size > (at_most // 16 if packed else at_most):
-        return None
-    try:
-        return sum(1 for _ in read_lines(path))
-    except DataError:  # a file that is cut short is reported when it is read
-        return None
+        raise DataError(f"{called(path)}: no rows in it")
 
 
 def peek(rows: Iterator[Raw], count: int = 64) -> tuple[list[Raw], Iterator[Raw]]:
@@ -338,143 +318,3 @@ def _first(row: Mapping[str, Any], names: tuple[str, ...], fits: Callable[[Any],
 def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = row.get(name)
     return value if isinstance(value, Mapping) else {}
-
-
-def local_file(path: str | os.PathLike[str]) -> Path:
-    """The path of a file on this machine. Raises `DataError` for an address and for a folder, saying what to do."""
-    if _ADDRESS.match(str(path)):
-        raise DataError(f"{path} is not on this machine: download it first")
-    if Path(path).is_dir():
-        raise DataError(f"{path} is a folder: name one file in it")
-    return Path(path)
-
-
-def _called(path: str | os.PathLike[str]) -> str:
-    return "the standard input" if str(path) == STDIN else str(path)
-
-
-def _values(path: str | os.PathLike[str], text_column: str | None) -> Iterator[tuple[int, bytes]]:
-    """The JSON of each row with its number from 1: the line's in a file of lines, else how many came before."""
-    if str(path) == STDIN:
-        return ((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
-    file = local_file(path)
-    name = file.name.removesuffix(".gz").lower()
-    if name.endswith((".jsonl", ".ndjson")):
-        return read_lines(file)
-    if name.endswith(".json"):
-        return _array(file)
-    if name.endswith(".parquet"):
-        return _parquet_rows(file, text_column)
-    raise DataError(f"{path}: expected .jsonl, .jsonl.gz, .json, .json.gz or .parquet, or - for JSON lines on stdin")
-
-
-def _array(path: Path) -> Iterator[tuple[int, bytes]]:
-    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
-    found, number = _Elements(), 0
-    try:
-        with opener(path, "rb") as file:
-            while block := file.read(_BLOCK):
-                for element in found.feed(block):
-                    number += 1
-                    yield number, element + b"\n"
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-    if found.held.strip():
-        yield number + 1, bytes(found.held)
-    elif found.base and not found.closed:
-        raise DataError(f"{path}: the array is not closed after row {number}; the file seems cut off")
-    elif found.extra:
-        raise DataError(f"{path}: text after the end of the array, whose last row is {number}")
-
-
-class _Elements:
-    """Finds the elements of a JSON array, or objects that follow one another, without reading them: linear, in blocks.
-
-    `held` is what no element has been made of yet, `base` the depth at which elements stand (1 in an array).
-    """
-
-    _OUTSIDE = re.compile(rb'["{}\[\],]')
-    _INSIDE = re.compile(rb'["\\]')
-
-    def __init__(self) -> None:
-        self.held = bytearray()
-        self.depth, self.base = 0, 0
-        self.started = self.closed = self.extra = False
-        self._string = self._escaped = False
-
-    def feed(self, block: bytes) -> Iterator[bytes]:
-        """The elements that end in this block."""
-        start, at = 0, int(self._escaped)
-        self._escaped = False
-        while not self.closed:
-            mark = (self._INSIDE if self._string else self._OUTSIDE).search(block, at)
-            if mark is None:
-                break
-            at = mark.end()
-            if self._string:
-                at += self._in_string(mark[0], at == len(block))
-                continue
-            if not self._outside(mark[0]):
-                continue
-            end = at if mark[0] in b"}]" and self.depth >= self.base else mark.start()
-            element = bytes(self.held + block[start:end]).strip()
-            self.held.clear()
-            start = at
-            if element:
-                yield element
-        rest = block[start:]
-        self.extra = self.extra or (self.closed and bool(rest.strip()))
-        if not self.closed:
-            self.held += rest
-
-    def _in_string(self, char: bytes, last: bool) -> int:
-        """Ends the string, or says how many characters to skip after a backslash."""
-        self._string = char != b'"'
-        self._escaped = self._string and last
-        return int(self._string and not last)
-
-    def _outside(self, char: bytes) -> bool:
-        """Whether an element, or the space before the first, ends here."""
-        if char == b'"':
-            self._string = self.started = True
-            return False
-        if char in b"{[":
-            opens = char == b"[" and not self.started and not self.held.strip()
-            self.started, self.base = True, 1 if opens else self.base
-            self.depth += 1
-            return opens
-        if char in b"}]":
-            self.depth = max(0, self.depth - 1)
-            self.closed = self.base == 1 and self.depth < 1
-        return self.depth <= self.base
-
-
-def _parquet(path: Path) -> Any:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise DataError(f"reading {path} needs pyarrow: pip install 'faithful-search[parquet]'") from error
-    try:
-        return parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        raise DataError(f"cannot read {path}: {error}") from error
-
-
-def _parquet_rows(path: Path, text_column: str | None) -> Iterator[tuple[int, bytes]]:
-    file = _parquet(path)
-    names = file.schema_arrow.names
-    wanted = {text_column} if text_column else {"steps", *MESSAGES_COLUMNS, *TEXT_COLUMNS}
-    if not wanted & set(names):
-        raise DataError(
-            f"{path}: no column {text_column!r}; it has: {', '.join(names)}"
-            if text_column
-            else f"{path}: none of its columns ({', '.join(names)}) is known to hold messages or text; name one"
-        )
-    encoder, number = msgspec.json.Encoder(enc_hook=str), 0
-    try:
-        for batch in file.iter_batches(batch_size=_BATCH):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, encoder.encode(row) + b"\n"
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {path} after row {number}: {error}") from error
