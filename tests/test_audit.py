@@ -453,3 +453,22 @@ def test_a_score_log_keeps_the_last_line_of_a_row_and_orders_them(tmp_path):
         assert log.holds(7, "a")  # the same row, at another place
         log.finish(whole=True)
     assert [(found.row, found.digest) for found in read_scores(path)] == [(2, "b"), (7, "a")]
+
+
+def test_several_dialects_are_shown_apart_too(tmp_path):
+    """A mean over agents that write differently hides which of them is meant."""
+    one, other = [rollout(n) for n in range(4)], []
+    for n in range(4, 10):
+        text = rollout(n)["output"].replace("<information>", "<result>").replace("</information>", "</result>")
+        other.append(
+            rollout(n) | {"output": text.replace("<answer>", "<answer>\\boxed{").replace("</answer>", "}</answer>")}
+        )
+    found = audit(file_of(tmp_path / "a.jsonl", [*one, *other]), tmp_path / "mixed", metrics=["answer_correctness"])
+    assert list(found.by_dialect) == ["research", "search_r1"]
+    apart = [found.by_dialect[name]["exact_match_squad"] for name in found.by_dialect]
+    assert [row.n for row in apart] == [6, 4] and found.rows["exact_match_squad"].n == 10
+    assert sum(row.value * row.n for row in apart) == pytest.approx(10 * found.rows["exact_match_squad"].value)
+    assert "by dialect" in str(found) and "(n=6)" in str(found)
+    assert Audit.from_dict(json.loads((tmp_path / "mixed" / "audit.json").read_text())) == found
+    alone = audit(file_of(tmp_path / "b.jsonl", one), tmp_path / "one", metrics=["answer_correctness"])
+    assert alone.by_dialect == {} and "by dialect" not in str(alone)

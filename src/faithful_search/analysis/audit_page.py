@@ -22,6 +22,7 @@ import msgspec
 from .. import __version__
 from ..evaluation.audit import Audit
 from ..evaluation.audit.score_log import read_scores
+from ..evaluation.audit.summary import divided
 from ..evaluation.metrics import LOWER_IS_BETTER
 from ..evaluation.report import EMPTY
 from ..evaluation.stats import Estimate
@@ -126,6 +127,8 @@ def _view(
         "counts": {"scored": audit.n, "errors": audit.errors},
         "dialects": list(audit.dialects.items()),
         "metrics": [_metric(name, row, limits.get(name, (0.0, 1.0))) for name, row in audit.rows.items()],
+        "by_dialect": list(audit.by_dialect),
+        "divided": divided(audit),
         "histograms": [_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
         "blocks": _blocks(audit),
         "issues": [(kind, count, examples.get(kind, "")) for kind, count in audit.issues.items()],

@@ -6,7 +6,7 @@ import math
 import os
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -65,6 +65,7 @@ class Audit(msgspec.Struct, frozen=True):
         unasked: trajectories without a question.
         issues: problems by kind, and how often.
         dialects, stop_reasons: how many trajectories of each.
+        by_dialect: `rows` for the trajectories of each dialect alone, where there are several.
         tools: which tools were called.
         bounds: what each metric's values can be.
         settings: what was measured and how: source, judge, metrics, normaliser, dialect, version.
@@ -84,6 +85,7 @@ class Audit(msgspec.Struct, frozen=True):
     issues: dict[str, int] = {}
     dialects: dict[str, int] = {}
     stop_reasons: dict[str, int] = {}
+    by_dialect: dict[str, dict[str, Estimate]] = {}
     tools: Tools = Tools()
     bounds: dict[str, tuple[float, float]] = {}
     settings: dict[str, Any] = {}
@@ -115,7 +117,7 @@ class Audit(msgspec.Struct, frozen=True):
             raise DataError(f"not an audit: {error}") from error
 
     def __str__(self) -> str:
-        parts = (_overview(self), _measured(self), _problems(self), _called(self), _used(self))
+        parts = (_overview(self), _measured(self), _divided(self), _problems(self), _called(self), _used(self))
         return "\n\n".join(filter(None, parts))
 
 
@@ -141,7 +143,20 @@ def summarize(
     tally = _Tally()
     for line in read_scores(scores, rows):
         tally.add(line)
-    return tally.audit(bounds or {}, known)
+    found = tally.audit(bounds or {}, known)
+    if len(found.dialects) < 2:
+        return found
+    return msgspec.structs.replace(found, by_dialect=_by_dialect(read_scores(scores, rows), bounds or {}))
+
+
+def _by_dialect(lines: Iterable[Line], bounds: Mapping[str, tuple[float, float]]) -> dict[str, dict[str, Estimate]]:
+    """Each dialect's own estimates, the most frequent dialect first."""
+    tallies: dict[str, _Tally] = {}
+    for line in lines:
+        if line.error is None:
+            tallies.setdefault(line.dialect or "unknown", _Tally()).add(line)
+    ordered = sorted(tallies.items(), key=lambda item: -len(item[1].questions))
+    return {name: tally.audit(bounds, {}).rows for name, tally in ordered}
 
 
 def choose_rows(scores: str | os.PathLike[str], metric: str | None, count: int, rows: int | None = None) -> list[int]:
@@ -270,6 +285,21 @@ def _overview(audit: Audit) -> str:
 def _measured(audit: Audit) -> str:
     evaluation = Evaluation(rows={**audit.rows, ENTROPY: audit.tools.entropy}, questions=[], values={}, tool_calls={})
     return report.table(evaluation, names=("estimate", ""))
+
+
+def _divided(audit: Audit) -> str:
+    if not audit.by_dialect:
+        return ""
+    return report.aligned([["by dialect", *audit.by_dialect], *divided(audit)])
+
+
+def divided(audit: Audit) -> list[list[str]]:
+    """A line for each metric, a cell for each dialect: the estimate with its interval and n."""
+    return [[name, *(_cell(own.get(name, NOTHING)) for own in audit.by_dialect.values())] for name in audit.rows]
+
+
+def _cell(estimate: Estimate) -> str:
+    return f"{report.interval(estimate)} (n={estimate.n})"
 
 
 def _problems(audit: Audit) -> str:
