@@ -1,6 +1,7 @@
 """The cache of results: one computation for many, nothing lost, no file harmed."""
 
 import asyncio
+import functools
 import os
 import pickle
 import sqlite3
@@ -150,6 +151,22 @@ def test_processes_write_at_once(tmp_path):
     running = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in "abc"]
     assert [process.wait() for process in running] == [0, 0, 0]
     assert len(Cache(path)) == 800
+
+
+def test_a_file_that_another_makes_while_it_is_looked_at_is_a_cache(cache, monkeypatch):
+    others = [Cache(cache.path)]
+
+    class Interrupted(sqlite3.Connection):
+        looked = False
+
+        def execute(self, *what):
+            if self.looked and others:
+                others.pop().put("theirs", b"1")
+            self.looked = True
+            return super().execute(*what)
+
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Interrupted))
+    assert cache.get("theirs") == b"1" and not others
 
 
 def test_a_pickle_carries_the_path(cache):

@@ -28,7 +28,7 @@ LABELS = [n % 3 == 0 for n in range(12)]
 
 
 @pytest.fixture(autouse=True)
-def no_keys(monkeypatch, tmp_path):
+def no_keys(monkeypatch):
     for name in ("FAITHFUL_SEARCH_API_KEY", "OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 

@@ -21,7 +21,11 @@ from .errors import DataError
 _OURS = 0x46534348  # the application id that marks a file as this cache
 _VERSION = 1
 _TABLE = "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, made REAL NOT NULL) WITHOUT ROWID"
-_CHUNK = 500
+_OWNER = """
+SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)
+FROM pragma_application_id, pragma_user_version
+"""  # one statement sees one state of a file that another process may be making
+_CHUNK = 500  # keys of one query: SQLite limits its parameters
 _log = logging.getLogger(__name__)
 
 
@@ -191,9 +195,7 @@ class Cache:
 
     def _check_owner(self, connection: sqlite3.Connection) -> str:
         """`new` or `ours`. Only reads: a file of something else must stay as it is."""
-        owner = connection.execute("PRAGMA application_id").fetchone()[0]
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        owner, version, tables = connection.execute(_OWNER).fetchone()
         if not tables and owner in (0, _OURS):
             return "new"
         if owner != _OURS:

@@ -31,6 +31,11 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 _DEBUG = "faithful_search.debug"
 _PAUSE = 0.5
 """Seconds between two changes of what a progress bar says."""
+_SPELLING = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 110,
+    "token_normalize_func": lambda token: token.replace("_", "-"),  # the recipes' --judge_url, too
+}
 
 
 class _Commands(click.Group):
@@ -90,13 +95,6 @@ config = click.option(
     callback=_from_file,
     help="A YAML file with options by their names; what is typed wins.",
 )
-
-
-_SPELLING = {
-    "help_option_names": ["-h", "--help"],
-    "max_content_width": 110,
-    "token_normalize_func": lambda token: token.replace("_", "-"),  # the recipes' --judge_url, too
-}
 
 
 @click.group(cls=_Commands, context_settings=_SPELLING)
@@ -184,15 +182,15 @@ def audit(
 
     folder, progress = out or Path(_name(file) + "-audit"), _Progress()
     asked = _judge(
-        judge,
-        judge_model,
-        judge_url,
-        judge_cache,
-        judge_concurrency,
-        judge_timeout,
-        judge_max_tokens,
-        judge_together,
-        judge_prices,
+        judge=judge,
+        judge_model=judge_model,
+        judge_url=judge_url,
+        judge_cache=judge_cache,
+        judge_concurrency=judge_concurrency,
+        judge_timeout=judge_timeout,
+        judge_max_tokens=judge_max_tokens,
+        judge_together=judge_together,
+        judge_prices=judge_prices,
     )
     found = measure(
         file,
@@ -328,12 +326,12 @@ class _Progress:
             self._bar.set_description(f"auditing, {self._verdicts:,} verdicts")
 
 
-def _judge(*settings: Any) -> Judge | None:
+def _judge(**settings: Any) -> Judge | None:
     """The judge that the options name; `None` is the comparison of words."""
     from .judges.arguments import JudgeArguments
 
     try:
-        return JudgeArguments(*settings).load_judge()
+        return JudgeArguments(**settings).load_judge()
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
 
@@ -377,7 +375,7 @@ def _report(folder: Path, found: Audit, source: Path, dialect: str | None, text_
 
         chosen = choose_rows(folder / SCORES, found.primary, rows, found.n + found.errors)
         shown = pick(source, chosen, dialect, text_column)
-        audit_page.write(folder / "report.html", found, folder / SCORES, shown, found.bounds)
+        audit_page.write(folder / "report.html", found, folder / SCORES, shown)
     except OSError as error:
         click.echo(f"no report.html: it cannot be written: {error}", err=True)
         return False

@@ -1,4 +1,7 @@
-"""Figures of training runs and evaluations, one function each. Needs matplotlib, imported when a figure is drawn."""
+"""Figures of training runs and evaluations, one function each, and the page of an audit (`audit_page`).
+
+Figures need matplotlib, imported when one is drawn.
+"""
 
 from .plots import bars, compare, reliability, reward_curves, tool_curves
 

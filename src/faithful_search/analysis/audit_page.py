@@ -52,24 +52,22 @@ def write(
     audit: Audit,
     scores: str | os.PathLike[str],
     rollouts: Iterable[tuple[int, Trajectory]],
-    bounds: Mapping[str, tuple[float, float]] | None = None,
 ) -> Path:
     """Write the page; it appears under its name only when complete.
 
     Args:
         path: of the page.
         audit: the corpus.
-        scores: the audit's `scores.jsonl`, read once for the distributions and the reasons.
+        scores: the audit's `scores.jsonl`, read for the distributions and again for the reasons of what is shown.
         rollouts: the trajectories to show, with the number of their row.
-        bounds: what each metric's values can be, for the scales; default [0, 1].
 
     Raises:
         DataError: when the scores cannot be read.
         OSError: when the page cannot be written.
     """
     path = Path(path)
-    limits = {"calls": (0.0, math.inf), **(bounds or {})}
-    shown = [(row, trajectory) for row, trajectory in rollouts]
+    limits = {"calls": (0.0, math.inf), **audit.bounds}
+    shown = list(rollouts)
     values, rows = _read(scores, {row for row, _ in shown})
     rollouts_shown = [_rollout(row, trajectory, rows.get(row, _Row(row))) for row, trajectory in shown]
     page = _render(_view(audit, limits, values, rollouts_shown, _examples(trajectory for _, trajectory in shown)))
@@ -274,7 +272,7 @@ def _step(number: int, step: Step, cited: set[str], marks: list[dict[str, str]])
     evidence = [
         {
             "id": item.id,
-            "title": item.title or "(no title)",
+            "title": item.title,
             "text": item.text,
             "url": item.url,
             "cited": item.id in cited,

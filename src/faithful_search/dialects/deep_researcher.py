@@ -14,13 +14,13 @@ Evidence is each search result and each page. The first answer of a turn counts,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence
 from .base import Message
 from .fence import Fence, unescape
+from .json_call import schema_lines
 from .json_evidence import JSON_LIST, read_list, write_list
 from .tool_calls import FENCED, MARKS, NAMES, ToolCalls
 from .turns import Grammar
@@ -50,8 +50,8 @@ class DeepResearcher(ToolCalls):
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
         """System message with the tools' schemas, then the question. The wording is ours, not its checkpoints'."""
-        schemas = "\n".join(json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools)
-        return [{"role": "system", "content": _SYSTEM.format(tools=schemas)}, {"role": "user", "content": question}]
+        system = _SYSTEM.format(tools=schema_lines(tools))
+        return [{"role": "system", "content": system}, {"role": "user", "content": question}]
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
         """Search results and pages; a body that is no such JSON is a note."""

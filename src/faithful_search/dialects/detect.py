@@ -40,7 +40,7 @@ def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
     certainty. Where two fit equally well none is named, and `why` says which.
 
     Raises:
-        DataError: for chat messages that are none.
+        DataError: when something in a chat is not a message.
 
     Example:
         >>> detect("<think>a</think><search>b</search><information>Doc 1(Title: c) d</information>").dialect

@@ -1,4 +1,4 @@
-"""Calls as JSON between `<tool_call>` tags, and whose the tool response behind them is."""
+"""Calls as JSON between `<tool_call>` tags, the schemas they follow, and whose the tool response behind them is."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ def call_form(tools: Sequence[str]) -> str:
     """The form of a call in words, with the first tool's name and without tags."""
     form = json.dumps({"name": tools[0] if tools else "…", "arguments": {"…": "…"}}, ensure_ascii=False)
     return f"JSON like {form}"
+
+
+def schema_lines(tools: Sequence[dict[str, Any]]) -> str:
+    """The tools' schemas as compact JSON, one a line."""
+    return "\n".join(json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools)
 
 
 def asked_for(text: str, start: int, at: int) -> bool:

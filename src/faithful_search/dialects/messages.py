@@ -131,9 +131,8 @@ def _message(number: int, message: Mapping[str, Any]) -> Message:
     text = _text(message.get("content", message.get("value")))
     if role != "assistant":
         answered = message.get("tool_call_id")
-        return Message(
-            role if role in ("system", "user") else "tool", text, (answered,) if isinstance(answered, str) else ()
-        )
+        ids = (answered,) if isinstance(answered, str) else ()
+        return Message(role if role in ("system", "user") else "tool", text, ids)
     thought = message.get("reasoning_content", message.get("reasoning"))
     if isinstance(thought, str) and thought:
         text = f"<think>{thought}</think>\n{text}"

@@ -20,16 +20,16 @@ failures are notes. Lines of the controller between turns (`##The verification m
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
-from ..trajectory import Evidence, Issue, Step, Trajectory
+from ..trajectory import Evidence, Issue, Span, Step, Trajectory
 from .base import Message
 from .fence import Fence, tags, unescape
+from .json_call import schema_lines
 from .json_evidence import JSON_LIST, read_list, write_list
 from .tool_calls import FENCED, MARKS, PLACES, ToolCalls
 
@@ -45,6 +45,7 @@ After INCORRECT you do more research.
 
 Tools, as JSON schemas, one a line:
 {tools}"""
+_OPEN = "<verification>"
 _MODE = " ##The research mode starts##"
 _BREAK = re.compile(PLACES + r"|<verification>|</verification_result>", re.IGNORECASE)
 _CHECK = re.compile(r"<verification>(.*?)</verification>", re.DOTALL | re.IGNORECASE)
@@ -75,9 +76,8 @@ class Pokee(ToolCalls):
 
         The wording is ours, not its checkpoint's.
         """
-        schemas = "\n".join(json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools)
         return [
-            {"role": "system", "content": _SYSTEM.format(tools=schemas)},
+            {"role": "system", "content": _SYSTEM.format(tools=schema_lines(tools))},
             {"role": "user", "content": question + _MODE},
         ]
 
@@ -90,7 +90,7 @@ class Pokee(ToolCalls):
         tag = place[0].lower()
         if tag == "</verification_result>":
             return place.end()
-        if tag == "<verification>":
+        if tag == _OPEN:
             at = place.start()
             return at if at > start and text[max(start, at - 200) : at].rstrip().endswith(">") else None
         return super().ends_at(text, start, place)
@@ -98,23 +98,11 @@ class Pokee(ToolCalls):
     def read_turn(self, text: str, start: int, end: int, parallel: bool) -> list[dict[str, Any]]:
         """A verification if it has a result, else a turn of research."""
         result = _RESULT.search(text, start, end)
-        check = (
-            _CHECK.search(text, start, end) if result or text[start : start + 14].lower() == "<verification>" else None
-        )
+        begins = text[start : start + len(_OPEN)].lower() == _OPEN
+        check = _CHECK.search(text, start, end) if result or begins else None
         if result is None and check is None:
             return super().read_turn(text, start, end, parallel)
-        step: dict[str, Any] = {"spans": {"step": (start, start + len(text[start:end].rstrip()))}, "issues": ()}
-        said = result[1].strip().upper() if result else ""
-        if check is not None:
-            step["think"], step["spans"]["think"] = check[1], check.span(1)
-        else:
-            step["issues"] = (Issue("think_missing", "a verification result without a verification"),)
-        if said in ("CORRECT", "INCORRECT"):
-            step["verified"] = said == "CORRECT"
-        else:
-            issue = Issue("verification_invalid", f"the verification says {said[:40]!r}, not CORRECT or INCORRECT")
-            step["issues"] = (*step["issues"], issue)
-        return [step]
+        return [_verification(check, result, (start, start + len(text[start:end].rstrip())))]
 
     def conclude(self, steps: tuple[Step, ...], text: str, question: str | None) -> Trajectory:
         """The last answer, answered for good unless the agent found it incorrect and stopped."""
@@ -140,3 +128,21 @@ class Pokee(ToolCalls):
         if not evidence:
             return escape(note)
         return write_list(evidence, escape, "query", "search_results", "description")
+
+
+def _verification(check: re.Match[str] | None, result: re.Match[str] | None, span: Span) -> dict[str, Any]:
+    """The fields of a verification turn; it may lack its verification or its result, but not both."""
+    spans = {"step": span}
+    fields: dict[str, Any] = {"spans": spans}
+    issues: list[Issue] = []
+    if check is not None:
+        fields["think"], spans["think"] = check[1], check.span(1)
+    else:
+        issues.append(Issue("think_missing", "a verification result without a verification"))
+    said = result[1].strip().upper() if result else ""
+    if said in ("CORRECT", "INCORRECT"):
+        fields["verified"] = said == "CORRECT"
+    else:
+        why = f"the verification says {said[:40]!r}, not CORRECT or INCORRECT"
+        issues.append(Issue("verification_invalid", why))
+    return {**fields, "issues": tuple(issues)}

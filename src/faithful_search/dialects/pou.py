@@ -38,8 +38,8 @@ from ..errors import DialectError
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect, Message
 from .fence import Fence, one_line, tags, unescape
-from .json_call import CLOSE, NO_CALL, OPEN, asked_for, call_form, read_call
-from .turns import GAP, MOST_STEPS, Grammar, Tag, TurnReader, episode_start, too_many_turns, untagged
+from .json_call import CLOSE, NO_CALL, OPEN, asked_for, call_form, read_call, schema_lines
+from .turns import MOST_STEPS, Grammar, Tag, TurnReader, episode_start, skip, too_many_turns, untagged
 
 _NAMES = ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
 _PLAIN = untagged(_NAMES)
@@ -93,9 +93,8 @@ class PoU(Dialect):
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
         """System message (protocol and the tools' schemas), then the question."""
-        schemas = "\n".join(json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools)
         return [
-            {"role": "system", "content": _SYSTEM.format(tools=schemas)},
+            {"role": "system", "content": _SYSTEM.format(tools=schema_lines(tools))},
             {"role": "user", "content": question},
         ]
 
@@ -105,7 +104,7 @@ class PoU(Dialect):
         steps: list[Step] = []
         size = len(text)
         judged = False
-        while (at := GAP.match(text, at).end()) < size and len(steps) < MOST_STEPS:  # type: ignore[union-attr]
+        while (at := skip(text, at)) < size and len(steps) < MOST_STEPS:
             fields, at = _fast_turn(text, at, judged) or _slow_turn(text, at, judged)
             if at < size:
                 at = _read_response(text, at + len(OPEN), fields)
@@ -124,7 +123,7 @@ class PoU(Dialect):
 
     def parse_turn(self, text: str, *, first: bool) -> Step:
         """Read one turn. Without `first` the thought must open with a verdict. Spans point into `text`."""
-        at = GAP.match(text).end()  # type: ignore[union-attr]
+        at = skip(text, 0)
         found = _fast_turn(text, at, not first)
         if found is None or found[1] < len(text):
             return Step(**_Reader(text, at, len(text), not first).read())
@@ -161,39 +160,35 @@ def _fast_turn(text: str, start: int, judged: bool) -> tuple[dict[str, Any], int
     match = _TURN.match(text, start)
     if match is None:
         return None
-    end = match.end()
-    if not text.startswith(OPEN, end):
-        end = GAP.match(text, end).end()  # type: ignore[union-attr]
-        if end < len(text) and not text.startswith(OPEN, end):
-            return None
+    end = match.end() if text.startswith(OPEN, match.end()) else skip(text, match.end())
+    responds = end < len(text)
     verdict, ref, think, raw, answer = match.groups()
-    if (verdict is None) is judged:
+    if (verdict is None) is judged or (responds and (raw is None or not text.startswith(OPEN, end))):
         return None
     span = match.span
     spans = {"step": span(), "think": span(3)}
     fields: dict[str, Any] = {"think": think, "spans": spans}
     if judged:
-        if ref == "null":
-            pass
-        elif ref and "null" not in ref and (refs := _ids(ref)):
-            fields["refs"] = refs
-        else:
+        refs = _cited(ref)
+        if refs is None:
             return None
-        fields["helpful"] = verdict == "yes"
-        spans["helpful"] = span(1)
-        spans["ref"] = span(2)
+        fields |= {"helpful": verdict == "yes", "refs": refs}
+        spans |= {"helpful": span(1), "ref": span(2)}
     if raw is None:
-        if end < len(text):
-            return None
-        fields["answer"] = answer.strip()
-        spans["answer"] = span(5)
-    else:
-        call = read_call(raw, strict=True)
-        if call is None:
-            return None
-        fields["call"] = call
-        spans["call"] = span(4)
+        fields["answer"], spans["answer"] = answer.strip(), span(5)
+        return fields, end
+    call = read_call(raw, strict=True)
+    if call is None:
+        return None
+    fields["call"], spans["call"] = call, span(4)
     return fields, end
+
+
+def _cited(ref: str) -> tuple[str, ...] | None:
+    """The ids of a citation as it should be, none of them for `null`; `None` for any other."""
+    if ref == "null":
+        return ()
+    return None if "null" in ref else _ids(ref) or None
 
 
 def _ids(ref: str) -> tuple[str, ...]:

@@ -28,8 +28,8 @@ from ..trajectory import Evidence, Span, Step
 from .base import Message
 from .doc_lines import MOST_DOCUMENTS
 from .fence import Fence, one_line, tags, unescape
-from .tagged import SearchReader, Tagged, plain_prompt, query, skip
-from .turns import Grammar, Tag, episode_start
+from .tagged import SearchReader, Tagged, plain_prompt, query
+from .turns import Grammar, Tag, episode_start, skip
 
 _SYSTEM = """You are a helpful assistant.
 Given a question, you should answer it by first thinking about the reasoning process in the mind and then providing \

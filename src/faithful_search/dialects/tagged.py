@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect
-from .turns import GAP, MOST_STEPS, Grammar, TurnReader, episode_start, too_many_turns
+from .turns import MOST_STEPS, Grammar, TurnReader, episode_start, skip, too_many_turns
 
 
 class SearchReader(TurnReader):
@@ -132,12 +132,6 @@ class Tagged(Dialect):
         speaks = self.speaks.search(text, start, limit)
         end = speaks.start() if speaks else limit
         return end, end
-
-
-def skip(text: str, at: int) -> int:
-    """Past the blanks and markup that stand at `at`."""
-    match = GAP.match(text, at)
-    return match.end() if match else at
 
 
 def query(call: ToolCall) -> str:

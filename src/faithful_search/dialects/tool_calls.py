@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
-from .base import Dialect, Message
+from .base import Dialect
 from .fence import Fence, tags, unescape
 from .json_call import CLOSE, NO_CALL, OPEN, asked_for, call_form, read_call
-from .turns import GAP, MOST_STEPS, Grammar, Tag, TurnReader, episode_start
+from .turns import GAP, MOST_STEPS, Grammar, Tag, TurnReader, episode_start, skip
 
 NAMES = ("think", "tool_call", "tool_response", "answer")
 GRAMMAR = Grammar(NAMES, "tool_call", "tool_response", last_answer_counts=True)
@@ -106,10 +106,6 @@ class ToolCalls(Dialect):
     def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
         """The inner text of a tool response; `escape` fences what was retrieved."""
 
-    @abstractmethod
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """The messages that open an episode."""
-
     def parse(self, text: str, *, question: str | None = None) -> Trajectory:
         """Read a trajectory, prompt included or not. Whatever stands in a tool response is data."""
         at, asked = self.begin(text)
@@ -141,8 +137,7 @@ class ToolCalls(Dialect):
 
     def parse_turn(self, text: str, *, first: bool) -> Step:
         """Read one turn; of several calls the first. Spans point into `text`."""
-        start = GAP.match(text)
-        fields = self.read_turn(text, start.end() if start else 0, len(text), parallel=False)
+        fields = self.read_turn(text, skip(text, 0), len(text), parallel=False)
         return Step(**fields[0])
 
     def render_turn(self, step: Step) -> str:
@@ -181,9 +176,9 @@ class ToolCalls(Dialect):
         asked = self.asked.search(message) if message and self.asked else None
         if asked or at:
             return at, asked[1].strip() if asked else message
-        bare = self.opening and self.asked and text.lstrip().startswith(self.opening)
-        raw = self.asked.search(text) if bare and self.asked else None
-        return (raw.end(), raw[1].strip()) if raw else (0, None)
+        bare = self.opening and text.lstrip().startswith(self.opening)
+        asked = self.asked.search(text) if bare and self.asked else None
+        return (asked.end(), asked[1].strip()) if asked else (0, None)
 
     def turn_end(self, text: str, start: int) -> int:
         """Where the turn that begins at `start` ends: at what someone else wrote, or at the text's end."""
@@ -200,8 +195,7 @@ class ToolCalls(Dialect):
             return at if at == start or asked_for(text, start, at) else None
         if not (place[0].startswith("<|") or _behind_a_tag(text, start, at)):
             return None
-        role = GAP.match(text, place.end())
-        if role is not None and text.startswith(OPEN, role.end()):
+        if text.startswith(OPEN, skip(text, place.end())):
             return None  # the next place is that response, and a role precedes it
         return at
 
@@ -271,10 +265,12 @@ class CallReader(TurnReader):
         return fields
 
     def no_think(self) -> None:
+        """Nothing to note where the protocol asks for no thought."""
         if self.dialect.thinks:
             super().no_think()
 
     def read_call(self, raw: str, span: Span) -> ToolCall | None:
+        """The call as the dialect reads it, or `None` and an issue."""
         call = self.dialect.read_call(raw)
         if call is None:
             self.issue("call_json", NO_CALL, span)
@@ -322,8 +318,7 @@ def _between(text: str, at: int) -> tuple[list[tuple[Span, bool]], int]:
     """What stands between two turns from `at` on: spans of responses and whether closed; where the agent goes on."""
     bodies: list[tuple[Span, bool]] = []
     while True:
-        gap = GAP.match(text, at)
-        after = gap.end() if gap else at
+        after = skip(text, at)
         if text.startswith(OPEN, after):
             at = _body(text, after + len(OPEN), bodies)
         elif _received(text[at:after]):

@@ -44,6 +44,13 @@ def too_many_turns() -> Issue:
     return Issue("turns_many", f"more than {MOST_STEPS} turns; the rest is not read")
 
 
+def skip(text: str, at: int) -> int:
+    """Past the blanks and markup (`GAP`) that stand at `at`."""
+    gap = GAP.match(text, at)
+    assert gap is not None  # nothing is a gap too
+    return gap.end()
+
+
 def untagged(names: Sequence[str]) -> str:
     """A pattern of text in which none of these names' tags stands; all there is up to the next one."""
     return rf"[^<]*+(?:<(?!/?(?:{'|'.join(names)})>)[^<]*+)*+"
@@ -67,8 +74,8 @@ class Tag(NamedTuple):
 class Grammar:
     """The tags of a dialect: all their `names`, and which of them holds a call and a tool response.
 
-    `pattern` is for tags that are not written `<name>` and `</name>`: its first group is empty in an opening tag, the
-    second is the name.
+    Of several answers in a turn the first counts, or with `last_answer_counts` the last. `pattern` is for tags that are
+    not written `<name>` and `</name>`: its first group is empty in an opening tag, the second is the name.
 
     `tag` finds a tag. `turn` matches a whole turn as it should be, a thought and one action without tags in them (its
     groups: the step, the thought, the action's name, what the action says); with a `pattern`, nothing.

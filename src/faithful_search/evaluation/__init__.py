@@ -1,1 +1,1 @@
-"""Measuring a policy: suites of questions, intervals, and how it uses its tools."""
+"""Measuring agents: suites of questions, audits of files, the metrics by name, and whether judges can be trusted."""

@@ -41,6 +41,7 @@ Args:
         `snippets=[…]`; a name that the metric does not have is an error that lists those it has.
 """
 """The arguments of `compute`, the same for every module."""
+NO_ROWS = "no predictions to score: predictions is empty"
 
 
 def info(description: str, inputs_description: str, citation: str) -> evaluate.MetricInfo:
@@ -169,9 +170,6 @@ class TrajectoryMetric(evaluate.Metric):
         return " ".join([judge.name, *(prompting.load(name).id for name in self.prompts)])  # type: ignore[attr-defined]
 
 
-NO_ROWS = "no predictions to score: predictions is empty"
-
-
 def tool_figures(trajectories: Sequence[Trajectory], tools: Sequence[str] | None = None) -> dict[str, Any]:
     """Which tools were called, how often, in which shares and how evenly, over all trajectories.
 
@@ -250,11 +248,7 @@ def _read(packed: str, golds: str, dialect: str | None) -> Trajectory | str:
         trajectory = dialects.parse(row["prediction"], dialect, row["question"])
     except FaithfulSearchError as error:
         return str(error)
-    return trajectory if answers is None else _with_answers(trajectory, answers)
-
-
-def _with_answers(trajectory: Trajectory, answers: Sequence[str]) -> Trajectory:
-    return msgspec.structs.replace(trajectory, answers=tuple(answers))
+    return trajectory if answers is None else msgspec.structs.replace(trajectory, answers=tuple(answers))
 
 
 def _judge(judge: Judge | str | None, model: str | None, url: str | None, options: Mapping[str, Any]) -> Judge | None:

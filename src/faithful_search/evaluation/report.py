@@ -47,6 +47,13 @@ def table_rows(
     return [header, *(_row(first, second, metric) for metric in metrics)]
 
 
+def aligned(rows: list[list[str]]) -> str:
+    """Cells as text in columns, the first row the header, underlined."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
+
+
 def as_evaluation(evaluated: Evaluated) -> Evaluation:
     """An evaluation as it is, or read from what `to_dict` gave."""
     return evaluated if isinstance(evaluated, Evaluation) else Evaluation.from_dict(evaluated)
@@ -100,12 +107,6 @@ def _count(estimate: Estimate) -> str:
     notes = [f"+{estimate.not_applicable} n/a"] if estimate.not_applicable else []
     notes += [f"+{estimate.abstained} abstained"] if estimate.abstained else []
     return " ".join([str(estimate.n), *notes])
-
-
-def aligned(rows: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from ..rewards import AnswerSupport, Citation, Correctness, EvidenceSensitivity,
 from ..rollout import Engine
 from ..tasks import Task
 from ..trajectory import Trajectory
-from .stats import Estimate, Floats, bootstrap, left_out, mean_ci, paired_difference, question_means
+from .stats import NOTHING, Estimate, Floats, bootstrap, left_out, mean_ci, paired_difference, question_means
 from .tool_use import tool_counts
 
 ENTROPY = "tool_entropy"
@@ -118,7 +118,7 @@ def run_episodes(
     engine: Engine, tasks: Sequence[Task], on_progress: Callable[..., Any] | None = None
 ) -> list[Trajectory]:
     """The engine's rollouts of the tasks, with a progress bar (`on_progress` as in `evaluate_policy`)."""
-    with (on_progress or _bar)(total=len(tasks), desc="evaluating", unit="rollout") as bar:
+    with (on_progress or progress_bar)(total=len(tasks), desc="evaluating", unit="rollout") as bar:
         return engine.run(tasks, on_end=lambda trajectory: bar.update(1))
 
 
@@ -155,6 +155,13 @@ def evaluate_rollouts(
     )
 
 
+def progress_bar(**settings: Any) -> Any:
+    """A progress bar, shown on a terminal only."""
+    from tqdm.auto import tqdm
+
+    return tqdm(disable=None, **settings)
+
+
 def mean_of(
     column: Sequence[float | None], scores: Sequence[Score], questions: Sequence[str], bounds: tuple[float, float]
 ) -> Estimate:
@@ -184,7 +191,7 @@ def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
     if metric == ENTROPY:
         return _entropy_difference(before, after)
     if metric not in before.values or metric not in after.values:
-        return Estimate(None, None, None, 0, None)
+        return NOTHING
     first, second = (question_means(run.questions, run.values[metric]) for run in (before, after))
     return paired_difference(first, second)
 
@@ -194,7 +201,7 @@ def _entropy_difference(before: Evaluation, after: Evaluation) -> Estimate:
     first, second = (_calls_by_question(run, tools) for run in (before, after))
     both = [question for question in first if question in second]
     if set(tools) != set(after.tool_calls) or not both:
-        return Estimate(None, None, None, 0, None)
+        return NOTHING
     table = np.array([[*first[question], *second[question]] for question in both])
     return bootstrap(table, lambda sums: _entropy(sums[:, len(tools) :]) - _entropy(sums[:, : len(tools)]))
 
@@ -216,12 +223,6 @@ def _entropy(sums: Floats) -> Floats:
         shares = sums / sums.sum(axis=1, keepdims=True)
         parts = np.where(shares > 0, shares * np.log(shares), np.where(np.isnan(shares), np.nan, 0.0))
         return np.abs(parts.sum(axis=1)) / np.log(sums.shape[1])
-
-
-def _bar(**settings: Any) -> Any:
-    from tqdm.auto import tqdm
-
-    return tqdm(disable=None, **settings)
 
 
 def _ends_with_answer(trajectory: Trajectory) -> bool:

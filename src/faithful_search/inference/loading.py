@@ -51,11 +51,10 @@ def open_generator(
     device: str | None = None,
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
-    batch_size: int = 64,
 ) -> TransformersGenerator:
     """A causal LM, or a PEFT adapter's directory, as a generator; arguments and errors as `open_model`."""
     model, tokenizer = open_model(AutoModelForCausalLM, name, device=device, dtype=dtype, revision=revision)
-    return TransformersGenerator(model, tokenizer, batch_size)
+    return TransformersGenerator(model, tokenizer)
 
 
 def max_tokens(model: Any, tokenizer: Any) -> int | None:

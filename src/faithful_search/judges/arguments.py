@@ -53,7 +53,7 @@ class JudgeArguments:
     def _knobs(self) -> dict[str, Any]:
         if self.judge != "endpoint":
             return {}
-        knobs = {
+        knobs: dict[str, Any] = {
             "url": self.judge_url,
             "concurrency": self.judge_concurrency,
             "timeout": self.judge_timeout,
@@ -61,7 +61,9 @@ class JudgeArguments:
             "together": self.judge_together,
             "prices": None if self.judge_prices is None else _prices(self.judge_prices),
         }
-        return knobs | ({"cache": None if self.judge_cache == "none" else self.judge_cache} if self.judge_cache else {})
+        if self.judge_cache:
+            knobs["cache"] = None if self.judge_cache == "none" else self.judge_cache
+        return knobs
 
 
 def _prices(text: str) -> tuple[float, float]:

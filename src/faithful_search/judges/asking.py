@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from .replies import Constrained, Ladder, Reply, after_thought, label_of
 from .together import labels_of
 
 _SILENCE = 60.0
+"""Seconds for which the background loop may show no sign of life before it counts as hanging."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -124,7 +125,7 @@ class Asker:
         if cache is not None:
             cache.close()
 
-    def _run(self, work: Any) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             self._background().run(work, patience=_SILENCE)
         except TimeoutError as error:

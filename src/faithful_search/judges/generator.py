@@ -147,7 +147,8 @@ class GeneratorJudge:
         """The prompt up to the token that tells the labels apart, and that token for each label."""
         text = self._text(prompting.render(pair))
         ids, tail = self._encode(text), text[-_TAIL:]
-        before, yes, no = (self._encode(tail + self._lead * bool(label) + label) for label in ("", *LABELS))
+        before = self._encode(tail)
+        yes, no = (self._encode(tail + self._lead + label) for label in LABELS)
         kept, at = _shared(before, yes, no), _shared(yes, no)
         if at == min(len(yes), len(no)):
             raise ConfigError(f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} apart")
@@ -217,6 +218,8 @@ class GeneratorJudge:
 
 
 class _Asked(NamedTuple):
+    """A prompt and the labels' tokens after it; `note` says what was left out, or why there is no prompt."""
+
     ids: list[int]
     choices: list[list[int]]
     note: str = ""

@@ -18,9 +18,9 @@ from .base import Pair, Task, Verdict
 THRESHOLDS: Mapping[Task, float] = MappingProxyType({"info_think": 0.5, "think_search": 0.5})
 """Where p must be, by task; `SUPPORTED` for the others. Thoughts and queries also say what is still to be found."""
 SUPPORTED = 0.75
-ASKED: Mapping[Task, float] = MappingProxyType({"support": 0.5, "info_think": 0.0})
+QUESTION_WEIGHTS: Mapping[Task, float] = MappingProxyType({"support": 0.5, "info_think": 0.0})
 """By task, what a word counts that stands in the question already; as much as any other for the other tasks."""
-NAME = 2.0
+NAME_WEIGHT = 2.0
 """What names and numbers count; other words count 1."""
 
 _NO_BLANKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -203,9 +203,9 @@ def _missing(said: Mapping[str, Word], words: Collection[str], beginnings: Colle
 
 
 def _weights(said: Mapping[str, Word], pair: Pair) -> dict[str, float]:
-    factor = ASKED.get(pair.task, 1.0) if pair.question else 1.0
+    factor = QUESTION_WEIGHTS.get(pair.task, 1.0) if pair.question else 1.0
     asked = {_singular(word) for word in _held(pair.question)[0]} if factor != 1 else set()
-    return {key: (NAME if word.marked else 1.0) * (factor if key in asked else 1) for key, word in said.items()}
+    return {key: (NAME_WEIGHT if word.marked else 1.0) * (factor if key in asked else 1) for key, word in said.items()}
 
 
 def _keys(words: Iterable[str]) -> list[str]:

@@ -19,6 +19,8 @@ from .base import Pair, Verdict
 from .windows import windows
 
 _ENTAILS = ("entailment", "entail", "entails")
+_PLAIN = {"split_special_tokens": True}
+"""Retrieved text may spell the model's control tokens: they are read as the characters they are."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class NLIJudge:
         if not 0 <= self.threshold <= 1:
             raise ConfigError(f"threshold must be in [0, 1], got {self.threshold}")
         writes = _writes(self.model.config, type(self.model).__name__)
-        head = _Writes.of(self.model, self.tokenizer) if writes else _Classifies.of(self)
+        head = _Writes.of(self) if writes else _Classifies.of(self)
         object.__setattr__(self, "_head", head)
 
     @classmethod
@@ -113,24 +115,24 @@ class NLIJudge:
         return [self._verdict(own, list(islice(probs, len(own.windows)))) for own in readings]
 
     def _reading(self, pair: Pair, tokens: int) -> _Reading:
-        hypothesis, cut = _clean(pair.hypothesis), ""
+        hypothesis, note = _clean(pair.hypothesis), ""
         if not hypothesis.strip():
             return _Reading([], "", "there is nothing to judge")
         if tokens > self._room // 2:
             hypothesis = windows(hypothesis, self._room // 2, 0, self._count)[0]
             kept = self._count([hypothesis])[0]
-            tokens, cut = kept, f"; the hypothesis was cut from {tokens} tokens to its first {kept}"
-        return _Reading(self._windows(pair.premise, min(self.window, self._room - tokens)), hypothesis, cut)
+            tokens, note = kept, f"; the hypothesis was cut from {tokens} tokens to its first {kept}"
+        return _Reading(self._windows(pair.premise, min(self.window, self._room - tokens)), hypothesis, note)
 
     def _windows(self, premise: str, size: int) -> list[str]:
         return windows(_clean(premise), size, min(self.stride, size // 2), self._count) or [""]
 
     def _verdict(self, reading: _Reading, probs: list[float]) -> Verdict:
         if not probs:
-            return Verdict(0.0, False, reading.cut, self.name)
+            return Verdict(0.0, False, reading.note, self.name)
         p = max(probs)
         where = f", the most of {len(probs)} windows" if len(probs) > 1 else ""
-        return Verdict(p, p >= self.threshold, f"p(entailment) = {p:.3f}{where}{reading.cut}", self.name)
+        return Verdict(p, p >= self.threshold, f"p(entailment) = {p:.3f}{where}{reading.note}", self.name)
 
     def _probs(self, inputs: Sequence[tuple[str, str]]) -> list[float]:
         rows = self._head.encode(self.tokenizer, inputs, self._limit) if inputs else []
@@ -161,14 +163,12 @@ class NLIJudge:
         return sys.maxsize if self._limit is None else self._limit - frame
 
 
-_PLAIN = {"split_special_tokens": True}
-"""Retrieved text may spell the model's control tokens: they are read as the characters they are."""
-
-
 class _Reading(NamedTuple):
+    """What is read of a pair; `note` says what was cut off, or why there are no windows."""
+
     windows: list[str]
     hypothesis: str
-    cut: str
+    note: str
 
 
 class _Head(Protocol):
@@ -216,13 +216,14 @@ class _Writes:
     no: int
 
     @classmethod
-    def of(cls, model: Any, tokenizer: Any) -> Self:
-        yes, no = (tokenizer(text_target=label)["input_ids"] for label in ("1", "0"))
+    def of(cls, judge: NLIJudge) -> Self:
+        config = judge.model.config
+        yes, no = (judge.tokenizer(text_target=label)["input_ids"] for label in ("1", "0"))
         shared = [a for a, _ in takewhile(lambda both: both[0] == both[1], zip(yes, no, strict=False))]
         at = len(shared)
         if at >= min(len(yes), len(no)):
-            raise ConfigError(f"the tokenizer of {model.config.name_or_path!r} does not tell the labels 1 and 0 apart")
-        return cls((model.config.decoder_start_token_id, *shared), yes[at], no[at])
+            raise ConfigError(f"the tokenizer of {config.name_or_path!r} does not tell the labels 1 and 0 apart")
+        return cls((config.decoder_start_token_id, *shared), yes[at], no[at])
 
     def encode(self, tokenizer: Any, inputs: Sequence[tuple[str, str]], limit: int | None) -> list[dict[str, Any]]:
         texts = [f"premise: {premise} hypothesis: {hypothesis}" for premise, hypothesis in inputs]

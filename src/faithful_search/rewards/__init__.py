@@ -77,9 +77,9 @@ def pou_mix(
         budget: B_max, the perturbed steps of a rollout; 2 is the paper's ablation.
         support: R_ans, by default `AnswerSupport()`.
         correctness: R_anc, by default `Correctness()`.
+        sensitivity: `False` leaves R_pt out and averages over the two others.
         snippets: what R_pt draws unrelated passages from, by default the batch's own evidence; see `corpus_snippets`.
         writer: invents the lures of R_pt, by default a template does.
-        sensitivity: `False` leaves R_pt out and averages over the two others.
         beta, tau, kappa: of the adaptive mix.
         alpha: a constant alpha: 0.5 is the static mix, 0.0 leaves R_ans out.
 

@@ -78,7 +78,7 @@ class Warmup:
         """The factor in [0, 1] on a part's weight at a step."""
         if part not in self.parts or step >= self.end:
             return 1.0
-        return max(0.0, (step - self.start) / (self.end - self.start)) if step > self.start else 0.0
+        return (step - self.start) / (self.end - self.start) if step > self.start else 0.0
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from ..errors import ConfigError, DataError
 from ..text import content_words
 from ..trajectory import Evidence, Step, Trajectory
 
 TRIES = 32
+"""Passages drawn from the pool before a neutral one is taken."""
 
 NEUTRAL = (
     ("Rain gauge", "A rain gauge gathers water in a narrow cylinder, so that small amounts can be read off a scale."),
@@ -133,4 +136,6 @@ def made_up_answer(question: str) -> str:
 
 
 def _exchange(item: Evidence, title: str, text: str, titles: bool) -> Evidence:
-    return Evidence(text, title if titles else item.title, item.id, item.source, "" if titles else item.url, item.score)
+    """`item` with another text, and with `titles` another title too; its page would give the topic away as well."""
+    own = {"title": title, "url": ""} if titles else {}
+    return msgspec.structs.replace(item, text=text, **own)

@@ -49,7 +49,7 @@ class ThinkAnswer(JudgedReward):
     name: ClassVar[str] = "think_answer"
 
     def __post_init__(self) -> None:
-        normalize("", self.how)
+        normalize("", self.how)  # refuses a normaliser that does not exist
 
     @property
     def judge_name(self) -> str:

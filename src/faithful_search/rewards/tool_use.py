@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -145,8 +144,7 @@ def _cited(trajectory: Trajectory) -> set[int]:
 
 
 def _written(step: Step) -> set[str]:
-    texts: Iterable[str] = (step.think or "", step.answer or "", call_words(step.call) if step.call else "")
-    return terms("\n".join(texts))
+    return terms("\n".join([step.think or "", step.answer or "", call_words(step.call) if step.call else ""]))
 
 
 def _later(written: list[set[str]]) -> list[set[str]]:

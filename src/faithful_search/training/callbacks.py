@@ -35,7 +35,7 @@ class RewardState(TrainerCallback, ExportableState):
 
     @mix.setter
     def mix(self, state: MixState) -> None:
-        self.values = dict(state.to_dict())
+        self.values = state.to_dict()
 
     def state(self) -> dict[str, Any]:
         """What the checkpoint keeps."""

@@ -77,22 +77,27 @@ def count_rows(path: str | os.PathLike[str], at_most: int = 1 << 30) -> int | No
 
 
 def _array(path: Path) -> Iterator[tuple[int, bytes]]:
-    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     found, number = _Elements(), 0
-    try:
-        with opener(path, "rb") as file:
-            while block := file.read(_BLOCK):
-                for element in found.feed(block):
-                    number += 1
-                    yield number, element + b"\n"
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+    for block in _blocks(path):
+        for element in found.feed(block):
+            number += 1
+            yield number, element + b"\n"
     if found.held.strip():
         yield number + 1, bytes(found.held)
     elif found.base and not found.closed:
         raise DataError(f"{path}: the array is not closed after row {number}; the file seems cut off")
     elif found.extra:
         raise DataError(f"{path}: text after the end of the array, whose last row is {number}")
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            while block := file.read(_BLOCK):
+                yield block
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
 
 
 class _Elements:

@@ -25,6 +25,7 @@ from ...judges import Judge, Writer, prompting
 from ...trajectory import Trajectory
 from .. import metrics as metric_names
 from ..report import write_metrics
+from ..suite import progress_bar
 from .files import STDIN, count_rows, local_file
 from .score_log import ScoreLog
 from .scoring import Batch, Plan, Scorer
@@ -96,12 +97,12 @@ def audit(
         plan = replace(plan, usual=usual_dialect(rows.head, text_column))
     settings = _settings(source, plan)
     begins = _begins(folder, settings, resume)
-    spent = _difference({} if begins else _audit_of(folder / SUMMARY).usage, _usage(judge))
+    earlier, before = {} if begins else _audit_of(folder / SUMMARY).usage, _usage(judge)
     with ScoreLog(folder / SCORES, resume) as log:
         if begins:
             _write(folder / SUMMARY, Audit(settings=settings, finished=False))
         try:
-            _score(rows, plan, log, _processes(plan, workers), (on_progress or _bar)(**_shown(path, limit)))
+            _score(rows, plan, log, _processes(plan, workers), (on_progress or progress_bar)(**_shown(path, limit)))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"interrupted: {len(log.places)} rows are in {log.path}; run the same again to go on"
@@ -113,7 +114,7 @@ def audit(
         {name: reward.bounds for name, reward in plan.rewards().items()},
         settings=settings,
         source_error=rows.error,
-        usage=_difference(_usage(judge), {name: -count for name, count in spent.items()}),
+        usage=_total(_usage(judge), before, earlier),
     )
     _write(folder / SUMMARY, found)
     if not found.n:
@@ -348,14 +349,9 @@ def _shown(path: Path, limit: int | None) -> dict[str, Any]:
     return {"total": min(known, default=None), "desc": "auditing", "unit": "row"}
 
 
-def _bar(**settings: Any) -> Any:
-    from tqdm.auto import tqdm
-
-    return tqdm(disable=None, **settings)
-
-
-def _difference(counts: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: counts.get(name, 0) - others.get(name, 0) for name in {**counts, **others}}
+def _total(now: Mapping[str, Any], before: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """What this run added to the judge's counts, and what earlier runs did."""
+    return {name: now.get(name, 0) - before.get(name, 0) + earlier.get(name, 0) for name in {**now, **earlier}}
 
 
 def _usage(judge: Judge | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -57,19 +57,22 @@ _LINE = msgspec.json.Decoder(Line)
 
 
 def read_scores(path: str | os.PathLike[str], at_most: int | None = None) -> Iterator[Line]:
-    """Yield the lines of a `scores.jsonl`, `at_most` so many of the first.
+    """Yield the lines of a `scores.jsonl`, or only the first `at_most` of them.
 
     Raises:
-        DataError: when the file cannot be read, or a line is none.
+        DataError: when the file cannot be read, or a line does not hold a row's scores.
     """
     try:
         with Path(path).open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if at_most is not None and number > at_most:
-                    return
-                yield _LINE.decode(line)
+            for number, line in enumerate(islice(file, at_most), start=1):
+                yield _decoded(line, path, number)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error}") from error
+
+
+def _decoded(line: bytes, path: str | os.PathLike[str], number: int) -> Line:
+    try:
+        return _LINE.decode(line)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise DataError(f"{path}, line {number}: not a row's scores ({error})") from error
 

@@ -273,13 +273,15 @@ def _ending(line: Line) -> str:
 
 
 def _overview(audit: Audit) -> str:
-    listed = (
-        ", ".join(f"{name} {count}" for name, count in own.items()) for own in (audit.dialects, audit.stop_reasons)
-    )
     without = f"\nwithout a question: {audit.unasked}, each counts as one of its own" if audit.unasked else ""
     judge = audit.settings.get("judge")
     read = f"{audit.n} {'trajectory' if audit.n == 1 else 'trajectories'}"
-    return f"{read}, judge {judge}\ndialect: {next(listed)}\nended: {next(listed)}{without}"
+    written, ended = _listed(audit.dialects), _listed(audit.stop_reasons)
+    return f"{read}, judge {judge}\ndialect: {written}\nended: {ended}{without}"
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def _measured(audit: Audit) -> str:
