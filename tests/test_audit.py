@@ -115,7 +115,7 @@ def test_a_source_that_cannot_be_read_leaves_no_folder(tmp_path):
 
 
 def test_a_file_without_a_single_good_row_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="none of its 2 rows can be read; row 1: no column"):
+    with pytest.raises(DataError, match=r"none of its rows \(2\) can be read; row 1: no column"):
         audit(file_of(tmp_path / "a.jsonl", [{"a": 1}, {"b": 2}]), tmp_path / "out")
 
 

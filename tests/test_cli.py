@@ -55,7 +55,9 @@ def test_rows_that_could_not_be_read_give_another_exit_code_and_are_named(run, t
     done = run("audit", "a.jsonl", "--no-report")
     assert done.exit_code == 3
     assert (
-        "1 rows could not be read" in done.stderr and "row 2: not JSON" in done.stderr and "scores.jsonl" in done.stderr
+        "rows that could not be read: 1" in done.stderr
+        and "row 2: not JSON" in done.stderr
+        and "scores.jsonl" in done.stderr
     )
 
 
@@ -83,7 +85,7 @@ def test_rows_without_a_verdict_give_another_exit_code_and_are_named(run, tmp_pa
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "no rows in it"), ('{"question": "Where?"}\n', "none of its 1 rows can be read"), (None, "cannot read")],
+    [("", "no rows in it"), ('{"question": "Where?"}\n', "none of its rows (1) can be read"), (None, "cannot read")],
 )
 def test_what_cannot_be_done_is_one_line_and_no_traceback(run, tmp_path, content, message):
     if content is not None:

@@ -385,10 +385,10 @@ def _report(folder: Path, found: Audit, source: Path, dialect: str | None, text_
 def _incomplete(found: Audit) -> str:
     lines = [f"the source could not be read to its end: {found.source_error}"] if found.source_error else []
     if found.errors:
-        lines.append(f"{found.errors} rows could not be read:")
+        lines.append(f"rows that could not be read: {found.errors}")
         lines += [f"  row {item.row}: {item.error}" for item in found.unread[:5]]
     if found.abstained:
-        lines.append(f"{found.abstained} rows are not judged completely; the same command asks again about these only:")
+        lines.append(f"rows not judged completely: {found.abstained}; the same command asks again about these only")
         lines += [f"  row {item.row}, {item.metric}: {item.why}" for item in found.unjudged[:5]]
         lines.append("where more than a tenth is open no mean is given: what needs no judge is no sample of the rest")
     return "\n".join([*lines, "all of them are in scores.jsonl"])

@@ -119,7 +119,7 @@ def audit(
     _write(folder / SUMMARY, found)
     if not found.n:
         first = found.unread[0]
-        raise DataError(f"{source}: none of its {found.errors} rows can be read; row {first.row}: {first.error}")
+        raise DataError(f"{source}: none of its rows ({found.errors}) can be read; row {first.row}: {first.error}")
     return found
 
 
