@@ -19,7 +19,7 @@ R1-Searcher's tokens look like markup, but call a tool.
 """
 MOST_STEPS = 10_000
 """Turns read of one trajectory; the text behind them is left unread, with an issue."""
-MOST_TAGS = 100_000
+MOST_TAGS = 50_000
 """Tags read in one stretch of text; a model that writes more is stuck, and what follows them is not read."""
 MOST_ISSUES = 1_000
 """Issues noted for one turn; further ones would only repeat them."""
