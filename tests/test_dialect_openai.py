@@ -44,9 +44,14 @@ def test_arguments_that_are_no_object_are_an_issue(arguments: str) -> None:
     assert [i.kind for i in t.all_issues()] == ["call_json"] and t.steps[0].call is None
 
 
-@pytest.mark.parametrize("odd", ["x", {"a": 1}, [None, 7, {"function": 3}, {}]])
-def test_odd_calls_never_raise(odd: Any) -> None:
-    D.parse_messages([{"role": "assistant", "content": "x", "tool_calls": odd}])
+@pytest.mark.parametrize(
+    ("odd", "count"),
+    [("x", 1), ({"a": 1}, 1), ([None, 7, {"function": 3}, {}], 4), ([{"function": {"name": None}}], 1)],
+)
+def test_odd_calls_are_issues(odd: Any, count: int) -> None:
+    t = D.parse_messages([{"role": "assistant", "content": "x", "tool_calls": odd}])
+    assert [issue.kind for issue in t.all_issues()] == ["call_json"] * count
+    assert t.steps[0].think == "x" and not any(step.call for step in t.steps)
 
 
 def test_arguments_may_be_an_object_and_hold_tags() -> None:

@@ -102,7 +102,8 @@ def test_mutated_real_trajectories(name: str, data: st.DataObject) -> None:
     text = data.draw(mutated())
     check(load(name).parse(text), text)
     for first in (True, False):
-        load(name).parse_turn(text, first=first)
+        spans = load(name).parse_turn(text, first=first).spans
+        assert all(0 <= start <= end <= len(text) for start, end in spans.values())
 
 
 @real

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -23,7 +23,7 @@ _LOOK_BACK = 200
 
 
 class _Call(msgspec.Struct):
-    name: str
+    name: Annotated[str, msgspec.Meta(min_length=1)]
     arguments: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 

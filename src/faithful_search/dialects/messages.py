@@ -136,10 +136,15 @@ def _message(number: int, message: Mapping[str, Any]) -> Message:
     thought = message.get("reasoning_content", message.get("reasoning"))
     if isinstance(thought, str) and thought:
         text = f"<think>{thought}</think>\n{text}"
-    calls = message.get("tool_calls")
-    calls = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list | tuple) else []
+    calls = _calls(message.get("tool_calls"))
     text = "\n".join([*([text] if text else []), *map(_call, calls)])
     return Message("assistant", text, tuple(str(call.get("id", "")) for call in calls), len(calls))
+
+
+def _calls(value: Any) -> list[Mapping[str, Any]]:
+    """The structured calls; one that is no mapping stays as a call without a name, which the reader finds out."""
+    calls = value if isinstance(value, list | tuple) else [value] if value else []
+    return [call if isinstance(call, Mapping) else {} for call in calls]
 
 
 def _text(content: Any) -> str:
@@ -160,7 +165,8 @@ def _call(call: Mapping[str, Any]) -> str:
     arguments = function.get("arguments", {})
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False, default=str)
-    name = json.dumps(str(function.get("name", "")), ensure_ascii=False)
+    name = function.get("name")
+    name = json.dumps(name if isinstance(name, str) else "", ensure_ascii=False)
     written = f'{{"name": {name}, "arguments": {arguments.strip() or "{}"}}}'
     return f"{_CALL}\n{_TAGLIKE.sub(lambda _: chr(92) + 'u003c', written)}\n</tool_call>"
 

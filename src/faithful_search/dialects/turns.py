@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -138,7 +139,7 @@ def _bare_start(text: str, begin: int, response: str) -> tuple[int, str | None]:
     return start + len("\nassistant\n"), text[asked:start].strip()
 
 
-class TurnReader:
+class TurnReader(ABC):
     """Reads a turn in one pass over its tags; problems become `Issue`s. Dialects override the `read_…` methods.
 
     A turn that is as it should be (`Grammar.turn`) is not taken apart into `tags`; the same methods get its parts.
@@ -186,9 +187,9 @@ class TurnReader:
         self.nested(inner)
         return span
 
+    @abstractmethod
     def read_call(self, raw: str, span: Span) -> ToolCall | None:
         """The call that `raw` writes, or `None` and an issue."""
-        raise NotImplementedError
 
     def no_think(self) -> None:
         """Called when the turn has no thought."""

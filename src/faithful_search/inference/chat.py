@@ -112,7 +112,7 @@ class ChatFormat:
         if not getattr(self.tokenizer, "chat_template", None):
             return self.encode("\n".join(message["content"] for message in messages))
         names = [tool["function"]["name"] for tool in tools]
-        return self.encode(_render(self.tokenizer, _folded(messages) if self.folds_system else messages, names))
+        return self.encode(_render(self.tokenizer, folded(messages) if self.folds_system else messages, names))
 
     def observation_ids(self, text: str, ended: bool) -> list[int]:
         """Ids the environment appends for the tool response `text`; `ended`: the model closed its turn itself."""
@@ -206,7 +206,7 @@ def _opening(tokenizer: Any, dialect: Dialect) -> tuple[bool, str]:
         text, folds = _render(tokenizer, messages, []), False
     except Exception as refusal:
         try:
-            text, folds = _render(tokenizer, _folded(messages), []), True
+            text, folds = _render(tokenizer, folded(messages), []), True
         except Exception as error:
             raise TemplateError(
                 f"the chat template of {_name(tokenizer)} refuses the prompt of dialect {dialect.name!r} ({refusal}), "
@@ -216,7 +216,7 @@ def _opening(tokenizer: Any, dialect: Dialect) -> tuple[bool, str]:
     return folds, opened[0] if opened else ""
 
 
-def _folded(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def folded(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """`messages` with the system's text as the opening of the first user message."""
     system = [message["content"] for message in messages if message["role"] == "system"]
     rest = [dict(message) for message in messages if message["role"] != "system"]

@@ -16,7 +16,7 @@ from ..dialects.fence import Fence
 from ..errors import ConfigError, TemplateError
 from ..inference.base import Completion, Generator, Sampling
 from ..inference.batching import batches
-from ..inference.chat import control_tokens, fenceable
+from ..inference.chat import control_tokens, fenceable, folded
 from . import prompting
 from .base import Pair, Request, Verdict
 
@@ -242,8 +242,10 @@ def _templated(tokenizer: Any, messages: prompting.Messages, opened: bool = True
     try:
         return tokenizer.apply_chat_template(messages, **how)
     except Exception as refusal:  # a template raises what it likes; many refuse the system role
-        joined = "\n\n".join(message["content"] for message in messages)
         try:
-            return tokenizer.apply_chat_template([{"role": "user", "content": joined}], **how)
-        except Exception:
-            raise TemplateError(f"the chat template of {tokenizer.name_or_path!r} fails: {refusal}") from refusal
+            return tokenizer.apply_chat_template(folded(messages), **how)
+        except Exception as error:
+            raise TemplateError(
+                f"the chat template of {tokenizer.name_or_path!r} refuses the judge's prompt ({refusal}), "
+                f"also with its system text in the user's message ({error}); take another template"
+            ) from error
