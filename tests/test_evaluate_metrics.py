@@ -116,7 +116,7 @@ def test_every_metric_has_its_folder_and_every_folder_its_metric():
 def test_a_module_is_short_and_says_what_evaluate_asks_for(name):
     assert len((FOLDERS / name / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 60
     module = load(name)
-    assert module.name == name and module.metric == name
+    assert module.name == name and module.measure == name
     assert len(module.description) > 80 and "@" in module.citation
     assert "predictions" in module.inputs_description and "Returns" in module.inputs_description
     assert set(module.features) == {"predictions", "references"}

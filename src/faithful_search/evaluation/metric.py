@@ -41,17 +41,45 @@ Args:
         `snippets=[…]`; a name that the metric does not have is an error that lists those it has.
 """
 """The arguments of `compute`, the same for every module."""
+RESULTS = """
+Returns:
+    A dictionary: {returns}
+    Beside each NAME: NAME_stderr, NAME_low, NAME_high (95 % interval), NAME_n (questions), NAME_not_applicable,
+    NAME_not_applicable_share and NAME_abstained; and once judge, trajectories, dialects, errors (rows left out).
+
+Examples:
+    >>> metric = evaluate.load("{name}")
+    >>> metric.compute({example})  # doctest: +SKIP
+"""
+"""What `compute` returns, likewise."""
+SQUAD = """\
+@inproceedings{rajpurkar2016squad,
+  title     = {{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
+  author    = {Rajpurkar, Pranav and Zhang, Jian and Lopyrev, Konstantin and Liang, Percy},
+  booktitle = {EMNLP},
+  year      = {2016}
+}
+"""
+PROOF_OF_USE = """\
+@article{ma2025proofofuse,
+  title  = {Proof-of-Use: Mitigating Tool-Call Hacking in Deep Research Agents},
+  author = {Ma, Shengjie and Deng, Chenlong and Mao, Jiaxin and Huang, Jiadeng and Wang, Teng and Wu, Junjie and
+            Zhang, Changwang and Wang, Jun},
+  year   = {2025}
+}
+"""
+VERITAS = """\
+@article{veritas2025,
+  title  = {Beyond Correctness: Rewarding Faithful Reasoning in Retrieval-Augmented Generation},
+  note   = {VERITAS: Verifying Entailed Reasoning through Intermediate Traceability in Agentic Search},
+  year   = {2025}
+}
+"""
 NO_ROWS = "no predictions to score: predictions is empty"
 
 
-def info(description: str, inputs_description: str, citation: str) -> evaluate.MetricInfo:
-    """What a module says of itself. Its features are strings, whatever `compute` is given: it serialises."""
-    features = Features({"predictions": Value("string"), "references": Value("string")})
-    return evaluate.MetricInfo(description, citation, features, inputs_description, license="Apache-2.0")
-
-
 class TrajectoryMetric(evaluate.Metric):
-    """One of `evaluation.metrics` as an `evaluate` module. A subclass names it and writes `_info` with `info`.
+    """One of `evaluation.metrics` as an `evaluate` module. A subclass names it and says what it is.
 
     For each result that `metrics.load` names, `compute` returns
 
@@ -69,9 +97,19 @@ class TrajectoryMetric(evaluate.Metric):
     With `details` there is also a list `details`, one entry for each prediction in order.
     """
 
-    metric: ClassVar[str]
+    measure: ClassVar[str]  # a name of `evaluation.metrics`
+    about: ClassVar[str]
+    returns: ClassVar[str]
+    paper: ClassVar[str]  # BibTeX
+    example: ClassVar[str] = "predictions=[text], details=True"
     prompts: ClassVar[tuple[str, ...]] = ()  # files in `judges/prompts` that a prompted judge may be asked with
     needs_references: ClassVar[bool] = False
+
+    def _info(self) -> evaluate.MetricInfo:
+        """What the module says of itself. Its features are strings, whatever `compute` is given: it serialises."""
+        features = Features({"predictions": Value("string"), "references": Value("string")})
+        told = RESULTS.format(returns=self.returns, name=self.measure, example=self.example)
+        return evaluate.MetricInfo(self.about, self.paper, features, ARGUMENTS + told, license="Apache-2.0")
 
     def add(self, *, prediction: Any = None, reference: Any = None, question: Any = None, **plural: Any) -> None:
         """Add one trajectory, to be measured by the next `compute()`."""
@@ -135,10 +173,10 @@ class TrajectoryMetric(evaluate.Metric):
     ) -> dict[str, Any]:
         if dialect is not None:
             dialects.load(dialect)  # an unknown name is one error, not one for each row
-        rewards = metrics.load(self.metric, _judge(judge, judge_model, judge_url, judge_options or {}), how, **knobs)
+        rewards = metrics.load(self.measure, _judge(judge, judge_model, judge_url, judge_options or {}), how, **knobs)
         read = [_read(*row, dialect) for row in zip(predictions, references, strict=True)]
         kept = self._usable(read)
-        bound = _bound(self.metric, rewards, policy)
+        bound = _bound(self.measure, rewards, policy)
         scores = {name: reward.score_batch(kept) for name, reward in bound.items()}
         result = self._summary(bound, scores, kept) | self.corpus(kept, tools) | {"errors": _errors(read)}
         return result | {"details": _details(read, bound, scores)} if details else result
@@ -148,7 +186,9 @@ class TrajectoryMetric(evaluate.Metric):
         if not kept:
             raise DataError(f"none of {len(read)} predictions can be read; the first: {read[0]}" if read else NO_ROWS)
         if self.needs_references and not any(item.answers for item in kept):
-            raise ConfigError(f"{self.metric} compares with gold answers: pass references=[…], one string or list each")
+            raise ConfigError(
+                f"{self.measure} compares with gold answers: pass references=[…], one string or list each"
+            )
         return kept
 
     def _summary(
