@@ -347,3 +347,17 @@ def test_containment_on_the_held_out_rows_is_what_the_docs_say(tmp_path):
         "halueval": (772, 0.908),
         "all": (2991, 0.709),
     }
+
+
+def test_pairs_that_needed_no_judge_are_no_verdicts(tmp_path):
+    paths = [audit(tmp_path / "one.jsonl", Recorder(), "info_think_faithfulness")]
+    paths.append(audit(tmp_path / "two.jsonl", GroundingJudge(), "info_think_lexical"))
+    before = from_scores(paths, draws=DRAWS).between[0]
+    for path in paths:
+        records = lines(path)
+        for one in records[:-1]:
+            judged = next(score for name, score in one["scores"].items() if name.startswith("info_think"))
+            judged["parts"]["pairs"].append({"step": 9, "p": 0.0, "label": False, "why": "rule", "settled": True})
+        path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    after = from_scores(paths, draws=DRAWS)
+    assert after.between[0] == before and after.settings["pairs"] == {"info_think": 6}

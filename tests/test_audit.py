@@ -472,3 +472,37 @@ def test_several_dialects_are_shown_apart_too(tmp_path):
     assert Audit.from_dict(json.loads((tmp_path / "mixed" / "audit.json").read_text())) == found
     alone = audit(file_of(tmp_path / "b.jsonl", one), tmp_path / "one", metrics=["answer_correctness"])
     assert alone.by_dialect == {} and "by dialect" not in str(alone)
+
+
+def test_a_last_line_without_its_end_is_scored_again(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(6)]), tmp_path / "out"
+    whole = audit(path, out)
+    good = (out / "scores.jsonl").read_bytes()
+    (out / "scores.jsonl").write_bytes(good.removesuffix(b"\n"))
+    assert audit(path, out) == whole and (out / "scores.jsonl").read_bytes() == good
+
+
+def test_half_a_last_line_is_gone_also_when_only_the_first_rows_are_wanted(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(6)]), tmp_path / "out"
+    audit(path, out)
+    good = (out / "scores.jsonl").read_bytes()
+    (out / "scores.jsonl").write_bytes(good[:-50])
+    assert audit(path, out, limit=3).n == 3
+    assert [line.row for line in read_scores(out / "scores.jsonl")] == [1, 2, 3, 4, 5]
+
+
+class Metered(CountingJudge):
+    """Counts its work as an endpoint does."""
+
+    @property
+    def stats(self):
+        return {"calls": len(self.asked), "hits": 0, "retries": 0, "failures": 0, "cost": len(self.asked) / 4}
+
+
+def test_what_a_judge_was_asked_is_counted_over_the_runs_of_an_audit_and_not_over_audits(tmp_path):
+    path, judge = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)]), Metered()
+    which = {"metrics": ["info_think_faithfulness"]}
+    assert audit(path, tmp_path / "one", judge=judge, limit=12, **which).usage["calls"] == 12
+    found = audit(path, tmp_path / "one", judge=Metered(), **which)
+    assert found.usage["calls"] == 20 and "judge: 20 calls" in str(found) and "cost 5.0000" in str(found)
+    assert audit(path, tmp_path / "two", judge=judge, **which).usage["calls"] == 20

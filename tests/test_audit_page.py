@@ -263,3 +263,12 @@ def test_in_a_browser_a_row_can_be_linked_to(browser, hostile_page):
     assert page.locator("#row-3").evaluate("item => item.open")
     assert not page.locator("#row-2").evaluate("item => item.open")
     page.close()
+
+
+def test_what_should_not_happen_is_good_when_it_does_not_and_a_silent_judge_is_no_zero():
+    score = audit_page._Score
+    assert audit_page._chip("repeated_calls", score(0.0))["level"] == "high"
+    assert audit_page._chip("repeated_calls", score(1.0))["level"] == "low"
+    assert audit_page._chip("protocol_format", score(0.0))["level"] == "low"
+    assert audit_page._chip("protocol_format", score(None, "", {"abstained": True}))["shown"] == "abstained"
+    assert audit_page._chip("protocol_format", score(None))["shown"] == "n/a"

@@ -117,3 +117,9 @@ def test_time_is_linear(name: str, unit: str) -> None:
     load(name).parse(text)
     detect(text)
     assert time.process_time() - start < 1.0
+
+
+def test_a_tie_is_said_and_nobody_is_named():
+    found = detect("<think>a</think><search>q</search><answer>x</answer>")
+    assert (found.dialect, found.confidence) == (None, 0.0)
+    assert found.why == "research, search_r1 and self_eval fit equally well"

@@ -412,8 +412,10 @@ def test_installing_twice_changes_nothing_and_the_last_version_installed_is_newe
         patch.setattr(install, "_PLACES", (other,))
         second = install.install_metrics(tmp_path)
     assert second[0] != first[0] and second[0].stat().st_mtime > first[0].stat().st_mtime
+    later = second[0].stat().st_mtime + 1000
+    os.utime(second[0], (later, later))
     install.install_metrics(tmp_path)
-    assert first[0].stat().st_mtime > second[0].stat().st_mtime
+    assert first[0].stat().st_mtime > later
 
 
 def test_a_damaged_copy_is_put_right(tmp_path):

@@ -19,6 +19,7 @@ from faithful_search.evaluation.probes import blanked
 from faithful_search.evaluation.report import table, table_rows, write_metrics
 from faithful_search.evaluation.stats import (
     bootstrap,
+    left_out,
     mean_ci,
     paired_difference,
     question_means,
@@ -383,3 +384,10 @@ def test_metrics_are_written_whole_or_not_at_all(tmp_path, read):
     with pytest.raises(DataError, match="not JSON"):
         write_metrics(path, {"loss": math.nan})
     assert json.loads(path.read_text()) == data and [item.name for item in path.parent.iterdir()] == ["metrics.json"]
+
+
+def test_a_mean_bears_a_tenth_of_its_rows_left_open_and_no_more():
+    kept = mean_ci([1.0] * 9)
+    assert left_out(kept, 9, 3, 1).value == 1.0 and left_out(kept, 9, 3, 1).not_applicable == 3
+    open_ = left_out(mean_ci([1.0] * 8), 8, 0, 2)
+    assert (open_.value, open_.low, open_.n, open_.abstained) == (None, None, 8, 2)

@@ -1,6 +1,7 @@
 """The two judges that only compare words."""
 
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -182,3 +183,14 @@ def test_on_human_labels_the_share_of_words_says_something():
         for side in (False, True)
     ]
     assert sum(sum(side) / len(side) for side in right) / 2 > 0.63  # chance is 0.5
+
+
+@pytest.mark.parametrize("kind", ["nli", "generator", "embedding"])
+def test_a_judge_that_runs_a_model_says_what_it_needs(kind, monkeypatch):
+    for name in [
+        name for name in sys.modules if name.startswith(("faithful_search.judges.", "faithful_search.inference"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigError, match=rf"the judge '{kind}' runs a model here and needs torch: pip install"):
+        load(kind, "some/model")

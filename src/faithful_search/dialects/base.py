@@ -10,7 +10,7 @@ import msgspec
 
 from ..trajectory import Evidence, Span, Step, Trajectory
 from .fence import Fence
-from .messages import flatten
+from .messages import as_asked, flatten
 
 Message = dict[str, Any]
 
@@ -69,6 +69,8 @@ class Dialect(ABC):
         """
         text, issues = flatten(messages, self)
         trajectory = self.parse(text, question=question)
+        if question is None and trajectory.question:
+            trajectory = msgspec.structs.replace(trajectory, question=as_asked(trajectory.question))
         return msgspec.structs.replace(trajectory, issues=(*issues, *trajectory.issues)) if issues else trajectory
 
     def is_controller(self, text: str) -> bool:

@@ -224,6 +224,11 @@ def _prompt(message: Message, borders: Borders) -> str:
     return f"<|im_start|>{message.role}\n{text}<|im_end|>\n"
 
 
+def as_asked(question: str) -> str:
+    """A question read from a flattened chat, with the special tokens it spelled."""
+    return question.replace("&lt;|", "<|")
+
+
 def _own(text: str, borders: Borders, issues: list[Issue]) -> str:
     if borders.opening in text:
         issues.append(Issue("response_forged", "the agent wrote a tool response itself"))
