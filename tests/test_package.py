@@ -32,7 +32,7 @@ LAYERS = (
     {"rewards"},
     {"rollout"},
     {"training", "evaluation"},
-    {"analysis", "hub"},
+    {"analysis", "hub", "serving"},
     {"cli"},
     {"__main__"},
 )
@@ -204,7 +204,7 @@ def test_every_import_is_declared():
     assert used - declared - {"yaml"} == set()
 
 
-EXTRAS = ("train", "parquet", "evaluate", "widget", "dev")
+EXTRAS = ("train", "parquet", "evaluate", "widget", "web", "dense", "qdrant", "serve", "mcp", "dev")
 
 
 def test_what_the_readmes_commands_install_is_pinned():

@@ -25,7 +25,18 @@ class DataError(FaithfulSearchError, ValueError):
 
 
 class ToolError(FaithfulSearchError):
-    """A tool that failed in a way the policy should read about and act on."""
+    """A tool that failed in a way the policy should read about and act on.
+
+    Args:
+        message: for the policy; no key and no internal address may be in it.
+        passing: whether the same call may succeed a little later (a time-out, 429, 503): such a call is tried again, and
+            its failure counts against the service. What is passing is neither cached nor recorded.
+        retry_after: seconds the service asked to wait before that.
+    """
+
+    def __init__(self, message: str = "", *, passing: bool = False, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.passing, self.retry_after = passing, retry_after
 
 
 class TemplateError(FaithfulSearchError, ValueError):

@@ -32,10 +32,20 @@ class Tool:
     Attributes:
         name: what the policy calls it; need not be the method's name, so that two corpora can be two tools of a class.
         description: what the policy is told about it; empty for what the method's docstring says.
+        cache_key: what a result depends on besides the arguments (service, corpus, how many results), in one string;
+            calls of a tool without one are never cached.
     """
 
     name: str
     description: str = ""
+    cache_key: str = ""
+
+    def check(self) -> None:
+        """Refuse to start where no call could succeed: a missing key or package. A replayed tool is not checked.
+
+        Raises:
+            ConfigError: saying what is missing and how to give it.
+        """
 
 
 def method_of(tool: Tool) -> Callable[..., Awaitable[list[Evidence]]]:

@@ -1,110 +1,28 @@
-"""The command `faithful-search`: audit a file of trajectories, compare judges, install the metrics.
-
-Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit that ended with rows that
-could not be read or judged; 130 interrupted.
-"""
+"""`faithful-search audit`: measure a file of trajectories."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import __version__
-from .errors import ConfigError, FaithfulSearchError
-from .judges import KINDS, Judge
+from ..errors import ConfigError
+from ..judges import KINDS, Judge
+from .options import FOLDER, config, debug
 
 if TYPE_CHECKING:
-    from .evaluation.agreement import Agreement
-    from .evaluation.audit import Audit
-    from .inference.base import Generator
+    from ..evaluation.audit import Audit
+    from ..inference.base import Generator
 
 UNFINISHED = 3
-INTERRUPTED = 130
-FOLDER = click.Path(file_okay=False, path_type=Path)
-_DEBUG = "faithful_search.debug"
 _PAUSE = 0.5
 """Seconds between two changes of what a progress bar says."""
-_SPELLING = {
-    "help_option_names": ["-h", "--help"],
-    "max_content_width": 110,
-    "token_normalize_func": lambda token: token.replace("_", "-"),  # the recipes' --judge_url, too
-}
 
 
-class _Commands(click.Group):
-    """Commands whose errors are one line, not a traceback, unless `--debug` asks for it."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except FaithfulSearchError as error:
-            if ctx.meta.get(_DEBUG):
-                raise
-            click.echo(f"error: {' '.join(str(error).split())}", err=True)
-            ctx.exit(1)
-        except KeyboardInterrupt as stop:
-            click.echo(f"\n{stop or 'interrupted'}", err=True)
-            ctx.exit(INTERRUPTED)
-
-
-def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.meta[_DEBUG] = True
-
-
-def _from_file(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> None:
-    """The options of a YAML file become the defaults; what is typed wins."""
-    if value is None:
-        return
-    import yaml
-
-    try:
-        found = yaml.safe_load(value.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise click.BadParameter(f"cannot read {value}: {error}") from error
-    names = {option.lstrip("-"): item.name for item in ctx.command.params for option in item.opts}
-    names |= {name: name for name in names.values()}
-    if not isinstance(found, dict):
-        raise click.BadParameter(f"{value}: expected options and their values, found {type(found).__name__}")
-    unknown = [str(key) for key in found if str(key) not in names]
-    if unknown:
-        raise click.BadParameter(f"{value}: no option of this command is called {', '.join(unknown)}")
-    given = {names[str(key)]: _plain(item) for key, item in found.items()}
-    ctx.default_map = {**(ctx.default_map or {}), **given}
-
-
-def _plain(value: Any) -> Any:
-    return ",".join(map(str, value)) if isinstance(value, list) else value
-
-
-debug = click.option(
-    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_debug, help="Show the traceback of an error."
-)
-config = click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    expose_value=False,
-    is_eager=True,
-    callback=_from_file,
-    help="A YAML file with options by their names; what is typed wins.",
-)
-
-
-@click.group(cls=_Commands, context_settings=_SPELLING)
-@click.version_option(__version__, prog_name="faithful-search")
-@debug
-def cli() -> None:
-    """Search agents that use their evidence: measure whether they do."""
-
-
-@cli.command()
+@click.command()
 @click.argument("file")
 @click.option("--judge", type=click.Choice(KINDS), default="lexical", show_default=True, help="Who judges.")
 @click.option("--judge-model", help="Hub id or directory; for an endpoint the served model's name.")
@@ -177,8 +95,8 @@ def audit(
     FILE is .jsonl, .json (both also .gz), .parquet, or - for JSON lines on the standard input; its rows are texts, chat
     messages or trajectories, in any known dialect. Run the same command again to go on after an interruption.
     """
-    from .evaluation.audit import SPOOLED
-    from .evaluation.audit import audit as measure
+    from ..evaluation.audit import SPOOLED
+    from ..evaluation.audit import audit as measure
 
     folder, progress = out or Path(_name(file) + "-audit"), _Progress()
     asked = _judge(
@@ -217,84 +135,6 @@ def audit(
         ctx.exit(UNFINISHED)
 
 
-@cli.command()
-@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--judge", "specs", multiple=True, help="KIND, KIND:MODEL or endpoint:MODEL@URL; several may be given.")
-@click.option(
-    "--split", type=click.Choice(["train", "heldout", "overlap"]), help="Only this split of the labelled rows."
-)
-@click.option("--labels", type=click.Path(path_type=Path), help="A scores.jsonl whose pairs a person has labelled.")
-@click.option("--limit", type=click.IntRange(min=1), help="So many rows of each source.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the sample and of the intervals.")
-@click.option("--out", type=FOLDER, default=Path("agreement"), show_default=True, help="Folder of the results.")
-@debug
-def agreement(
-    data: tuple[Path, ...],
-    specs: tuple[str, ...],
-    split: Any,
-    labels: Path | None,
-    limit: int | None,
-    seed: int,
-    out: Path,
-) -> None:
-    """Compare judges with labels and with each other.
-
-    DATA are labelled files (or folders of them), which every --judge is asked about; or two or more scores.jsonl of
-    audits of the same file, whose verdicts are compared.
-    """
-    from .evaluation import agreement as comparing
-
-    if all(comparing.is_scores(path) for path in data):
-        found = comparing.from_scores(data, out, labels, seed=seed)
-    else:
-        rows = [row for path in data for row in comparing.load(path, split)]
-        found = comparing.run(rows, _judges(specs or ("lexical",)), out, limit=limit, seed=seed)
-    drawn = " and reliability.png" if found.curves and _drawn(found, out) else ""
-    click.echo(f"{found.table()}\n\nagreement.json{drawn} in {out}")
-
-
-@cli.group()
-def metrics() -> None:
-    """The metrics as modules for `evaluate`."""
-
-
-@metrics.command("list")
-def list_metrics() -> None:
-    """Name the metrics there are."""
-    from .evaluation.metrics import names
-
-    click.echo("\n".join(names()))
-
-
-@metrics.command("install")
-@click.option("--cache", type=FOLDER, help="The modules cache; by default the one that evaluate looks into.")
-@debug
-def install_metrics(cache: Path | None) -> None:
-    """Put the metrics where evaluate.load("info_think_faithfulness") finds them by bare name."""
-    from .evaluation.install import install_metrics as install
-
-    click.echo("\n".join(map(str, install(cache))))
-
-
-@metrics.command("push")
-@click.argument("organisation")
-@click.option("--private", is_flag=True, help="Only for those who may see the organisation's private Spaces.")
-@debug
-def push_metrics(organisation: str, private: bool) -> None:
-    """Upload the metrics as Spaces of ORGANISATION, whence evaluate.load("ORGANISATION/name") takes them."""
-    from .hub import push_metrics as push
-
-    click.echo("\n".join(push(organisation, private=private)))
-
-
-def main() -> None:
-    """The entry point of the command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # redirected, an old code page knows neither lines nor κ
-            stream.reconfigure(errors="replace")
-    cli(prog_name="faithful-search")
-
-
 def _name(file: str) -> str:
     """`rollouts` of `some/rollouts.jsonl.gz`."""
     if file == "-":
@@ -328,7 +168,7 @@ class _Progress:
 
 def _judge(**settings: Any) -> Judge | None:
     """The judge that the options name; `None` is the comparison of words."""
-    from .judges.arguments import JudgeArguments
+    from ..judges.arguments import JudgeArguments
 
     try:
         return JudgeArguments(**settings).load_judge()
@@ -336,31 +176,9 @@ def _judge(**settings: Any) -> Judge | None:
         raise click.UsageError(str(error)) from error
 
 
-def _judges(specs: Sequence[str]) -> dict[str, Judge]:
-    """The judges by name; a name that two have gets a number."""
-    from .evaluation.agreement import parse_judge
-
-    found: dict[str, Judge] = {}
-    for name, judge in map(parse_judge, specs):
-        taken = sum(other == name or other.startswith(f"{name} #") for other in found)
-        found[f"{name} #{taken + 1}" if taken else name] = judge
-    return found
-
-
-def _drawn(found: Agreement, out: Path) -> bool:
-    try:
-        from .analysis import reliability
-
-        reliability(found.curves, out / "reliability.png")
-    except ConfigError as error:
-        click.echo(f"no reliability.png: {error}", err=True)
-        return False
-    return True
-
-
 def _generator(policy: Path) -> Generator:
     try:
-        from .inference.loading import open_generator
+        from ..inference.loading import open_generator
     except ImportError as error:
         raise ConfigError(f"--policy needs {error.name}: pip install 'faithful-search[train]'") from error
     return open_generator(str(policy))
@@ -368,10 +186,10 @@ def _generator(policy: Path) -> Generator:
 
 def _report(folder: Path, found: Audit, source: Path, dialect: str | None, text_column: str | None, rows: int) -> bool:
     """Write the page: some rows are chosen from the scores and read once more. The audit stands without it."""
-    from .evaluation.audit import SCORES, choose_rows, pick
+    from ..evaluation.audit import SCORES, choose_rows, pick
 
     try:
-        from .analysis import audit_page
+        from ..analysis import audit_page
 
         chosen = choose_rows(folder / SCORES, found.primary, rows, found.n + found.errors)
         shown = pick(source, chosen, dialect, text_column)

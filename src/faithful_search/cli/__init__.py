@@ -1,0 +1,43 @@
+"""The command `faithful-search`: audit a file of trajectories, compare judges, install the metrics.
+
+Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit that ended with rows that
+could not be read or judged; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from io import TextIOWrapper
+
+import click
+
+from .. import __version__
+from .auditing import audit
+from .comparing import agreement
+from .metrics import metrics
+from .options import Commands, debug
+
+_SPELLING = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 110,
+    "token_normalize_func": lambda token: token.replace("_", "-"),  # the recipes' --judge_url, too
+}
+
+
+@click.group(cls=Commands, context_settings=_SPELLING)
+@click.version_option(__version__, prog_name="faithful-search")
+@debug
+def cli() -> None:
+    """Search agents that use their evidence: measure whether they do."""
+
+
+for command in (agreement, audit, metrics):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # redirected, an old code page knows neither lines nor κ
+            stream.reconfigure(errors="replace")
+    cli(prog_name="faithful-search")

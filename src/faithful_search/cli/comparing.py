@@ -1,0 +1,74 @@
+"""`faithful-search agreement`: judges compared with labels and with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import ConfigError
+from ..judges import Judge
+from .options import FOLDER, debug
+
+if TYPE_CHECKING:
+    from ..evaluation.agreement import Agreement
+
+
+@click.command()
+@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--judge", "specs", multiple=True, help="KIND, KIND:MODEL or endpoint:MODEL@URL; several may be given.")
+@click.option(
+    "--split", type=click.Choice(["train", "heldout", "overlap"]), help="Only this split of the labelled rows."
+)
+@click.option("--labels", type=click.Path(path_type=Path), help="A scores.jsonl whose pairs a person has labelled.")
+@click.option("--limit", type=click.IntRange(min=1), help="So many rows of each source.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the sample and of the intervals.")
+@click.option("--out", type=FOLDER, default=Path("agreement"), show_default=True, help="Folder of the results.")
+@debug
+def agreement(
+    data: tuple[Path, ...],
+    specs: tuple[str, ...],
+    split: Any,
+    labels: Path | None,
+    limit: int | None,
+    seed: int,
+    out: Path,
+) -> None:
+    """Compare judges with labels and with each other.
+
+    DATA are labelled files (or folders of them), which every --judge is asked about; or two or more scores.jsonl of
+    audits of the same file, whose verdicts are compared.
+    """
+    from ..evaluation import agreement as comparing
+
+    if all(comparing.is_scores(path) for path in data):
+        found = comparing.from_scores(data, out, labels, seed=seed)
+    else:
+        rows = [row for path in data for row in comparing.load(path, split)]
+        found = comparing.run(rows, _judges(specs or ("lexical",)), out, limit=limit, seed=seed)
+    drawn = " and reliability.png" if found.curves and _drawn(found, out) else ""
+    click.echo(f"{found.table()}\n\nagreement.json{drawn} in {out}")
+
+
+def _judges(specs: Sequence[str]) -> dict[str, Judge]:
+    """The judges by name; a name that two have gets a number."""
+    from ..evaluation.agreement import parse_judge
+
+    found: dict[str, Judge] = {}
+    for name, judge in map(parse_judge, specs):
+        taken = sum(other == name or other.startswith(f"{name} #") for other in found)
+        found[f"{name} #{taken + 1}" if taken else name] = judge
+    return found
+
+
+def _drawn(found: Agreement, out: Path) -> bool:
+    try:
+        from ..analysis import reliability
+
+        reliability(found.curves, out / "reliability.png")
+    except ConfigError as error:
+        click.echo(f"no reliability.png: {error}", err=True)
+        return False
+    return True

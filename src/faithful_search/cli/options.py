@@ -1,0 +1,73 @@
+"""What the commands share: one-line errors, `--debug`, and `--config` for options from a YAML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import FaithfulSearchError
+
+INTERRUPTED = 130
+FOLDER = click.Path(file_okay=False, path_type=Path)
+_DEBUG = "faithful_search.debug"
+
+
+class Commands(click.Group):
+    """Commands whose errors are one line, not a traceback, unless `--debug` asks for it."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FaithfulSearchError as error:
+            if ctx.meta.get(_DEBUG):
+                raise
+            click.echo(f"error: {' '.join(str(error).split())}", err=True)
+            ctx.exit(1)
+        except KeyboardInterrupt as stop:
+            click.echo(f"\n{stop or 'interrupted'}", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[_DEBUG] = True
+
+
+def _from_file(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> None:
+    """The options of a YAML file become the defaults; what is typed wins."""
+    if value is None:
+        return
+    import yaml
+
+    try:
+        found = yaml.safe_load(value.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise click.BadParameter(f"cannot read {value}: {error}") from error
+    names = {option.lstrip("-"): item.name for item in ctx.command.params for option in item.opts}
+    names |= {name: name for name in names.values()}
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"{value}: expected options and their values, found {type(found).__name__}")
+    unknown = [str(key) for key in found if str(key) not in names]
+    if unknown:
+        raise click.BadParameter(f"{value}: no option of this command is called {', '.join(unknown)}")
+    given = {names[str(key)]: _plain(item) for key, item in found.items()}
+    ctx.default_map = {**(ctx.default_map or {}), **given}
+
+
+def _plain(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+debug = click.option(
+    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_debug, help="Show the traceback of an error."
+)
+config = click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    expose_value=False,
+    is_eager=True,
+    callback=_from_file,
+    help="A YAML file with options by their names; what is typed wins.",
+)
