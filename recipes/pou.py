@@ -32,7 +32,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
 from faithful_search.analysis import plots
-from faithful_search.bundled import tiny_policy, world_file
+from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation import report
 from faithful_search.evaluation.suite import Evaluation, default_rewards, evaluate_rollouts, run_episodes
@@ -40,10 +40,12 @@ from faithful_search.hub import model_card
 from faithful_search.inference.base import Sampling
 from faithful_search.judges import Judge, Writer
 from faithful_search.judges.arguments import JudgeArguments
+from faithful_search.judges.condensing import Condensing
 from faithful_search.rewards import AnswerSupport, Correctness, Mix, answer_only_mix, corpus_snippets, pou_mix
+from faithful_search.rewards.perturbation import Passage
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
-from faithful_search.tasks import load_tasks, read_rows
+from faithful_search.tasks import load_tasks
 from faithful_search.tools import Toolbox
 from faithful_search.training.callbacks import StepLine
 from faithful_search.training.config import model_init_kwargs, parse_recipe
@@ -67,6 +69,9 @@ class PoUArguments(EnvironmentArguments, JudgeArguments):
     )
     correctness: str = field(default="em", metadata={"help": "R_anc: 'em', 'f1', or 'judge' (after an EM short-cut)"})
     lures: str = field(default="template", metadata={"help": "who writes R_pt's lures: 'template' or 'judge'"})
+    condense: bool = field(
+        default=False, metadata={"help": "let the judge's model shorten pages and facts to what a query asks for"}
+    )
     support: bool = field(default=True, metadata={"help": "false leaves R_ans out (α = 0)"})
     alpha_fixed: float | None = field(default=None, metadata={"help": "a fixed α; 0.5 is the paper's static mix"})
     alpha_beta: float = field(default=0.9, metadata={"help": "EMA of the batch's correctness"})
@@ -83,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if script.threads:
         torch.set_num_threads(script.threads)
     set_seed(args.seed)
-    with script.toolbox() as toolbox:
+    with script.toolbox(build_condenser(script)) as toolbox:
         trainer = build_trainer(script, args, model_args, toolbox)
         before = evaluate(trainer, script)
         trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if script.resume else None)
@@ -105,6 +110,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
         raise ConfigError(f"unknown reward {script.reward!r}; there are: pou, answer_only")
     if script.correctness not in ("em", "f1", "judge"):
         raise ConfigError(f"unknown correctness {script.correctness!r}; there are: em, f1, judge")
+    if script.condense and script.judge == "lexical":
+        raise ConfigError("--condense true needs a judge with a model that writes: --judge endpoint, say")
     if script.lures not in ("template", "judge"):
         raise ConfigError(f"unknown lures {script.lures!r}; there are: template, judge")
     if script.judge == "lexical" and "judge" in (script.correctness, script.lures):
@@ -130,13 +137,12 @@ def build_reward(script: PoUArguments) -> Mix:
     correctness = Correctness(script.correctness, judge=judge if script.correctness == "judge" else None)  # type: ignore[arg-type]
     if script.reward == "answer_only":
         return answer_only_mix(correctness)
-    corpus = world_file("passages.jsonl.gz") if script.corpus == "world" else script.corpus
     return pou_mix(
         max(script.budget, 1),
         support=AnswerSupport(judge) if judge else None,
         correctness=correctness,
-        writer=_writer(judge) if script.lures == "judge" else None,
-        snippets=corpus_snippets(read_rows(corpus), script.snippets) if script.snippets else (),
+        writer=_writer(judge, "--lures judge") if script.lures == "judge" else None,
+        snippets=_snippets(script) if script.snippets else (),
         sensitivity=script.budget > 0,
         alpha=script.alpha_fixed if script.support else 0.0,
         beta=script.alpha_beta,
@@ -145,9 +151,23 @@ def build_reward(script: PoUArguments) -> Mix:
     )
 
 
-def _writer(judge: Judge | None) -> Writer:
+def build_condenser(script: PoUArguments) -> Condensing | None:
+    """What shortens pages and facts for the policy.
+
+    Raises:
+        ConfigError: when the judge that is to do it can only judge.
+    """
+    return Condensing(_writer(script.load_judge(), "--condense true")) if script.condense else None
+
+
+def _snippets(script: PoUArguments) -> tuple[Passage, ...]:
+    rows = ({"title": passage.title, "text": passage.text} for passage in script.corpus_passages())
+    return corpus_snippets(rows, script.snippets)
+
+
+def _writer(judge: Judge | None, asked: str) -> Writer:
     if not isinstance(judge, Writer):
-        raise ConfigError("--lures judge needs a judge that writes: --judge endpoint or generator")
+        raise ConfigError(f"{asked} needs a judge that writes: --judge endpoint or generator")
     return judge
 
 

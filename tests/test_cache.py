@@ -1,6 +1,7 @@
 """The cache of results: one computation for many, nothing lost, no file harmed."""
 
 import asyncio
+import contextlib
 import functools
 import os
 import pickle
@@ -12,8 +13,8 @@ import threading
 
 import pytest
 
-from faithful_search.cache import Cache, key_of
-from faithful_search.errors import DataError
+from faithful_search.cache import Cache, key_of, once
+from faithful_search.errors import ConfigError, DataError
 
 
 def run_in_threads(work, count):
@@ -278,3 +279,145 @@ def test_a_file_without_permission_is_named():
         assert cache.path.read_bytes() == before
         os.chmod(folder, 0o755)
     assert "results.sqlite" in done.stdout and "give permission" in done.stdout, done.stderr
+
+
+def age(cache, key, seconds):
+    cache.close()
+    with sqlite3.connect(cache.path) as raw:
+        raw.execute("UPDATE entries SET made = made - ? WHERE key = ?", (seconds, key))
+
+
+def on_disk(path):
+    size = 0
+    for file in path.parent.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a journal that has just been emptied
+            size += file.stat().st_size
+    return size
+
+
+def test_what_is_too_old_counts_as_absent_and_is_overwritten(tmp_path):
+    cache = Cache(tmp_path / "results.sqlite", max_age=100)
+    for key in ("old", "young"):
+        cache.put(key, b"first")
+    age(cache, "old", 101)
+    age(cache, "young", 50)
+    assert cache.get_many(["old", "young"]) == {"young": b"first"} and len(cache) == 1
+    assert Cache(cache.path).get("old") == b"first"  # who sets no limit reads it
+    Cache(cache.path).put("old", b"second")
+    assert cache.get("old") is None
+    for key in ("old", "young"):
+        cache.put(key, b"third")
+    assert cache.get_many(["old", "young"]) == {"old": b"third", "young": b"first"} and len(cache) == 2
+
+
+def test_what_is_too_old_is_computed_anew_once(tmp_path):
+    cache, computed = Cache(tmp_path / "results.sqlite", max_age=100), []
+
+    async def compute():
+        computed.append(1)
+        await asyncio.sleep(0.02)
+        return b"%d" % len(computed)
+
+    async def ask():
+        return await asyncio.gather(*(cache.get_or_compute("k", compute) for _ in range(5)))
+
+    assert {value for value, _ in asyncio.run(ask())} == {b"1"}
+    age(cache, "k", 101)
+    assert sorted(asyncio.run(ask())) == [(b"2", False)] + [(b"2", True)] * 4
+    assert asyncio.run(ask()) == [(b"2", True)] * 5 and len(computed) == 2
+
+
+def test_limits_that_make_no_sense_are_refused(tmp_path):
+    for limits in ({"max_age": 0}, {"max_age": float("nan")}, {"max_bytes": 999_999}, {"max_bytes": -1}):
+        with pytest.raises(ConfigError, match=next(iter(limits))):
+            Cache(tmp_path / "results.sqlite", **limits)
+    limited = Cache(tmp_path / "results.sqlite", 3.0, max_age=5, max_bytes=2_000_000)
+    copy = pickle.loads(pickle.dumps(limited))
+    assert (copy.patience, copy.max_age, copy.max_bytes) == (3.0, 5, 2_000_000)
+
+
+@pytest.mark.parametrize("size", [60, 900, 30_000])
+def test_the_file_stays_within_its_limit_and_the_oldest_go_first(tmp_path, size):
+    limit, largest = 1_500_000, 0
+    cache = Cache(tmp_path / "results.sqlite", max_bytes=limit)
+    count = 5 * limit // (2 * size + 400)
+    for n in range(count):
+        cache.put(key_of(n=n), os.urandom(size))
+        if n % 16 == 0:
+            largest = max(largest, on_disk(cache.path))
+    kept = [n for n in range(count) if cache.get(key_of(n=n)) is not None]
+    assert largest <= limit and on_disk(cache.path) <= limit
+    assert kept == list(range(kept[0], count))  # the youngest, without a gap
+    assert sum(size for _ in kept) > limit // 20 and len(cache) == len(kept)
+
+
+def test_a_value_larger_than_the_cache_can_hold_is_returned_and_not_kept(tmp_path):
+    cache = Cache(tmp_path / "results.sqlite", max_bytes=1_000_000)
+    cache.put("small", b"stays")
+
+    async def compute():
+        return b"x" * 900_000
+
+    assert asyncio.run(cache.get_or_compute("huge", compute)) == (b"x" * 900_000, False)
+    assert cache.get("huge") is None and cache.get("small") == b"stays"
+
+
+def test_a_file_of_the_first_version_is_read_and_made_smaller_when_a_limit_is_set(tmp_path):
+    path = tmp_path / "results.sqlite"
+    with sqlite3.connect(path) as old:  # as the first version made it
+        old.execute(f"PRAGMA application_id = {0x46534348}")
+        old.execute("PRAGMA user_version = 1")
+        old.execute(
+            "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, made REAL NOT NULL) WITHOUT ROWID"
+        )
+        old.executemany("INSERT INTO entries VALUES (?, ?, ?)", ((f"{n}", bytes(2000), n) for n in range(3000)))
+    old.close()
+    assert len(Cache(path)) == 3000
+    limited = Cache(path, max_bytes=2_000_000)
+    assert limited.get("2999") == bytes(2000) and limited.get("0") is None
+    assert on_disk(path) <= 2_000_000 and len(limited) > 200
+    limited.put("new", b"1")
+    limited.close()
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("PRAGMA user_version").fetchone() == (1,)
+        raw.execute("INSERT OR IGNORE INTO entries VALUES ('by the first version', x'00', 1.0)")
+    assert Cache(path).get("by the first version") == b"\x00" and Cache(path).get("new") == b"1"
+
+
+def test_threads_and_processes_that_fill_it_together_stay_within_the_limit(tmp_path):
+    path, limit = tmp_path / "results.sqlite", 1_500_000
+    code = (
+        "import os, sys, threading; from faithful_search.cache import Cache, key_of\n"
+        "def fill(thread):\n"
+        "    cache = Cache(sys.argv[1], 60, max_bytes=int(sys.argv[2]))\n"
+        "    for n in range(250):\n"
+        "        key = key_of(n=n, who=[sys.argv[3], thread]); cache.put(key, os.urandom(4000))\n"
+        "        assert len(cache.get(key) or bytes(4000)) == 4000\n"
+        "threads = [threading.Thread(target=fill, args=(n,)) for n in range(2)]\n"
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]"
+    )
+    command = [sys.executable, "-c", code, str(path), str(limit)]
+    running = [subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in "ab"]
+    largest = 0
+    while any(process.poll() is None for process in running):
+        largest = max(largest, on_disk(path))
+    assert [process.communicate()[1] for process in running] == ["", ""]
+    assert 0 < largest <= limit
+    cache = Cache(path)
+    assert len(cache) > 50
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_work_of_one_name_is_done_once_and_of_two_names_twice():
+    done = []
+
+    async def work(name):
+        done.append(name)
+        await asyncio.sleep(0.02)
+        return name
+
+    async def ask():
+        return await asyncio.gather(*(once(("same file", name), lambda name=name: work(name)) for name in "aabb"))
+
+    assert asyncio.run(ask()) == [("a", False), ("a", True), ("b", False), ("b", True)] and done == ["a", "b"]

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import threading
+import time
+
 import lab
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from faithful_search import dialects
+from faithful_search.cache import Cache
 from faithful_search.errors import ConfigError, TemplateError
 from faithful_search.inference.base import Completion, Sampling
 from faithful_search.inference.chat import ChatFormat
@@ -13,8 +22,8 @@ from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.episode import END_REASONS, Episode
 from faithful_search.tasks import Task
-from faithful_search.tools import Toolbox
-from faithful_search.trajectory import Evidence
+from faithful_search.tools import Session, Toolbox
+from faithful_search.trajectory import Evidence, ToolCall, Trajectory
 
 CALL = '<think>{}look</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
 FIRST = CALL.format("")
@@ -149,6 +158,116 @@ def test_a_call_that_cannot_be_read_is_answered_with_the_form_expected():
     assert "shelf" in t.steps[0].note
     assert '"arguments"' in t.steps[0].note
     assert t.answer == "Rome"
+
+
+BROKEN = "<think>{}a</think><tool_call>{{'name': 'shelf', 'arguments': {{'query': 'x',}}</tool_call>"
+
+
+@pytest.mark.parametrize("dialect", ["pou", "web_dancer"])
+def test_broken_json_is_repaired_and_stays_an_issue(dialect):
+    turn = BROKEN.format("")
+    t = run([turn, ANSWER], ROME, dialect=dialect)
+    first = t.steps[0]
+    raw = turn.split("<tool_call>")[1].split("</tool_call>")[0]
+    assert first.call == ToolCall("shelf", {"query": "x"}, raw)
+    assert first.evidence == (Evidence("It is in Rome.", "Place", "E1"),) and not first.note
+    assert "call_json" in {issue.kind for issue in first.issues}
+    assert t.text[slice(*first.spans["call"])] == raw
+    assert t.answer == "Rome"
+    assert Trajectory.from_json(t.to_json()) == t
+
+
+def test_reading_a_repaired_rollout_again_is_strict_and_else_the_same():
+    t = run([BROKEN.format(""), BROKEN.format("<helpful>no</helpful><ref>null</ref>"), ANSWER], ROME)
+    again = dialects.parse(t.text, "pou")
+    assert [step.call for step in again.steps] == [None, None, None]
+    assert [msgspec.structs.replace(step, call=None) for step in t.steps] == list(again.steps)
+    assert dialects.load("pou").render(t).split() == t.text.split()
+
+
+def test_no_repair_of_several_calls_of_long_text_or_of_what_is_not_a_call():
+    one = '{"name": "shelf", "arguments": {"query": "x"}}'
+    for raw in (one + one, one[:-2] + "x" * 5000, "{'name': 'shelf'}", "[" + one + "]x" + one, "{oops", "{" * 999):
+        t = run([f"<think>a</think><tool_call>{raw}</tool_call>", ANSWER], ROME, turn_tokens=6000, total_tokens=20000)
+        assert t.steps[0].call is None and "could not be read" in t.steps[0].note, raw
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text("{}[]\"':,\\ \nnamearguments1/*#`<", max_size=300))
+def test_repair_never_raises_and_yields_calls_only(text):
+    for raw in (text, '{"name": "a", "arguments": ' + text):
+        call = dialects.load("pou").repair_call(raw)
+        assert call is None or (call.name and isinstance(call.arguments, dict) and call.raw == raw)
+        assert msgspec.json.decode(msgspec.json.encode(call), type=ToolCall | None) == call
+
+
+def test_repair_is_fast_whatever_the_text():
+    start = time.perf_counter()
+    for piece in ('"a"b', 'x"', '{"', "{a:", "[", '\\"', "/*", "'a':", '{"a":"b" '):
+        for opening in ('{"name": "a", "arguments": ["', '{"name": "a", "arguments": {"a": "'):
+            dialects.load("pou").repair_call((opening + piece * 2000)[:2000])
+            dialects.load("pou").repair_call(opening + piece * 200_000)
+    assert time.perf_counter() - start < 10
+
+
+class Slow(lab.Shelf):
+    """Never answers, and tells when it is no longer waited for."""
+
+    name = "shelf"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    async def shelf(self, query: str) -> list[Evidence]:
+        """Search.
+
+        Args:
+            query: What to look for.
+        """
+        self.begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            self.ended.set()
+        return []
+
+
+def test_an_interrupt_ends_the_calls_that_run(tmp_path):
+    """Ctrl-C while the engine waits for its tools, through every layer of the toolbox."""
+    slow = Slow()
+    slow.cache_key = "slow"
+    with Toolbox([slow], cache=Cache(tmp_path / "c.sqlite")) as toolbox:
+        here = threading.get_ident()
+        timer = threading.Thread(target=lambda: (slow.begun.wait(20), signal.pthread_kill(here, signal.SIGINT)))
+        timer.start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            Engine(lab.Scripted([FIRST, ANSWER]), toolbox).run([TASK] * 3)
+        timer.join()
+        assert slow.ended.wait(5)
+        assert time.monotonic() - start < 15
+
+
+def test_sessions_of_ended_and_of_broken_off_episodes_are_closed():
+    class Watching(Toolbox):
+        def session(self):
+            made.append(super().session())
+            return made[-1]
+
+    made: list[Session] = []
+    e = Engine(lab.Scripted([FIRST, ANSWER]), Watching([lab.Shelf(ROME)]))
+    e.run([TASK])
+    assert [session.closed for session in made] == [True]
+
+    class Down(lab.Scripted):
+        def generate(self, *args):
+            raise RuntimeError("the policy is down")
+
+    e.generator = Down([])
+    with pytest.raises(RuntimeError, match="down"):
+        e.run([TASK] * 3)
+    assert [session.closed for session in made] == [True] * 4
 
 
 def test_an_open_call_that_the_model_closed_itself_is_answered():

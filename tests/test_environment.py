@@ -7,6 +7,7 @@ import inspect
 from dataclasses import dataclass
 
 import pytest
+from trl_policy import scripted_policy
 
 from faithful_search import dialects
 from faithful_search.errors import ConfigError, DialectError
@@ -136,48 +137,12 @@ TURNS = (
 )
 
 
-def scripted_policy():
-    """A two-layer Qwen2 whose generation follows a script: episodes go on by themselves, everything else is real."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    from trl.chat_template_utils import qwen2_5_chat_template
-
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator([], tokenizers.trainers.BpeTrainer(initial_alphabet=alphabet))
-    backend.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|pad|>"])
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|pad|>", chat_template=qwen2_5_chat_template
-    )
-    config = transformers.Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-    )
-
-    class Scripted(transformers.Qwen2ForCausalLM):
-        def generate(self, input_ids, **kwargs):
-            opening = "<|im_start|>assistant"
-            rows = [TURNS[text.count(opening) - 1] for text in tokenizer.batch_decode(input_ids)]
-            ids = tokenizer(rows, padding=True, padding_side="right", return_tensors="pt")["input_ids"]
-            return torch.cat([input_ids, ids], dim=1)
-
-    return Scripted(config), tokenizer
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_trls_own_trainer_runs_episodes_in_it(toolbox, tmp_path):
     trl = pytest.importorskip("trl")
     from datasets import Dataset
 
-    policy, tokenizer = scripted_policy()
+    policy, tokenizer = scripted_policy(TURNS)
     seen = []
 
     def reward(completions, environments, **columns):
@@ -213,3 +178,31 @@ def test_trls_own_trainer_runs_episodes_in_it(toolbox, tmp_path):
         ]
         assert [item.id for found in observations for item in found.evidence] == ["E1", "E2", "E3"]
     assert toolbox.stats()["atlas"].calls == 8
+
+
+def test_a_new_rollout_ends_the_calls_of_the_old_one():
+    class Slow(Tool):
+        name = "slow"
+
+        async def slow(self, query: str) -> list[Evidence]:
+            """Search.
+
+            Args:
+                query: What to look for.
+            """
+            started.set()
+            await asyncio.sleep(30)
+            return []
+
+    async def scene() -> str:
+        environment = SearchEnvironment.factory(toolbox)()
+        call = asyncio.ensure_future(environment.slow(query="x"))
+        await started.wait()
+        environment.reset()
+        told = await asyncio.wait_for(call, 10)
+        assert environment.observations == []
+        return told
+
+    started = asyncio.Event()
+    with Toolbox([Slow()]) as toolbox:
+        assert "the episode has ended" in asyncio.run(scene())

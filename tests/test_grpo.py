@@ -21,7 +21,7 @@ from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
 from faithful_search.training.advantages import group_relative, leave_one_out
 from faithful_search.training.grpo import SearchGRPOTrainer, prompt_dataset
-from faithful_search.trajectory import Evidence, Trajectory, read_jsonl
+from faithful_search.trajectory import Evidence, ToolCall, Trajectory, read_jsonl
 
 TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(8)]
 CALL = '<think>{}hm {}</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
@@ -170,8 +170,24 @@ def test_parts_and_tools_reach_the_log(tmp_path):
     logged = json.loads((tmp_path / "checkpoint-1" / "trainer_state.json").read_text())["log_history"][0]
     for key in ("parts/luck", "parts/alpha", "parts/outcome_ema", "tools/ratio/shelf", "tools/calls", "ended/answered"):
         assert key in logged
-    assert logged["tools/calls"] == 1.0
+    assert logged["tools/calls"] == logged["tools/shelf/calls"] == 1.0
+    assert (logged["tools/shelf/hits"], logged["tools/shelf/errors"], logged["tools/errors"]) == (0, 0, 0)
+    assert 0 < logged["tools/shelf/p50"] <= logged["tools/shelf/p95"] < 1
     assert logged["parts/outcome_ema"] == pytest.approx(0.1 * logged["parts/luck"])
+
+
+def test_what_is_logged_of_tools_is_this_steps(tmp_path):
+    made = trainer(tmp_path, scripted=True)
+    steps: list[dict[str, float]] = []
+    for calls in ([{"query": "x"}], [{"query": "x"}, {}, {"query": "x"}, {"query": "x"}], []):
+        given = [ToolCall("shelf", arguments) for arguments in calls]
+        made.toolbox.run_batch(given, [made.toolbox.session()] * len(given))
+        steps.append({})
+        made._log_tools(2, steps[-1].__setitem__)
+    assert [step["tools/shelf/calls"] for step in steps] == [0.5, 2.0, 0.0]
+    assert [step.get("tools/shelf/errors") for step in steps] == [0.0, 0.25, None]
+    assert [step.get("tools/errors") for step in steps] == [0.0, 0.25, None]
+    assert ["tools/shelf/p95" in step for step in steps] == [True, True, False]
 
 
 def test_the_state_does_not_move_in_evaluation(tmp_path):

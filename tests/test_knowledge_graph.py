@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.bundled import world_file
-from faithful_search.errors import DataError
+from faithful_search.errors import DataError, ToolError
 from faithful_search.tasks import read_rows
 from faithful_search.tools import KnowledgeGraph, Toolbox
 from faithful_search.trajectory import ToolCall
@@ -177,3 +177,193 @@ def test_the_bundled_world_answers_from_its_own_facts():
     graph = KnowledgeGraph.from_triples("world", top_k=50)
     found = asyncio.run(graph.knowledge_graph(f"{row['relation']} of {row['subject']}"))
     assert row["id"] in {item.source for item in found}
+
+
+TURTLE = """
+@prefix e: <http://graph.example/entity/> .
+@prefix p: <http://graph.example/property#> .
+@prefix rdfs: <http://www.w3.org/2000/01/rdf-schema#> .
+@prefix skos: <http://www.w3.org/2004/02/skos/core#> .
+@prefix schema: <https://schema.org/> .
+p:capital rdfs:label "capital"@en, "Hauptstadt"@de .
+e:1 rdfs:label "Freedonia"@en, "Fredonien"@de ; skos:altLabel "Land of the Free" ;
+    p:capital e:2 ; p:officialLanguage e:3, e:4 ; p:motto "For the brave"@en, "Mutig voran"@de ; p:area 812.5 ;
+    p:address [ p:street "Main Street" ] .
+e:2 skos:prefLabel "Glooston" ; p:locatedIn e:1 .
+e:3 schema:name "Freedonian" . e:4 schema:name "Sylvanian" . e:5 rdfs:label "Sylvania"@en ; p:officialLanguage e:4 .
+e:6 rdfs:label "Freedonia" ; p:kind e:Old_Film .
+e:Rufus_Firefly p:leads e:1 . e:Ann%20Lee p:leads e:1 .
+"""
+
+
+@pytest.fixture
+def turtle(tmp_path):
+    path = tmp_path / "graph.ttl"
+    path.write_text(TURTLE)
+    return path
+
+
+def test_turtle_one_sentence_for_a_relation_with_all_its_values(turtle):
+    graph = KnowledgeGraph.from_triples(turtle, top_k=20)
+    [best, *_] = asyncio.run(graph.knowledge_graph("official language of Sylvania"))
+    assert best.text == "The official language of Sylvania is Sylvanian."
+    assert (best.title, best.url, best.source) == (
+        "Sylvania",
+        "http://graph.example/entity/5",
+        "5-officialLanguage",
+    )
+    assert sorted(ask(graph, "Land of the Free")) == [
+        "Freedonia is the leads of Ann Lee and Rufus Firefly.",
+        "Glooston, located in: Freedonia.",
+        "The area of Freedonia is 812.5.",
+        "The capital of Freedonia is Glooston.",
+        "The motto of Freedonia is For the brave.",
+        "The official languages of Freedonia are Freedonian and Sylvanian.",
+    ]
+    assert ask(graph, "capital of Freedonia")[0] == "The capital of Freedonia is Glooston."
+
+
+def test_namesakes_stay_apart(turtle):
+    graph = KnowledgeGraph.from_triples(turtle, top_k=20)
+    found = asyncio.run(graph.knowledge_graph("kind of Freedonia"))
+    assert set(graph.entities("Freedonia")) == {"http://graph.example/entity/1", "http://graph.example/entity/6"}
+    assert (found[0].text, found[0].url) == ("The kind of Freedonia is Old Film.", "http://graph.example/entity/6")
+    assert all(item.url.endswith("/1") for item in found[1:]) and len(found) == 7
+
+
+def test_names_are_read_in_the_language_preferred_and_asked_for_in_any(turtle):
+    german = KnowledgeGraph.from_triples(turtle, top_k=20, languages=("de", "en"))
+    assert {"The Hauptstadt of Fredonien is Glooston.", "The motto of Fredonien is Mutig voran."} <= set(
+        ask(german, "Fredonien")
+    )
+    assert ask(KnowledgeGraph.from_triples(turtle), "Fredonien capital")[0] == "The capital of Freedonia is Glooston."
+
+
+def test_what_has_no_label_is_called_by_its_iri(turtle):
+    graph = KnowledgeGraph.from_triples(turtle)
+    assert ask(graph, "Rufus Firefly") == ["The leads of Rufus Firefly is Freedonia."]
+    assert ask(graph, "ann lee") == ["The leads of Ann Lee is Freedonia."]
+
+
+def test_facts_of_rdf_one_at_a_time(turtle):
+    graph = KnowledgeGraph.from_triples(turtle, join=False, top_k=2)
+    assert ask(graph, "Freedonia official language") == [
+        "The official language of Freedonia is Freedonian.",
+        "The official language of Freedonia is Sylvanian.",
+    ]
+
+
+def test_joined_triples():
+    rows = [{"subject": "Ann", "relation": "child", "object": name} for name in ("Bo", "Cy", "Di")]
+    assert ask(KnowledgeGraph.from_triples(rows, join=True), "Ann") == ["The children of Ann are Bo, Cy and Di."]
+    assert len(ask(KnowledgeGraph.from_triples(rows), "Ann")) == 3
+    many = [{"subject": "Ann", "relation": "friend", "object": f"F{n}"} for n in range(14)]
+    [told] = ask(KnowledgeGraph.from_triples(many, join=True), "Ann")
+    assert told.endswith("F8, F9 and 4 more.")
+
+
+@pytest.mark.parametrize("suffix", [".nt", ".nt.gz", ".ttl.gz", ".nq"])
+def test_other_syntaxes_packed_or_not(tmp_path, suffix):
+    line = "<http://e.example/a> <http://e.example/knows> <http://e.example/b> .\n"
+    path = tmp_path / f"g{suffix}"
+    path.write_bytes(gzip.compress(line.encode()) if suffix.endswith(".gz") else line.encode())
+    assert ask(KnowledgeGraph.from_triples(path), "a") == ["The knows of a is b."]
+
+
+def test_a_store_on_disk_is_opened_read_only_by_several_at_once(tmp_path, turtle):
+    from pyoxigraph import Store
+
+    folder = tmp_path / "store"
+    store = Store(str(folder))
+    store.bulk_load(path=str(turtle))
+    store.flush()
+    del store
+    before = sorted((path.name, path.stat().st_size) for path in folder.iterdir())
+    graphs = [KnowledgeGraph.from_triples(folder) for _ in range(2)]
+    for graph in graphs:
+        assert ask(graph, "capital of Freedonia")[0] == "The capital of Freedonia is Glooston."
+    assert sorted((path.name, path.stat().st_size) for path in folder.iterdir()) == before
+
+
+def test_rdf_pickles_as_its_path(turtle):
+    graph = KnowledgeGraph.from_triples(turtle)
+    packed = pickle.dumps(graph)
+    assert len(packed) < 1_000 and ask(pickle.loads(packed), "Sylvania") == ask(graph, "Sylvania")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("g.nt", b"<http://e/a> <http://e/b> <http://e/c> .\n<http://e/a> broken .\n", "g.nt, line 2: "),
+        ("g.ttl", b"@prefix e: <http://e/> .\ne:a e:b e:c .\ne:a e:b e:c e:d .\n", "g.ttl, line 3: "),
+        ("g.nt", b"\xff\xfe\x00", "g.nt, line 1: "),
+        ("g.nt", b"", "g.nt: no triples"),
+        ("g.nt.gz", gzip.compress(b"<http://e/a> <http://e/b> <http://e/c> .\n" * 99)[:-12], "cannot read "),
+        ("g.nt.gz", b"not packed", "cannot read "),
+        ("g.nt", None, "cannot read "),
+        ("folder", None, "cannot read "),
+    ],
+)
+def test_unreadable_rdf_says_which_file_and_line(tmp_path, name, content, told):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    elif name == "folder":
+        path.mkdir()
+    with pytest.raises(DataError, match=re.escape(told)) as caught:
+        KnowledgeGraph.from_triples(path)
+    assert str(path) in str(caught.value)
+
+
+def test_an_entity_with_very_many_facts_is_looked_at_in_bounded_time(tmp_path):
+    path = tmp_path / "g.nt"
+    lines = [f"<http://e.example/m{n}> <http://e.example/type> <http://e.example/Human> .\n" for n in range(30_000)]
+    path.write_text("".join([*lines, "<http://e.example/Human> <http://e.example/latin> <http://e.example/homo> .\n"]))
+    graph = KnowledgeGraph.from_triples(path, top_k=5)
+    start = time.perf_counter()
+    found = ask(graph, "latin Human")
+    assert time.perf_counter() - start < 3
+    assert found[0] == "The latin of Human is homo." and found[1].endswith(" and 1990 more.")
+
+
+class Writer:
+    """Says how much it was given; or fails, or has nothing to say."""
+
+    name = "writer"
+
+    def __init__(self, says: str | None) -> None:
+        self.says = says
+
+    async def condense(self, query, passages) -> str:
+        if self.says is None:
+            raise ToolError("no writer")
+        return self.says and f"{self.says} {len(passages)}"
+
+
+def test_a_condenser_writes_one_paragraph_for_each_entity(turtle):
+    graph = KnowledgeGraph.from_triples(turtle, condenser=Writer("Facts:"))
+    found = asyncio.run(graph.knowledge_graph("Sylvania and Freedonia"))
+    assert sorted((item.title, item.url[-1], item.text) for item in found) == [
+        ("Freedonia", "1", "Facts: 6"),
+        ("Freedonia", "6", "Facts: 1"),
+        ("Sylvania", "5", "Facts: 1"),
+    ]
+
+
+@pytest.mark.parametrize("says", [None, ""])
+def test_where_a_condenser_fails_or_is_silent_the_facts_are_given(turtle, says):
+    graph = KnowledgeGraph.from_triples(turtle, condenser=Writer(says))
+    assert ask(graph, "capital of Sylvania") == ["The official language of Sylvania is Sylvanian."]
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=40), st.text(max_size=20))
+def test_any_literal_and_any_query(tmp_path_factory, value, query):
+    from pyoxigraph import Literal, NamedNode, Quad, RdfFormat, serialize
+
+    quad = Quad(NamedNode("http://e.example/Ann"), NamedNode("http://e.example/note"), Literal(value))
+    path = tmp_path_factory.mktemp("rdf") / "g.nt"
+    path.write_bytes(serialize([quad], format=RdfFormat.N_TRIPLES))
+    graph = KnowledgeGraph.from_triples(path)
+    asyncio.run(graph.knowledge_graph(query))
+    assert ask(graph, "Ann") == [f"The note of Ann is {' '.join(value.split())}."]

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.errors import DataError
-from faithful_search.tools import LocalSearch, Toolbox, bm25, schema_of
-from faithful_search.tools.bm25 import open_index
+from faithful_search.tools import LocalSearch, Toolbox, cached_index, schema_of
+from faithful_search.tools.cached_index import open_index
 from faithful_search.tools.words import words
 from faithful_search.trajectory import ToolCall
 
@@ -128,11 +128,11 @@ def test_the_cache_is_reused_and_mapped(tmp_path, monkeypatch):
     corpus = tmp_path / "c.jsonl"
     corpus.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     built = LocalSearch.from_corpus(corpus)
-    monkeypatch.setattr(bm25, "save", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(cached_index, "fill", lambda *_, **__: pytest.fail("built again"))
     again = LocalSearch.from_corpus(corpus)
     assert again.index.folder == built.index.folder
     assert find(again, "capital of France") == find(built, "capital of France")
-    assert isinstance(again.index.data.base, np.memmap) and isinstance(again.index.passages, np.memmap)
+    assert isinstance(again.index.data.base, np.memmap) and isinstance(again.index.passages.offsets.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         again.index.data[0] = 1.0
 
@@ -148,24 +148,26 @@ def test_changed_content_is_indexed_anew(tmp_path):
     assert before.index.folder != after.index.folder
 
 
-@pytest.mark.parametrize("name", ["data.npy", "indptr.npy", "vocabulary.json", "passages.jsonl", "sizes.json"])
+@pytest.mark.parametrize(
+    "name", ["bm25/data.npy", "bm25/indptr.npy", "bm25/vocabulary.txt", "passages.jsonl", "manifest.json"]
+)
 @pytest.mark.parametrize("damage", ["cut", "gone", "garbage"])
 def test_a_damaged_cache_is_rebuilt(search, name, damage):
-    file = search.index.folder / name
+    file = search.index.passages.folder / name
     if damage == "gone":
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:-3] if damage == "cut" else b"\xff{garbage")
     again = LocalSearch.from_corpus(ROWS)
     assert find(again, "capital of France")[0] == "p1"
-    assert (again.index.folder / name).stat().st_size > 8
+    assert (again.index.passages.folder / name).stat().st_size > 8
 
 
 def test_a_failed_build_leaves_nothing(cache, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(bm25.np, "cumsum", fail)
+    monkeypatch.setattr(np, "bincount", fail)
     with pytest.raises(MemoryError):
         LocalSearch.from_corpus(ROWS)
     assert [path for path in cache.rglob("*") if path.is_file()] == []
@@ -257,5 +259,5 @@ def test_a_query_over_1200_passages_is_quick():
 def test_the_bundled_world_can_be_searched():
     search = LocalSearch.from_corpus("world")
     assert len(search.index) > 100
-    passage = search.index.passage(0)
+    passage = search.index.passages.get(0)
     assert passage.source in find(search, f"{passage.title} {passage.text}")

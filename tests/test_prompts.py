@@ -11,7 +11,12 @@ from faithful_search.errors import ConfigError, DataError
 from faithful_search.judges import Pair, prompting
 from faithful_search.judges.base import Task
 
-FIELDS = {"claims": {"answer": "a"}, "lure": {"query": "q"}, "support_many": {"premise": "p", "claims": "1. c"}}
+FIELDS = {
+    "claims": {"answer": "a"},
+    "lure": {"query": "q"},
+    "condense": {"query": "q", "passages": "p"},
+    "support_many": {"premise": "p", "claims": "1. c"},
+}
 
 
 def user(pair: Pair) -> str:

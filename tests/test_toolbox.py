@@ -8,15 +8,20 @@ import pickle
 import threading
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search import dialects
+from faithful_search.cache import Cache, key_of
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools import Irrelevant, Tool, Toolbox, load, method_of, names, schema_of
+from faithful_search.evaluation.probes import blanked
+from faithful_search.tools import Irrelevant, Patience, Tool, Toolbox, ToolStats, load, method_of, names, schema_of
+from faithful_search.tools.cassette import Cassette
+from faithful_search.tools.meter import LATEST, Meter
 from faithful_search.trajectory import Evidence, ToolCall
 
 
@@ -494,3 +499,401 @@ def test_tools_are_found_by_file_name():
     assert load("irrelevant") is Irrelevant
     with pytest.raises(ConfigError, match="local_search"):
         load("teleport")
+
+
+class Service(Tool):
+    """Answers as told by the query: what it was asked is kept in `asked`."""
+
+    name, cache_key = "service", "service/v1"
+
+    def __init__(self, slow: float = 0.0) -> None:
+        self.slow = slow
+        self.asked: list[str] = []
+        self.needs = ""
+
+    def check(self) -> None:
+        if self.needs:
+            raise ConfigError(self.needs)
+
+    async def service(self, query: str) -> list[Evidence]:
+        """Ask.
+
+        Args:
+            query: What.
+        """
+        self.asked.append(query)
+        await asyncio.sleep(self.slow)
+        if query.startswith("busy"):
+            raise ToolError("The service is busy.", passing=True)
+        if query.startswith("once") and self.asked.count(query) == 1:
+            raise ConnectionResetError(104, "Connect call failed ('10.1.2.3', 443)")
+        if query.startswith("lost"):
+            raise ConnectionRefusedError(111, "Connect call failed ('10.1.2.3', 443)")
+        if query.startswith("gone"):
+            raise ToolError("There is no such page.")
+        if query.startswith("hang"):
+            await asyncio.sleep(60)
+        return [] if query.startswith("nothing") else [Evidence(f"About {query}.")]
+
+    def __reduce__(self):
+        return Service, (self.slow,)
+
+
+QUICK = Patience(retries=2, first=0.001)
+
+
+def ask(toolbox: Toolbox, *queries: str):
+    calls = [ToolCall("service", {"query": query}) for query in queries]
+    return toolbox.run_batch(calls, [toolbox.session() for _ in calls])
+
+
+def test_a_name_that_is_nearly_right_is_suggested(toolbox):
+    note = one(toolbox, ToolCall("troubel")).note
+    assert note == "Unknown tool 'troubel'. Did you mean 'trouble'? Available tools: echo, trouble."
+
+
+@pytest.mark.parametrize("blank", ["", "  \n", "\u3000"])
+def test_an_empty_query_is_refused_before_anybody_is_asked(blank):
+    service = Service()
+    with Toolbox([service]) as toolbox:
+        [found] = ask(toolbox, blank)
+    assert found.note == "Error: service: argument 'query' is empty. Its arguments: query; required: query."
+    assert found.error and not service.asked
+
+
+class Many(Tool):
+    name = "many"
+
+    async def many(
+        self,
+        queries: Annotated[list[str], msgspec.Meta(min_length=1, max_length=3)],
+        query: str = "",
+        sites: list[str] | None = None,
+    ) -> list[Evidence]:
+        """Ask several.
+
+        Args:
+            queries: What to look for.
+            query: What matters most.
+            sites: Only there.
+        """
+        return [Evidence(f"{item} {query} {sites}") for item in queries]
+
+
+def test_lists_with_bounds_are_told_to_the_policy_and_checked():
+    parameters = schema_of(Many())["function"]["parameters"]
+    assert parameters["properties"]["queries"] == {
+        "type": "array",
+        "items": {"type": "string"},
+        "minItems": 1,
+        "maxItems": 3,
+        "description": "What to look for.",
+    }
+    assert parameters["required"] == ["queries"]
+    assert parameters["properties"]["sites"]["nullable"]
+    with Toolbox([Many()]) as toolbox:
+
+        def told(**arguments) -> str:
+            return one(toolbox, ToolCall("many", arguments)).note.split(". Its")[0]
+
+        assert told(queries=["a"] * 4) == "Error: many: argument 'queries': expected 'array' of length <= 3"
+        assert told(queries=[]) == "Error: many: argument 'queries': expected 'array' of length >= 1"
+        assert told(queries=[" ", ""]) == "Error: many: argument 'queries' is empty"
+        assert told(queries="a") == "Error: many: argument 'queries': expected 'array', got 'str'"
+        assert told(queries=["a", 3]) == "Error: many: argument 'queries[1]': expected 'str', got 'int'"
+        full = one(toolbox, ToolCall("many", {"queries": ["a", "b"], "query": "", "sites": None}))
+        assert [item.text for item in full.evidence] == ["a  None", "b  None"]
+
+
+def test_what_passes_is_tried_again_and_counted():
+    service = Service()
+    with Toolbox([service], patience=QUICK) as toolbox:
+        once, busy, lost, gone = ask(toolbox, "once", "busy", "lost", "gone")
+        stats = toolbox.stats()["service"]
+    assert once.evidence[0].text == "About once."
+    assert (busy.note, gone.note) == ("The service is busy.", "There is no such page.")
+    assert lost.note == "Error: service failed: ConnectionRefusedError: Connection refused"  # no address
+    assert [service.asked.count(query) for query in ("once", "busy", "lost", "gone")] == [2, 3, 3, 1]
+    assert (stats.calls, stats.errors, stats.retries, stats.made, stats.hits, stats.refused) == (4, 3, 5, 4, 0, 0)
+
+
+def test_the_time_out_covers_all_retries():
+    service = Service(slow=0.15)
+    start = time.monotonic()
+    with Toolbox([service], timeout=0.4, patience=Patience(retries=50, first=0.01)) as toolbox:
+        [found] = ask(toolbox, "busy")
+    assert found.error and time.monotonic() - start < 3
+    assert len(service.asked) <= 4
+
+
+def test_a_thousand_calls_to_a_tool_that_hangs_end_with_its_first_time_outs():
+    service = Service()
+    with Toolbox([service, Echo()], timeout=0.5, per_tool=16) as toolbox:
+        start = time.monotonic()
+        found = ask(toolbox, *(f"hang {n}" for n in range(1000)))
+        took = time.monotonic() - start
+        other = one(toolbox, echo("still here"))
+        stats = toolbox.stats()["service"]
+    assert took < 2 * 0.5 + 2 and len(service.asked) == 16
+    late = [o for o in found if o.note == "Error: service did not answer within 0.5 seconds."]
+    refused = [o for o in found if o.note == "Error: service is out of order for the next 30 s. Other tools: echo."]
+    assert (len(late), len(refused)) == (16, 984) and all(o.error for o in found)
+    assert (stats.calls, stats.errors, stats.refused, stats.made) == (1000, 1000, 984, 16)
+    assert not other.error
+
+
+def test_a_tool_that_hangs_leaves_slots_to_the_others():
+    with Toolbox([Service(), Echo()], timeout=1.5, concurrency=8, per_tool=4) as toolbox:
+        start = time.monotonic()
+        done: list[float] = []
+
+        async def both() -> None:
+            stuck = [toolbox.call(ToolCall("service", {"query": "hang"}), toolbox.session()) for _ in range(50)]
+            rest = asyncio.gather(*stuck)
+            await asyncio.gather(*(toolbox.call(echo("x"), toolbox.session()) for _ in range(50)))
+            done.append(time.monotonic() - start)
+            await rest
+
+        asyncio.run(both())
+    assert done[0] < 1.4
+
+
+def test_who_has_waited_a_time_out_for_calls_that_hang_is_refused():
+    """Even when the tool answers others in between, so that it is never out of order."""
+    service = Service()
+    with Toolbox([service], timeout=0.5, per_tool=1, failures=1000) as toolbox:
+        start = time.monotonic()
+        found = ask(toolbox, "hang 1", "a", "hang 2", "b", "hang 3")
+        took = time.monotonic() - start
+    assert took < 3 and all(o.error for o in found)
+    assert [o.note.startswith("Error: service is busy with calls that do not end.") for o in found[1:]] == [True] * 4
+
+
+def test_single_calls_that_hang_do_not_put_a_tool_out_of_order():
+    service = Service(slow=0.01)
+    with Toolbox([service], timeout=0.4, per_tool=32) as toolbox:
+        ask(toolbox, *(f"hang {n}" if n % 8 == 0 else f"q{n}" for n in range(80)), *(f"r{n}" for n in range(60)))
+        [after] = ask(toolbox, "after")
+    assert not after.error
+
+
+def test_a_broken_tool_is_refused_and_taken_back_when_it_works_again():
+    service = Service()
+    with Toolbox([service], patience=Patience(0), failures=3, cooldown=0.3) as toolbox:
+        for query in ("busy 1", "busy 2", "busy 3"):
+            ask(toolbox, query)
+        [refused] = ask(toolbox, "fine")
+        assert refused.note == "Error: service is out of order for the next 1 s. There is no other tool."
+        assert "fine" not in service.asked
+        time.sleep(0.35)
+        assert [o.error for o in ask(toolbox, "fine")] == [False]
+        assert [o.error for o in ask(toolbox, "fine", "fine again")] == [False, False]
+
+
+def test_wrong_calls_and_definite_answers_do_not_break_a_tool():
+    with Toolbox([Service()], failures=2, patience=QUICK) as toolbox:
+        ask(toolbox, *["gone"] * 5, *[""] * 5)
+        assert [o.error for o in ask(toolbox, "fine")] == [False]
+
+
+@pytest.fixture
+def cache(tmp_path):
+    made = Cache(tmp_path / "cache.sqlite")
+    yield made
+    made.close()
+
+
+def test_answers_are_kept_and_failures_are_not(cache):
+    service = Service()
+    with Toolbox([service], cache=cache, patience=Patience(0), top_k=1) as toolbox:
+        first = ask(toolbox, "a", "nothing", "gone", "busy")
+        again = ask(toolbox, "a", "nothing", "gone", "busy")
+        stats = toolbox.stats()["service"]
+    assert first == again and again[1].note == "No results."
+    assert [service.asked.count(query) for query in ("a", "nothing", "gone", "busy")] == [1, 1, 2, 2]
+    assert (stats.calls, stats.hits, stats.errors, stats.made) == (8, 2, 4, 6)
+    other = Service()
+    other.cache_key = "service/v2"
+    with Toolbox([other], cache=cache) as toolbox:
+        ask(toolbox, "a")
+    assert other.asked == ["a"]
+    other.cache_key = ""
+    with Toolbox([other], cache=cache) as toolbox:
+        ask(toolbox, "a")
+        ask(toolbox, "a")
+    assert other.asked == ["a"] * 3
+
+
+def test_equal_calls_at_once_are_made_once(cache):
+    service = Service(slow=0.1)
+    with Toolbox([service], cache=cache) as toolbox:
+        found = ask(toolbox, *["a"] * 40)
+        stats = toolbox.stats()["service"]
+    assert service.asked == ["a"] and {o.evidence[0].text for o in found} == {"About a."}
+    assert (stats.calls, stats.hits, stats.made) == (40, 39, 1)
+
+
+def test_the_end_of_one_episode_loses_nothing_of_the_others_that_wait_for_the_same(cache):
+    service = Service(slow=0.3)
+
+    async def scene() -> list:
+        toolbox = Toolbox([service], cache=cache)
+        call = ToolCall("service", {"query": "a"})
+        sessions = [toolbox.session() for _ in range(3)]
+        calls = [asyncio.ensure_future(toolbox.call(call, session)) for session in sessions]
+        while not service.asked:
+            await asyncio.sleep(0.005)
+        sessions[0].close()  # the one that asks
+        return await asyncio.gather(*calls)
+
+    ended, *others = asyncio.run(scene())
+    assert ended.note == "service was not asked: the episode has ended."
+    assert [o.evidence[0].text for o in others] == ["About a."] * 2
+    assert service.asked == ["a", "a"]
+
+
+def test_who_has_waited_long_for_anothers_answer_asks_by_itself(cache):
+    """The one that asks may sit on an event loop that a tool blocks."""
+    service = Service()
+    key = key_of(tool="service", cache_key=service.cache_key, arguments={"query": "a"})
+    release = threading.Event()
+
+    async def never() -> bytes:
+        while not release.is_set():
+            await asyncio.sleep(0.01)
+        return b"[]"
+
+    leader = threading.Thread(target=lambda: asyncio.run(cache.get_or_compute(key, never)))
+    leader.start()
+    time.sleep(0.2)
+    with Toolbox([service], cache=cache, timeout=0.5) as toolbox:
+        [found] = ask(toolbox, "a")
+    release.set()
+    leader.join()
+    assert found.evidence[0].text == "About a."
+
+
+def test_trouble_of_the_cache_stops_no_call(tmp_path):
+    blocked = tmp_path / "cache.sqlite"
+    cache = Cache(blocked)
+    blocked.write_bytes(b"this is no database" * 100)
+    with Toolbox([Service()], cache=cache) as toolbox:
+        assert ask(toolbox, "a")[0].evidence[0].text == "About a."
+    cache = Cache(tmp_path / "other.sqlite")
+    cache.put(key_of(tool="service", cache_key="service/v1", arguments={"query": "a"}), b"no evidence")
+    with Toolbox([Service()], cache=cache) as toolbox:
+        assert ask(toolbox, "a")[0].evidence[0].text == "About a."
+    cache.close()
+
+
+def test_a_cassette_comes_first_and_needs_no_keys(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    service = Service()
+    with Cassette(path, "record") as cassette, Toolbox([service], cassette=cassette, patience=Patience(0)) as toolbox:
+        recorded = ask(toolbox, "a", "gone", "busy", "nothing")
+    silent = Service()
+    silent.needs = "service needs a key: set SERVICE_KEY"
+    with Toolbox([silent], cassette=Cassette(path)) as toolbox:
+        played = ask(toolbox, "a", "gone", "busy", "nothing", "")
+        stats = toolbox.stats()["service"]
+    assert [played[0], played[1], played[3]] == [recorded[0], recorded[1], recorded[3]]
+    assert played[2].error and "busy" in played[2].note  # it was not recorded
+    assert "is empty" in played[4].note
+    assert silent.asked == [] and (stats.hits, stats.made) == (2, 0)
+    with pytest.raises(ConfigError, match="set SERVICE_KEY"):
+        Toolbox([silent])
+
+
+def test_a_closed_session_ends_its_calls_and_no_others():
+    ended: list[str] = []
+
+    class Patient(Tool):
+        name = "patient"
+
+        async def patient(self, who: str) -> list[Evidence]:
+            """Wait.
+
+            Args:
+                who: For whom.
+            """
+            try:
+                await asyncio.sleep(1.5)
+            except asyncio.CancelledError:
+                ended.append(who)
+                raise
+            return [Evidence(who)]
+
+    with Toolbox([Patient()], per_tool=3) as toolbox:
+        sessions = [toolbox.session() for _ in range(4)]
+        calls = [ToolCall("patient", {"who": str(n)}) for n in range(4)]  # the last has to wait
+        for number, seconds in ((3, 0.1), (1, 0.3)):
+            threading.Timer(seconds, sessions[number].close).start()
+        start = time.monotonic()
+        found = toolbox.run_batch(calls, sessions)
+        assert time.monotonic() - start < 10
+        late = toolbox.run_batch([calls[1]], [sessions[1]])
+    assert [ids(o) for o in found] == [["E1"], [], ["E1"], []]
+    assert found[1].note == found[3].note == late[0].note == "patient was not asked: the episode has ended."
+    assert ended == ["1"]
+
+
+def test_a_tool_that_would_end_the_program_ends_its_call():
+    class Exit(Tool):
+        name = "exit"
+
+        async def exit(self) -> list[Evidence]:
+            """End all."""
+            raise SystemExit(3)
+
+    with Toolbox([Exit(), Echo()]) as toolbox:
+        assert "tried to end the program" in one(toolbox, ToolCall("exit")).note
+        assert one(toolbox, echo("x")).evidence
+
+
+def test_calls_on_a_blocked_loop_are_counted_and_named(toolbox):
+    found = one(toolbox, ToolCall("trouble", {"kind": "block"}))
+    assert found.note == "Error: trouble did not answer within 0.2 seconds."
+    assert toolbox.stats()["trouble"].errors == 1
+
+
+def test_stats_of_a_stretch_are_a_difference():
+    with Toolbox([Echo()]) as toolbox:
+        toolbox.run_batch([echo("x")] * 5, [toolbox.session()] * 5)
+        before = toolbox.stats()["echo"]
+        toolbox.run_batch([echo("x", wait=0.1), echo("x", wait=0.1), ToolCall("echo")], [toolbox.session()] * 3)
+        between = toolbox.stats()["echo"] - before
+    assert (between.calls, between.errors, between.made, len(between.latest)) == (3, 1, 2, 2)
+    assert before.p95 < 0.1 <= between.p50 <= between.p95 < 1
+    assert (before - before).p50 is None and ToolStats().p95 is None
+
+
+def test_a_meter_counts_from_many_threads_and_remembers_the_latest():
+    meter = Meter()
+
+    def work() -> None:
+        for _ in range(200):
+            meter.count(hit=True)
+            meter.took(0.5, 2)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stats = meter.stats()
+    assert (stats.calls, stats.hits, stats.made, stats.retries, stats.seconds) == (1600, 1600, 1600, 1600, 800.0)
+    assert len(stats.latest) == LATEST and stats.p50 == stats.p95 == 0.5
+
+
+def test_all_settings_travel(cache, tmp_path):
+    (tmp_path / "calls.jsonl").touch()
+    cassette = Cassette(tmp_path / "calls.jsonl")
+    settings = {"per_tool": {"service": 2}, "patience": QUICK, "failures": 7, "cooldown": 9.0}
+    toolbox = Toolbox([Service()], 3, 9, 2, **settings, cache=cache, cassette=cassette)
+    for other in (pickle.loads(pickle.dumps(toolbox)), blanked(toolbox), pickle.loads(pickle.dumps(blanked(toolbox)))):
+        assert {key: other.settings[key] for key in settings} == settings
+        assert (other.timeout, other.concurrency, other.top_k) == (3, 9, 2)
+        assert (other.cache.path, other.cassette.path) == (cache.path, cassette.path)
+    for wrong in ({"per_tool": 0}, {"per_tool": {"echo": 0}}, {"failures": 0}, {"cooldown": 0}):
+        with pytest.raises(ConfigError, match="must be positive"):
+            Toolbox([Echo()], **wrong)

@@ -10,13 +10,13 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from .errors import DataError
+from .errors import ConfigError, DataError
 
 _OURS = 0x46534348  # the application id that marks a file as this cache
 _VERSION = 1
@@ -25,8 +25,19 @@ _OWNER = """
 SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)
 FROM pragma_application_id, pragma_user_version
 """  # one statement sees one state of a file that another process may be making
+_PUT = """
+INSERT INTO entries VALUES (?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, made = excluded.made WHERE made <= ?
+"""  # what is there stays, unless it is too old
+_INDEX = "CREATE INDEX IF NOT EXISTS oldest ON entries (made)"
+_OLDEST = "DELETE FROM entries WHERE key IN (SELECT key FROM entries ORDER BY made LIMIT ?)"
+_PAGES = "SELECT page_count, freelist_count, page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
 _CHUNK = 500  # keys of one query: SQLite limits its parameters
+_LEAST = 1_000_000  # bytes: less would be the journal's alone
+_SPLITS = 8  # pages that putting one entry may take besides its own: B-trees that split
+_BATCH = 16  # entries evicted in one transaction, so that the journal stays small
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def key_of(**parts: Any) -> str:
@@ -45,13 +56,17 @@ class Cache:
 
     Within a process a key is computed by one at a time, whichever thread or event loop asks; others wait for that
     result. Two processes may both compute it; the first result stays. A failure reaches those who waited for it and is
-    never kept. A pickle carries the path.
+    never kept. A pickle carries the settings.
 
     Args:
         path: the file; it and its folders are made when missing.
         patience: seconds to wait for another process that writes.
+        max_age: seconds after which an entry counts as absent; the next result takes its place.
+        max_bytes: how large the file may grow, its journal included: the oldest entries make room for the next. A
+            value of more than a tenth of it is not kept. A file that is larger already is made smaller when opened.
 
     Raises:
+        ConfigError: when `max_age` is not positive or `max_bytes` below a million.
         DataError: when the file cannot be opened or written, is damaged, or belongs to something else. It is left as
             it was.
 
@@ -63,8 +78,20 @@ class Cache:
         (b'1', None)
     """
 
-    def __init__(self, path: str | os.PathLike[str], patience: float = 10.0) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        patience: float = 10.0,
+        *,
+        max_age: float | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        if max_age is not None and not max_age > 0:
+            raise ConfigError(f"a cache's max_age must be positive, got {max_age}")
+        if max_bytes is not None and max_bytes < _LEAST:
+            raise ConfigError(f"a cache's max_bytes must be at least {_LEAST:,}, got {max_bytes:,}")
         self.path, self.patience = Path(path).expanduser().absolute(), patience
+        self.max_age, self.max_bytes = max_age, max_bytes
         self._start_fresh()
 
     def _start_fresh(self) -> None:
@@ -85,26 +112,23 @@ class Cache:
             for start in range(0, len(wanted), _CHUNK):
                 part = wanted[start : start + _CHUNK]
                 marks = ",".join("?" * len(part))
-                found.update(connection.execute(f"SELECT key, value FROM entries WHERE key IN ({marks})", part))
+                query = f"SELECT key, value FROM entries WHERE key IN ({marks}) AND made > ?"
+                found.update(connection.execute(query, (*part, self._too_old())))
         return found
 
     def put(self, key: str, value: bytes) -> None:
-        """Keep a value; what is there already stays."""
+        """Keep a value; what is there already stays, unless it is too old."""
+        entry = (key, value, time.time(), self._too_old())
         with self._connection() as connection:
-            connection.execute("INSERT OR IGNORE INTO entries VALUES (?, ?, ?)", (key, value, time.time()))
+            if self.max_bytes is None:
+                connection.execute(_PUT, entry)
+            elif len(value) <= self.max_bytes // 10:
+                self._put_within(connection, entry, self.max_bytes)
 
     async def get_or_compute(self, key: str, compute: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
         """The value of `key`, and whether it was there already or somebody else computed it just now."""
-        while True:
-            flight, leads = _board(self.path, key)
-            if leads:
-                return await self._lead(key, flight, compute)
-            try:
-                return await asyncio.shield(asyncio.wrap_future(flight)), True
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if not flight.cancelled() or (task and task.cancelling()):
-                    raise
+        (value, kept), shared = await once((self.path, key), lambda: self._find_or_compute(key, compute))
+        return value, kept or shared
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""
@@ -115,37 +139,27 @@ class Cache:
 
     def __len__(self) -> int:
         with self._connection() as connection:
-            return int(connection.execute("SELECT count(*) FROM entries").fetchone()[0])
+            query = "SELECT count(*) FROM entries WHERE made > ?"
+            return int(connection.execute(query, (self._too_old(),)).fetchone()[0])
 
     def __repr__(self) -> str:
         return f"Cache({str(self.path)!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "patience": self.patience}
+        kept = ("path", "patience", "max_age", "max_bytes")
+        return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._start_fresh()
 
-    async def _lead(
-        self, key: str, flight: Future[bytes], compute: Callable[[], Awaitable[bytes]]
-    ) -> tuple[bytes, bool]:
-        try:
-            kept = await asyncio.to_thread(self.get, key)
-            value = kept if kept is not None else await compute()
-            if kept is None:
-                await asyncio.to_thread(self._keep, key, value)
-        except asyncio.CancelledError:
-            _land(self.path, key)
-            flight.cancel()
-            raise
-        except BaseException as error:
-            _land(self.path, key)
-            flight.set_exception(error)
-            raise
-        _land(self.path, key)
-        flight.set_result(value)
-        return value, kept is not None
+    async def _find_or_compute(self, key: str, compute: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
+        kept = await asyncio.to_thread(self.get, key)
+        if kept is not None:
+            return kept, True
+        value = await compute()
+        await asyncio.to_thread(self._keep, key, value)
+        return value, False
 
     def _keep(self, key: str, value: bytes) -> None:
         """A result is worth more than its place in the cache: one that cannot be written is reported, not lost."""
@@ -155,6 +169,58 @@ class Cache:
             self.unstored += 1
             if self.unstored == 1:
                 _log.warning("results are no longer kept: %s", error)
+
+    def _too_old(self) -> float:
+        """An entry made then or before counts as absent."""
+        return float("-inf") if self.max_age is None else time.time() - self.max_age
+
+    def _put_within(self, connection: sqlite3.Connection, entry: tuple[Any, ...], max_bytes: int) -> None:
+        """Room is looked for and taken in one transaction, so that processes cannot take the same twice."""
+        while True:
+            connection.execute("BEGIN IMMEDIATE")
+            missing = _missing_pages(connection, len(entry[0]) + len(entry[1]), max_bytes)
+            if not missing:
+                connection.execute(_PUT, entry)
+            connection.execute("COMMIT")
+            self._shorten_journal(connection, max_bytes)
+            if not missing:
+                return
+            self._evict(connection, missing, max_bytes)
+
+    def _evict(self, connection: sqlite3.Connection, missing: int, max_bytes: int) -> None:
+        """Free a little more than is missing, so that not every put has to. Freed pages are used again."""
+        _, free, size = connection.execute(_PAGES).fetchone()
+        wanted = free + missing + _room(max_bytes) // size // 20
+        while connection.execute(_OLDEST, (_BATCH,)).rowcount > 0:
+            self._shorten_journal(connection, max_bytes)
+            if connection.execute(_PAGES).fetchone()[1] >= wanted:
+                return
+
+    def _shorten_journal(self, connection: sqlite3.Connection, max_bytes: int) -> None:
+        """SQLite empties it only when nobody reads at that moment; under load it would grow on and on."""
+        try:
+            length = os.stat(f"{self.path}-wal").st_size
+        except FileNotFoundError:
+            return
+        if length > _journal(max_bytes):
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _shrink(self, connection: sqlite3.Connection, max_bytes: int) -> None:
+        """Make a file that is too large already fit. Where others use it, the next who opens it does this."""
+        pages, free, size = connection.execute(_PAGES).fetchone()
+        while pages * size > _room(max_bytes):
+            share = 1 - 0.9 * _room(max_bytes) / ((pages - free) * size)
+            entries = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
+            connection.execute(_OLDEST, (max(0, int(entries * share)),))
+            try:
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except sqlite3.OperationalError as error:
+                _log.warning("the cache %s could not be made smaller: %s", self.path, error)
+                return
+            before, (pages, free, size) = pages, connection.execute(_PAGES).fetchone()
+            if pages >= before:
+                return
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -192,6 +258,9 @@ class Cache:
         connection.execute("COMMIT")
         self._use_wal(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
+        if self.max_bytes is not None:
+            connection.execute(_INDEX)
+            self._shrink(connection, self.max_bytes)
 
     def _check_owner(self, connection: sqlite3.Connection) -> str:
         """`new` or `ours`. Only reads: a file of something else must stay as it is."""
@@ -229,23 +298,81 @@ class Cache:
         return f"cannot use the cache {self.path} ({said}): {advice}"
 
 
-_flights: dict[tuple[Path, str], Future[bytes]] = {}
+def _journal(max_bytes: int) -> int:
+    """Bytes from which the write-ahead journal is emptied."""
+    return max_bytes // 10
+
+
+def _room(max_bytes: int) -> int:
+    """Bytes that the file itself may take; one transaction more may go to a journal that is nearly full."""
+    return max_bytes * 3 // 4
+
+
+def _missing_pages(connection: sqlite3.Connection, length: int, max_bytes: int) -> int:
+    pages, free, size = connection.execute(_PAGES).fetchone()
+    return max(0, pages - free + length // (size - 4) + _SPLITS - _room(max_bytes) // size)
+
+
+_flights: dict[Hashable, Future[Any]] = {}
 _guard = threading.Lock()
 
 
-def _board(path: Path, key: str) -> tuple[Future[bytes], bool]:
-    """The computation of this key that is under way, or a new one that the caller has to lead."""
+async def once(name: Hashable, work: Callable[[], Awaitable[T]]) -> tuple[T, bool]:
+    """The result of `work`, and whether somebody else in this process was at it already under the same name.
+
+    Who asks meanwhile, from whichever thread or event loop, waits for that result, and gets its failure too. When the
+    one at work is cancelled, another who waits takes over.
+
+    Example:
+        >>> async def work():
+        ...     await asyncio.sleep(0.01)
+        ...     return "done"
+        >>> async def ask():
+        ...     return await asyncio.gather(once("a", work), once("a", work))
+        >>> asyncio.run(ask())
+        [('done', False), ('done', True)]
+    """
+    while True:
+        flight, leads = _board(name)
+        if leads:
+            return await _lead(name, flight, work), False
+        try:
+            return await asyncio.shield(asyncio.wrap_future(flight)), True
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not flight.cancelled() or (task and task.cancelling()):
+                raise
+
+
+async def _lead(name: Hashable, flight: Future[T], work: Callable[[], Awaitable[T]]) -> T:
+    try:
+        result = await work()
+    except asyncio.CancelledError:
+        _land(name)
+        flight.cancel()
+        raise
+    except BaseException as error:
+        _land(name)
+        flight.set_exception(error)
+        raise
+    _land(name)
+    flight.set_result(result)
+    return result
+
+
+def _board(name: Hashable) -> tuple[Future[Any], bool]:
+    """The work of this name that is under way, or a new one that the caller has to lead."""
     with _guard:
-        flight = _flights.get((path, key))
+        flight = _flights.get(name)
         if flight is not None:
             return flight, False
-        _flights[path, key] = flight = Future()
+        _flights[name] = flight = Future()
         return flight, True
 
 
-def _land(path: Path, key: str) -> None:
+def _land(name: Hashable) -> None:
     with _guard:
-        _flights.pop((path, key), None)
+        _flights.pop(name, None)
 
 
 def _forget_flights() -> None:

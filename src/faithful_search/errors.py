@@ -11,6 +11,8 @@ FaithfulSearchError
 ```
 """
 
+from __future__ import annotations
+
 
 class FaithfulSearchError(Exception):
     """Base class: catch this to catch everything the package raises on purpose."""
@@ -29,14 +31,30 @@ class ToolError(FaithfulSearchError):
 
     Args:
         message: for the policy; no key and no internal address may be in it.
-        passing: whether the same call may succeed a little later (a time-out, 429, 503): such a call is tried again, and
-            its failure counts against the service. What is passing is neither cached nor recorded.
+        passing: whether the same call may succeed a little later (a time-out, 429, 503): such a call is tried again,
+            and its failure counts against the service. What is passing is neither cached nor recorded.
         retry_after: seconds the service asked to wait before that.
+        tried: whether who raised it has tried again already and keeps account of the service: nobody else does.
+        status: the HTTP status that the service answered with, where there is one.
     """
 
-    def __init__(self, message: str = "", *, passing: bool = False, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        passing: bool = False,
+        retry_after: float | None = None,
+        tried: bool = False,
+        status: int | None = None,
+    ) -> None:
         super().__init__(message)
-        self.passing, self.retry_after = passing, retry_after
+        self.passing, self.retry_after, self.tried, self.status = passing, retry_after, tried, status
+
+    def retold(self, message: str) -> ToolError:
+        """The same failure in other words."""
+        return ToolError(
+            message, passing=self.passing, retry_after=self.retry_after, tried=self.tried, status=self.status
+        )
 
 
 class TemplateError(FaithfulSearchError, ValueError):

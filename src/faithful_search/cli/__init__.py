@@ -1,4 +1,4 @@
-"""The command `faithful-search`: audit a file of trajectories, compare judges, install the metrics.
+"""The command `faithful-search`: audit trajectories, compare judges, install the metrics, index and serve a corpus.
 
 Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit that ended with rows that
 could not be read or judged; 130 interrupted.
@@ -14,8 +14,10 @@ import click
 from .. import __version__
 from .auditing import audit
 from .comparing import agreement
+from .indexing import index
 from .metrics import metrics
 from .options import Commands, debug
+from .serving import serve
 
 _SPELLING = {
     "help_option_names": ["-h", "--help"],
@@ -31,7 +33,7 @@ def cli() -> None:
     """Search agents that use their evidence: measure whether they do."""
 
 
-for command in (agreement, audit, metrics):
+for command in (agreement, audit, index, metrics, serve):
     cli.add_command(command)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ..trajectory import Evidence, Span, Step, Trajectory
+from ..trajectory import Evidence, Span, Step, ToolCall, Trajectory
 from .fence import Fence
 from .messages import as_asked, flatten
 
@@ -26,6 +26,7 @@ class Dialect(ABC):
         response_tag: name of the tag that encloses a tool response.
         fence: makes retrieved text harmless inside this dialect, reversibly.
         search_tool: name that all calls of a dialect carry which can only search; `None` where calls name a tool.
+        tool_names: what a dialect's agents call our tools, where that is not the tool's own name.
         thinks: whether the protocol asks for a thought in every turn.
         parallel: whether one turn may hold several calls, each with a response block of its own.
         joins: whether several response blocks in a row are read as one turn's responses.
@@ -41,6 +42,7 @@ class Dialect(ABC):
     response_tag: ClassVar[str]
     fence: ClassVar[Fence]
     search_tool: ClassVar[str | None] = None
+    tool_names: ClassVar[Mapping[str, str]] = {}
     thinks: ClassVar[bool] = True
     parallel: ClassVar[bool] = False
     joins: ClassVar[bool] = False
@@ -115,6 +117,14 @@ class Dialect(ABC):
         Without tags: in a tool response they would be fenced.
         """
         return ""
+
+    def repair_call(self, raw: str) -> ToolCall | None:
+        """The call that this text, which `parse_turn` could not read as one, was evidently meant to be.
+
+        For an agent that acts; what is read later, to judge it, is never repaired. Never raises, and fast whatever the
+        text. `None` where nothing is evident, and in dialects whose calls have no form to miss.
+        """
+        return None
 
     def on_invalid(self, step: Step) -> str | None:
         """What the environment says to a turn with neither call nor answer; `None` ends the episode."""

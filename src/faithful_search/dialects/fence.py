@@ -7,7 +7,7 @@ such an entity gets one more `amp;` behind its `&`, so that `unescape(escape(x))
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +21,14 @@ _UNSAFE = re.compile(r"|.*[&;].*|a?mp?|a|p|lt?|t|#?[0-9]*", re.DOTALL)
 def tags(*names: str) -> str:
     """A pattern of these names' opening and closing tags, in any case and with blanks inside: also `</ Think >`.
 
+    One that the text breaks off in is a tag too: what is written behind it, a line break and the next title, might
+    complete it.
+
     Example:
-        >>> Fence(tags("answer")).escape("<answer>no</ Answer >, a < b, AT&T")
-        '&lt;answer>no&lt;/ Answer >, a < b, AT&T'
+        >>> Fence(tags("answer")).escape("<answer>no</ Answer >, a < b, AT&T, </answer")
+        '&lt;answer>no&lt;/ Answer >, a < b, AT&T, &lt;/answer'
     """
-    return rf"<(?i:\s*+/?\s*+(?:{'|'.join(names)})\s*+>)"
+    return rf"<(?i:\s*+/?\s*+(?:\Z|(?:{'|'.join(names)})\s*+(?:>|\Z)))"
 
 
 def one_line(title: str) -> str:
@@ -39,6 +42,8 @@ class Fence:
 
     A match of `pattern` must contain neither `&` nor `;`, must not lie within an entity's letters or digits, and must
     not use look-arounds: then escaping one match can never create another. Tokens are checked for this.
+    `fold` says what a reader makes of a character (a tokenizer that reads the fullwidth `\uff1c` as `<`): nothing
+    forbidden is left in what it makes of the text either.
 
     Raises:
         ConfigError: for a token that escaping could itself produce, such as `&`, `lt` or a bare number.
@@ -51,7 +56,9 @@ class Fence:
 
     pattern: str
     tokens: tuple[str, ...] = ()
+    fold: Callable[[str], str] | None = None
     _search: Any = field(init=False, repr=False, compare=False)
+    _forbidden: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for token in self.tokens:
@@ -62,9 +69,14 @@ class Fence:
         forbidden = [self.pattern] if self.pattern else []
         literals = [re.escape(token) for token in sorted(self.tokens, key=len, reverse=True)]
         object.__setattr__(self, "_search", re.compile("|".join([*forbidden, *literals, _ENTITY])).search)
+        object.__setattr__(self, "_forbidden", re.compile("|".join([*forbidden, *literals]) or r"(?!)").search)
 
     def escape(self, text: str) -> str:
         """`text` without anything forbidden; ordinary text comes back as it is."""
+        escaped = self._escape(text)
+        return escaped if self.fold is None else self._escape_folded(escaped, self.fold)
+
+    def _escape(self, text: str) -> str:
         match = self._search(text)
         if match is None:
             return text
@@ -84,7 +96,25 @@ class Fence:
 
     def with_tokens(self, tokens: Iterable[str]) -> Fence:
         """This fence, forbidding these literal strings too."""
-        return Fence(self.pattern, tuple(dict.fromkeys([*self.tokens, *tokens])))
+        return Fence(self.pattern, tuple(dict.fromkeys([*self.tokens, *tokens])), self.fold)
+
+    def with_fold(self, fold: Callable[[str], str] | None) -> Fence:
+        """This fence, for a reader that makes something else of some characters."""
+        return Fence(self.pattern, self.tokens, fold)
+
+    def _escape_folded(self, text: str, fold: Callable[[str], str]) -> str:
+        made = [fold(character) for character in text]
+        folded = "".join(made)
+        if folded == text:
+            return text
+        origin = [place for place, characters in enumerate(made) for _ in characters]
+        characters = list(text)
+        match = self._forbidden(folded)
+        while match is not None:
+            place = origin[match.start()]
+            characters[place] = _entity(text[place])
+            match = self._forbidden(folded, match.start() + 1)
+        return "".join(characters)
 
 
 def unescape(text: str) -> str:

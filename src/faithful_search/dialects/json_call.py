@@ -15,6 +15,8 @@ from .turns import GAP
 OPEN, CLOSE = "<tool_response>", "</tool_response>"
 NO_CALL = 'the call is not JSON of the form {"name": …, "arguments": {…}}'
 """Why `read_call` found none."""
+_MOST_REPAIRED = 2_000
+_MOST_BRACKETS = 40
 _ROLE = "(?:user|tool|ipython)"
 _ASKED_FOR = re.compile(
     rf"(?:</tool_call>|<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
@@ -44,6 +46,43 @@ def read_call(raw: str, strict: bool = False) -> ToolCall | None:
     if call.arguments is msgspec.UNSET:
         return None if strict else ToolCall(call.name, raw=raw)
     return ToolCall(call.name, call.arguments, raw)
+
+
+def repair_call(raw: str) -> ToolCall | None:
+    """The call that broken JSON was meant to be: a name and arguments, nothing else. Never raises.
+
+    What stands before the first brace is left out, such as a code fence's mark. Neither long text nor text with many
+    brackets is repaired: that would take long.
+
+    Example:
+        >>> repair_call("{'name': 'look', 'arguments': {'query': 'Rome'}").arguments
+        {'query': 'Rome'}
+        >>> repair_call("look for Rome") is None
+        True
+    """
+    if len(raw) > _MOST_REPAIRED or not ("name" in raw and "arguments" in raw and "{" in raw):
+        return None
+    if raw.count("{") + raw.count("[") > _MOST_BRACKETS:
+        return None
+    try:
+        meant = _meant(raw[raw.index("{") :])
+        if not isinstance(meant, dict) or set(meant) != {"name", "arguments"}:
+            return None
+        call = read_call(json.dumps(meant), strict=True)  # so that all values are those that reading gives
+    except Exception:  # the repair is made for the slips of models; what policies write may be anything
+        return None
+    return msgspec.structs.replace(call, raw=raw) if call else None
+
+
+def _meant(text: str) -> Any:
+    """The value that this text, which begins with a brace, writes well or badly; `None` for several."""
+    import json_repair
+
+    try:
+        value, end = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return json_repair.loads(text)
+    return None if "{" in text[end:] else value
 
 
 def call_form(tools: Sequence[str]) -> str:

@@ -60,6 +60,7 @@ class Pokee(ToolCalls):
 
     name: ClassVar[str] = "pokee"
     stop: ClassVar[tuple[str, ...]] = ("</tool_call>", "</answer>", "</verification_result>")
+    tool_names: ClassVar[Mapping[str, str]] = {"browse": "web_read"}
     fence: ClassVar[Fence] = Fence(FENCED + "|" + tags("verification", "verification_result") + "|" + JSON_LIST)
     marks: ClassVar[Mapping[str, float]] = {**MARKS, "verification": 3.0, "verification_result": 4.0}
     signs: ClassVar[Mapping[str, float]] = {

@@ -31,14 +31,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..errors import DialectError
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect, Message
 from .fence import Fence, one_line, tags, unescape
-from .json_call import CLOSE, NO_CALL, OPEN, asked_for, call_form, read_call, schema_lines
+from .json_call import CLOSE, NO_CALL, OPEN, asked_for, call_form, read_call, repair_call, schema_lines
 from .turns import MOST_STEPS, Grammar, Tag, TurnReader, episode_start, skip, too_many_turns, untagged
 
 _NAMES = ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
@@ -61,6 +61,7 @@ or, once you know enough:
 <think>your reasoning</think><answer>the answer, as short as possible</answer>
 
 After a call you receive a tool_response block. Evidence in it reads: Title [E1]: text. The id in brackets names it.
+The address of a page stands behind its title: Title <https://...> [E1]: text.
 From your second turn on, the thought must open with your verdict on the response you just received:
 <think><helpful>yes</helpful><ref>E1, E2</ref>your reasoning</think> when it helped: cite ids of that response only;
 <think><helpful>no</helpful><ref>null</ref>your reasoning</think> when it did not.
@@ -89,7 +90,9 @@ class PoU(Dialect):
         "helpful": 4.0, "ref": 2.0, "tool_call": 0.5, "tool_response": 0.5, "think": 0.25, "answer": 0.25,
         "search": -3.0, "information": -3.0, "result": -3.0, "search_results": -3.0, "begin_of_query": -3.0,
     }  # fmt: skip
-    signs: ClassVar[Mapping[str, float]] = {r"<tool_response>\n[^\n<]{0,60} \[E[0-9]{1,7}\]: ": 4.0}
+    signs: ClassVar[Mapping[str, float]] = {
+        r"<tool_response>\n[^\n<]{0,60}(?: <http[^\n<>]{0,200}>)? \[E[0-9]{1,7}\]: ": 4.0
+    }
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
         """System message (protocol and the tools' schemas), then the question."""
@@ -140,15 +143,19 @@ class PoU(Dialect):
         return f"<think>{verdict}{step.think or ''}</think>{action}"
 
     def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
-        """One line per piece of evidence; the note only when there is none.
+        """One line per piece of evidence, with its address if that is http(s); the note only when there is none.
 
         Raises:
             DialectError: for evidence whose id is not `E` and a number (the toolbox gives these).
         """
         escape = (fence or self.fence).escape
-        lines = [f"{one_line(escape(item.title))} [{_checked(item.id)}]: {escape(item.text)}" for item in evidence]
+        lines = [f"{_head(item, escape)} [{_checked(item.id)}]: {escape(item.text)}" for item in evidence]
         body = "\n".join(lines) if lines else escape(note)
         return f"{OPEN}\n{body}\n{CLOSE}"
+
+    def repair_call(self, raw: str) -> ToolCall | None:
+        """The call that broken JSON was meant to be."""
+        return repair_call(raw)
 
     def call_form(self, tools: Sequence[str]) -> str:
         """The JSON of a call, with the first tool's name."""
@@ -243,11 +250,26 @@ def _evidence(pieces: list[str]) -> tuple[Evidence, ...]:
         body, following = pieces[at + 1], ""
         if at + 1 < last:
             body, _, following = body.rpartition("\n")
-        if "&" in body or "&" in title:
-            body, title = unescape(body), unescape(title)
-        found.append(Evidence(body, title, pieces[at]))
+        title, url = _title_and_url(title)
+        if "&" in body or "&" in title or "&" in url:
+            body, title, url = unescape(body), unescape(title), unescape(url)
+        found.append(Evidence(body, title, pieces[at], url=url))
         title = following
     return tuple(found)
+
+
+def _head(item: Evidence, escape: Callable[[str], str]) -> str:
+    """What stands before the id: the title, and the address of a page, which may hold no `<`."""
+    title = one_line(escape(item.title))
+    if item.url.startswith(("http://", "https://")):
+        return f"{title} <{one_line(escape(item.url)).replace('<', '&lt;')}>"
+    return f"{title[:-1]}&#62;" if title.endswith(">") else title
+
+
+def _title_and_url(head: str) -> tuple[str, str]:
+    """What `_head` wrote, still escaped."""
+    at = head.rfind(" <http") if head.endswith(">") else -1
+    return (head, "") if at < 0 else (head[:at], head[at + 2 : -1])
 
 
 class _Reader(TurnReader):

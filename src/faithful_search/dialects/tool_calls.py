@@ -20,7 +20,7 @@ import msgspec
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, tags, unescape
-from .json_call import CLOSE, NO_CALL, OPEN, asked_for, call_form, read_call
+from .json_call import CLOSE, NO_CALL, OPEN, asked_for, call_form, read_call, repair_call
 from .turns import GAP, MOST_STEPS, Grammar, Tag, TurnReader, episode_start, skip
 
 NAMES = ("think", "tool_call", "tool_response", "answer")
@@ -169,6 +169,10 @@ class ToolCalls(Dialect):
     def call_form(self, tools: Sequence[str]) -> str:
         """The JSON of a call, with the first tool's name."""
         return call_form(tools)
+
+    def repair_call(self, raw: str) -> ToolCall | None:
+        """The call that broken JSON was meant to be."""
+        return repair_call(raw)
 
     def begin(self, text: str) -> tuple[int, str | None]:
         """Where the agent begins, and the question asked before."""

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 
 from ..tools.base import Observation
-from ..tools.toolbox import Session, Toolbox, ToolStats
+from ..tools.meter import ToolStats
+from ..tools.session import Session
+from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, ToolCall
 
 
@@ -19,7 +21,7 @@ class Blanked(Toolbox):
     """
 
     def __init__(self, inner: Toolbox, word: str) -> None:
-        super().__init__(list(inner.tools.values()), inner.timeout, inner.concurrency, inner.top_k)
+        super().__init__(list(inner.tools.values()), **inner.settings)
         self.inner, self.word = inner, word
 
     async def call(self, tool_call: ToolCall, session: Session) -> Observation:

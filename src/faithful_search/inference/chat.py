@@ -77,7 +77,8 @@ class ChatFormat:
     def fence(self) -> Fence:
         """The dialect's fence, which also forbids the tokenizer's control tokens and the template's own markers."""
         markers = _MARKER.findall(self.end + self.before + self.after)
-        return self.dialect.fence.with_tokens(fenceable([*control_tokens(self.tokenizer), *markers]))
+        forbidden = fenceable([*control_tokens(self.tokenizer), *markers])
+        return self.dialect.fence.with_tokens(forbidden).with_fold(folding(self.tokenizer))
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -175,6 +176,31 @@ def control_tokens(tokenizer: Any) -> tuple[str, ...]:
     added = tokenizer.added_tokens_decoder.values()
     steering = [token.content for token in added if token.special or _MARKER.fullmatch(token.content)]
     return tuple(dict.fromkeys([*tokenizer.all_special_tokens, *steering]))
+
+
+class Folding:
+    """What a tokenizer's normalizer makes of one character within a text."""
+
+    def __init__(self, normalizer: Any) -> None:
+        self.normalizer = normalizer
+        self._before = len(normalizer.normalize_str("a"))
+        self._known: dict[str, str] = {}
+
+    def __call__(self, character: str) -> str:
+        made = self._known.get(character)
+        if made is None:
+            written = character.encode("utf-8", "replace").decode()
+            made = self._known[character] = self.normalizer.normalize_str(f"a{written}a")[self._before : -1]
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Folding, (self.normalizer,)
+
+
+def folding(tokenizer: Any) -> Folding | None:
+    """For a fence: there are tokenizers to which a fullwidth `<` is a `<`, or capitals are small letters."""
+    normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    return None if normalizer is None else Folding(normalizer)
 
 
 def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from transformers.utils import cached_file
 from ..errors import ConfigError
 from .batching import batches
 from .loading import max_tokens, open_model
+from .prefixes import known_prefixes
 
 Pooling = Literal["mean", "cls", "max"]
 _POOLINGS: dict[str, Pooling] = {
@@ -62,7 +63,7 @@ class Encoder:
         """The encoder of a Hub id or a directory.
 
         Pooling, length and prefixes are those that the sentence-transformers files beside the model name; without such
-        files the mean is taken over at most 512 tokens.
+        files the mean is taken over at most 512 tokens, and E5 and BGE models get the prefixes of their cards.
 
         Raises:
             ConfigError: when it cannot be opened, or its layout has parts other than a Transformer, one of these
@@ -119,6 +120,11 @@ class Encoder:
         return torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
 
 
+def one_thread() -> None:
+    """For a forked child: the parent's OpenMP threads do not exist there, and would be waited for."""
+    torch.set_num_threads(1)
+
+
 def _pooled(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
     """One vector a row; `states`: rows x tokens x d, `mask`: rows x tokens, true at the row's own tokens."""
     if pooling == "cls":
@@ -166,8 +172,10 @@ class _Files:
 
     def prefixes(self) -> dict[str, str]:
         prompts = (self.read("config_sentence_transformers.json") or {}).get("prompts") or {}
-        passage = prompts.get("passage") or prompts.get("document") or ""
-        return {"query_prefix": prompts.get("query") or "", "passage_prefix": passage}
+        query, passage = prompts.get("query") or "", prompts.get("passage") or prompts.get("document") or ""
+        if not (query or passage):
+            query, passage = known_prefixes(self.model)
+        return {"query_prefix": query, "passage_prefix": passage}
 
 
 def _kind(part: dict[str, str]) -> str:

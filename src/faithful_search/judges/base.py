@@ -63,13 +63,13 @@ class Judge(Protocol):
 class Request(msgspec.Struct, frozen=True):
     """A text to be written: `prompt` is the name of a file in `judges/prompts`, `fields` what it is filled with."""
 
-    prompt: Literal["claims", "lure"]
+    prompt: Literal["claims", "lure", "condense"]
     fields: Mapping[str, str]
 
 
 @runtime_checkable
 class Writer(Protocol):
-    """What can write short texts on request: splits an answer into claims, invents a lure.
+    """What can write short texts on request: splits an answer into claims, invents a lure, condenses passages.
 
     Texts come in the order of the requests; `None` where none could be had. Raises `JudgeError` as a judge does.
     """

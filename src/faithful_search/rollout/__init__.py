@@ -1,6 +1,8 @@
-"""Episodes of a policy with its tools: one sample's state machine, and the engine that runs many."""
+"""Rollouts: one episode's state machine, the engine that runs many, and the toolbox for loops that others run."""
 
 from .engine import Engine
+from .environment import SearchEnvironment
 from .episode import Episode, Limits
+from .functions import tool_functions
 
-__all__ = ["Engine", "Episode", "Limits"]
+__all__ = ["Engine", "Episode", "Limits", "SearchEnvironment", "tool_functions"]

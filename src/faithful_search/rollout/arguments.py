@@ -3,55 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from .. import dialects
 from ..errors import ConfigError
-from ..tools import Irrelevant, KnowledgeGraph, LocalSearch, Toolbox
+from ..tools import Toolbox
+from ..tools.arguments import ToolArguments
+from ..tools.writer import Condenser
 from .episode import Limits
 
 
 @dataclass
-class EnvironmentArguments:
-    """Tools and limits of the episodes."""
+class EnvironmentArguments(ToolArguments):
+    """Tools, dialect and limits of the episodes."""
 
-    corpus: str = field(
-        default="world", metadata={"help": "passages of local_search: 'world', a JSONL file, or 'none'"}
-    )
-    triples: str = field(
-        default="world", metadata={"help": "triples of knowledge_graph: 'world', a JSONL file, or 'none'"}
-    )
-    negative_tool: bool = field(default=False, metadata={"help": "add the deliberately irrelevant tool"})
-    search_top_k: int = field(default=3, metadata={"help": "pieces of evidence a call returns"})
-    tool_timeout: float = field(default=30.0, metadata={"help": "seconds a call may take"})
     dialect: str = field(default="pou", metadata={"help": "how the agent writes"})
     turns: int = field(default=10, metadata={"help": "reasoning steps an episode may have"})
     turn_tokens: int = field(default=256, metadata={"help": "tokens a turn may have"})
     generation_batch: int = field(default=64, metadata={"help": "rows per forward pass when sampling and probing"})
 
-    def toolbox(self) -> Toolbox:
+    def toolbox(self, condenser: Condenser | None = None) -> Toolbox:
         """The tools of the episodes, under the names that the dialect's calls carry.
 
         Raises:
-            ConfigError: when there would be none, or any but `LocalSearch` for a dialect that can only search.
+            ConfigError: when there would be none, a setting has no meaning, a key or package is missing, or there is
+                any but search in a corpus for a dialect that can only search.
+            DataError: for a corpus, triples or a cassette that cannot be read.
             DialectError: for an unknown dialect.
         """
-        only = dialects.load(self.dialect).search_tool
-        if only and (self.corpus == "none" or self.triples != "none" or self.negative_tool):
+        dialect = dialects.load(self.dialect)
+        if dialect.search_tool and self.given_tools != ["corpus"]:
             raise ConfigError(
-                f"the dialect {self.dialect!r} has one tool, search in a corpus: "
-                "give --corpus, and set --triples none and --negative_tool false"
+                f"the dialect {self.dialect!r} has one tool, search in a corpus: give --corpus, and set --triples "
+                "none, --web_search none, --browse none, --domain_corpus none and --negative_tool false"
             )
-        tools: list[Any] = []
-        if self.corpus != "none":
-            tools.append(LocalSearch.from_corpus(self.corpus, top_k=self.search_top_k, name=only or "local_search"))
-        if self.triples != "none":
-            tools.append(KnowledgeGraph.from_triples(self.triples, top_k=self.search_top_k))
-        if self.negative_tool:
-            tools.append(Irrelevant(top_k=self.search_top_k))
-        if not tools:
-            raise ConfigError("no tools: give --corpus, --triples or --negative_tool")
-        return Toolbox(tools, timeout=self.tool_timeout, top_k=self.search_top_k)
+        only = {"local_search": dialect.search_tool} if dialect.search_tool else {}
+        return self.build_toolbox({**dialect.tool_names, **only}, condenser)
 
     def limits(self, total_tokens: int) -> Limits:
         """The bounds of an episode of at most `total_tokens` after the prompt."""

@@ -17,7 +17,8 @@ from ..errors import ConfigError
 from ..inference.base import Generator, Sampling
 from ..inference.chat import ChatFormat
 from ..tasks import Task
-from ..tools.toolbox import Session, Toolbox
+from ..tools.session import Session
+from ..tools.toolbox import Toolbox
 from ..trajectory import Issue, ToolCall, Trajectory
 from .episode import Episode, Limits
 
@@ -71,16 +72,20 @@ class Engine:
         sessions: dict[int, Session] = {}
         active: dict[int, Episode] = {}
         ended: dict[int, Trajectory] = {}
-        while waiting or active:
-            while waiting and len(active) < self.concurrency:
-                number, episode = waiting.pop()
-                active[number], sessions[number] = episode, self.toolbox.session()
-            self._turn(list(active.values()), [sessions[number] for number in active])
-            for number in [number for number, episode in active.items() if episode.stop_reason]:
-                ended[number] = active.pop(number).trajectory()
-                del sessions[number]
-                if on_end is not None:
-                    on_end(ended[number])
+        try:
+            while waiting or active:
+                while waiting and len(active) < self.concurrency:
+                    number, episode = waiting.pop()
+                    active[number], sessions[number] = episode, self.toolbox.session()
+                self._turn(list(active.values()), [sessions[number] for number in active])
+                for number in [number for number, episode in active.items() if episode.stop_reason]:
+                    ended[number] = active.pop(number).trajectory()
+                    sessions.pop(number).close()
+                    if on_end is not None:
+                        on_end(ended[number])
+        finally:
+            for session in sessions.values():
+                session.close()
         return [ended[number] for number in sorted(ended)]
 
     def _episodes(self, tasks: list[Task]) -> list[Episode]:

@@ -6,20 +6,20 @@ evidence ids, fencing, time-outs and failure notes stay the toolbox's and the di
 
 from __future__ import annotations
 
-import inspect
-import keyword
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, ClassVar, Self
 
 from .. import dialects
 from ..dialects.base import Dialect
 from ..dialects.fence import Fence, tags
 from ..errors import ConfigError
-from ..inference.chat import control_tokens, fenceable
-from ..tools.base import Observation, Tool, method_of, schema_of
+from ..inference.chat import control_tokens, fenceable, folding
+from ..tools.base import Observation, Tool
+from ..tools.session import Session
 from ..tools.toolbox import Toolbox
 from ..trajectory import ToolCall
+from .signatures import as_function
 
 _RESERVED = ("factory", "get_reward", "reset")
 _TEMPLATE_TAGS = tags("tool_call", "tool_response") + r"|<\|"
@@ -45,6 +45,7 @@ class SearchEnvironment:
     _toolbox: ClassVar[Toolbox]
     _dialect: ClassVar[Dialect]
     _fence: ClassVar[Fence]
+    _session: Session
 
     @classmethod
     def factory(
@@ -68,56 +69,47 @@ class SearchEnvironment:
             DialectError: for an unknown dialect.
         """
         known = dialects.load(dialect) if isinstance(dialect, str) else dialect
-        members: dict[str, Any] = {name: _as_method(tool) for name, tool in toolbox.tools.items()}
-        forbidden = (*special_tokens, *(fenceable(control_tokens(tokenizer)) if tokenizer is not None else ()))
-        members |= {"_toolbox": toolbox, "_dialect": known, "_fence": _fence(known, forbidden)}
+        members: dict[str, Any] = {name: _method(tool) for name, tool in toolbox.tools.items()}
+        members |= {"_toolbox": toolbox, "_dialect": known, "_fence": template_fence(known, special_tokens, tokenizer)}
         return type(cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": cls.__module__, **members})
 
     def __init__(self) -> None:
+        self._session = self._toolbox.session()
         self.reset()
 
     def reset(self, **row: Any) -> None:
-        """Begin a new rollout: ids start at `E1` again. The dataset's `row` is not used."""
+        """Begin a new rollout: ids start at `E1` again, calls of the old one are cancelled. `row` is not used."""
+        self._session.close()
         self.observations: list[Observation] = []
         self._session = self._toolbox.session()
 
     async def _run(self, name: str, arguments: dict[str, Any]) -> str:
-        observation = await self._toolbox.call(ToolCall(name, arguments), self._session)
-        self.observations.append(observation)
-        text = self._dialect.render_observation(observation.evidence, observation.note, self._fence)
-        block = _BLOCK.fullmatch(text)
-        return block[2] if block else text.strip()
+        session, observations = self._session, self.observations
+        observation = await self._toolbox.call(ToolCall(name, arguments), session)
+        observations.append(observation)
+        return inner_text(observation, self._dialect, self._fence)
 
 
-def _fence(dialect: Dialect, special_tokens: Iterable[str]) -> Fence:
+def inner_text(observation: Observation, dialect: Dialect, fence: Fence) -> str:
+    """What a dialect writes for an observation, without the block around it, which a chat template makes itself."""
+    text = dialect.render_observation(observation.evidence, observation.note, fence)
+    block = _BLOCK.fullmatch(text)
+    return block[2] if block else text.strip()
+
+
+def template_fence(dialect: Dialect, special_tokens: Iterable[str] = (), tokenizer: Any = None) -> Fence:
+    """The dialect's fence, which also keeps out what chat templates and the tokenizer treat as control."""
     patterns = [pattern for pattern in (dialect.fence.pattern, _TEMPLATE_TAGS) if pattern]
-    return Fence("|".join(patterns), dialect.fence.tokens).with_tokens(special_tokens)
+    forbidden = (*special_tokens, *(fenceable(control_tokens(tokenizer)) if tokenizer is not None else ()))
+    return Fence("|".join(patterns), dialect.fence.tokens).with_tokens(forbidden).with_fold(folding(tokenizer))
 
 
-def _as_method(tool: Tool) -> Callable[..., Any]:
-    """A function that TRL lists as a tool: its signature and docstring give the schema that the toolbox gives."""
-    name = tool.name
-    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name in _RESERVED:
-        raise ConfigError(f"the tool {name!r} cannot be a method of an environment; give it another name")
+def _method(tool: Tool) -> Callable[..., Any]:
+    if tool.name in _RESERVED:
+        raise ConfigError(f"the tool {tool.name!r} cannot be a method of an environment; give it another name")
 
     # whatever the model passes goes to the toolbox, which checks it and answers with a note the policy can act on
     async def method(self: SearchEnvironment, /, **arguments: Any) -> str:
-        return await self._run(name, arguments)
+        return await self._run(tool.name, arguments)
 
-    hints = get_type_hints(method_of(tool))
-    parameters = [
-        parameter.replace(annotation=hints[key])
-        for key, parameter in inspect.signature(method_of(tool)).parameters.items()
-    ]
-    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    method.__signature__ = inspect.Signature([itself, *parameters])  # type: ignore[attr-defined]
-    method.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = _docstring(schema_of(tool)["function"])
-    return method
-
-
-def _docstring(function: dict[str, Any]) -> str:
-    arguments = function["parameters"]["properties"]
-    lines = [f"    {name}: {about['description']}" for name, about in arguments.items()]
-    return "\n".join([function["description"], *(["", "Args:", *lines] if lines else [])]) + "\n"
+    return as_function(method, tool, bound=False)

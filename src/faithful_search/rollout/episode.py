@@ -76,13 +76,13 @@ class Episode:
     def take_turn(self, completion: Completion) -> ToolCall | Issue | None:
         """Take what the policy sampled.
 
-        Returns what an observation is due for: the call to run, or why it could not be read.
+        Returns what an observation is due for: the call to run, or why it could be neither read nor repaired.
         `None`: the episode ended, or the dialect has answered the turn itself.
         """
         start = len(self.ids)
         self._append(completion.ids, 1, completion.logprobs)
         self.turns.append((start, len(self.ids), len(self.ids)))
-        step = self._parse(completion)
+        step = self._repaired(self._parse(completion))
         self.steps.append(step)
         if step.answer is not None:
             self._finish("answered")
@@ -133,6 +133,14 @@ class Episode:
         offset = len(self.text)
         self.text += text
         return _shift(step, offset)
+
+    def _repaired(self, step: Step) -> Step:
+        """The step with the call that its broken JSON was meant to be; its issues stay."""
+        broken = {"call_json"} == {issue.kind for issue in step.issues if issue.kind.startswith("call_")}
+        if not broken or step.call is not None or step.answer is not None:
+            return step
+        call = self.chat.dialect.repair_call(self.text[slice(*step.spans["call"])])
+        return step if call is None else msgspec.structs.replace(step, call=call)
 
     def _take_no_action(self, step: Step, completion: Completion) -> None:
         answer = self.chat.dialect.on_invalid(step)

@@ -5,21 +5,37 @@ from __future__ import annotations
 import sys
 
 from .. import registry
-from .base import Observation, Tool, method_of, schema_of
+from .base import Observation, Partial, Tool, method_of, schema_of
+from .browse import Browse
+from .cassette import Cassette, CassetteMiss
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph
 from .local_search import LocalSearch
-from .toolbox import Session, Toolbox, ToolStats
+from .meter import ToolStats
+from .patience import Patience
+from .remote_search import RemoteSearch
+from .session import Session
+from .toolbox import Toolbox
+from .web_search import WebSearch
+from .wikidata import Wikidata
 
 __all__ = [
+    "Browse",
+    "Cassette",
+    "CassetteMiss",
     "Irrelevant",
     "KnowledgeGraph",
     "LocalSearch",
     "Observation",
+    "Partial",
+    "Patience",
+    "RemoteSearch",
     "Session",
     "Tool",
     "ToolStats",
     "Toolbox",
+    "WebSearch",
+    "Wikidata",
     "load",
     "method_of",
     "names",

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ..errors import ConfigError
+from .threads import MOST, DaemonThreads
 
 Result = TypeVar("Result")
 
@@ -18,12 +19,12 @@ class BackgroundLoop:
     """A daemon thread with a running event loop. Belongs to the process that made it: see `usable`.
 
     Args:
-        threads: how many `asyncio.to_thread` calls may run at once on it.
+        threads: how many `asyncio.to_thread` calls may run at once on it; on daemon threads, too.
     """
 
-    def __init__(self, threads: int = 32) -> None:
+    def __init__(self, threads: int = MOST) -> None:
         self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(threads))
+        self.loop.set_default_executor(DaemonThreads(threads))
         self._pid = os.getpid()
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="faithful-search-tools", daemon=True)
@@ -43,7 +44,7 @@ class BackgroundLoop:
 
         Raises:
             ConfigError: when called from the loop's own thread, which would wait for itself.
-            TimeoutError: when something blocks the loop.
+            TimeoutError: when something blocks the loop, or it has ended.
         """
         if threading.current_thread() is self._thread:
             work.close()
@@ -58,7 +59,10 @@ class BackgroundLoop:
 
     def _ping(self, wait: float = 1.0) -> None:
         answered = threading.Event()
-        self.loop.call_soon_threadsafe(answered.set)
+        try:
+            self.loop.call_soon_threadsafe(answered.set)
+        except RuntimeError as error:
+            raise TimeoutError("the event loop has ended") from error
         if not answered.wait(wait):
             raise TimeoutError(f"something has blocked the event loop for {wait:g} s")
 
@@ -83,4 +87,5 @@ class BackgroundLoop:
             task.cancel()
         if rest:
             await asyncio.wait(rest, timeout=0.5)
+        await self.loop.shutdown_asyncgens()
         self.loop.stop()

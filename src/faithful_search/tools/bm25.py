@@ -1,194 +1,186 @@
-"""A BM25 index over passages that is built once, kept on disk and memory-mapped."""
+"""BM25 over passages: built in batches, kept on disk, memory-mapped; only what can be among the best is scored."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from ..bundled import world_file
-from ..errors import DataError
-from ..tasks import read_rows
 from ..trajectory import Evidence
+from .bm25_build import INFO, VOCABULARY, build
+from .index import Index
+from .passages import Passages, Progress, silent
 from .words import words
 
-Corpus = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
-"""`"world"`, the path of a `.jsonl[.gz]` file of rows `id`, `title`, `text`, or the rows themselves."""
-
-K1, B = 1.5, 0.75
-_LAYOUT = f"1 lucene k1={K1} b={B} words=1"
-_ARRAYS = ("data", "indices", "indptr", "offsets")
-_FILES = (*(f"{name}.npy" for name in _ARRAYS), "vocabulary.json", "passages.jsonl")
+_ARRAYS = ("data", "indices", "indptr", "maxima")
+_SMALL, _BLOCK = 20_000, 256
 
 
-class BM25Index:
-    """Passages and their BM25 scores (Lucene's form, k1 = 1.5, b = 0.75), read from the folder `save` wrote.
+class BM25Index(Index):
+    """Passages and their BM25 scores (Lucene's form, k1 = 1.5, b = 0.75), from the folder that `build` wrote.
 
-    `data`, `indices`, `indptr` are the columns of the sparse matrix passage x word. They and the passages stay on disk,
-    mapped. Pickles as its folder's name.
+    `data`, `indices`, `indptr` are the columns of the sparse matrix passage x word, `maxima` the greatest value of each
+    column. They stay on disk, mapped. Pickles as its folder's name.
+
+    Args:
+        folder: of the arrays.
+        passages: the store that it was built from.
+
+    Raises:
+        OSError, ValueError: when the folder is damaged, or belongs to other passages.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        _check_sizes(folder)
-        self.vocabulary = msgspec.json.decode((folder / "vocabulary.json").read_bytes(), type=dict[str, int])
-        self.data, self.indices, self.indptr, self.offsets = (_mapped(folder, name) for name in _ARRAYS)
-        self.passages = np.memmap(folder / "passages.jsonl", dtype=np.uint8, mode="r")
-        if self.indptr[-1] != len(self.data) or self.offsets[-1] != len(self.passages):
-            raise ValueError("the parts do not fit each other")
+    inline = True
+
+    def __init__(self, folder: Path, passages: Passages) -> None:
+        self.folder, self.passages = folder, passages
+        info = msgspec.json.decode((folder / INFO).read_bytes())
+        found = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1]
+        self.vocabulary = {word: number for number, word in enumerate(found)}
+        self.data, self.indices, self.indptr, self.maxima = (_mapped(folder / f"{name}.npy") for name in _ARRAYS)
+        columns = len(self.vocabulary)
+        if not (info["passages"] == len(passages) and self.indptr.shape == (columns + 1,) == (len(self.maxima) + 1,)):
+            raise ValueError("its parts do not fit each other")
+        if not self.indptr[-1] == len(self.data) == len(self.indices):
+            raise ValueError("its postings are not as written")
+        self._scratch = threading.local()
+
+    @classmethod
+    def build(cls, folder: Path, passages: Passages, *, progress: Progress = silent) -> None:
+        """See `bm25_build.build`."""
+        build(folder, passages, progress)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.passages)
 
-    def __reduce__(self) -> tuple[type[BM25Index], tuple[Path]]:
-        return BM25Index, (self.folder,)
+    def __reduce__(self) -> tuple[type[BM25Index], tuple[Path, Passages]]:
+        return BM25Index, (self.folder, self.passages)
 
-    def passage(self, number: int) -> Evidence:
-        """The passage at `number` in corpus order, its corpus id as `source`."""
-        return _PASSAGE.decode(self.passages[self.offsets[number] : self.offsets[number + 1]].tobytes())
+    def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
+        """The best passages that share a word with each query, best first; of equals the one earlier in the corpus."""
+        return [self.search(query, top_k) for query in queries]
 
     def search(self, query: str, top_k: int) -> list[Evidence]:
-        """The best passages that share a word with the query, best first; of equals the one earlier in the corpus."""
-        scores = self.scores(query)
-        hits = np.flatnonzero(scores > 0)
-        if len(hits) > top_k:
-            worst = np.partition(scores[hits], -top_k)[-top_k]
-            hits = hits[scores[hits] >= worst]
-        best = hits[np.argsort(-scores[hits], kind="stable")][:top_k]
-        return [msgspec.structs.replace(self.passage(n), score=round(float(scores[n]), 4)) for n in best]
+        """The same for one query."""
+        numbers, scores = self.best(query, top_k)
+        return [
+            msgspec.structs.replace(self.passages.get(number), score=round(score, 4))
+            for number, score in zip(numbers.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def best(self, query: str, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the best passages and their scores, best first; shapes `(n,)`, n at most `top_k`."""
+        columns = self._columns(query)
+        if len(self) <= _SMALL:
+            scores = self._scores(columns)
+            numbers = np.flatnonzero(scores > 0)
+            scores = scores[numbers]
+        else:
+            numbers = self._candidates(columns, top_k)
+            scores = self._scores_of(columns, numbers)
+        if len(numbers) > top_k:
+            kept = scores >= _kth(scores, top_k)
+            numbers, scores = numbers[kept], scores[kept]
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return numbers[order], scores[order]
 
     def scores(self, query: str) -> np.ndarray:
         """BM25 of every passage; shape (passages,), float32. A word said twice counts twice."""
+        return self._scores(self._columns(query))
+
+    def _columns(self, query: str) -> list[int]:
+        found = map(self.vocabulary.get, words(query))
+        return [column for column in found if column is not None]
+
+    def _column(self, column: int) -> tuple[np.ndarray, np.ndarray]:
+        start, end = self.indptr[column : column + 2].tolist()
+        return self.indices[start:end], self.data[start:end]
+
+    def _scores(self, columns: list[int]) -> np.ndarray:
         scores = np.zeros(len(self), dtype=np.float32)
-        for word in words(query):
-            column = self.vocabulary.get(word)
-            if column is not None:
-                start, end = self.indptr[column], self.indptr[column + 1]
-                scores[self.indices[start:end]] += self.data[start:end]
+        for column in columns:
+            numbers, values = self._column(column)
+            scores[numbers] += values
         return scores
 
+    def _scores_of(self, columns: list[int], numbers: np.ndarray) -> np.ndarray:
+        """What `scores` says of these passages, added in the same order."""
+        scores = np.zeros(len(numbers), dtype=np.float32)
+        for column in columns:
+            scores += self._values(column, numbers)
+        return scores
 
-def open_index(corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None) -> BM25Index:
-    """The index of a corpus, from the cache when its content was indexed before.
+    def _values(self, column: int, numbers: np.ndarray) -> np.ndarray:
+        """The column's values for these passages, 0 where the word does not occur."""
+        rows, values = self._column(column)
+        places = np.minimum(rows.searchsorted(numbers), len(rows) - 1)
+        return np.where(rows[places] == numbers, values[places], np.float32(0))
 
-    Args:
-        corpus: see `Corpus`.
-        cache_dir: where indexes are kept; by default `FAITHFUL_SEARCH_CACHE` or `~/.cache/faithful_search`.
+    def _candidates(self, columns: list[int], top_k: int) -> np.ndarray:
+        """Passages of which the best `top_k` are some, in corpus order.
 
-    Raises:
-        DataError: an unreadable file, a row without text, no rows at all, or a cache folder that cannot be written.
-    """
-    if isinstance(corpus, (str, os.PathLike)):
-        path = world_file("passages.jsonl.gz") if str(corpus) == "world" else Path(corpus)
-        return _cached(_file_key(path), _passages(read_rows(path), str(path)), _cache_root(cache_dir), str(path))
-    passages = list(_passages(corpus, "corpus"))
-    return _cached(_rows_key(passages), iter(passages), _cache_root(cache_dir), "corpus")
+        Words are taken by what they can add at most, the greatest first (MaxScore). As soon as all others together add
+        less than the `top_k`-th best has, no passage without one of the words taken can come in any more: the long
+        lists of common words are then only looked up for the passages found.
+        """
+        said = Counter(columns)
+        order = sorted(said, key=lambda column: -said[column] * float(self.maxima[column]))
+        rest = np.cumsum([0.0, *(said[column] * float(self.maxima[column]) for column in reversed(order))])[::-1]
+        slack = 1 - 1e-6 * (len(columns) + 1)  # sums in another order differ by less
+        numbers, scores, taken, least = self._gather(order, said, rest, slack, top_k)
+        for place in range(taken, len(order)):
+            kept = scores + rest[place] >= least
+            numbers, scores = numbers[kept], scores[kept]
+            scores = scores + said[order[place]] * self._values(order[place], numbers)
+            least = max(least, _at_least(scores, top_k) * slack)
+        return np.sort(numbers[scores >= least])
 
-
-def _cached(key: str, passages: Iterator[Evidence], root: Path, where: str) -> BM25Index:
-    folder = root / "bm25" / key
-    try:
-        return BM25Index(folder)
-    except (OSError, ValueError, IndexError):  # none yet, or a damaged one
-        pass
-    kept = list(passages)
-    if not kept:
-        raise DataError(f"{where}: no passages in it")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _publish(kept, folder)
-    except OSError as error:
-        raise DataError(f"cannot write {folder}: {error}; name another place in FAITHFUL_SEARCH_CACHE") from error
-    return BM25Index(folder)
-
-
-def _publish(passages: list[Evidence], folder: Path) -> None:
-    """Build beside `folder` and move it there whole: nobody ever sees half an index."""
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".building-") as work:
-        build = Path(work) / "index"
-        save(passages, build)
-        if folder.exists():
-            folder.rename(Path(work) / "damaged")
+    def _gather(
+        self, order: list[int], said: Counter[int], rest: np.ndarray, slack: float, top_k: int
+    ) -> tuple[np.ndarray, np.ndarray, int, float]:
+        """All passages with one of the first words, as many words as are needed; see `_candidates`."""
+        sums = self._zeros()
+        found: list[np.ndarray] = [np.zeros(0, dtype=np.int32)]
+        taken, least = 0, 0.0
         try:
-            build.rename(folder)
-        except OSError:
-            if not folder.exists():  # else another process was first, with the same content
-                raise
+            while taken < len(order) and rest[taken] >= least:
+                rows, values = self._column(order[taken])
+                before = sums[rows]
+                after = before + said[order[taken]] * values
+                found.append(rows[before == 0])
+                sums[rows] = after
+                least = max(least, _at_least(after, top_k) * slack)
+                taken += 1
+            numbers = np.concatenate(found)
+            return numbers, sums[numbers], taken, least
+        finally:
+            for rows in found:
+                sums[rows] = 0
+
+    def _zeros(self) -> np.ndarray:
+        """This thread's sums, all 0 between two searches: a new array for each query would cost more."""
+        if not hasattr(self._scratch, "sums"):
+            self._scratch.sums = np.zeros(len(self), dtype=np.float32)
+        sums: np.ndarray = self._scratch.sums
+        return sums
 
 
-def save(passages: list[Evidence], folder: Path) -> None:
-    """Write the index of `passages` into `folder`, which is created."""
-    import bm25s
-
-    folder.mkdir(parents=True)
-    vocabulary: dict[str, int] = {}
-    tokens = [[vocabulary.setdefault(w, len(vocabulary)) for w in words(f"{p.title} {p.text}")] for p in passages]
-    parts = {"data": np.zeros(0, "float32"), "indices": np.zeros(0, "int32"), "indptr": np.zeros(1, "int32")}
-    if vocabulary:
-        model = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy")
-        model.index((tokens, vocabulary), show_progress=False)
-        parts = {name: np.asarray(model.scores[name]) for name in parts}
-    lines = [_ENCODER.encode(passage) + b"\n" for passage in passages]
-    parts["offsets"] = np.cumsum([0, *map(len, lines)], dtype=np.int64)
-    for name in _ARRAYS:
-        np.save(folder / f"{name}.npy", parts[name])
-    (folder / "vocabulary.json").write_bytes(msgspec.json.encode(vocabulary))
-    (folder / "passages.jsonl").write_bytes(b"".join(lines))
-    (folder / "sizes.json").write_text(json.dumps({name: (folder / name).stat().st_size for name in _FILES}))
+def _kth(scores: np.ndarray, k: int) -> float:
+    """The k-th greatest, 0 where there are fewer."""
+    return float(np.partition(scores, -k)[-k]) if len(scores) >= k else 0.0
 
 
-def _mapped(folder: Path, name: str) -> np.ndarray:
-    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))  # as a plain array: slicing a memmap is slow
+def _at_least(scores: np.ndarray, k: int) -> float:
+    """What the k-th greatest is at least: that of the greatest of each block, which is found much sooner."""
+    blocks = len(scores) // _BLOCK
+    if blocks < 4 * k:
+        return _kth(scores, k)
+    return _kth(scores[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1), k)
 
 
-def _check_sizes(folder: Path) -> None:
-    sizes = json.loads((folder / "sizes.json").read_text())
-    wrong = [name for name in _FILES if (folder / name).stat().st_size != sizes[name]]
-    if wrong:
-        raise ValueError(f"{folder}: {', '.join(wrong)} not as written")
-
-
-def _passages(rows: Iterable[Mapping[str, Any]], where: str) -> Iterator[Evidence]:
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, Mapping) or not isinstance(row.get("text"), str):
-            has = ", ".join(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
-            raise DataError(f"{where}, row {number}: no column 'text' with a string; it has: {has or 'nothing'}")
-        title, source, url = ("" if row.get(key) is None else str(row[key]) for key in ("title", "id", "url"))
-        passage = Evidence(text=row["text"], title=title, source=source or str(number), url=url)
-        try:
-            _ENCODER.encode(passage)
-        except UnicodeEncodeError as error:
-            raise DataError(f"{where}, row {number}: not valid Unicode ({error.reason})") from error
-        yield passage
-
-
-def _file_key(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-    digest.update(_LAYOUT.encode())
-    return digest.hexdigest()[:32]
-
-
-def _rows_key(passages: list[Evidence]) -> str:
-    digest = hashlib.sha256(_LAYOUT.encode())
-    for passage in passages:
-        digest.update(_ENCODER.encode(passage) + b"\n")
-    return digest.hexdigest()[:32]
-
-
-def _cache_root(cache_dir: str | os.PathLike[str] | None) -> Path:
-    return Path(cache_dir or os.environ.get("FAITHFUL_SEARCH_CACHE") or Path.home() / ".cache" / "faithful_search")
-
-
-_ENCODER = msgspec.json.Encoder()
-_PASSAGE = msgspec.json.Decoder(Evidence)
+def _mapped(path: Path) -> np.ndarray:
+    return np.asarray(np.load(path, mmap_mode="r"))  # as a plain array: slicing a memmap is slow

@@ -1,21 +1,33 @@
-"""Search in a local corpus with BM25: no network, no key, no server."""
+"""Search in a local corpus: by words (BM25) without network, key or server, or by any other index."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from ..trajectory import Evidence
 from .base import Tool
-from .bm25 import BM25Index, Corpus, open_index
+from .batcher import Batcher
+from .cached_index import open_index
+from .corpus import Corpus
+from .index import Index
+from .index_folder import open_folder
+
+_INLINE = 300_000
+"""Passages up to which a search does not hold up an event loop."""
 
 
 @dataclass(frozen=True)
 class LocalSearch(Tool):
-    """BM25 over the titles and texts of a corpus. A query takes well under a millisecond, so it runs inline.
+    """Search in the passages of an index.
+
+    BM25 over some hundred thousand passages takes well under a millisecond a query and runs inline; with other and
+    larger indexes, queries that arrive together are searched together, on a thread. Calls are not cached: they cost
+    less than that.
 
     Args:
-        index: from `open_index`, or use `from_corpus`.
+        index: any `Index`; or use `from_corpus` or `open`.
         name: what the policy calls it; two corpora are two tools of different names.
         description: what the policy is told; empty for the default.
         top_k: passages a query returns at most.
@@ -27,10 +39,14 @@ class LocalSearch(Tool):
         ['p1']
     """
 
-    index: BM25Index
+    index: Index
     name: str = "local_search"
     description: str = ""
     top_k: int = 3
+    _batcher: Batcher[str, list[Evidence]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_batcher", Batcher(partial(self.index.search_batch, top_k=self.top_k)))
 
     @classmethod
     def from_corpus(
@@ -41,12 +57,26 @@ class LocalSearch(Tool):
         name: str = "local_search",
         description: str = "",
     ) -> LocalSearch:
-        """Index `corpus` (`"world"`, a `.jsonl[.gz]` file, or rows `id`, `title`, `text`), or reopen its cached index.
+        """Index `corpus` by BM25, or reopen its cached index: `"world"`, a `.jsonl[.gz]` or `.parquet` file, a folder
+        of such, a Hub dataset (`name` or `name:split`), or rows `id`, `title`, `text`.
 
         Raises:
-            DataError: an unreadable or empty corpus, or a row without text, naming it.
+            DataError: an unreadable or empty corpus, or a row without text, naming it. `faithful-search index` leaves
+                such rows out instead, and says which.
         """
         return cls(open_index(corpus, cache_dir), name=name, description=description, top_k=top_k)
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], top_k: int = 3, name: str = "local_search", description: str = ""
+    ) -> LocalSearch:
+        """Open the folder that `faithful-search index` made, whichever kind of index it holds.
+
+        Raises:
+            DataError: when there is none, or it is damaged.
+            ConfigError: when what it needs is missing, or its model is another one by now.
+        """
+        return cls(open_folder(path), name=name, description=description, top_k=top_k)
 
     async def local_search(self, query: str) -> list[Evidence]:
         """Search a local collection of documents and return the passages that match best.
@@ -54,4 +84,6 @@ class LocalSearch(Tool):
         Args:
             query: The words to search for.
         """
-        return self.index.search(query, self.top_k)
+        if self.index.inline and len(self.index) <= _INLINE:
+            return self.index.search(query, self.top_k)
+        return await self._batcher.ask(query)

@@ -58,7 +58,13 @@ def check_arguments(method: Callable[..., Any], arguments: Any) -> str:
         msgspec.convert(arguments, _argument_struct(getattr(method, "__func__", method)))
     except msgspec.ValidationError as error:
         return _readable(str(error))
-    return ""
+    required = (name for name, told in _parameters(method).items() if told.default is told.empty)
+    return next((f"argument {name!r} is empty" for name in required if _is_empty(arguments[name])), "")
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether nothing is asked: a blank text, or a list of no others."""
+    return not value.strip() if isinstance(value, str) else isinstance(value, list) and all(map(_is_empty, value))
 
 
 @cache
@@ -86,7 +92,7 @@ def _parameters(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _types(method: Callable[..., Any]) -> dict[str, Any]:
-    hints = get_type_hints(method)
+    hints = get_type_hints(method, include_extras=True)
     missing = [name for name in _parameters(method) if name not in hints]
     if missing:
         raise ConfigError(f"{method.__qualname__}: argument {missing[0]!r} has no type")

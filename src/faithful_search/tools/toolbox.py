@@ -3,62 +3,55 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
+import os
 import threading
-import time
 import weakref
-from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import msgspec
-
+from ..cache import Cache, key_of
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence, ToolCall
 from .background import BackgroundLoop
-from .base import Observation, Tool, method_of, schema_of
+from .base import Observation, Tool, schema_of
+from .cassette import Cassette
+from .kept import Ask, kept
+from .lane import Lane, Refused, Slots
+from .meter import ToolStats
+from .patience import Breaker, Patience
 from .schema import check_arguments
+from .session import Session
 
 NOTE_LENGTH = 500
 """Longest note made from an exception: a tool's stack of HTML must not fill the policy's context."""
 _GRACE = 1.0
-
-
-@dataclass(frozen=True)
-class ToolStats:
-    """What one tool was asked so far: `calls`, the `errors` among them, and the `seconds` they took, summed."""
-
-    calls: int = 0
-    errors: int = 0
-    seconds: float = 0.0
-
-
-class Session:
-    """Numbers the evidence of one rollout: `E1`, `E2`, … running on across its calls."""
-
-    def __init__(self, given: int = 0) -> None:
-        self.given = given
-
-    def number(self, observation: Observation) -> Observation:
-        """The same observation with the next ids on its evidence."""
-        first, self.given = self.given + 1, self.given + len(observation.evidence)
-        named = (msgspec.structs.replace(item, id=f"E{n}") for n, item in enumerate(observation.evidence, start=first))
-        return msgspec.structs.replace(observation, evidence=tuple(named))
+_NAME_LENGTH = 80
 
 
 class Toolbox:
     """Runs tool calls; whatever goes wrong becomes a note the policy reads, never an exception.
 
+    A call's arguments are checked, then it is looked up in the cassette and in the cache, and only then made: when the
+    tool is not out of order, as one of so many at once, within the time-out, and again after a failure that passes.
     A copy or a pickle carries the tools and the settings; the background thread and the counters stay behind.
 
     Args:
         tools: objects of the shape of `Tool`, each with its own name.
-        timeout: seconds one call may take.
+        timeout: seconds one call may take, its retries included.
         concurrency: how many calls run at once on one event loop.
         top_k: most passages one call may return; `None` for what the tools return.
+        per_tool: how many calls of one tool run at once on one event loop; or by tool's name, others without limit.
+        patience: how often and after which pauses a failure that passes (`ToolError.passing`) is tried again.
+        failures: so many failures that pass in a row put a tool out of order,
+        cooldown: for so many seconds; then one call tries whether it works again.
+        cache: keeps what tools with a `cache_key` return; failures are never kept.
+        cassette: records calls or replays them; tools that are only replayed are not checked for keys.
 
     Raises:
-        ConfigError: two tools of one name, a tool without a documented async method, or a setting that is not
-            positive.
+        ConfigError: two tools of one name, a tool without a documented async method or without what it needs, or a
+            setting that is not positive.
 
     Example:
         >>> from faithful_search.tools import LocalSearch
@@ -70,23 +63,59 @@ class Toolbox:
     """
 
     def __init__(
-        self, tools: Sequence[Tool], timeout: float = 30.0, concurrency: int = 64, top_k: int | None = None
+        self,
+        tools: Sequence[Tool],
+        timeout: float = 30.0,
+        concurrency: int = 64,
+        top_k: int | None = None,
+        *,
+        per_tool: int | Mapping[str, int] = 32,
+        patience: Patience | None = None,
+        failures: int = 5,
+        cooldown: float = 30.0,
+        cache: Cache | None = None,
+        cassette: Cassette | None = None,
     ) -> None:
         if timeout <= 0 or concurrency < 1 or (top_k is not None and top_k < 1):
             raise ConfigError(f"timeout, concurrency and top_k must be positive; got {timeout}, {concurrency}, {top_k}")
+        if min(per_tool.values() if isinstance(per_tool, Mapping) else [per_tool], default=1) < 1:
+            raise ConfigError(f"per_tool must be positive; got {per_tool}")
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) < len(tools):
             raise ConfigError(f"two tools of one name: {', '.join(tool.name for tool in tools)}; rename one")
         self.timeout, self.concurrency, self.top_k = timeout, concurrency, top_k
+        self.per_tool, self.patience = per_tool, patience or Patience()
+        self.failures, self.cooldown = failures, cooldown
+        self.cache, self.cassette = cache, cassette
         self._start_fresh()
+        self._check()
 
     def _start_fresh(self) -> None:
         self._lock = threading.Lock()
         self._loop: BackgroundLoop | None = None
-        self._methods = {name: method_of(tool) for name, tool in self.tools.items()}
+        shared = Slots(self.concurrency)
+        self._lanes = {name: self._lane(tool, shared) for name, tool in self.tools.items()}
         self._arguments = {name: _usage(tool) for name, tool in self.tools.items()}
-        self._stats = {name: ToolStats() for name in self.tools}
-        self._slots: MutableMapping[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+
+    def _lane(self, tool: Tool, shared: Slots) -> Lane:
+        most = self.per_tool.get(tool.name, self.concurrency) if isinstance(self.per_tool, Mapping) else self.per_tool
+        others = ", ".join(name for name in self.tools if name != tool.name)
+        advice = f"Other tools: {others}." if others else "There is no other tool."
+        breaker = Breaker(self.failures, self.cooldown)
+        return Lane(tool, self.timeout, Slots(most), shared, self.patience, breaker, advice)
+
+    def _check(self) -> None:
+        replays = self.cassette is not None and self.cassette.mode == "replay"
+        for tool in self.tools.values():
+            check = getattr(tool, "check", None)  # tools need not be of our base class
+            if check is not None and not (replays and _cache_key(tool)):
+                check()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All arguments but the tools: `Toolbox(other_tools, **toolbox.settings)` is set as this one."""
+        named = ("timeout", "concurrency", "top_k", "per_tool", "patience", "failures", "cooldown", "cache", "cassette")
+        return {name: getattr(self, name) for name in named}
 
     @property
     def names(self) -> list[str]:
@@ -103,8 +132,8 @@ class Toolbox:
         return Session()
 
     def stats(self) -> dict[str, ToolStats]:
-        """Calls, errors and seconds by tool since the toolbox was made."""
-        return dict(self._stats)
+        """What was counted by tool since the toolbox was made."""
+        return {name: lane.meter.stats() for name, lane in self._lanes.items()}
 
     def describe_malformed(self, why: str, form: str = "") -> Observation:
         """The answer to a call that could not be read: what was wrong, the tools there are, and the form expected.
@@ -116,7 +145,7 @@ class Toolbox:
 
     async def call(self, tool_call: ToolCall, session: Session) -> Observation:
         """Run one call and number what it found. Never raises for what the policy or a tool did."""
-        return session.number(await self._limited(tool_call))
+        return session.number(await self._answer(tool_call, session))
 
     def run_batch(self, calls: Sequence[ToolCall | None], sessions: Sequence[Session]) -> list[Observation]:
         """Run the calls of one turn at once and wait for all; results come in the calls' order, empty for `None`.
@@ -133,11 +162,11 @@ class Toolbox:
         found: list[Observation | None] = [None if call else Observation() for call in calls]
         background = self._background()
         try:
-            background.run(self._gather(calls, found), patience=self.timeout + _GRACE)
+            background.run(self._gather(calls, sessions, found), patience=self.timeout + _GRACE)
         except TimeoutError:
             self._abandon(background)
-        late = self._late()
-        return [session.number(item or late) for session, item in zip(sessions, list(found), strict=True)]
+        answered = [item or self._late(call) for item, call in zip(list(found), calls, strict=True)]
+        return [session.number(item) for session, item in zip(sessions, answered, strict=True)]
 
     def close(self) -> None:
         """Stop the background thread; the next `run_batch` starts a new one."""
@@ -153,7 +182,7 @@ class Toolbox:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"tools": self.tools, "timeout": self.timeout, "concurrency": self.concurrency, "top_k": self.top_k}
+        return {"tools": self.tools, **self.settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -166,7 +195,7 @@ class Toolbox:
     def _background(self) -> BackgroundLoop:
         with self._lock:
             if self._loop is None or not self._loop.usable:
-                self._loop = BackgroundLoop(threads=self.concurrency)
+                self._loop = BackgroundLoop()
                 weakref.finalize(self, self._loop.stop)
             return self._loop
 
@@ -176,62 +205,86 @@ class Toolbox:
                 self._loop = None
         background.stop(wait=0)
 
-    async def _gather(self, calls: Sequence[ToolCall | None], found: list[Observation | None]) -> None:
+    async def _gather(
+        self, calls: Sequence[ToolCall | None], sessions: Sequence[Session], found: list[Observation | None]
+    ) -> None:
         async def fill(place: int, call: ToolCall) -> None:
-            found[place] = await self._limited(call)
+            found[place] = await self._answer(call, sessions[place])
 
         await asyncio.gather(*(fill(place, call) for place, call in enumerate(calls) if call))
 
-    async def _limited(self, call: ToolCall) -> Observation:
-        tool = self.tools.get(str(call.name))
-        if tool is None:
-            return _error(f"Unknown tool {_short(str(call.name), 80)!r}. {self._available()}")
-        slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.concurrency))
-        async with slots:
-            start = time.perf_counter()
-            observation = await self._attempt(tool, call)
-            self._count(tool.name, observation.error, time.perf_counter() - start)
-        return observation
+    async def _answer(self, call: ToolCall, session: Session) -> Observation:
+        lane = self._lanes.get(str(call.name))
+        if lane is None:
+            return _error(self._unknown(_short(str(call.name), _NAME_LENGTH)))
+        if wrong := check_arguments(lane.method, call.arguments):
+            lane.meter.count(error=True)
+            return _error(f"Error: {lane.name}: {_short(wrong)}. {self._arguments[lane.name]}")
+        task = asyncio.ensure_future(self._run(lane, call.arguments))
+        with session.running(task):
+            await asyncio.wait({task})
+        if not task.cancelled():
+            return task.result()
+        lane.meter.count()
+        return _error(f"{lane.name} was not asked: the episode has ended.")
 
-    async def _attempt(self, tool: Tool, call: ToolCall) -> Observation:
-        method = self._methods[tool.name]
-        if wrong := check_arguments(method, call.arguments):
-            return _error(f"Error: {tool.name}: {_short(wrong)}. {self._arguments[tool.name]}")
-        task = asyncio.ensure_future(method(**call.arguments))
+    async def _run(self, lane: Lane, arguments: dict[str, Any]) -> Observation:
+        asked = False
+
+        async def ask() -> list[Evidence]:
+            nonlocal asked
+            asked = True
+            return await lane.run(arguments)
+
         try:
-            # `wait`, unlike `wait_for`, does not wait for a tool that ignores its cancellation
-            done, _ = await asyncio.wait({task}, timeout=self.timeout)
-        finally:
-            task.cancel()
-        return self._outcome(tool.name, task) if done else self._late(tool.name)
-
-    def _outcome(self, name: str, task: asyncio.Future[list[Evidence]]) -> Observation:
-        if task.cancelled():
-            return _error(f"Error: {name} was cancelled.")
-        error = task.exception()
-        if isinstance(error, ToolError):
-            return _error(_short(str(error)) or f"Error: {name} failed.")
-        if error is not None:
-            return _error(_short(f"Error: {name} failed: {type(error).__name__}: {error}"))
-        found = task.result()
-        if not isinstance(found, (list, tuple)) or not all(isinstance(item, Evidence) for item in found):
-            return _error(f"Error: {name} failed: it returned {type(found).__name__}, not a list of Evidence.")
+            found = await self._kept(lane.name, arguments, ask)
+        except Exception as error:
+            lane.meter.count(error=True, refused=isinstance(error, Refused))
+            return _error(_told(lane.name, error))
+        lane.meter.count(hit=not asked)
         return Observation(evidence=tuple(found[: self.top_k])) if found else Observation(note="No results.")
 
-    def _count(self, name: str, error: bool, seconds: float) -> None:
-        with self._lock:
-            old = self._stats[name]
-            self._stats[name] = ToolStats(old.calls + 1, old.errors + error, old.seconds + seconds)
+    async def _kept(self, name: str, arguments: dict[str, Any], ask: Ask) -> list[Evidence]:
+        live, cache_key = ask, _cache_key(self.tools[name])
+        if not cache_key:  # it is as good as its own record
+            return await live()
+        if self.cache is not None:
+            key = key_of(tool=name, cache_key=cache_key, arguments=arguments)
+            live = partial(kept, self.cache, key, ask, self.timeout)
+        return await live() if self.cassette is None else await self.cassette.play(name, arguments, live)
+
+    def _late(self, call: ToolCall | None) -> Observation:
+        """The answer to a call whose event loop was blocked; an empty one where there was no call."""
+        lane = self._lanes.get(str(call.name)) if call else None
+        if lane is None:
+            return Observation()
+        lane.meter.count(error=True)
+        return _error(str(lane.late()))
+
+    def _unknown(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self.names, n=1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        return f"Unknown tool {name!r}.{meant} {self._available()}"
 
     def _available(self) -> str:
         return f"Available tools: {', '.join(self.names)}." if self.tools else "There are no tools."
 
-    def _late(self, name: str = "the call") -> Observation:
-        return _error(f"Error: {name} did not answer within {self.timeout:g} seconds.")
+
+def _cache_key(tool: Tool) -> str:
+    return getattr(tool, "cache_key", "")
 
 
 def _error(note: str) -> Observation:
     return Observation(note=note, error=True)
+
+
+def _told(name: str, error: Exception) -> str:
+    """What the policy reads of an exception."""
+    if isinstance(error, ToolError):
+        return _short(str(error)) or f"Error: {name} failed."
+    # the text of what the network throws names addresses, which are nobody's business
+    why = (os.strerror(error.errno) if error.errno else "") if isinstance(error, OSError) else str(error)
+    return _short(f"Error: {name} failed: {type(error).__name__}{': ' if why else ''}{why}")
 
 
 def _usage(tool: Tool) -> str:

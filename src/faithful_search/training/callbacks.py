@@ -124,6 +124,8 @@ class StepLine(ProgressCallback):
         now = time.perf_counter()
         shown = [f"{name} {float(logs[key]):.3f}" for key, name in self.COLUMNS if logs.get(key) is not None]
         silent = {name: logs.get(f"{key}/abstained") for key, name in self.COLUMNS}
+        if logs.get("tools/errors"):
+            shown.append(f"tool errors {logs['tools/errors']:.0%}")
         shown += [f"{name} abstained {share:.0%}" for name, share in silent.items() if share]
         self.training_bar.write(
             f"step {state.global_step:>4}/{state.max_steps}  {'  '.join(shown)}  {now - self.last:.1f}s"

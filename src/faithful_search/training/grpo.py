@@ -24,7 +24,7 @@ from ..inference.transformers import TransformersGenerator
 from ..rewards import Mix, Reward
 from ..rollout import Engine, Limits
 from ..tasks import Task, task_from_row
-from ..tools import Toolbox
+from ..tools import Toolbox, ToolStats
 from ..trajectory import Tokens, Trajectory
 from .advantages import ESTIMATORS, Estimator
 from .callbacks import RewardState, TrajectoryLog, with_scores
@@ -98,6 +98,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             **kwargs,
         )
         self.toolbox = toolbox
+        self._counted: dict[str, ToolStats] = {}
         self.generator = TransformersGenerator(
             self.accelerator.unwrap_model(self.model), self.processing_class, generation_batch
         )
@@ -188,7 +189,25 @@ class SearchGRPOTrainer(GRPOTrainer):
         if entropy is not None:
             log_metric("tools/entropy", entropy)
         log_metric("tools/calls", sum(counts.values()) / len(rollouts))
+        self._log_tools(len(rollouts), log_metric)
         log_metric("ended/answered", sum(item.stop_reason == "answered" for item in rollouts) / len(rollouts))
+
+    def _log_tools(self, rollouts: int, log_metric: Any) -> None:
+        """What was counted of the tools since the last time."""
+        now = self.toolbox.stats()
+        every = {name: stats - self._counted.get(name, ToolStats()) for name, stats in now.items()}
+        self._counted = now
+        for name, stats in every.items():
+            log_metric(f"tools/{name}/calls", stats.calls / rollouts)
+            if stats.calls:
+                log_metric(f"tools/{name}/hits", stats.hits / stats.calls)
+                log_metric(f"tools/{name}/errors", stats.errors / stats.calls)
+            if stats.p50 is not None and stats.p95 is not None:
+                log_metric(f"tools/{name}/p50", stats.p50)
+                log_metric(f"tools/{name}/p95", stats.p95)
+        calls = sum(stats.calls for stats in every.values())
+        if calls:
+            log_metric("tools/errors", sum(stats.errors for stats in every.values()) / calls)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)

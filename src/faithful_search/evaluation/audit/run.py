@@ -39,6 +39,8 @@ _JUDGED = 16
 """Rows of a batch where a model on this machine judges: what an interruption loses, and when the bar moves."""
 _WORTH_A_POOL = 8
 """Batches; starting processes takes longer than scoring fewer."""
+_NO_VERDICT = frozenset(("lure", "condense"))
+"""Prompts that no score rests on."""
 Progress = Callable[..., Any]
 
 
@@ -172,7 +174,7 @@ def _settings(source: str | os.PathLike[str], plan: Plan) -> dict[str, Any]:
         "source": Path(source).name,
         "metrics": list(plan.metrics),
         "judge": plan.judge.name if plan.judge is not None else "lexical",
-        "prompts": [prompting.load(name).id for name in prompting.names() if name != "lure"] if prompted else [],
+        "prompts": [prompting.load(name).id for name in prompting.names() if prompted and name not in _NO_VERDICT],
         "how": plan.how,
         "dialect": plan.dialect,
         "text_column": plan.text_column,

@@ -1,0 +1,106 @@
+"""The tools of a toolbox as a server of the Model Context Protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .. import __version__
+from ..errors import ConfigError
+from ..tools.base import Observation
+from ..tools.toolbox import Toolbox
+from ..trajectory import ToolCall
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+    from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, Tool
+
+_EVIDENCE = {
+    "type": "object",
+    "properties": {
+        "evidence": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    **{key: {"type": "string"} for key in ("id", "title", "text", "source", "url")},
+                    "score": {"type": "number"},
+                },
+                "required": ["id", "text"],
+            },
+        },
+        "note": {"type": "string"},
+    },
+    "required": ["evidence"],
+}
+
+
+def mcp_server(toolbox: Toolbox) -> Server[Any]:
+    """A server whose tools are the toolbox's. Ids (`E1`, `E2`, …) are unique as long as it lives.
+
+    A result is text for the model and, beside it, the evidence as data; a call that failed is a result that says so.
+
+    Raises:
+        ConfigError: when the package `mcp` is missing.
+    """
+    try:
+        from mcp.server.lowlevel import Server
+        from mcp.types import CallToolResult, ListToolsResult, TextContent
+    except ImportError as error:
+        raise ConfigError("an MCP server needs mcp: pip install 'faithful-search[mcp]'") from error
+    session = toolbox.session()
+
+    async def list_tools(context: Any, asked: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[_tool(schema["function"]) for schema in toolbox.schemas])
+
+    async def call_tool(context: Any, asked: CallToolRequestParams) -> CallToolResult:
+        found = await toolbox.call(ToolCall(asked.name, asked.arguments or {}), session)
+        return CallToolResult(
+            content=[TextContent(text=as_text(found))], structured_content=_as_data(found), is_error=found.error
+        )
+
+    return Server("faithful-search", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def serve_stdio(toolbox: Toolbox) -> None:
+    """Serve the toolbox's tools on standard input and output until the client closes them."""
+    server = mcp_server(toolbox)
+
+    async def run() -> None:
+        from mcp.server.stdio import stdio_server
+
+        async with stdio_server() as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
+
+    asyncio.run(run())
+
+
+def as_text(found: Observation) -> str:
+    """What a model reads: one paragraph a passage with its id and title, or the note.
+
+    Example:
+        >>> from faithful_search.trajectory import Evidence
+        >>> as_text(Observation(evidence=(Evidence("The capital of France.", title="Paris", id="E1"),)))
+        '[E1] Paris: The capital of France.'
+    """
+    passages = [f"[{item.id}] {item.title + ': ' if item.title else ''}{item.text}" for item in found.evidence]
+    return "\n\n".join([*passages, *([found.note] if found.note else [])])
+
+
+def _as_data(found: Observation) -> dict[str, Any]:
+    data: dict[str, Any] = {"evidence": [msgspec.to_builtins(item) for item in found.evidence]}
+    return data | {"note": found.note} if found.note else data
+
+
+def _tool(function: dict[str, Any]) -> Tool:
+    from mcp.types import Tool, ToolAnnotations
+
+    return Tool(
+        name=function["name"],
+        description=function.get("description", ""),
+        input_schema=function["parameters"],
+        output_schema=_EVIDENCE,
+        annotations=ToolAnnotations(read_only_hint=True),
+    )

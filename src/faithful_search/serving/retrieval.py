@@ -1,0 +1,70 @@
+"""An index behind the paths of the Search-R1 and ReCall families; queries of all requests are searched in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ..tools.batcher import Batcher
+from ..tools.index import Index
+from ..trajectory import Evidence
+from .app import Answer
+from .metrics import Metrics
+from .wire import Asked, Limits, read_batch_search, read_retrieve, read_search
+
+Query = tuple[str, int]
+"""A query and how many passages it asks for."""
+
+_FEW, _THREADS = 4, 8
+
+
+class Retrieval:
+    """What a retrieval server answers: give `answers` to `application`.
+
+    Args:
+        index: what is searched; one that is `inline` from several threads, since batches gain it nothing.
+        top_k: passages for a request that names no number.
+        limits: of what a request may ask for.
+        metrics: where to count.
+        batch: queries searched for at once; those of all requests are collected while a batch runs.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        top_k: int = 3,
+        limits: Limits | None = None,
+        metrics: Metrics | None = None,
+        batch: int = 64,
+    ) -> None:
+        self.index, self.top_k = index, top_k
+        self.limits, self.metrics = limits or Limits(), metrics or Metrics()
+        self.metrics.passages.add(len(index))
+        batch, threads = (min(batch, _FEW), min(os.cpu_count() or 1, _THREADS)) if index.inline else (batch, 1)
+        self._batcher: Batcher[Query, list[Evidence]] = Batcher(self._search, batch, threads)
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        """By path."""
+        readers = {"/retrieve": read_retrieve, "/search": read_search, "/batch_search": read_batch_search}
+        return {path: partial(self._answer, read) for path, read in readers.items()}
+
+    async def _answer(self, read: Callable[[bytes, Limits, int], Asked], body: bytes) -> Any:
+        asked = read(body, self.limits, self.top_k)
+        self.metrics.queries.add(len(asked.queries))
+        found = await asyncio.gather(*(self._batcher.ask((query, asked.top_k)) for query in asked.queries))
+        return asked.write(found)
+
+    def _search(self, batch: Sequence[Query]) -> list[list[Evidence]]:
+        """Each different query once: rollouts of one question often ask the same."""
+        found: dict[Query, list[Evidence]] = {item: [] for item in batch if not item[0].strip()}
+        wanted = dict.fromkeys(item for item in batch if item not in found)
+        self.metrics.batches.observe(len(wanted))
+        for top_k in dict.fromkeys(top_k for _, top_k in wanted):
+            queries = [query for query, number in wanted if number == top_k]
+            results = self.index.search_batch(queries, top_k)
+            found.update({(query, top_k): items for query, items in zip(queries, results, strict=True)})
+        return [found[item] for item in batch]

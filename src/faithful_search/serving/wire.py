@@ -1,0 +1,175 @@
+"""The formats that trainers of search agents speak with their retrieval servers: requests read, results written.
+
+| family | request | answer |
+|---|---|---|
+| Search-R1 | `POST /retrieve` `{"queries": [...], "topk": 3, "return_scores": true}` | `{"result": [[{"document": D, "score": s}]]}` |
+| ReCall | `POST /search` `{"query": "...", "top_n": 3, "return_score": true}` | `[[D], [s]]` |
+| ReCall | `POST /batch_search` `{"query": ["..."], "top_n": 3, "return_score": true}` | `[[[D]], [[s]]]` |
+
+Without scores the answers hold documents only: `{"result": [[D]]}`, `[D]`, `[[D]]`. A document D has `id` and `contents`, see
+`tools/contents.py`, and `url` where it has one. Unknown fields of a request are ignored.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..errors import FaithfulSearchError
+from ..tools.contents import join_contents
+from ..trajectory import Evidence
+
+Results = Sequence[Sequence[Evidence]]
+
+
+class RequestError(FaithfulSearchError):
+    """A request that is refused; `status` is the HTTP status that says so."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may ask for at most. The defaults let a whole training batch through as one request.
+
+    Args:
+        body_bytes: of its body.
+        queries: in one request.
+        query_chars: in one query.
+        top_k: passages for a query.
+        seconds: to send the body, and as many again to be answered.
+        requests: at the same time; further ones are sent away to come back later.
+    """
+
+    body_bytes: int = 16_000_000
+    queries: int = 8192
+    query_chars: int = 32_768
+    top_k: int = 100
+    seconds: float = 120.0
+    requests: int = 1024
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request after reading: which queries, how many passages for each, and how the answer is written."""
+
+    queries: list[str]
+    top_k: int
+    write: Callable[[Results], Any]
+
+
+class _Retrieve(msgspec.Struct):
+    queries: list[str]
+    topk: int | None = None
+    return_scores: bool | None = False
+
+
+class _Search(msgspec.Struct):
+    query: str
+    top_n: int | None = None
+    return_score: bool | None = False
+
+
+class _BatchSearch(msgspec.Struct):
+    query: list[str]
+    top_n: int | None = None
+    return_score: bool | None = False
+
+
+def read_retrieve(body: bytes, limits: Limits, top_k: int) -> Asked:
+    """Search-R1's request; `top_k` is what it gets without asking. No queries and empty ones are allowed there.
+
+    Raises:
+        RequestError: for what is no such request (400, 422) or asks for too much (413).
+    """
+    asked = _decode(body, _Retrieve)
+    write = _scored if asked.return_scores else _plain
+    return _within(
+        limits, Asked(asked.queries, _count("topk", asked.topk, top_k), lambda found: {"result": write(found)})
+    )
+
+
+def read_search(body: bytes, limits: Limits, top_k: int) -> Asked:
+    """ReCall's request for one query, which must not be empty.
+
+    Raises:
+        RequestError: as `read_retrieve`.
+    """
+    asked = _decode(body, _Search)
+    if not asked.query.strip():
+        raise RequestError("query is empty: say what to search for")
+    write = _with_scores if asked.return_score else _plain
+
+    def first(found: Results) -> Any:
+        written = write(found)
+        return tuple(part[0] for part in written) if asked.return_score else written[0]
+
+    return _within(limits, Asked([asked.query], _count("top_n", asked.top_n, top_k), first))
+
+
+def read_batch_search(body: bytes, limits: Limits, top_k: int) -> Asked:
+    """ReCall's request for many queries.
+
+    Raises:
+        RequestError: as `read_retrieve`.
+    """
+    asked = _decode(body, _BatchSearch)
+    write = _with_scores if asked.return_score else _plain
+    return _within(limits, Asked(asked.query, _count("top_n", asked.top_n, top_k), write))
+
+
+def _decode(body: bytes, shape: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"{error}; expected {_form(shape)}", 422) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"the body is not JSON: {error}; expected {_form(shape)}") from error
+
+
+def _form(shape: type[Any]) -> str:
+    kinds = {"queries": "list of strings", "query": "list of strings" if shape is _BatchSearch else "string"}
+    fields = msgspec.structs.fields(shape)
+    return "{" + ", ".join(f'"{field.name}": {kinds.get(field.name) or _KINDS[field.name]}' for field in fields) + "}"
+
+
+_KINDS = {"topk": "number", "top_n": "number", "return_scores": "true or false", "return_score": "true or false"}
+
+
+def _count(name: str, asked: int | None, default: int) -> int:
+    if asked is not None and asked < 0:
+        raise RequestError(f"{name} must not be negative, got {asked}", 422)
+    return asked or default
+
+
+def _within(limits: Limits, asked: Asked) -> Asked:
+    if len(asked.queries) > limits.queries:
+        raise RequestError(f"{len(asked.queries)} queries in a request; at most {limits.queries}: send several", 413)
+    if asked.top_k > limits.top_k:
+        raise RequestError(f"{asked.top_k} passages asked for; at most {limits.top_k}", 422)
+    for place, query in enumerate(asked.queries):
+        if len(query) > limits.query_chars:
+            raise RequestError(f"query {place} has {len(query)} characters; at most {limits.query_chars}", 413)
+    return asked
+
+
+def _document(item: Evidence) -> dict[str, str]:
+    document = {"id": item.source, "contents": join_contents(item.title, item.text)}
+    return document | {"url": item.url} if item.url else document
+
+
+def _plain(found: Results) -> list[list[dict[str, str]]]:
+    return [[_document(item) for item in items] for items in found]
+
+
+def _scored(found: Results) -> list[list[dict[str, Any]]]:
+    return [[{"document": _document(item), "score": item.score} for item in items] for items in found]
+
+
+def _with_scores(found: Results) -> tuple[list[list[dict[str, str]]], list[list[float | None]]]:
+    return _plain(found), [[item.score for item in items] for items in found]

@@ -1,0 +1,190 @@
+"""The flags that say which tools there are, for recipes and commands alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ..cache import Cache
+from ..errors import ConfigError
+from ..trajectory import Evidence
+from .base import Tool
+from .browse import Browse
+from .cassette import Cassette
+from .corpus import passages
+from .guard import Guard
+from .http import Http
+from .index_folder import MANIFEST
+from .irrelevant import Irrelevant
+from .knowledge_graph import KnowledgeGraph
+from .local_search import LocalSearch
+from .passages import Passages
+from .patience import Patience
+from .providers.base import Provider
+from .providers.ddgs import Ddgs
+from .providers.searxng import SearXNG
+from .providers.serper import Serper
+from .readers import Fetch, Jina, Reader
+from .remote_search import RemoteSearch
+from .toolbox import Toolbox
+from .web_search import WebSearch
+from .wikidata import Wikidata
+from .writer import Condenser
+
+_SOURCES = ("web_search", "browse", "corpus", "triples", "domain_corpus")
+_DAY = 86_400.0
+_SHARE = 0.85
+"""Of a call's time that its requests get: what is left is for telling the policy what went wrong."""
+
+
+@dataclass
+class ToolArguments:
+    """Which tools the agent has, and how patient they are. Keys are read from the environment."""
+
+    corpus: str = field(
+        default="world",
+        metadata={
+            "help": "of local_search: 'world', a file, an index folder, a Hub dataset, a server's URL, or 'none'"
+        },
+    )
+    triples: str = field(
+        default="world",
+        metadata={"help": "of knowledge_graph: 'world', a .jsonl, .nt or .ttl file, 'wikidata', or 'none'"},
+    )
+    web_search: str = field(default="none", metadata={"help": "'serper', 'searxng', 'ddgs', or 'none'"})
+    searxng_url: str | None = field(default=None, metadata={"help": "your SearXNG server, for --web_search searxng"})
+    browse: str = field(default="none", metadata={"help": "who reads pages: 'fetch' (this machine), 'jina', or 'none'"})
+    browse_allow: str = field(
+        default="", metadata={"help": "hosts and networks, comma-separated, that may be fetched though not public"}
+    )
+    domain_corpus: str = field(
+        default="none", metadata={"help": "a second corpus as a tool of its own, such as one never trained with"}
+    )
+    domain_name: str = field(default="domain_search", metadata={"help": "what the policy calls that tool"})
+    domain_description: str = field(default="", metadata={"help": "what the policy is told about that tool"})
+    negative_tool: bool = field(default=False, metadata={"help": "add the deliberately irrelevant tool"})
+    search_top_k: int = field(default=3, metadata={"help": "pieces of evidence a call returns"})
+    tool_timeout: float = field(default=30.0, metadata={"help": "seconds a call may take, repetitions included"})
+    tool_retries: int = field(default=2, metadata={"help": "repetitions of a call that failed for the moment"})
+    tool_concurrency: int = field(default=64, metadata={"help": "calls at once, of all tools"})
+    tool_cache: str | None = field(default=None, metadata={"help": "SQLite file that keeps results of remote tools"})
+    tool_cache_days: float = field(default=30.0, metadata={"help": "age at which a kept result counts no more"})
+    cassette: str | None = field(default=None, metadata={"help": "JSONL file of recorded calls of remote tools"})
+    cassette_mode: str = field(
+        default="replay", metadata={"help": "'replay' asks no service; 'record' adds to the file"}
+    )
+
+    def build_toolbox(self, names: Mapping[str, str] | None = None, condenser: Condenser | None = None) -> Toolbox:
+        """The tools, ready for calls.
+
+        Args:
+            names: what the agent calls those of our tools that it knows under another name.
+            condenser: shortens pages and facts to what a query asks for.
+
+        Raises:
+            ConfigError: when there would be no tool, for a setting without meaning, a missing key or package.
+            DataError: for a corpus, triples or a cassette that cannot be read.
+        """
+        tools = list(self._tools(names or {}, condenser))
+        if not tools:
+            raise ConfigError("no tools: give --corpus, --triples, --web_search, --browse or --negative_tool")
+        return Toolbox(
+            tools,
+            timeout=self.tool_timeout,
+            concurrency=self.tool_concurrency,
+            top_k=self.search_top_k,
+            patience=self._patience,
+            cache=self._cache,
+            cassette=Cassette(self.cassette, self.cassette_mode) if self.cassette else None,  # type: ignore[arg-type]
+        )
+
+    @property
+    def given_tools(self) -> list[str]:
+        """The flags that give a tool."""
+        given = {name: getattr(self, name) != "none" for name in _SOURCES}
+        return [name for name, there in {**given, "negative_tool": self.negative_tool}.items() if there]
+
+    def corpus_passages(self) -> Iterator[Evidence]:
+        """The passages of the corpus, one after the other.
+
+        Raises:
+            ConfigError: when the corpus is a server's, or there is none.
+            DataError: when it cannot be read.
+        """
+        if self.corpus == "none" or _is_server(self.corpus):
+            raise ConfigError(f"the passages of the corpus {self.corpus!r} cannot be read from here; give the corpus")
+        if _is_index(self.corpus):
+            return chain.from_iterable(Passages(Path(self.corpus)).batches())
+        return passages(self.corpus)
+
+    def _tools(self, names: Mapping[str, str], condenser: Condenser | None) -> Iterator[Tool]:
+        def named(name: str) -> dict[str, Any]:
+            return {"name": names.get(name, name), "top_k": self.search_top_k}
+
+        if self.web_search != "none":
+            yield WebSearch(self._provider(), **named("web_search"))
+        if self.browse != "none":
+            yield self._browse(condenser, **named("browse"))
+        if self.corpus != "none":
+            yield self._search(self.corpus, **named("local_search"))
+        if self.triples == "wikidata":
+            http = self._http(max_bytes=20_000_000)
+            yield Wikidata(condenser=condenser, http=http, **named("knowledge_graph"))
+        elif self.triples != "none":
+            yield KnowledgeGraph.from_triples(self.triples, condenser=condenser, **named("knowledge_graph"))
+        if self.domain_corpus != "none":
+            yield self._search(self.domain_corpus, description=self.domain_description, **named(self.domain_name))
+        if self.negative_tool:
+            yield Irrelevant(top_k=self.search_top_k)
+
+    def _search(self, corpus: str, **about: Any) -> Tool:
+        if _is_server(corpus):
+            return RemoteSearch(corpus, http=self._http(), **about)
+        if _is_index(corpus):
+            return LocalSearch.open(corpus, **about)
+        return LocalSearch.from_corpus(corpus, **about)
+
+    def _provider(self) -> Provider:
+        if (self.web_search == "searxng") != (self.searxng_url is not None):
+            raise ConfigError("--web_search searxng and --searxng_url go together")
+        if self.web_search == "searxng":
+            return SearXNG(str(self.searxng_url), http=self._http())
+        if self.web_search == "serper":
+            return Serper(http=self._http())
+        if self.web_search == "ddgs":
+            return Ddgs()
+        raise ConfigError(f"unknown web_search {self.web_search!r}; there are: serper, searxng, ddgs, none")
+
+    def _browse(self, condenser: Condenser | None, **about: Any) -> Browse:
+        guard = Guard(tuple(filter(None, (entry.strip() for entry in self.browse_allow.split(",")))))
+        readers: dict[str, Reader] = {
+            "fetch": Fetch(self._http(guard=guard)),
+            "jina": Jina(guard=guard, http=self._http()),
+        }
+        if self.browse not in readers:
+            raise ConfigError(f"unknown browse {self.browse!r}; there are: {', '.join(readers)}, none")
+        timeout = _SHARE * self.tool_timeout
+        return Browse(readers[self.browse], timeout=timeout, cache=self._cache, condenser=condenser, **about)
+
+    def _http(self, **how: Any) -> Http:
+        """One client for each service, which gives up before the toolbox does: then the policy reads why."""
+        return Http(timeout=_SHARE * self.tool_timeout, patience=self._patience, **how)
+
+    @property
+    def _patience(self) -> Patience:
+        return Patience(retries=self.tool_retries)
+
+    @property
+    def _cache(self) -> Cache | None:
+        return Cache(self.tool_cache, max_age=self.tool_cache_days * _DAY) if self.tool_cache else None
+
+
+def _is_server(corpus: str) -> bool:
+    return corpus.startswith(("http://", "https://"))
+
+
+def _is_index(corpus: str) -> bool:
+    return (Path(corpus) / MANIFEST).exists()

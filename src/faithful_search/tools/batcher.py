@@ -1,0 +1,156 @@
+"""Calls that arrive while a batch runs become the next batch: many callers, few threads, nobody waits for company."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ..errors import ConfigError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Batcher(Generic[Item, Result]):
+    """Turns calls of single items into calls of batches, on daemon threads of its own that run one batch each.
+
+    Calls made in the same turn of an event loop go together, and so does what arrives while a batch runs; a lone call
+    starts at once. It may be asked from several event loops and threads. A forked child and a pickled copy start
+    their own thread with their first call; the thread ends with the batcher.
+
+    Args:
+        run: gives one result for each item of a batch, in order. It is never called twice at the same time.
+        most: largest batch.
+
+    Example:
+        >>> async def two():
+        ...     doubled = Batcher(lambda numbers: [2 * number for number in numbers])
+        ...     return await asyncio.gather(doubled.ask(1), doubled.ask(2))
+        >>> asyncio.run(two())
+        [2, 4]
+    """
+
+    def __init__(self, run: Callable[[Sequence[Item]], Sequence[Result]], most: int = 64, threads: int = 1) -> None:
+        if most < 1 or threads < 1:
+            raise ConfigError(f"most and threads must be at least 1, got {most} and {threads}")
+        self.run, self.most, self.threads = run, most, threads
+        self._workers: dict[int, _Worker] = {}
+
+    async def ask(self, item: Item) -> Result:
+        """The result of one item. An item whose caller is cancelled before its batch begins is not run.
+
+        Raises:
+            Exception: what `run` raised for the batch that the item was in.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        worker = self._worker()
+        worker.waiting.append(_Call(item, future, loop))
+        loop.call_soon(worker.wake)  # not before the other calls of this turn are waiting too
+        return await future
+
+    def _worker(self) -> _Worker:
+        process = os.getpid()
+        worker = self._workers.get(process)
+        if worker is None:
+            worker = self._workers.setdefault(process, _Worker(self.run, self.most, self.threads))
+            weakref.finalize(self, worker.stop)
+        return worker
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"run": self.run, "most": self.most, "threads": self.threads}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _workers={})
+
+
+class _Call(NamedTuple):
+    item: Any
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class _Worker:
+    """The queue and the threads of one process; knows nothing of the batcher, so that it can be thrown away."""
+
+    def __init__(self, run: Callable[[Sequence[Any]], Sequence[Any]], most: int, threads: int) -> None:
+        self.run, self.most, self.threads = run, most, threads
+        self.waiting: deque[_Call] = deque()
+        self._called = threading.Semaphore(0)
+        self._starting = threading.Lock()
+        self._started = self._stopped = False
+
+    def wake(self) -> None:
+        if not self._started:
+            self._start()
+        self._called.release()
+
+    def _start(self) -> None:
+        with self._starting:
+            if not self._started:
+                for _ in range(self.threads):
+                    threading.Thread(target=self._serve, name="faithful-search-batches", daemon=True).start()
+                self._started = True
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._called.release(self.threads)
+
+    def _serve(self) -> None:
+        while True:
+            self._called.acquire()
+            while batch := self._next():
+                _deliver(batch, self._outcomes([call.item for call in batch]))
+                del batch  # nothing of an answered call is kept while waiting
+            if self._stopped:
+                return
+
+    def _next(self) -> list[_Call]:
+        batch: list[_Call] = []
+        with suppress(IndexError):  # nothing waits any more
+            while len(batch) < self.most:
+                call = self.waiting.popleft()
+                if not call.future.done():
+                    batch.append(call)
+        return batch
+
+    def _outcomes(self, items: list[Any]) -> list[Any]:
+        try:
+            results = list(self.run(items))
+            if len(results) != len(items):
+                raise RuntimeError(f"a batch of {len(items)} items gave {len(results)} results")
+            return results
+        except BaseException as error:  # whatever it is, the callers must hear of it and the thread must live
+            plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            return [_Failure(error if plain else RuntimeError(f"{type(error).__name__}: {error}"))] * len(items)
+
+
+class _Failure(NamedTuple):
+    error: BaseException
+
+
+def _deliver(batch: list[_Call], outcomes: list[Any]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+    for call, outcome in zip(batch, outcomes, strict=True):
+        by_loop.setdefault(call.loop, []).append((call.future, outcome))
+    for loop, settled in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, settled)
+        except RuntimeError:  # the loop was closed meanwhile, and its callers with it
+            continue
+
+
+def _settle(settled: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, outcome in settled:
+        if future.done():
+            continue
+        if isinstance(outcome, _Failure):
+            future.set_exception(outcome.error)
+        else:
+            future.set_result(outcome)

@@ -1,0 +1,201 @@
+"""Read web pages and return the paragraphs that have to do with what is looked for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from ..cache import Cache, key_of, once
+from ..errors import ConfigError, ToolError
+from ..trajectory import Evidence
+from . import pages
+from .base import Partial, Tool
+from .kept import kept
+from .pages import Page, Reading
+from .pages.plain import clean
+from .readers import Document, Fetch, Reader
+from .relevance import rank
+from .writer import Condenser
+
+_MOST = 5
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Browse(Tool):
+    """Paragraphs of web pages, PDFs and texts, ranked by BM25 against the query; without a query the first ones.
+
+    Several pages are read at once, and their paragraphs ranked together, but each page that was read shows its best
+    one, as far as `top_k` allows. A page that could not be read among others is a result that says so. `source` is
+    `URL#paragraph-n`, n counted from 1 in the page; a PDF's page number is in the title.
+
+    Args:
+        reader: who gets the pages: `Fetch()`, or `Jina()`.
+        name: what the policy calls it; Pokee's agents know it as `web_read`.
+        description: what the policy is told; empty for the default.
+        top_k: results a call returns, all pages together.
+        timeout: seconds a call may take; a page that has not come by then is given up, the others are returned. Keep it
+            below the toolbox's.
+        reading: how documents are read and cut to paragraphs.
+        cache: a file of read pages, for agents who come back to a page with another query, and for rollouts of the same
+            question. Give it a `max_age`. None keeps nothing; a page that several ask for at once is read once anyway.
+        condenser: writes what a page says about the query; its summaries, one a page, are then returned instead of
+            paragraphs. Where it fails, the paragraphs are.
+        material: paragraphs of a page that a summary is made from, the most relevant ones.
+
+    Raises:
+        ConfigError: for a number that is not positive.
+    """
+
+    reader: Reader = field(default_factory=Fetch)
+    name: str = "browse"
+    description: str = ""
+    top_k: int = 5
+    timeout: float = 25.0
+    reading: Reading = field(default_factory=Reading)
+    cache: Cache | None = None
+    condenser: Condenser | None = None
+    material: int = 12
+
+    def __post_init__(self) -> None:
+        if min(self.top_k, self.timeout, self.material) <= 0:
+            raise ConfigError(f"top_k, timeout and material must be positive; got {self}")
+
+    @property
+    def cache_key(self) -> str:  # type: ignore[override]
+        """The reader, and what is made of its pages."""
+        condensed = f"{self.condenser.name} {self.material}" if self.condenser else ""
+        cut = f"{self.reading.shortest} {self.reading.longest}"
+        return f"{self.reader.cache_key} {self.top_k} {cut} {condensed}".strip()
+
+    def check(self) -> None:
+        """Raise `ConfigError` when the reader lacks a package."""
+        self.reader.check()
+
+    async def browse(
+        self,
+        url: str = "",
+        url_list: Annotated[list[str], Meta(min_length=1, max_length=_MOST)] | None = None,
+        query: str = "",
+    ) -> list[Evidence]:
+        """Read web pages or PDFs and return the paragraphs that are relevant to a query.
+
+        Args:
+            url: The address of the page to read.
+            url_list: Instead of url, up to five addresses to read at once.
+            query: What to look for on the pages.
+        """
+        urls = _urls(url, url_list)
+        deadline = time.monotonic() + self.timeout
+        read = await asyncio.gather(*(self._within(each, deadline) for each in urls))
+        found = [page for page in read if not isinstance(page, ToolError)]
+        failed = [(each, page) for each, page in zip(urls, read, strict=True) if isinstance(page, ToolError)]
+        passing = any(error.passing for _, error in failed)
+        if not found:
+            told = " ".join(f"{_shown(each)} was not read: {error}." for each, error in failed)
+            raise ToolError(told, passing=passing, tried=True)
+        room = max(1, self.top_k - len(failed))
+        shown = await self._condensed(query, found, deadline) if self.condenser and query.strip() else None
+        if shown is None:
+            shown = await asyncio.to_thread(_chosen, query, found, room)
+        results = [*shown[:room], *(_failure(each, error) for each, error in failed)]
+        return Partial(results) if passing else results
+
+    async def _within(self, url: str, deadline: float) -> list[Evidence] | ToolError:
+        """The paragraphs of a page in order, or why there are none."""
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await self._page(url, deadline)
+        except TimeoutError:
+            return ToolError(f"it took longer than {self.timeout:g} seconds", passing=True)
+        except ToolError as error:
+            return error
+
+    async def _page(self, url: str, deadline: float) -> list[Evidence]:
+        async def read() -> list[Evidence]:
+            document = await self.reader.fetch(url)
+            page = await asyncio.to_thread(pages.read, document.body, document.content_type, self.reading, deadline)
+            return _paragraphs(page, document)
+
+        key = key_of(page=url, reader=self.reader.cache_key, reading=repr(self.reading))
+        if self.cache is None:
+            found, _ = await once(("page", key), read)
+            return found
+        return await kept(self.cache, key, read, max(0.0, deadline - time.monotonic()))
+
+    async def _condensed(self, query: str, found: Sequence[list[Evidence]], deadline: float) -> list[Evidence] | None:
+        """A summary of each page, None where one of them could not be had in time."""
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return list(await asyncio.gather(*(self._summary(query, page) for page in found)))
+        except (TimeoutError, ToolError) as error:
+            _log.warning("no summary, so the paragraphs themselves are shown: %s", error or "it took too long")
+            return None
+
+    async def _summary(self, query: str, page: list[Evidence]) -> Evidence:
+        best = await asyncio.to_thread(_chosen, query, [page], self.material)
+        assert self.condenser is not None
+        text = await self.condenser.condense(query, [item.text for item in best])
+        address = page[0].url
+        text = text.strip() or "This page says nothing about it."
+        return Evidence(text=text, title=page[0].title, source=f"{address}#summary", url=address)
+
+
+def _urls(url: str, url_list: Sequence[str] | None) -> list[str]:
+    if bool(url.strip()) == bool(url_list):
+        raise ToolError("Give either url, which must not be empty, or url_list, not both.")
+    urls = list(dict.fromkeys(each.strip() for each in url_list or [url]))
+    if len(urls) > _MOST:
+        raise ToolError(f"url_list has {len(urls)} addresses; give at most {_MOST}.")
+    if not all(urls):
+        raise ToolError("An address in url_list is empty.")
+    return urls
+
+
+def _paragraphs(page: Page, document: Document) -> list[Evidence]:
+    url = urldefrag(document.url).url
+    title = clean(document.title) or page.title or _name(url)
+    found = []
+    for number, paragraph in enumerate(page.paragraphs, start=1):
+        where = "; ".join(filter(None, (paragraph.place, f"only {page.cut} were read" if page.cut else "")))
+        named = f"{title} ({where})" if where else title
+        found.append(Evidence(text=paragraph.text, title=named, source=f"{url}#paragraph-{number}", url=url))
+    return found
+
+
+def _name(url: str) -> str:
+    """What to call a page without a title: the last part of its address."""
+    parts = urlsplit(url)
+    return clean(unquote(parts.path.rstrip("/").rpartition("/")[2], errors="replace")) or parts.netloc
+
+
+def _chosen(query: str, found: Sequence[list[Evidence]], top_k: int) -> list[Evidence]:
+    """The best paragraphs of all pages, best first, one of each page before a second; in the pages' order where no
+    paragraph fits the query."""
+    everything = [item for page in found for item in page]
+    ranked = rank(query, [f"{item.title}\n{item.text}" for item in everything])
+    best = [msgspec.structs.replace(everything[place], score=score) for place, score in ranked] or everything
+    fitting = {item.url for item in best}
+    best += [msgspec.structs.replace(page[0], score=0.0) for page in found if page[0].url not in fitting]
+    firsts = {item.url: item.source for item in reversed(best)}
+    order = sorted(best, key=lambda item: item.source != firsts[item.url])
+    taken = {item.source for item in order[:top_k]}
+    return [item for item in best if item.source in taken]
+
+
+def _failure(url: str, error: ToolError) -> Evidence:
+    return Evidence(text=f"Not read: {error}.", title=_shown(url), source=_shown(url), url=_shown(url))
+
+
+def _shown(url: str) -> str:
+    """The address as the agent wrote it, which may be anything, on one line of bounded length."""
+    line = clean(url)
+    return line if len(line) <= 200 else line[:199] + "…"

@@ -1,0 +1,140 @@
+"""Connections that go to the very address that was judged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import httpcore
+
+from .guard import Guard, Resolver, resolve
+
+# A resolver that hangs keeps its thread for as long; so many may hang before the next lookup has to wait.
+LOOKUPS = 64
+# Before the last address of a host, none is tried for longer, so that a dead one does not use up all the time.
+_FIRST_ADDRESSES = 3.0
+_MOST_ADDRESSES = 8
+
+# Debug logs of the HTTP library show response headers, and a redirect's `Location` can repeat a key.
+quiet = contextvars.ContextVar("quiet", default=False)
+
+
+def _loud(_: logging.LogRecord) -> bool:
+    return not quiet.get()
+
+
+for _name in ("httpcore.connection", "httpcore.http11"):
+    logging.getLogger(_name).addFilter(_loud)
+
+
+class Network(httpcore.AsyncNetworkBackend):
+    """Resolves a host, lets the guard judge all its addresses, and connects to one of them by number.
+
+    Judging and connecting are one step, so a name server that answers differently the second time gains nothing: it is
+    asked once. TLS still checks the certificate against the host's name. Lookups run in daemon threads: one that hangs
+    keeps neither its caller (who may be cancelled) nor the program's end waiting. Belongs to one event loop.
+
+    Args:
+        guard: judges every connection; `None` lets all through.
+    """
+
+    def __init__(self, guard: Guard | None) -> None:
+        self.guard = guard
+        self._tcp = httpcore.AnyIOBackend()
+        self._lookups = asyncio.Semaphore(LOOKUPS)
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """A connection to the host.
+
+        Raises:
+            Refused: by the guard.
+            socket.gaierror: when the name cannot be resolved.
+            httpcore.ConnectError: when no address answers.
+            httpcore.ConnectTimeout: when none answers in time.
+        """
+        addresses = await self._addresses(host, port)
+        if self.guard is not None:
+            self.guard.admit(host, port, addresses)
+        *first, last = addresses[:_MOST_ADDRESSES]
+        short = _FIRST_ADDRESSES if timeout is None else min(timeout, _FIRST_ADDRESSES)
+        for address in first:
+            with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return await self._tcp.connect_tcp(address, port, short, local_address, socket_options)
+        return await self._tcp.connect_tcp(last, port, timeout, local_address, socket_options)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            with contextlib.suppress(OSError):
+                socket.inet_pton(family, host)
+                return [host]
+        resolver = resolve if self.guard is None else self.guard.resolve
+        addresses = await self._look_up(resolver, host, port)
+        if not addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "no address")
+        return addresses
+
+    async def _look_up(self, resolver: Resolver, host: str, port: int) -> list[str]:
+        await self._lookups.acquire()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[str]] = loop.create_future()
+
+        def settle(addresses: list[str] | None, error: Exception | None) -> None:
+            self._lookups.release()
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(addresses or [])
+
+        def work() -> None:
+            addresses, error = None, None
+            try:
+                addresses = list(resolver(host, port))
+            except Exception as failure:
+                error = failure if isinstance(failure, OSError) else socket.gaierror(socket.EAI_FAIL, "no answer")
+            with contextlib.suppress(RuntimeError):  # the loop may have ended meanwhile
+                loop.call_soon_threadsafe(settle, addresses, error)
+
+        try:
+            threading.Thread(target=work, name="faithful-search-lookup", daemon=True).start()
+        except RuntimeError:
+            self._lookups.release()
+            raise socket.gaierror(socket.EAI_AGAIN, "no thread to look it up") from None
+        return await answer
+
+
+@functools.cache
+def tls() -> ssl.SSLContext:
+    """What certificates are checked against: the system's authorities (or `SSL_CERT_FILE`) and certifi's."""
+    return httpcore.default_ssl_context()
+
+
+def new_pool(guard: Guard | None) -> httpcore.AsyncConnectionPool:
+    """Connections kept alive by scheme, host and port; no proxy, no cookies, HTTP/1.1."""
+    return httpcore.AsyncConnectionPool(
+        ssl_context=tls(),
+        max_connections=256,
+        max_keepalive_connections=32,
+        keepalive_expiry=15.0,
+        network_backend=Network(guard),
+    )

@@ -1,0 +1,139 @@
+"""What to do about failures that pass: try again a little later, and leave a service alone that keeps failing."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..errors import ConfigError, ToolError
+
+T = TypeVar("T")
+
+
+def passing(error: BaseException) -> bool:
+    """Whether to try the same call a little later: a `ToolError` that says so and was not tried again by who raised it,
+    or what the network throws.
+
+    Example:
+        >>> passing(TimeoutError()), passing(ToolError("busy", passing=True)), passing(ToolError("no such page"))
+        (True, True, False)
+    """
+    return error.passing and not error.tried if isinstance(error, ToolError) else isinstance(error, OSError)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often and after which pauses a call is made again.
+
+    The pause before retry `n` is drawn evenly from 0 to `first * 2**(n - 1)` seconds, at most `longest`; a service that
+    names a longer one (`ToolError.retry_after`) is given it.
+
+    Args:
+        retries: calls after the first.
+        first: longest pause before the first retry, in seconds.
+        longest: longest pause before any, in seconds; a service that asks for more is not called again.
+
+    Raises:
+        ConfigError: for a negative value.
+
+    Example:
+        >>> async def answer() -> str:
+        ...     return "found"
+        >>> asyncio.run(Patience().persist(answer))
+        'found'
+    """
+
+    retries: int = 2
+    first: float = 0.5
+    longest: float = 8.0
+
+    def __post_init__(self) -> None:
+        if min(self.retries, self.first, self.longest) < 0:
+            raise ConfigError(f"retries, first and longest must not be negative; got {self}")
+
+    async def persist(self, attempt: Callable[[], Awaitable[T]], deadline: float | None = None) -> T:
+        """What `attempt` returns, called again after a failure that passes while there is patience and time left.
+
+        Raises the last failure, as it came. A pause that would end behind `deadline` (`time.monotonic`) is not begun.
+        """
+        for retry in range(1, self.retries + 1):
+            try:
+                return await attempt()
+            except Exception as error:
+                pause = self.pause(retry, error)
+                if pause is None or (deadline is not None and time.monotonic() + pause >= deadline):
+                    raise
+            await asyncio.sleep(pause)
+        return await attempt()
+
+    def pause(self, retry: int, error: BaseException) -> float | None:
+        """Seconds to wait before the retry of this number, from 1; `None` where another call is no use."""
+        asked = getattr(error, "retry_after", None) or 0.0
+        if not passing(error) or asked > self.longest:
+            return None
+        drawn = random.uniform(0, min(self.longest, self.first * 2.0 ** min(retry - 1, 60)))
+        return max(asked, drawn)
+
+
+class Breaker:
+    """Keeps callers from a service that has failed `failures` times in a row.
+
+    After `cooldown` seconds one call is let through. Its success lets all through again, its failure starts the next
+    cooldown; one that is never heard of again is replaced after another. For many threads.
+
+    Example:
+        >>> breaker = Breaker(failures=2, cooldown=30)
+        >>> breaker.failed(), breaker.refusal(), breaker.failed()
+        (None, 0.0, None)
+        >>> 29 < breaker.refusal() <= 30
+        True
+    """
+
+    def __init__(self, failures: int = 5, cooldown: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        if failures < 1 or cooldown <= 0:
+            raise ConfigError(f"failures and cooldown must be positive; got {failures}, {cooldown}")
+        self.failures, self.cooldown = failures, cooldown
+        self._clock, self._lock = clock, threading.Lock()
+        self._in_a_row, self._until, self._answered = 0, 0.0, -math.inf
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which callers have to leave the service alone; asking does not make one the trial call."""
+        with self._lock:
+            return self._remaining(self._clock())
+
+    def refusal(self) -> float:
+        """As `remaining`, for a caller that goes on at 0.0: it is the trial call where one is due."""
+        with self._lock:
+            now = self._clock()
+            remaining = self._remaining(now)
+            if not remaining and self._in_a_row >= self.failures:
+                self._until = now + self.cooldown  # the others wait for what this caller learns
+            return remaining
+
+    def succeeded(self) -> None:
+        """The service answered."""
+        with self._lock:
+            self._in_a_row, self._answered = 0, self._clock()
+
+    def failed(self, since: float | None = None) -> None:
+        """The service failed in a way that passes.
+
+        Where `since` is given, the clock's time at which the call began, and the service has answered somebody after
+        that, the failure tells of the call rather than of the service and does not count.
+        """
+        with self._lock:
+            if since is not None and since < self._answered:
+                return
+            self._in_a_row += 1
+            if self._in_a_row >= self.failures:
+                self._until = self._clock() + self.cooldown
+
+    def _remaining(self, now: float) -> float:
+        return max(0.0, self._until - now) if self._in_a_row >= self.failures else 0.0

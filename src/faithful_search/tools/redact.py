@@ -1,0 +1,57 @@
+"""Keys out of text, before it is written to a file or a log."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+REMOVED = "[secret]"
+_SHORTEST = 6  # of what counts as a key: shorter ones are words, and taking these out would harm the text
+_NAMES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(?:_?\d+)?\Z", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)[^/?#\s\"'<>]*(?=@)")
+_PARAMETER = re.compile(r"(?i:(?<=[?&])((?:api[_-]?key|access_token|auth_token|client_secret|password)=)[^&#\s\"'<>]+)")
+
+
+def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
+    """A copy of a text, or of a list or dict of texts, with everything secret replaced by `[secret]`.
+
+    Secret are: values of environment variables whose name ends in `KEY`, `TOKEN`, `SECRET`, `PASSWORD` or the like (at
+    least six characters), also where they are percent-encoded; passwords within URLs in the environment; any URL's
+    user and password, and its parameter `api_key`, `access_token` and the like; and `secrets`.
+
+    Example:
+        >>> redact(["https://me:pass@host/?api_key=1&q=x", "k-123456"], secrets=["k-123456"])
+        ['https://[secret]@host/?api_key=[secret]&q=x', '[secret]']
+    """
+    found = {*_environment_secrets(), *(secret for secret in secrets if secret)}
+    forms = sorted({form for secret in found for form in _forms(secret)}, key=lambda form: (-len(form), form))
+    return _walk(value, re.compile("|".join(map(re.escape, forms)) or r"(?!)"))
+
+
+def _walk(value: Any, known: re.Pattern[str]) -> Any:
+    if isinstance(value, str):
+        text = _USERINFO.sub(REMOVED, known.sub(REMOVED, value))
+        return _PARAMETER.sub(rf"\1{REMOVED}", text)
+    if isinstance(value, dict):
+        return {_walk(key, known): _walk(item, known) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_walk(item, known) for item in value]
+    return value
+
+
+def _environment_secrets() -> Iterator[str]:
+    for name, value in os.environ.items():
+        if _NAMES.search(name):
+            yield from (part for part in (value, *re.split(r"[,;\s]+", value)) if len(part) >= _SHORTEST)
+        elif "://" in value:
+            words = (found.partition(":")[2] for found in _USERINFO.findall(value))
+            yield from (word for word in words if len(word) >= _SHORTEST)
+
+
+def _forms(secret: str) -> set[str]:
+    encoded = (quote(secret, safe="", errors="replace"), quote_plus(secret, errors="replace"))
+    lowered = (re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), form) for form in encoded)
+    return {secret, *encoded, *lowered}

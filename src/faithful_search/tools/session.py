@@ -1,0 +1,66 @@
+"""One rollout's part of a toolbox: the ids of its evidence and its calls that are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from ..trajectory import Evidence
+from .base import Observation
+
+
+class Session:
+    """Numbers the evidence of one rollout, `E1`, `E2`, … running on across its calls, and ends with it."""
+
+    def __init__(self, given: int = 0) -> None:
+        self.given, self.closed = given, False
+        self._lock = threading.Lock()
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    def number(self, observation: Observation) -> Observation:
+        """The same observation with the next ids on its evidence, and no half characters in its texts."""
+        first, self.given = self.given + 1, self.given + len(observation.evidence)
+        named = tuple(_named(item, f"E{n}") for n, item in enumerate(observation.evidence, start=first))
+        return msgspec.structs.replace(observation, evidence=named, note=_whole(observation.note))
+
+    def close(self) -> None:
+        """The rollout has ended: its running calls are cancelled, later ones are answered with a note."""
+        with self._lock:
+            self.closed = True
+            tasks = list(self._tasks)
+        for task in tasks:
+            with suppress(RuntimeError):  # the loop of an abandoned call may be closed
+                task.get_loop().call_soon_threadsafe(task.cancel)
+
+    @contextmanager
+    def running(self, task: asyncio.Future[Any]) -> Iterator[None]:
+        """While the block runs `close` cancels `task`; leaving the block cancels it too."""
+        with self._lock:
+            self._tasks.add(task)
+            if self.closed:
+                task.cancel()
+        try:
+            yield
+        finally:
+            task.cancel()
+            with self._lock:
+                self._tasks.discard(task)
+
+
+def _named(item: Evidence, id: str) -> Evidence:
+    text, title, source, url = map(_whole, (item.text, item.title, item.source, item.url))
+    return Evidence(text, title, id, source, url, item.score)
+
+
+def _whole(text: str) -> str:
+    """JSON may hold half of a surrogate pair, which no tokenizer takes and no file."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text

@@ -1,0 +1,70 @@
+"""Reading what a service sent: whatever stands there instead of what was promised is passed over, never raised."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..errors import ConfigError
+
+_LONGEST_URL = 2_000
+_NOT_IN_A_URL = re.compile(r"[\s\x00-\x1f\x7f<>\"\ud800-\udfff]")
+
+
+def line(value: Any, size: int) -> str:
+    """A text or number as one line of at most `size` characters; empty for anything else.
+
+    Example:
+        >>> line(" a \\n b\\ud800", 9), line(None, 9), line("abcdef", 4)
+        ('a b?', '', 'abc…')
+    """
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        return ""
+    text = str(value)[: 4 * size] if isinstance(value, str) else f"{value:.15g}"
+    told = " ".join(text.encode("utf-8", "replace").decode().split())
+    return told if len(told) <= size else told[: size - 1] + "…"
+
+
+def rows(document: Any, key: str) -> Iterator[Mapping[str, Any]]:
+    """The objects in the list `document[key]`."""
+    value = document.get(key) if isinstance(document, Mapping) else None
+    for row in value if isinstance(value, list) else ():
+        if isinstance(row, Mapping):
+            yield row
+
+
+def section(document: Any, key: str) -> Mapping[str, Any]:
+    """The object `document[key]`, empty when there is none."""
+    value = document.get(key) if isinstance(document, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def is_page(url: Any) -> bool:
+    """Whether `url` is the http(s) address of a host.
+
+    Example:
+        >>> is_page("https://tea.example/a?b#c"), is_page("javascript:alert()"), is_page("http://[")
+        (True, False, False)
+    """
+    if not isinstance(url, str) or len(url) > _LONGEST_URL or _NOT_IN_A_URL.search(url):
+        return False
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+def checked_url(url: str) -> str:
+    """A service's address from a configuration, without a slash at its end.
+
+    Raises:
+        ConfigError: when it is no http(s) address, or has a password in it, which would end up in logs.
+    """
+    if not is_page(url):
+        raise ConfigError(f"{url!r} is not the address of a service; it should look like http://localhost:8888")
+    if "@" in urlsplit(url).netloc:
+        raise ConfigError("an address with a user or password in it would be printed and logged; leave them out")
+    return url.rstrip("/")

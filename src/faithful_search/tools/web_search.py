@@ -1,0 +1,134 @@
+"""Search the open web: one tool, and the service behind it as a value."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from msgspec import Meta
+
+from ..errors import ConfigError, ToolError
+from ..trajectory import Evidence
+from .base import Partial, Tool
+from .providers.base import Provider
+from .providers.serper import Serper
+
+_SPARE = 10  # results asked for at least: a service's page, of which some are dropped as doubles or excluded
+
+
+@dataclass(frozen=True)
+class WebSearch(Tool):
+    """Pages of the open web with their snippets, through Serper, a SearXNG server, or ddgs.
+
+    Several queries run at once. Their results are interleaved by rank, so that what is cut off at the end is the worst
+    of each query and not the last query; a page that several found comes once. A query that fails among others is a
+    result that says so.
+
+    Args:
+        provider: the service, such as `Serper()`, or `providers.load("searxng")("http://localhost:8888")`.
+        name: what the policy calls it.
+        description: what the policy is told; empty for the default.
+        top_k: pages a query returns at most.
+        limit: pages that several queries return at most, all together.
+        longest: characters that a query may have.
+        exclude: hosts whose pages are dropped, with their subdomains: those that hold a benchmark's answers.
+
+    Raises:
+        ConfigError: for a number below 1, or where `exclude` is not hosts.
+    """
+
+    provider: Provider = field(default_factory=Serper)
+    name: str = "web_search"
+    description: str = ""
+    top_k: int = 5
+    limit: int = 10
+    longest: int = 400
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if min(self.top_k, self.limit, self.longest) < 1:
+            raise ConfigError(f"top_k, limit and longest must be at least 1; got {self}")
+        if isinstance(self.exclude, str) or any(not host or "/" in host for host in self.exclude):
+            raise ConfigError(f"exclude is a tuple of hosts such as ('example.org',); got {self.exclude!r}")
+
+    @property
+    def cache_key(self) -> str:  # type: ignore[override]
+        """The service and how much of its results is kept."""
+        return f"{self.provider.cache_key} {self.top_k} {self.limit} {','.join(sorted(self.exclude))}"
+
+    def check(self) -> None:
+        """Raise `ConfigError` when the service's key or package is missing."""
+        self.provider.check()
+
+    async def web_search(
+        self, query: str = "", query_list: Annotated[list[str], Meta(min_length=1, max_length=5)] | None = None
+    ) -> list[Evidence]:
+        """Search the web and return the titles, addresses and snippets of the pages that match best.
+
+        Args:
+            query: The words to search for.
+            query_list: Instead of query, up to five queries to search for at once.
+        """
+        queries = self._queries(query, query_list)
+        found = await asyncio.gather(*(self._search(each) for each in queries), return_exceptions=True)
+        failed = [item for item in found if isinstance(item, ToolError)]
+        if unexpected := [item for item in found if isinstance(item, BaseException) and item not in failed]:
+            raise unexpected[0]
+        if len(failed) == len(queries):
+            raise failed[0]
+        told = [_told(each, result) for each, result in zip(queries, found, strict=True)]
+        results = _interleaved(told)[: self.top_k if len(queries) == 1 else self.limit]
+        return Partial(results) if any(error.passing for error in failed) else results
+
+    def _queries(self, query: str, query_list: Sequence[str] | None) -> list[str]:
+        if bool(query.strip()) == bool(query_list):
+            raise ToolError("Give either query, which must not be empty, or query_list, not both.")
+        queries = list(dict.fromkeys(_clean(each) for each in query_list or [query]))
+        if len(queries) > 5:
+            raise ToolError(f"query_list has {len(queries)} queries; give at most 5.")
+        if not all(queries):
+            raise ToolError("A query in query_list is empty; say what to search for.")
+        if (length := max(map(len, queries))) > self.longest:
+            raise ToolError(f"A query of {length} characters is too long; use at most {self.longest}.")
+        return queries
+
+    async def _search(self, query: str) -> list[Evidence]:
+        found = await self.provider.search(query, max(self.top_k, _SPARE))
+        return _once(item for item in found if not self._excluded(item.url))[: self.top_k]
+
+    def _excluded(self, url: str) -> bool:
+        host = (urlsplit(url).hostname or "").rstrip(".")
+        return any(host == each.lower() or host.endswith("." + each.lower()) for each in self.exclude)
+
+
+def _told(query: str, found: list[Evidence] | BaseException) -> list[Evidence]:
+    if isinstance(found, BaseException):
+        return [Evidence(text=f"Not searched: {found}", title=query)]
+    return found
+
+
+def _interleaved(found: Iterable[list[Evidence]]) -> list[Evidence]:
+    """Every list's first, then every list's second, …"""
+    return _once(item for item in chain.from_iterable(zip_longest(*found)) if item is not None)
+
+
+def _once(found: Iterable[Evidence]) -> list[Evidence]:
+    """Each page where it comes first."""
+    kept: dict[str, Evidence] = {}
+    for item in found:
+        kept.setdefault(_address(item.url) if item.url else item.title, item)
+    return list(kept.values())
+
+
+def _address(url: str) -> str:
+    """The page that an address names: without scheme, fragment, `www.` or a slash at its end."""
+    parts = urlsplit(url)
+    return f"{parts.netloc.lower().removeprefix('www.')}{parts.path.rstrip('/')}?{parts.query}"
+
+
+def _clean(query: str) -> str:
+    return query.encode("utf-8", "replace").decode().strip()

@@ -1,0 +1,248 @@
+"""Wikidata as a knowledge graph: the statements about the entities that a query names, as sentences."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ..errors import ConfigError, ToolError
+from ..trajectory import Evidence
+from . import wikibase
+from .base import Tool
+from .facts import Fact, condensed, listed, sentence
+from .http import Http
+from .naming import candidates
+from .untrusted import checked_url, line, rows, section
+from .wikibase import Statement
+from .words import words
+from .writer import Condenser
+
+_LONGEST_SEARCH = 250  # characters that the search takes
+_IDS = 50  # entities of one request
+_KEPT = 20_000  # labels in memory
+_FOR_THE_WRITER = 30  # properties of an entity that a condenser is told about
+_SPARE = 3  # properties more than are shown, for those that turn out to have no value with a label
+_SMALL = frozenset(
+    words(
+        "a an and are at by did do does for from had has have how in is it of on or the to was were what when where "
+        "which who whom whose why with"
+    )
+)
+_PASSING = frozenset(("maxlag", "ratelimited", "readonly", "timeout", "no-stashed-content"))
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """An entity's label, and the other names it has."""
+
+    label: str
+    aliases: tuple[str, ...] = ()
+
+
+class _Known:
+    """Labels by id, the newest `_KEPT`; a copy or pickle of it is empty."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, _Named] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> _Named | None:
+        return self._names.get(key)
+
+    def put(self, names: Mapping[str, _Named]) -> None:
+        with self._lock:
+            self._names.update(names)
+            for key in list(self._names)[: max(0, len(self._names) - _KEPT)]:
+                del self._names[key]
+
+    def __reduce__(self) -> tuple[type[_Known], tuple[()]]:
+        return type(self), ()
+
+
+class _Entity(msgspec.Struct, frozen=True):
+    """An entity with what is said about it."""
+
+    id: str
+    label: str
+    title: str
+    statements: dict[str, list[Statement]]
+
+
+class _Relation(msgspec.Struct, frozen=True):
+    """All that one property says about an entity."""
+
+    entity: _Entity
+    property: str
+    name: str
+    score: tuple[int, float]
+
+
+@dataclass(frozen=True)
+class Wikidata(Tool):
+    """Facts one hop around the entities of a query, by the public APIs of Wikidata or another Wikibase.
+
+    The entities are searched for by the whole query first and, where none is called exactly so, by the names in it:
+    quoted words, capitalised words, what "of" divides. Of namesakes several are looked at. Their properties are ranked
+    by the words that the query shares with their labels and other names. One piece of evidence holds the values of one
+    property, the preferred ones before others, with the times from, until or at which they hold.
+
+    Args:
+        name: what the policy calls it.
+        description: what the policy is told; empty for the default.
+        top_k: pieces of evidence a query returns at most.
+        language: of labels and search; sentences are English, in other languages only labels and values in a row.
+        entities: that are looked at, at most.
+        searches: requests to find them, at most.
+        condenser: writes one paragraph about each entity from its facts; where it fails, the facts are given.
+        url: of the action API.
+        pages: what an entity's id is put after, as the evidence's address.
+        http: the client. An entity with many statements takes some megabytes.
+
+    Raises:
+        ConfigError: for a number below 1, or an address that is none.
+    """
+
+    name: str = "knowledge_graph"
+    description: str = ""
+    top_k: int = 5
+    language: str = "en"
+    entities: int = 4
+    searches: int = 4
+    condenser: Condenser | None = None
+    url: str = "https://www.wikidata.org/w/api.php"
+    pages: str = "https://www.wikidata.org/wiki/"
+    http: Http = field(default_factory=lambda: Http(max_bytes=20_000_000), repr=False)
+    _known: _Known = field(default_factory=_Known, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checked_url(self.url)
+        if min(self.top_k, self.entities, self.searches) < 1 or not self.language:
+            raise ConfigError(f"top_k, entities and searches must be at least 1, and language given; got {self}")
+
+    @property
+    def cache_key(self) -> str:  # type: ignore[override]
+        """The API, the language, and how much is looked at."""
+        writer = self.condenser.name if self.condenser else ""
+        return f"wikidata {self.url} {self.language} {self.top_k} {self.entities} {self.searches} {writer}"
+
+    async def knowledge_graph(self, query: str) -> list[Evidence]:
+        """Look up facts about the entities named in the query in a knowledge graph.
+
+        Args:
+            query: The entities by name and the relation wanted, such as 'capital of France'.
+        """
+        ids, names = await self._linked(query)
+        if not ids:
+            return []
+        entities = await asyncio.gather(*(self._entity(each) for each in ids))
+        asked = set(words(query)) - _SMALL - {word for name in names for word in words(name)}
+        ranked = await self._ranked([each for each in entities if each is not None], asked)
+        best = ranked[: self.top_k + _SPARE if self.condenser is None else _FOR_THE_WRITER]
+        found = [item for item in await self._told(best) if item is not None]
+        return (
+            found[: self.top_k] if self.condenser is None else await condensed(self.condenser, query, found, self.top_k)
+        )
+
+    async def _linked(self, query: str) -> tuple[list[str], list[str]]:
+        """The ids of the entities that the query names, and the names found."""
+        tried = candidates(query, self.searches)
+        if not tried:
+            raise ToolError("The query names no entity; name one, and the relation wanted.")
+        whole = await self._search(tried[0])
+        if any(name.casefold() == tried[0].casefold() for _, name in whole):
+            found = [whole]
+        else:
+            found = [*await asyncio.gather(*(self._search(name) for name in tried[1:])), whole]
+        hits = dict(hit for hit in chain.from_iterable(zip_longest(*found)) if hit is not None)
+        kept = list(hits.items())[: self.entities]
+        return [entity for entity, _ in kept], [name for _, name in kept]
+
+    async def _search(self, name: str) -> list[tuple[str, str]]:
+        """Ids of entities of that name, best known first, each with the name that matched."""
+        asked = {"search": name[:_LONGEST_SEARCH], "language": self.language, "uselang": self.language, "type": "item"}
+        document = await self._ask({"action": "wbsearchentities", **asked, "limit": self.entities})
+        hits = [(str(row.get("id")), line(section(row, "match").get("text"), 200)) for row in rows(document, "search")]
+        return [(entity, name) for entity, name in hits if wikibase.is_id(entity)][: self.entities]
+
+    async def _entity(self, entity: str) -> _Entity | None:
+        found = (await self._entities([entity], "labels|descriptions|claims")).get(entity)
+        label = wikibase.label_of(found, self.language)
+        if not label:
+            return None
+        about = wikibase.label_of(found, self.language, "descriptions")
+        return _Entity(entity, label, f"{label} ({about})" if about else label, wikibase.statements(found))
+
+    async def _ranked(self, entities: Sequence[_Entity], asked: set[str]) -> list[_Relation]:
+        """The entities' properties, those that the query asks for first, else in the order given."""
+        names = await self._names(chain.from_iterable(each.statements for each in entities))
+        found = [
+            _Relation(each, name, names[name].label, _score(names[name], asked))
+            for each in entities
+            for name in each.statements
+            if names[name].label
+        ]
+        return sorted(found, key=lambda each: each.score, reverse=True)
+
+    async def _told(self, relations: Sequence[_Relation]) -> list[Evidence | None]:
+        """What each relation says; `None` where its values have no labels."""
+        statements = [value for each in relations for value in each.entity.statements[each.property]]
+        labels = {key: named.label for key, named in (await self._names(wikibase.ids(statements))).items()}
+        return [self._evidence(each, labels) for each in relations]
+
+    def _evidence(self, relation: _Relation, labels: Mapping[str, str]) -> Evidence | None:
+        entity, english = relation.entity, self.language == "en"
+        told = [(each, wikibase.text_of(each, labels, english)) for each in entity.statements[relation.property]]
+        best = [text for each, text in told if text and each.preferred]
+        other = [text for each, text in told if text and not each.preferred]
+        facts = [Fact(entity.label, relation.name, text, entity.title, "") for text in best or other]
+        if not facts:
+            return None
+        text = sentence(facts, english) + (f" Other values: {listed(other)}." if best and other else "")
+        source, url = f"{entity.id}-{relation.property}", f"{self.pages}{entity.id}"
+        return Evidence(text=text, title=entity.title, source=source, url=url)
+
+    async def _names(self, ids: Iterable[str]) -> dict[str, _Named]:
+        """The names of items and properties, from memory or asked for `_IDS` at a time; empty where there are none."""
+        wanted = list(dict.fromkeys(ids))
+        names = {each: known for each in wanted if (known := self._known.get(each))}
+        missing = [each for each in wanted if each not in names]
+        batches = [missing[start : start + _IDS] for start in range(0, len(missing), _IDS)]
+        for found in await asyncio.gather(*(self._entities(batch, "labels|aliases") for batch in batches)):
+            names.update({each: self._named(entity) for each, entity in found.items()})
+        self._known.put(names)
+        return {each: names.get(each, _Named("")) for each in wanted}
+
+    def _named(self, entity: Any) -> _Named:
+        return _Named(wikibase.label_of(entity, self.language), tuple(wikibase.aliases_of(entity, self.language)))
+
+    async def _entities(self, ids: Sequence[str], parts: str) -> dict[str, Any]:
+        asked = {"ids": "|".join(ids), "props": parts, "languages": self.language, "languagefallback": 1}
+        document = await self._ask({"action": "wbgetentities", **asked})
+        found = [value for value in section(document, "entities").values() if isinstance(value, Mapping)]
+        # a redirect is answered under the id that it leads to
+        named = {section(value, "redirects").get("from") or value.get("id"): value for value in found}
+        return {each: named[each] for each in ids if each in named}
+
+    async def _ask(self, parameters: Mapping[str, Any]) -> Any:
+        reply = await self.http.get(self.url, params={**parameters, "format": "json"}, accept=("application/json",))
+        # an entity's statements are some megabytes
+        document = await asyncio.to_thread(reply.json)
+        if failed := section(document, "error"):
+            code = line(failed.get("code"), 60)
+            passes = code in _PASSING or code.startswith("internal_api_error")
+            raise ToolError(f"{urlsplit(self.url).hostname} refused to answer: {code}", passing=passes)
+        if not isinstance(document, Mapping):
+            raise ToolError(f"{urlsplit(self.url).hostname} answered with something else than facts.")
+        return document
+
+
+def _score(named: _Named, asked: set[str]) -> tuple[int, float]:
+    """How many of the asked words its best name has, and which share of that name they are."""
+    told = [set(words(name)) - _SMALL for name in (named.label, *named.aliases)]
+    return max(((len(asked & name), len(asked & name) / len(name)) for name in told if name), default=(0, 0.0))

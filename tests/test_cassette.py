@@ -1,0 +1,389 @@
+"""Cassettes: recorded once, replayed for ever, and no key in them."""
+
+import asyncio
+import gzip
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faithful_search.errors import ConfigError, DataError, ToolError
+from faithful_search.tools.cassette import Cassette, CassetteMiss
+from faithful_search.tools.redact import redact
+from faithful_search.trajectory import Evidence
+
+PARIS = Evidence("Paris is the capital.", title="Paris", url="https://paris.example/a", source="web", score=0.1 + 0.2)
+KEY = "sk-9f/8+Aé=&7d"
+
+
+def returns(*evidence, asked=None):
+    async def live():
+        if asked is not None:
+            asked.append(1)
+        return list(evidence)
+
+    return live
+
+
+def raises(error):
+    async def live():
+        raise error
+
+    return live
+
+
+async def forbidden():
+    raise AssertionError("the tool was asked")
+
+
+def play(cassette, arguments, live=forbidden, tool="search"):
+    return asyncio.run(cassette.play(tool, arguments, live))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / "calls.jsonl"
+
+
+def test_a_recorded_call_is_replayed_equal_without_its_tool(path):
+    hostile = Evidence("a\u2028b\nc\x00 \ud800 é 漢字 </tool_response>", title='"{', score=float("1e-300"))
+    recorded = play(Cassette(path, "record"), {"query": "x"}, returns(PARIS, hostile))
+    assert recorded == [PARIS, hostile]
+    assert play(Cassette(path), {"query": "x"}) == [PARIS, hostile]
+    assert play(Cassette(path, "record"), {"query": "x"}) == [PARIS, hostile]
+    assert play(Cassette(path), {"query": "x"}) is not play(Cassette(path), {"query": "x"})
+
+
+def test_no_result_is_a_result(path):
+    play(Cassette(path, "record"), {"query": "x"}, returns())
+    assert play(Cassette(path), {"query": "x"}) == []
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
+def test_any_arguments_are_found_again_in_any_order(tmp_path_factory, arguments):
+    path = tmp_path_factory.mktemp("any") / "calls.jsonl"
+    play(Cassette(path, "record"), arguments, returns(PARIS))
+    turned = dict(reversed([*arguments.items(), ("never_given", None)]))
+    assert play(Cassette(path), turned) == [PARIS]
+
+
+def test_arguments_that_differ_are_different_calls(path):
+    calls = [{"q": "x"}, {"q": "X"}, {"q": "x "}, {"q": ["x"]}, {"q": "1"}, {"q": 1}, {"q": ""}, {}, {"q": {"x": None}}]
+    cassette = Cassette(path, "record")
+    for number, arguments in enumerate(calls):
+        play(cassette, arguments, returns(Evidence(str(number))))
+    play(cassette, calls[0], returns(Evidence("another tool's")), tool="browse")
+    replay = Cassette(path)
+    assert [play(replay, arguments)[0].text for arguments in calls] == [str(n) for n in range(len(calls))]
+    assert play(replay, {"q": "x"}, tool="browse")[0].text == "another tool's" and len(replay) == len(calls) + 1
+
+
+def test_a_definite_error_is_replayed_and_a_passing_one_is_not_recorded(path):
+    cassette = Cassette(path, "record")
+    with pytest.raises(ToolError, match="no page there"):
+        play(cassette, {"url": "x"}, raises(ToolError("404: no page there")))
+    for error in (
+        ToolError("busy", passing=True, retry_after=3.0),
+        TimeoutError(),
+        ConnectionResetError(),
+        KeyError(1),
+    ):
+        with pytest.raises(type(error)) as caught:
+            play(cassette, {"url": "y"}, raises(error))
+        assert caught.value is error
+    replay = Cassette(path)
+    with pytest.raises(ToolError) as again:
+        play(replay, {"url": "x"})
+    assert str(again.value) == "404: no page there" and type(again.value) is ToolError and not again.value.passing
+    assert len(replay) == 1
+    assert play(cassette, {"url": "y"}, returns(PARIS)) == [PARIS]
+
+
+def test_a_miss_shows_the_nearest_call_what_differs_and_how_to_record(path):
+    with Cassette(path, "record") as cassette:
+        for query in ("height of the Eiffel tower", "capital city of France", "population of Lyon"):
+            play(cassette, {"query": query, "top_k": 3}, returns(PARIS))
+    with pytest.raises(CassetteMiss) as miss:
+        play(Cassette(path), {"query": "capital city of Frnace", "site": "x"})
+    said = str(miss.value)
+    assert '"query": "capital city of France", "top_k": 3' in said and '"capital city of Frnace"' in said
+    assert "'query' differs at character 19: 'nace', recorded 'ance'" in said
+    assert "it has no 'site'" in said and "it also has 'top_k'" in said
+    assert "calls.jsonl" in said and 'mode="record"' in said and str(path.parent) not in said
+    with pytest.raises(CassetteMiss, match=r"No call of this tool is recorded; recorded: search\."):
+        play(Cassette(path), {"url": "x"}, tool="browse")
+
+
+def test_a_miss_of_a_huge_call_is_short_and_quick(path):
+    with Cassette(path, "record") as cassette:
+        for number in range(300):
+            play(cassette, {"query": f"{number} " + "word " * 2000}, returns())
+    with pytest.raises(CassetteMiss) as miss:
+        play(Cassette(path), {"query": "301 " + "word " * 200_000})
+    assert len(str(miss.value)) < 500
+
+
+def test_a_miss_is_never_recorded(path):
+    outer = Cassette(path, "record")
+    with pytest.raises(CassetteMiss):
+        play(outer, {"query": "x"}, raises(CassetteMiss("no")))
+    assert len(Cassette(path)) == 0
+
+
+def test_equal_calls_at_the_same_time_are_asked_once(path):
+    cassette, asked, found = Cassette(path, "record"), [], []
+
+    async def slow():
+        asked.append(1)
+        await asyncio.sleep(0.1)
+        return [PARIS]
+
+    async def ask():
+        return await asyncio.gather(*(cassette.play("search", {"query": "x"}, slow) for _ in range(10)))
+
+    threads = [threading.Thread(target=lambda: found.extend(asyncio.run(ask()))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert asked == [1] and found == [[PARIS]] * 40
+    assert len(path.read_text().splitlines()) == 1
+
+
+def test_when_the_one_who_asks_is_cancelled_another_asks(path):
+    cassette = Cassette(path, "record")
+
+    async def ask():
+        started = asyncio.Event()
+
+        async def hang():
+            started.set()
+            await asyncio.sleep(60)
+
+        first = asyncio.create_task(cassette.play("search", {"query": "x"}, hang))
+        await started.wait()
+        second = asyncio.create_task(cassette.play("search", {"query": "x"}, returns(PARIS)))
+        await asyncio.sleep(0.02)
+        first.cancel()
+        return await second
+
+    assert asyncio.run(ask()) == [PARIS]
+
+
+def test_processes_record_into_one_file(path):
+    code = (
+        "import asyncio, sys; from faithful_search.tools.cassette import Cassette\n"
+        "from faithful_search.trajectory import Evidence\n"
+        "async def live(): return [Evidence(sys.argv[2] * 9000)]\n"
+        "with Cassette(sys.argv[1], 'record') as cassette:\n"
+        "    for n in range(60):\n"
+        "        asyncio.run(cassette.play('own', {'n': n, 'who': sys.argv[2]}, live))\n"
+        "        text = asyncio.run(cassette.play('common', {'n': n}, live))[0].text\n"
+        "        assert len(text) == 9000\n"
+        "        if n % 20 == 0: cassette.close()\n"  # sorts the file while others write
+        "assert cassette.unrecorded == 0"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in "abc"]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    lines = path.read_text().splitlines()
+    assert len(lines) == len(Cassette(path)) == 60 * 4
+    assert os.listdir(path.parent) == ["calls.jsonl"]
+
+
+def test_a_closed_recording_is_the_same_file_whatever_the_order(tmp_path):
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    calls = [("search", {"query": "x", "k": 1}), ("browse", {"url": "u"}), ("search", {"query": "a"})]
+    for file, order in zip(files, (calls, [(t, dict(reversed(a.items()))) for t, a in reversed(calls)]), strict=True):
+        with Cassette(file, "record") as cassette:
+            for tool, arguments in order:
+                play(cassette, arguments, returns(PARIS), tool)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    tools = [json.loads(line)["tool"] for line in files[0].read_text().splitlines()]
+    assert tools == ["browse", "search", "search"]
+
+
+def test_calls_are_on_disk_at_once_and_a_recording_goes_on(path):
+    cassette = Cassette(path, "record")
+    play(cassette, {"query": "x"}, returns(PARIS))
+    assert len(Cassette(path)) == 1  # not closed yet
+    with path.open("ab") as file:
+        file.write(b'{"tool":"search","arguments":{"query":"cut sho')
+    with pytest.raises(DataError, match=r"calls\.jsonl, line 2"):
+        Cassette(path)
+    again = Cassette(path, "record")
+    assert play(again, {"query": "x"}) == [PARIS]
+    play(again, {"query": "y"}, returns(PARIS))
+    assert len(Cassette(path)) == 2
+
+
+def test_a_last_line_without_its_end_is_kept(path):
+    play(Cassette(path, "record"), {"query": "x"}, returns(PARIS))
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    assert play(Cassette(path), {"query": "x"}) == [PARIS]
+    play(Cassette(path, "record"), {"query": "y"}, returns(PARIS))
+    assert len(Cassette(path)) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"<<<<<<< HEAD",
+        b'{"tool": "search"}',
+        b'{"tool": "search", "arguments": {}}',
+        b'{"tool": "search", "arguments": {}, "evidence": [], "error": "x"}',
+        b'{"tool": "search", "arguments": {}, "evidence": [{"title": "no text"}]}',
+        b'{"tool": "search", "arguments": {}, "evidence": [], "more": 1}',
+        b'{"tool": "search", "arguments": [], "evidence": []}',
+        b'{"tool": "\xff", "arguments": {}, "evidence": []}',
+        b"[" * 100_000,
+    ],
+)
+@pytest.mark.parametrize("mode", ["replay", "record"])
+def test_a_damaged_line_is_named_and_left_alone(path, line, mode):
+    play(Cassette(path, "record"), {"query": "x"}, returns(PARIS))
+    damaged = path.read_bytes() + b"\n" + line + b"\n"
+    path.write_bytes(damaged)
+    with pytest.raises(DataError, match=r"calls\.jsonl, line 3"):
+        Cassette(path, mode)
+    assert path.read_bytes() == damaged
+
+
+def test_of_two_equal_calls_the_first_counts_and_the_other_goes(path):
+    play(Cassette(path, "record"), {"query": "x"}, returns(PARIS))
+    path.write_bytes(path.read_bytes() + path.read_bytes().replace(b"Paris", b"Rome"))
+    assert play(Cassette(path), {"query": "x"}) == [PARIS]
+    Cassette(path, "record").close()
+    assert len(path.read_text().splitlines()) == 1 and play(Cassette(path), {"query": "x"}) == [PARIS]
+
+
+def test_a_missing_file_a_folder_and_wrong_settings_are_named(tmp_path):
+    with pytest.raises(DataError, match=r'record it once with Cassette\(".*none\.jsonl", mode="record"\)'):
+        Cassette(tmp_path / "none.jsonl")
+    assert not list(tmp_path.iterdir())
+    for mode in ("replay", "record"):
+        with pytest.raises(DataError, match=str(tmp_path)):
+            Cassette(tmp_path, mode)
+    with pytest.raises(ConfigError, match="there are: replay, record"):
+        Cassette(tmp_path / "x.jsonl", "auto")
+    with pytest.raises(ConfigError, match="compress it afterwards"):
+        Cassette(tmp_path / "x.jsonl.gz", "record")
+
+
+def test_a_compressed_cassette_is_replayed(path):
+    play(Cassette(path, "record"), {"query": "x"}, returns(PARIS))
+    packed = path.with_suffix(".jsonl.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert play(Cassette(packed), {"query": "x"}) == [PARIS]
+
+
+def test_a_result_that_cannot_be_written_is_still_returned(path, caplog):
+    cassette = Cassette(path, "record")
+    path.unlink()
+    path.parent.rmdir()
+    path.parent.write_text("in the way")
+    with caplog.at_level(logging.WARNING):
+        assert play(cassette, {"query": "x"}, returns(PARIS)) == [PARIS]
+        assert play(cassette, {"query": "y"}, returns(PARIS)) == [PARIS]
+    assert cassette.unrecorded == 2
+    assert [record.message.count("no longer recorded") for record in caplog.records] == [1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(path):
+    code = (
+        "import asyncio, resource, signal, sys; from faithful_search.tools.cassette import Cassette\n"
+        "from faithful_search.trajectory import Evidence\n"
+        "async def live(): return [Evidence('x' * 5000)]\n"
+        "cassette = Cassette(sys.argv[1], 'record')\n"
+        "asyncio.run(cassette.play('t', {'n': 1}, live))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))\n"
+        "assert len(asyncio.run(cassette.play('t', {'n': 2}, live))[0].text) == 5000\n"
+        "assert cassette.unrecorded == 1"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == 0
+    assert len(Cassette(path)) == 1
+
+
+def test_a_pickle_carries_the_settings(path):
+    cassette = Cassette(path, "record", secrets=("hunter2!",))
+    play(cassette, {"query": "x"}, returns(PARIS))
+    copy = pickle.loads(pickle.dumps(cassette))
+    assert play(copy, {"query": "x"}) == [PARIS] and repr(copy) == repr(cassette) and copy.secrets == ("hunter2!",)
+    assert "hunter2" not in repr(copy)
+    assert play(pickle.loads(pickle.dumps(Cassette(path))), {"query": "x"}) == [PARIS]
+
+
+NAMES = [
+    "SERPER_API_KEY",
+    "HF_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+    "MY_SECRET",
+    "PGPASSWORD",
+    "JINA_KEY_2",
+    "openai_api_keys",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_key_reaches_neither_file_nor_log_nor_message(path, monkeypatch, caplog, name):
+    monkeypatch.setenv(name, KEY)
+    encoded = ["sk-9f%2F8%2BA%C3%A9%3D%267d", "sk-9f%2f8%2bA%c3%a9%3d%267d"]
+    spread = f"a{KEY}b {encoded[0]} {encoded[1]} https://me:{KEY}@h/?key={KEY}"
+    dirty = Evidence(spread, title=spread, url=f"https://x.example/?q=1&k={KEY}", source=KEY)
+    cassette = Cassette(path, "record")
+    with caplog.at_level(logging.DEBUG):
+        recorded = play(cassette, {"query": spread, KEY: {"deep": [KEY]}}, returns(dirty), tool=f"t{KEY}")
+        with pytest.raises(ToolError) as error:
+            play(cassette, {"query": "bad"}, raises(ToolError(f"401 for {spread}")))
+        cassette.close()
+        with pytest.raises(CassetteMiss) as miss:
+            play(Cassette(path), {"query": f"not there {KEY}"})
+    everything = path.read_text() + caplog.text + str(miss.value) + str(error.value) + repr(recorded)
+    assert "[secret]" in everything
+    for form in (KEY, *encoded, "sk-9f", json.dumps(KEY)[1:-1]):
+        assert form not in everything
+    replay = Cassette(path)
+    assert play(replay, {"query": spread, KEY: {"deep": [KEY]}}, tool=f"t{KEY}") == recorded
+    assert recorded[0].text == "a[secret]b [secret] [secret] https://[secret]@h/?key=[secret]"
+
+
+def test_keys_given_otherwise_and_in_urls_of_the_environment(path, monkeypatch):
+    monkeypatch.setenv("MY_PROXY", "http://user:proxy-pass@proxy.example:3128")
+    monkeypatch.setenv("SHORT_KEY", "abc")
+    play(Cassette(path, "record", ("given-1",)), {"q": "x"}, returns(Evidence("given-1 proxy-pass abcd given-2")))
+    assert play(Cassette(path), {"q": "x"})[0].text == "[secret] [secret] abcd given-2"
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("https://u:p@host/a@b", "https://[secret]@host/a@b"),
+        ("ftp://u:p@ss@host", "ftp://[secret]@host"),
+        ("see https://host/a@b and mail@host", "see https://host/a@b and mail@host"),
+        ("//u:p@host https://host", "//u:p@host https://host"),
+        ("?a=1&API_KEY=x&api-key=y#z", "?a=1&API_KEY=[secret]&api-key=[secret]#z"),
+        ("?monkey=1&token_count=2", "?monkey=1&token_count=2"),
+    ],
+)
+def test_what_of_a_url_is_secret(text, clean):
+    assert redact(text) == clean
+
+
+def test_redacting_is_linear():
+    for text in ("://" * 300_000, "://" + "a" * 10**6, "?api_key" * 100_000, "&api_key=" * 100_000):
+        assert len(redact(text)) >= 9

@@ -1,0 +1,112 @@
+"""The tools over the Model Context Protocol: real servers, started by the command, and the package's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from served import COMMAND, command, environment
+
+from faithful_search.errors import ToolError
+from faithful_search.serving.mcp import as_text, mcp_server
+from faithful_search.tools import Toolbox
+from faithful_search.tools.base import Observation, Tool
+from faithful_search.trajectory import Evidence
+
+mcp = pytest.importorskip("mcp")
+EXAMPLE = Path(__file__).parents[1] / "examples" / "mcp_client.py"
+
+
+class Moody(Tool):
+    """Fails as told."""
+
+    name = "moody"
+
+    async def moody(self, query: str, times: int = 1) -> list[Evidence]:
+        """Search in a bad mood.
+
+        Args:
+            query: What to look for.
+            times: How often.
+        """
+        if query == "fail":
+            raise ToolError("in a bad mood")
+        if query == "crash":
+            raise ZeroDivisionError
+        return [Evidence(f"about {query}", title="T", source="s", score=0.5)] * times if query != "nothing" else []
+
+
+def talk(server, *calls):
+    async def ask():
+        async with mcp.Client(server) as client:
+            return (await client.list_tools()).tools, [await client.call_tool(*call) for call in calls]
+
+    return asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+def stdio(*arguments):
+    return mcp.StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "serve", *arguments], env=environment())
+
+
+def test_tools_are_described_as_the_policy_sees_them():
+    (tool,), _ = talk(mcp_server(Toolbox([Moody()])))
+    assert (tool.name, tool.description) == ("moody", "Search in a bad mood.")
+    assert tool.input_schema["required"] == ["query"]
+    assert tool.input_schema["properties"]["times"]["type"] == "integer"
+
+
+def test_evidence_is_text_and_data_with_ids_that_never_repeat():
+    calls = [("moody", {"query": "a", "times": 2}), ("moody", {"query": "b"})]
+    _, (first, second) = talk(mcp_server(Toolbox([Moody()])), *calls)
+    assert first.content[0].text == "[E1] T: about a\n\n[E2] T: about a"
+    assert second.structured_content == {
+        "evidence": [{"text": "about b", "title": "T", "id": "E3", "source": "s", "score": 0.5}]
+    }
+    assert not first.is_error
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error", "says"),
+    [
+        ("moody", {"query": "fail"}, True, "in a bad mood"),
+        ("moody", {"query": "crash"}, True, "ZeroDivisionError"),
+        ("moody", {"query": 5}, True, "query"),
+        ("moody", {}, True, "query"),
+        ("moody", {"query": "nothing"}, False, "No results."),
+        ("other", {"query": "a"}, True, "moody"),
+    ],
+)
+def test_a_failed_call_is_a_result_that_says_so(name, arguments, error, says):
+    _, (result,) = talk(mcp_server(Toolbox([Moody()])), (name, arguments))
+    assert result.is_error is error and says in result.content[0].text
+    assert result.structured_content["evidence"] == []
+
+
+def test_text_of_an_observation():
+    assert as_text(Observation((Evidence("x", id="E1"), Evidence("y", title="T", id="E2")))) == "[E1] x\n\n[E2] T: y"
+    assert as_text(Observation(note="No results.")) == "No results."
+
+
+def test_the_command_over_standard_input_and_output():
+    calls = [("local_search", {"query": "capital"}), ("knowledge_graph", {"query": "capital"})]
+    tools, (searched, known) = talk(stdio("world", "--mcp", "--topk", "2"), *calls)
+    assert [tool.name for tool in tools] == ["local_search", "knowledge_graph"]
+    assert [item["id"] for item in searched.structured_content["evidence"]] == ["E1", "E2"]
+    assert not known.is_error
+
+
+def test_the_command_over_http():
+    with command("world", "--mcp-http") as (_, url):
+        tools, (searched,) = talk(f"{url}/mcp", ("local_search", {"query": "capital"}))
+    assert len(tools) == 2 and searched.content[0].text.startswith("[E1] ")
+
+
+def test_the_example_runs():
+    ran = subprocess.run(
+        [sys.executable, EXAMPLE, "--query", "capital"], capture_output=True, text=True, timeout=60, env=environment()
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "local_search: " in ran.stdout and "3 passages\n[E1] " in ran.stdout and "knowledge_graph: " in ran.stdout

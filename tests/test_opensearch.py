@@ -1,0 +1,373 @@
+"""The search engine by URL, against a loopback server that takes and gives what OpenSearch and Elasticsearch do."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from faithful_search.errors import ConfigError, ToolError
+from faithful_search.tools import opensearch
+from faithful_search.tools.opensearch import OpenSearchIndex
+from faithful_search.trajectory import Evidence
+
+PASSAGES = [
+    Evidence(text="The Loire is the longest river of France.", title="Loire", source="d1", url="http://x/1"),
+    Evidence(text="Nantes lies on the Loire.", title="Nantes", source="d2"),
+    Evidence(text="Paris is the capital of France.", title="Paris", source="d3"),
+]
+
+
+class Engine:
+    """Keeps documents and counts shared words; `fault` makes it fail in one of the ways that engines do."""
+
+    def __init__(self) -> None:
+        self.documents: dict[str, dict[str, str]] = {}
+        self.fault = ""
+        self.faults = 0
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self.server.daemon_threads = True
+        self.server.engine = self
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def found(self, question: dict[str, Any]) -> dict[str, Any]:
+        match = question["query"]["multi_match"]
+        wanted = set(match["query"].lower().split())
+        scored = []
+        for number, document in self.documents.items():
+            words = " ".join(document[field] for field in match["fields"]).lower().strip(".").split()
+            if shared := len(wanted & set(words)):
+                picked = {key: document[key] for key in question["_source"] if key in document}
+                scored.append({"_index": "wiki", "_id": number, "_score": shared + 0.123456, "_source": picked})
+        scored.sort(key=lambda hit: -hit["_score"])
+        return answered(scored[: question["size"]])
+
+
+def answered(hits: list[Any], **fields: Any) -> dict[str, Any]:
+    shards = {"total": 2, "successful": 2, "skipped": 0, "failed": 0}
+    base = {"took": 1, "timed_out": False, "_shards": shards, "status": 200}
+    return {**base, "hits": {"total": {"value": len(hits), "relation": "eq"}, "max_score": 1, "hits": hits}, **fields}
+
+
+REFUSED = {"error": {"type": "parsing_exception", "reason": "secret 10.1.2.3 in here"}, "status": 400}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        self.handle_any()
+
+    do_POST = do_PUT = do_GET
+
+    def handle_any(self) -> None:
+        engine: Engine = self.server.engine
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        engine.requests.append((self.command, self.path, dict(self.headers), body))
+        fault = engine.fault
+        if fault and engine.faults:
+            engine.faults -= 1
+            engine.fault = fault if engine.faults else ""
+        if hasattr(self, f"fault_{fault}"):
+            return getattr(self, f"fault_{fault}")()
+        if fault.isdigit():
+            return self.reply(int(fault), {"error": {"type": "some_exception", "reason": "r"}, "status": int(fault)})
+        return self.serve(engine, self.path.strip("/").split("/"), body, fault)
+
+    def serve(self, engine: Engine, path: list[str], body: bytes, fault: str) -> None:
+        lines = [json.loads(line) for line in body.splitlines()]
+        if path == ["_msearch"]:
+            answers = [engine.found(question) for question in lines[1::2]]
+            if fault in PARTIAL and answers:
+                answers[-1] = PARTIAL[fault]
+            return self.reply(200, {"took": 1, "responses": answers[1:] if fault == "short" else answers})
+        if path == ["_bulk"]:
+            return self.bulk(engine, lines, fault)
+        if path[-1] == "_count":
+            return self.reply(200, {"count": len(engine.documents), "_shards": {"failed": 0}})
+        if self.command == "PUT" and fault == "exists":
+            return self.reply(400, {"error": {"type": "resource_already_exists_exception"}, "status": 400})
+        return self.reply(200, {"acknowledged": True})
+
+    def bulk(self, engine: Engine, lines: list[Any], fault: str) -> None:
+        items = []
+        for number, (action, document) in enumerate(zip(lines[::2], lines[1::2], strict=True)):
+            name, status = action["index"]["_id"], 201
+            if fault in ("busy", "bad") and number % 2:
+                status = 429 if fault == "busy" else 400
+            else:
+                engine.documents[name] = document
+            error = {"error": {"type": "mapper_parsing_exception", "reason": "r"}} if status > 201 else {}
+            items.append({"index": {"_index": "wiki", "_id": name, "status": status, **error}})
+        self.reply(200, {"took": 1, "errors": True, "items": items})
+
+    def reply(self, status: int, value: Any, **headers: str) -> None:
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.send_response(status)
+        for name, said in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), said)
+        if status in (429, 503):
+            self.send_header("Retry-After", "7")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def fault_garbage(self) -> None:
+        self.reply(200, b"<html>not an engine</html>")
+
+    def fault_redirect(self) -> None:
+        self.reply(302, {}, Location="http://169.254.169.254/latest/meta-data")
+
+    def fault_bomb(self) -> None:
+        self.reply(200, gzip.compress(b" " * 30_000_000), Content_Encoding="gzip")
+
+    def fault_cut(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b'{"responses"')
+        self.close_connection = True
+
+    def fault_drip(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "100000")
+        self.end_headers()
+        try:
+            for _ in range(200):
+                self.wfile.write(b" ")
+                time.sleep(0.05)
+        except OSError:
+            self.close_connection = True
+
+    def fault_silent(self) -> None:
+        time.sleep(1.5)
+        self.close_connection = True
+
+
+PARTIAL: dict[str, Any] = {
+    "refused": REFUSED,
+    "shards": answered([], _shards={"total": 2, "successful": 1, "failed": 1}),
+    "timed_out": answered([], timed_out=True),
+    "overload": {"error": {"type": "circuit_breaking_exception"}, "status": 429},
+    "no_hits": {"status": 200},
+}
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = Engine()
+    thread = threading.Thread(target=engine.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    yield engine
+    engine.server.shutdown()
+    engine.server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch) -> None:
+    for prefix in ("OPENSEARCH", "ELASTICSEARCH"):
+        for name in ("API_KEY", "USERNAME", "PASSWORD"):
+            monkeypatch.delenv(f"{prefix}_{name}", raising=False)
+
+
+@pytest.fixture
+def index(engine) -> OpenSearchIndex:
+    index = OpenSearchIndex(f"{engine.url}/", "wiki", timeout=10)
+    index.upload(PASSAGES)
+    engine.requests.clear()
+    return index
+
+
+def test_what_was_uploaded_is_found(index):
+    found = index.search_batch(["longest river loire", "capital", "nothing"], 2)
+    assert [[hit.source for hit in row] for row in found] == [["d1", "d2"], ["d3"], []]
+    assert found[0][0] == Evidence(**{**fields(PASSAGES[0]), "score": 3.1235})
+    assert len(index) == 3
+
+
+def fields(passage: Evidence) -> dict[str, Any]:
+    return {"text": passage.text, "title": passage.title, "source": passage.source, "url": passage.url}
+
+
+def test_a_batch_is_one_request_of_the_engines_form(engine, index):
+    index.search_batch(["a\nb", 'c"}'], 4)
+    [(method, path, headers, body)] = engine.requests
+    assert (method, path, headers["Content-Type"]) == ("POST", "/_msearch", "application/x-ndjson")
+    assert body.endswith(b"\n")
+    head, question, _, second = [json.loads(line) for line in body.splitlines()]
+    assert head == {"index": "wiki", "allow_partial_search_results": False}
+    assert question["size"] == 4
+    assert question["query"]["multi_match"]["fields"] == ["title", "text"]
+    assert [q["query"]["multi_match"]["query"] for q in (question, second)] == ["a b", 'c"}']
+
+
+def test_no_queries_are_no_request(engine, index):
+    assert index.search_batch([], 3) == []
+    assert engine.requests == []
+
+
+def test_queries_too_long_for_an_engine_are_cut(engine, index):
+    index.search("word " * 5000, 1)
+    asked = json.loads(engine.requests[0][3].splitlines()[1])["query"]["multi_match"]["query"]
+    assert len(asked.split()) == 250
+
+
+def test_documents_of_others_need_no_source(engine, index):
+    engine.documents = {"abc": {"title": None, "text": "river", "source": None}}
+    engine.found = lambda question: answered([{"_id": "abc", "_source": engine.documents["abc"]}])
+    assert index.search("river", 1) == [Evidence(text="river", source="abc")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "passing", "says"),
+    [
+        ("401", False, "does not accept the credentials"),
+        ("403", False, "does not accept the credentials"),
+        ("404", False, "404: some_exception"),
+        ("400", False, "400: some_exception"),
+        ("429", True, "not available at the moment"),
+        ("500", True, "not available at the moment"),
+        ("503", True, "not available at the moment"),
+        ("garbage", False, "cannot be read"),
+        ("redirect", False, "302"),
+        ("cut", True, "cannot be reached"),
+        ("refused", False, "refused the query: parsing_exception"),
+        ("shards", True, "only a part"),
+        ("timed_out", True, "only a part"),
+        ("overload", True, "circuit_breaking_exception"),
+        ("no_hits", False, "refused the query"),
+        ("short", False, "1 answers to 2 queries"),
+    ],
+)
+def test_each_fault_is_a_tool_error(engine, index, fault, passing, says):
+    engine.fault = fault
+    with pytest.raises(ToolError, match=says) as caught:
+        index.search_batch(["river", "paris"], 2)
+    assert caught.value.passing is passing
+    for secret in ("127.0.0.1", "10.1.2.3", "169.254", engine.url):
+        assert secret not in str(caught.value)
+    engine.fault = ""
+    assert index.search("paris", 1)
+
+
+def test_the_pause_that_an_engine_asks_for_is_passed_on(engine, index):
+    engine.fault = "429"
+    with pytest.raises(ToolError) as caught:
+        index.search("river", 1)
+    assert caught.value.retry_after == 7
+
+
+@pytest.mark.parametrize("fault", ["drip", "silent"])
+def test_a_slow_engine_is_left_in_time(engine, fault):
+    engine.fault = fault
+    start = time.monotonic()
+    with pytest.raises(ToolError, match="in time") as caught:
+        OpenSearchIndex(engine.url, "wiki", timeout=0.4).search("river", 1)
+    assert caught.value.passing
+    assert time.monotonic() - start < 5
+
+
+def test_an_endless_answer_is_left(engine, index, monkeypatch):
+    monkeypatch.setattr(opensearch, "_MAX_BYTES", 1_000_000)
+    engine.fault = "bomb"
+    with pytest.raises(ToolError, match="longer than 1000000 bytes"):
+        index.search("river", 1)
+
+
+def test_nobody_listening_is_a_passing_failure(engine):
+    index = OpenSearchIndex("http://127.0.0.1:9", "wiki", timeout=5)
+    with pytest.raises(ToolError, match="cannot be reached") as caught:
+        index.search("river", 1)
+    assert caught.value.passing
+
+
+def test_credentials_come_from_the_environment(engine, index, monkeypatch):
+    monkeypatch.setenv("ELASTICSEARCH_USERNAME", "ann")
+    monkeypatch.setenv("ELASTICSEARCH_PASSWORD", "pässword")
+    index.search("river", 1)
+    monkeypatch.setenv("OPENSEARCH_API_KEY", "abc==")
+    index.search("river", 1)
+    sent = [headers["Authorization"] for _, _, headers, _ in engine.requests]
+    assert sent == ["Basic " + base64.b64encode("ann:pässword".encode()).decode(), "ApiKey abc=="]
+    assert "abc==" not in repr(index) and b"abc==" not in pickle.dumps(index)
+    monkeypatch.setenv("OPENSEARCH_API_KEY", "abc\nX: 1")
+    with pytest.raises(ConfigError, match="OPENSEARCH_API_KEY") as caught:
+        index.search("river", 1)
+    assert "abc" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:9200", "file:///etc/passwd", "http://ann:secret@host:9200", "http://host/?key=secret", "http://"]
+)
+def test_urls_that_are_none_or_hold_secrets_are_refused(url):
+    with pytest.raises(ConfigError) as caught:
+        OpenSearchIndex(url, "wiki")
+    assert "secret" not in str(caught.value)
+
+
+def test_upload_sends_again_what_the_engine_was_too_busy_for(engine, monkeypatch):
+    monkeypatch.setattr(opensearch.time, "sleep", lambda _: None)
+    engine.fault, engine.faults = "busy", 2
+    assert OpenSearchIndex(engine.url, "wiki").upload(PASSAGES) == 3
+    assert [engine.documents[str(n)]["source"] for n in range(3)] == ["d1", "d2", "d3"]
+    engine.documents.clear()
+    engine.fault, engine.faults = "503", 2
+    assert OpenSearchIndex(engine.url, "wiki").upload(PASSAGES) == 3
+    assert len(engine.documents) == 3
+
+
+def test_upload_says_where_to_go_on(engine, monkeypatch):
+    monkeypatch.setattr(opensearch.time, "sleep", lambda _: None)
+    index = OpenSearchIndex(engine.url, "wiki")
+
+    def stream() -> Iterator[Evidence]:
+        yield PASSAGES[0]
+        engine.fault = "503"
+        yield from PASSAGES[1:]
+
+    with pytest.raises(ToolError, match="1 passages are written: go on with start=1"):
+        index.upload(stream(), batch=1)
+    engine.fault = ""
+    assert index.upload(PASSAGES, start=1) == 3
+    assert [engine.documents[str(n)]["source"] for n in range(3)] == ["d1", "d2", "d3"]
+
+
+def test_a_refused_passage_is_named(engine):
+    engine.fault = "bad"
+    with pytest.raises(ToolError, match="refused passage 1: mapper_parsing_exception"):
+        OpenSearchIndex(engine.url, "wiki").upload(PASSAGES)
+
+
+def test_creating_twice_is_fine(engine, index):
+    index.create()
+    method, path, headers, body = engine.requests[0]
+    assert (method, path, headers["Content-Type"]) == ("PUT", "/wiki", "application/json")
+    assert set(json.loads(body)["mappings"]["properties"]) == {"title", "text", "source", "url"}
+    engine.fault = "exists"
+    index.create()
+    for fault, says in (("401", "credentials"), ("400", "some_exception")):
+        engine.fault = fault
+        with pytest.raises(ToolError, match=says):
+            index.create()
+
+
+def test_lone_surrogates_are_a_message_not_a_crash(index):
+    with pytest.raises(ToolError, match="not valid Unicode"):
+        index.search("\ud800", 1)
+
+
+def test_it_pickles(index):
+    copy = pickle.loads(pickle.dumps(index))
+    assert copy == index
+    assert [hit.source for hit in copy.search("paris", 1)] == ["d3"]

@@ -1,0 +1,210 @@
+"""Retries, their pauses, and the breaker."""
+
+import asyncio
+import pickle
+import random
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faithful_search.errors import ConfigError, ToolError
+from faithful_search.tools.patience import Breaker, Patience, passing
+from faithful_search.tools.threads import DaemonThreads
+
+BUSY = ToolError("busy", passing=True)
+
+
+class Flaky:
+    """Raises what it is given, one after the other, then answers."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self.errors, self.calls = list(errors), 0
+
+    async def __call__(self) -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "answer"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (BUSY, True),
+        (ToolError("gone"), False),
+        (TimeoutError(), True),
+        (ConnectionResetError(), True),
+        (ValueError(), False),
+        (asyncio.CancelledError(), False),
+    ],
+)
+def test_what_passes(error, expected):
+    assert passing(error) is expected
+
+
+def test_it_is_tried_again_as_often_as_said():
+    quick = Patience(retries=2, first=0.001)
+    answers = Flaky(BUSY, ConnectionResetError())
+    assert asyncio.run(quick.persist(answers)) == "answer" and answers.calls == 3
+    fails = Flaky(BUSY, BUSY, BUSY)
+    with pytest.raises(ToolError, match="busy"):
+        asyncio.run(quick.persist(fails))
+    assert fails.calls == 3
+
+
+@pytest.mark.parametrize(
+    "error", [ToolError("gone"), ValueError("a bug"), ToolError("x", passing=True, retry_after=99)]
+)
+def test_what_does_not_pass_or_asks_for_too_much_is_not_tried_again(error):
+    fails = Flaky(error)
+    with pytest.raises(type(error)):
+        asyncio.run(Patience(first=0.001).persist(fails))
+    assert fails.calls == 1
+
+
+def test_no_pause_is_begun_that_would_end_behind_the_deadline():
+    fails = Flaky(ToolError("busy", passing=True, retry_after=5))
+    start = time.monotonic()
+    with pytest.raises(ToolError):
+        asyncio.run(Patience().persist(fails, deadline=start + 1))
+    assert fails.calls == 1 and time.monotonic() - start < 1
+
+
+def test_a_service_that_names_a_pause_is_given_it():
+    start = time.monotonic()
+    asyncio.run(Patience(first=0).persist(Flaky(ToolError("busy", passing=True, retry_after=0.1))))
+    assert time.monotonic() - start >= 0.1
+
+
+@given(st.integers(1, 5000), st.floats(0, 10), st.floats(0, 10), st.integers())
+def test_pauses_are_drawn_up_to_their_bound(retry, first, longest, seed):
+    random.seed(seed)
+    assert 0 <= Patience(9, first, longest).pause(retry, BUSY) <= min(longest, first * 2.0 ** min(retry - 1, 60))
+
+
+def test_pauses_are_spread():
+    random.seed(0)
+    pauses = [Patience(first=1).pause(1, BUSY) for _ in range(200)]
+    assert min(pauses) < 0.1 and max(pauses) > 0.9 and 0.4 < sum(pauses) / 200 < 0.6
+
+
+def test_settings_are_checked():
+    for wrong in ({"retries": -1}, {"first": -0.1}, {"longest": -1}):
+        with pytest.raises(ConfigError, match="must not be negative"):
+            Patience(**wrong)
+    for wrong in ({"failures": 0}, {"cooldown": 0}):
+        with pytest.raises(ConfigError, match="must be positive"):
+            Breaker(**wrong)
+    assert pickle.loads(pickle.dumps(Patience(1, 2, 3))) == Patience(1, 2, 3)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def broken(clock: Clock) -> Breaker:
+    breaker = Breaker(failures=3, cooldown=10, clock=clock)
+    for _ in range(3):
+        breaker.failed()
+    return breaker
+
+
+def test_the_breaker_opens_after_failures_in_a_row_only():
+    breaker = Breaker(failures=3, cooldown=10, clock=Clock())
+    for _ in range(5):
+        breaker.failed()
+        breaker.failed()
+        breaker.succeeded()
+    assert breaker.refusal() == 0
+    for _ in range(3):
+        breaker.failed()
+    assert breaker.refusal() == breaker.remaining == 10
+
+
+def test_one_caller_tries_after_the_cooldown_and_the_others_wait_for_it():
+    clock = Clock()
+    breaker = broken(clock)
+    clock.now += 10
+    assert [breaker.remaining, breaker.remaining] == [0, 0]  # looking is not trying
+    assert [breaker.refusal(), breaker.refusal(), breaker.remaining] == [0, 10, 10]
+    breaker.succeeded()
+    assert [breaker.refusal(), breaker.refusal()] == [0, 0]
+
+
+def test_a_trial_that_fails_begins_the_next_cooldown():
+    clock = Clock()
+    breaker = broken(clock)
+    clock.now += 12
+    assert breaker.refusal() == 0
+    clock.now += 3
+    breaker.failed()
+    assert breaker.refusal() == 10
+
+
+def test_a_trial_that_is_never_heard_of_again_is_replaced():
+    clock = Clock()
+    breaker = broken(clock)
+    clock.now += 10
+    assert breaker.refusal() == 0
+    clock.now += 10
+    assert [breaker.refusal(), breaker.refusal()] == [0, 10]
+
+
+def test_failures_of_calls_during_which_others_were_answered_do_not_count():
+    clock = Clock()
+    breaker = Breaker(failures=2, cooldown=10, clock=clock)
+    clock.now += 5
+    breaker.succeeded()
+    for _ in range(9):
+        breaker.failed(since=101)
+    assert breaker.refusal() == 0
+    breaker.failed(since=106)
+    breaker.failed(since=106)
+    assert breaker.refusal() == 10
+
+
+def test_many_threads_get_one_trial():
+    clock = Clock()
+    breaker = broken(clock)
+    clock.now += 10
+    got: list[float] = []
+    threads = [threading.Thread(target=lambda: got.append(breaker.refusal())) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got.count(0) == 1
+
+
+def test_calls_that_hang_hold_up_neither_others_nor_the_end():
+    release = threading.Event()
+    threads = DaemonThreads()
+    stuck = [threads.submit(release.wait, 30) for _ in range(40)]
+    assert threads.submit(sum, [1, 2]).result(10) == 3
+    threads.shutdown(wait=True)
+    assert not any(future.done() for future in stuck)
+    with pytest.raises(RuntimeError):
+        threads.submit(sum, [1])
+    release.set()
+    assert all(future.result(10) for future in stuck)
+
+
+def test_threads_are_used_again_and_bounded():
+    seen: set[int] = set()
+
+    def note() -> None:
+        seen.add(threading.get_ident())
+        time.sleep(0.01)
+
+    with DaemonThreads(most=3) as threads:
+        for future in [threads.submit(note) for _ in range(12)]:
+            future.result(10)
+        assert 1 <= len(seen) <= 3
+        with pytest.raises(ZeroDivisionError):
+            threads.submit(lambda: 1 / 0).result(10)

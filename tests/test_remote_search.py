@@ -1,0 +1,234 @@
+"""The client of retrieval servers: against ours, against one that sends anything at all, and against one that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from served import Shelf, command, passage
+
+from faithful_search.errors import ConfigError, ToolError
+from faithful_search.serving.app import application, guarded
+from faithful_search.serving.metrics import Metrics
+from faithful_search.serving.retrieval import Retrieval
+from faithful_search.serving.server import running
+from faithful_search.serving.wire import Limits
+from faithful_search.tools.base import schema_of
+from faithful_search.tools.http import Http
+from faithful_search.tools.patience import Patience
+from faithful_search.tools.remote_search import _READERS, _UNREADABLE, TOKEN, RemoteSearch
+from faithful_search.tools.toolbox import Toolbox
+from faithful_search.trajectory import Evidence, ToolCall
+
+ONCE = Http(timeout=10, patience=Patience(retries=0), per_host=64)
+
+
+@pytest.fixture(scope="module")
+def url():
+    with running(application(Retrieval(Shelf()).answers)) as found:
+        yield found
+
+
+@contextmanager
+def answering(body: bytes, status: int = 200, seconds: float = 0.0):
+    """A server that answers everything with these bytes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            time.sleep(seconds)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def search(tool: RemoteSearch, query: str = "q") -> list[Evidence]:
+    return asyncio.run(tool.search(query))
+
+
+@pytest.mark.parametrize("wire", ["search_r1", "recall"])
+def test_what_our_server_found_comes_back_whole(url, wire):
+    assert search(RemoteSearch(url, wire, top_k=2), "where") == [passage("where", 0), passage("where", 1)]
+
+
+def test_an_address_with_a_path_is_taken_as_it_is(url):
+    assert search(RemoteSearch(f"{url}/retrieve", top_k=1)) == [passage("q", 0)]
+    assert RemoteSearch("http://host:1/my/own?x=1").endpoint == "http://host:1/my/own?x=1"
+    assert RemoteSearch("http://host:1/").endpoint == "http://host:1/retrieve"
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ({"result": [[]]}, []),
+        ({"result": [[{"id": 7, "contents": "Paris\nText"}]]}, [Evidence("Text", title="Paris", source="7")]),
+        ({"result": [[{"title": "T", "text": "X"}]]}, [Evidence("X", title="T")]),
+        ({"result": [[{"document": "bare text", "score": 2}]]}, [Evidence("bare text", score=2.0)]),
+        ({"result": [[{"document": {"contents": '"T"\nX', "url": 5}, "score": "high"}]]}, [Evidence("X", title="T")]),
+        ({"result": [[{"contents": "a"}] * 9], "more": 1}, [Evidence("a")] * 3),
+    ],
+)
+def test_what_other_servers_of_the_family_send(answer, found):
+    with answering(json.dumps(answer).encode()) as url:
+        assert search(RemoteSearch(url)) == found
+
+
+def test_recalls_answers_with_and_without_scores():
+    documents = [{"id": "1", "contents": "T\nX"}, {"id": "2", "contents": "T\nY"}]
+    for sent, scores in ((documents, (None, None)), ([documents, [0.5, 0.25]], (0.5, 0.25))):
+        with answering(json.dumps(sent).encode()) as url:
+            assert [item.score for item in search(RemoteSearch(url, "recall"))] == list(scores)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b'{"result": null}',
+        b'{"result": []}',
+        b'{"result": [[], []]}',
+        b'{"result": ["text"]}',
+        b'{"result": [[1]]}',
+        b'{"result": [[{"document": {"contents": 5}}]]}',
+        b'{"result": [[{"document": {"title": 5, "text": "x"}}]]}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_result_is_told_to_the_policy(body):
+    with answering(body) as url, pytest.raises(ToolError) as failed:
+        search(RemoteSearch(url, http=ONCE))
+    assert url.removeprefix("http://") not in str(failed.value) and str(failed.value)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["result", "document", "contents", "text", "title", "id", "score"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(anything, st.sampled_from(["search_r1", "recall"]))
+def test_anything_is_evidence_or_refused(answer, wire):
+    try:
+        found = _READERS[wire](answer)
+    except _UNREADABLE:
+        return
+    for item in found:
+        assert (type(item.text), type(item.title), type(item.source), type(item.url)) == (str, str, str, str)
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422, 500, 502, 503, 504])
+def test_a_refusal_is_a_tool_error(status):
+    with answering(b'{"error": "no"}', status) as url, pytest.raises(ToolError, match=str(status)):
+        search(RemoteSearch(url, http=ONCE))
+
+
+def test_a_server_that_is_too_slow_is_given_up():
+    with answering(b'{"result": [[]]}', seconds=3) as url:
+        start = time.monotonic()
+        with pytest.raises(ToolError):
+            search(RemoteSearch(url, http=Http(timeout=0.3)))
+        assert time.monotonic() - start < 2.5
+
+
+def test_a_server_killed_in_the_midst_is_told_to_the_policy():
+    with command("world") as (process, url), Toolbox([RemoteSearch(url, http=ONCE)]) as toolbox:
+        calls, sessions = [ToolCall("local_search", {"query": "capital"})] * 8, [toolbox.session() for _ in range(8)]
+        assert all(found.evidence for found in toolbox.run_batch(calls, sessions))
+        process.kill()
+        process.wait(20)
+        for found in toolbox.run_batch(calls, sessions):
+            assert found.error and not found.evidence and found.note
+
+
+def test_an_overloaded_server_is_asked_again():
+    limits, metrics = Limits(requests=1), Metrics()
+    retrieval = Retrieval(Shelf(seconds=0.3), limits=limits, metrics=metrics)
+    with running(application(retrieval.answers, limits=limits, metrics=metrics)) as url:
+        tool = RemoteSearch(url, top_k=1, http=Http(timeout=60, patience=Patience(retries=4)))
+
+        async def two():
+            return await asyncio.gather(tool.search("a"), tool.search("b"))
+
+        assert asyncio.run(two()) == [[passage("a", 0)], [passage("b", 0)]]
+    assert metrics.requests.value("/retrieve", "503") >= 1
+
+
+def test_many_searches_at_once_each_get_their_own(url):
+    tool = RemoteSearch(url, top_k=1)
+
+    async def many():
+        return await asyncio.gather(*(tool.search(f"q{n}") for n in range(200)))
+
+    assert asyncio.run(many()) == [[passage(f"q{n}", 0)] for n in range(200)]
+
+
+def test_the_token_comes_from_the_environment(monkeypatch):
+    with running(guarded(application(Retrieval(Shelf()).answers), "s3cret")) as url:
+        tool = RemoteSearch(url, top_k=1, http=ONCE)
+        with pytest.raises(ToolError, match="401"):
+            search(tool)
+        monkeypatch.setenv(TOKEN, "s3cret")
+        assert search(tool) == [passage("q", 0)]
+        assert "s3cret" not in f"{tool!r} {tool.cache_key}" and b"s3cret" not in pickle.dumps(tool)
+
+
+def test_is_a_tool_like_the_local_one(url):
+    tool = pickle.loads(pickle.dumps(RemoteSearch(url, name="wiki", top_k=1)))
+    assert schema_of(tool)["function"]["name"] == "wiki"
+    assert list(schema_of(tool)["function"]["parameters"]["properties"]) == ["query"]
+    with Toolbox([tool]) as toolbox:
+        [found] = toolbox.run_batch([ToolCall("wiki", {"query": "x"})], [toolbox.session()])
+    assert [item.title for item in found.evidence] == ["x #0"]
+
+
+def test_calls_are_cached_by_server_format_and_number():
+    keys = {
+        RemoteSearch("http://a:1?key=x").cache_key,
+        RemoteSearch("http://b:1").cache_key,
+        RemoteSearch("http://a:1", "recall").cache_key,
+        RemoteSearch("http://a:1", top_k=5).cache_key,
+    }
+    assert len(keys) == 4 and not any("key=x" in key for key in keys)
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host/x", "http://", "http://user:pw@host:1"])
+def test_an_address_that_cannot_work_is_refused_at_once(url):
+    with pytest.raises(ConfigError) as failed:
+        RemoteSearch(url)
+    assert "pw" not in str(failed.value)
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(ConfigError, match="wire"):
+        RemoteSearch("http://a", "soap")
+    with pytest.raises(ConfigError, match="top_k"):
+        RemoteSearch("http://a", top_k=0)

@@ -1,0 +1,426 @@
+"""The retrieval server: its formats worked by hand, what it refuses, how it ends; always a real server on loopback."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from served import COMMAND, Shelf, command, environment
+
+from faithful_search.errors import ConfigError
+from faithful_search.serving import wire
+from faithful_search.serving.app import application, guarded
+from faithful_search.serving.metrics import Counter as Total
+from faithful_search.serving.metrics import Histogram
+from faithful_search.serving.retrieval import Retrieval
+from faithful_search.serving.server import bind, running
+from faithful_search.tools.contents import join_contents, split_contents
+from faithful_search.trajectory import Evidence
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SMALL = wire.Limits(body_bytes=2000, queries=5, query_chars=100, top_k=10, seconds=1.0, requests=4)
+
+
+def app_of(index, limits=None, **settings):
+    retrieval = Retrieval(index, limits=limits, **settings)
+    return application(retrieval.answers, limits=limits, metrics=retrieval.metrics, about={"passages": len(index)})
+
+
+@pytest.fixture(scope="module")
+def url():
+    with running(app_of(Shelf())) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def small():
+    with running(app_of(Shelf(), SMALL)) as found:
+        yield found
+
+
+def post(url, **body):
+    return httpx.post(url, json=body, timeout=30)
+
+
+def document(query, number):
+    return {"id": f"p{number}", "contents": f'"{query} #{number}"\ntext of {query} #{number}'}
+
+
+# --- formats
+
+
+def test_search_r1_with_scores(url):
+    answer = post(f"{url}/retrieve", queries=["a", "b"], topk=2, return_scores=True)
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "result": [
+            [{"document": document(q, 0), "score": 1.0}, {"document": document(q, 1), "score": 0.5}] for q in ("a", "b")
+        ]
+    }
+
+
+def test_search_r1_without_scores_and_number(url):
+    expected = {"result": [[document("a", number) for number in range(3)]]}
+    assert post(f"{url}/retrieve", queries=["a"]).json() == expected
+    assert post(f"{url}/retrieve", queries=["a"], topk=None, return_scores=None).json() == expected
+    assert post(f"{url}/retrieve", queries=["a"], topk=0, more={"ignored": 1}).json() == expected
+
+
+def test_a_rollout_without_queries_or_with_an_empty_one_is_answered(url):
+    """Training code reads `result` without looking at the status: what a policy may write must not end a training."""
+    assert post(f"{url}/retrieve", queries=[], topk=3, return_scores=True).json() == {"result": []}
+    found = post(f"{url}/retrieve", queries=["", " \n", "a"], topk=1, return_scores=True).json()["result"]
+    assert found == [[], [], [{"document": document("a", 0), "score": 1.0}]]
+
+
+def test_recall_search(url):
+    assert post(f"{url}/search", query="a", top_n=2).json() == [document("a", 0), document("a", 1)]
+    scored = post(f"{url}/search", query="a", top_n=2, return_score=True).json()
+    assert scored == [[document("a", 0), document("a", 1)], [1.0, 0.5]]
+
+
+def test_recall_batch_search(url):
+    plain = post(f"{url}/batch_search", query=["a", "b"], top_n=1).json()
+    assert plain == [[document("a", 0)], [document("b", 0)]]
+    scored = post(f"{url}/batch_search", query=["a", "b"], top_n=1, return_score=True).json()
+    assert scored == [plain, [[1.0], [1.0]]]
+    assert post(f"{url}/batch_search", query=[], return_score=True).json() == [[], []]
+
+
+@settings(max_examples=200)
+@given(st.text(), st.text())
+@example('"Heroes" (song)', "\ntwo\nlines\n")
+@example("line\nbreak\r\u2028\x85", '"')
+@example("", "no title\nhere")
+def test_no_title_breaks_what_clients_split(title, text):
+    contents = join_contents(title, text)
+    lines = contents.split("\n")
+    assert lines[0] == f'"{" ".join(title.split())}"'
+    assert "\n".join(lines[1:]) == text
+    assert split_contents(contents) == (" ".join(title.split()), text)
+
+
+def test_contents_of_other_servers():
+    assert split_contents("Paris\nThe capital.") == ("Paris", "The capital.")
+    assert split_contents("x" * 400 + "\nmore") == ("", "x" * 400 + "\nmore")
+    assert split_contents('"\ntext') == ('"', "text")
+    assert split_contents("") == ("", "")
+
+
+def test_a_passage_of_the_web_keeps_its_url():
+    asked = wire.read_retrieve(b'{"queries": ["q"]}', wire.Limits(), 3)
+    written = asked.write([[Evidence("text", title="T", source="s", url="https://example.org/")]])
+    assert written == {"result": [[{"id": "s", "contents": '"T"\ntext', "url": "https://example.org/"}]]}
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        ("retrieve", b"", 400, "not JSON"),
+        ("retrieve", b"{", 400, "not JSON"),
+        ("retrieve", b"\xff\xfe\x00", 400, "not JSON"),
+        ("retrieve", b"[" * 1500, 422, "object"),
+        ("retrieve", b"[]", 422, "object"),
+        ("retrieve", b"null", 422, '{"queries": list of strings, "topk": number, "return_scores": true or false}'),
+        ("retrieve", b"{}", 422, "queries"),
+        ("retrieve", b'{"queries": "one"}', 422, "$.queries"),
+        ("retrieve", b'{"queries": [1]}', 422, "$.queries[0]"),
+        ("retrieve", b'{"queries": ["\xff"]}', 400, "not JSON"),
+        ("retrieve", b'{"queries": ["a"], "topk": "3"}', 422, "$.topk"),
+        ("retrieve", b'{"queries": ["a"], "topk": 1.5}', 422, "$.topk"),
+        ("retrieve", b'{"queries": ["a"], "topk": -1}', 422, "negative"),
+        ("retrieve", b'{"queries": ["a"], "topk": 11}', 422, "at most 10"),
+        ("retrieve", b'{"queries": ["a"], "topk": 1e400}', 422, "topk"),
+        ("retrieve", b'{"queries": ["a"], "return_scores": "yes"}', 422, "return_scores"),
+        ("retrieve", b'{"queries": ["a","a","a","a","a","a"]}', 413, "at most 5"),
+        ("retrieve", b'{"queries": ["%s"]}' % (b"x" * 101), 413, "101 characters"),
+        ("retrieve", b'{"queries": ["%s"]}' % (b"x" * 3000), 413, "larger than 2000 bytes"),
+        ("search", b'{"query": ["a"]}', 422, "$.query"),
+        ("search", b'{"query": "  "}', 400, "empty"),
+        ("batch_search", b'{"query": "a"}', 422, "list of strings"),
+        ("nowhere", b"{}", 404, "POST /retrieve"),
+    ],
+)
+def test_refused_with_a_reason(small, path, body, status, says):
+    answer = httpx.post(f"{small}/{path}", content=body)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"] and says in answer.json()["error"]
+
+
+def test_the_wrong_method_is_told_what_there_is(small):
+    answer = httpx.get(f"{small}/retrieve")
+    assert answer.status_code == 405 and "POST /retrieve" in answer.json()["error"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.binary(max_size=300) | st.recursive(st.none() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+)
+def test_garbage_is_never_an_internal_error(body):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    for read in (wire.read_retrieve, wire.read_search, wire.read_batch_search):
+        try:
+            read(content, SMALL, 3)
+        except wire.RequestError as error:
+            assert error.status in (400, 413, 422) and str(error)
+
+
+def test_a_body_without_a_length_ends_at_the_limit(small):
+    def endless():
+        for _ in range(100_000):
+            yield b"x" * 1000
+        raise AssertionError("all of it was taken")
+
+    try:
+        answer = httpx.post(f"{small}/retrieve", content=endless(), timeout=30)
+        assert answer.status_code == 413
+    except (httpx.WriteError, httpx.ReadError):  # closed while we still wrote
+        pass
+    assert httpx.get(f"{small}/health").status_code == 200
+
+
+def test_a_body_that_never_comes_is_given_up(small):
+    host, port = small.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as slow:
+        slow.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        assert post(f"{small}/retrieve", queries=["a"]).status_code == 200  # others are served meanwhile
+        assert slow.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_a_wrong_length_header_is_refused(small):
+    host, port = small.removeprefix("http://").split(":")
+    for length in (b"99999999999999999999999", b"-5", b"abc"):
+        with socket.create_connection((host, int(port)), timeout=30) as rough:
+            rough.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: " + length + b"\r\n\r\n{")
+            assert rough.recv(100)[9:12] in (b"400", b"413")
+    assert httpx.get(f"{small}/health").status_code == 200
+
+
+# --- failures behind it
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "says"),
+    [("busy", 503, "busy"), ("broken", 502, "broken"), ("crash", 500, "internal error"), ("slow", 504, "too long")],
+)
+def test_failures_of_the_index_are_answers(small, query, status, says):
+    answer = post(f"{small}/retrieve", queries=[query])
+    assert answer.status_code == status and says in answer.json()["error"]
+    assert "secret" not in answer.text
+    assert ("retry-after" in answer.headers) == (status == 503)
+    time.sleep(0.6 if query == "slow" else 0)
+    assert post(f"{small}/retrieve", queries=["fine"]).status_code == 200
+
+
+def test_too_many_at_once_are_sent_away_and_may_come_back():
+    limits = wire.Limits(requests=2, seconds=30)
+    with running(app_of(Shelf(seconds=0.3), limits)) as url, ThreadPoolExecutor(8) as pool:
+        statuses = Counter(
+            answer.status_code for answer in pool.map(lambda n: post(f"{url}/retrieve", queries=[f"q{n}"]), range(8))
+        )
+        assert statuses[200] >= 2 and statuses[503] >= 1 and sum(statuses.values()) == 8
+        assert post(f"{url}/retrieve", queries=["again"]).status_code == 200
+
+
+def test_what_nobody_waits_for_is_not_searched():
+    shelf = Shelf(seconds=0.5)
+    with running(app_of(shelf, batch=1)) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as leaving:
+            body = json.dumps({"queries": [f"lost {n}" for n in range(20)]}).encode()
+            leaving.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            while not shelf.batches:
+                time.sleep(0.01)
+        assert post(f"{url}/retrieve", queries=["kept"]).status_code == 200
+    assert len(shelf.batches) < 10
+
+
+# --- many at once
+
+
+def test_128_clients_each_get_their_own_answer():
+    shelf = Shelf(seconds=0.002)
+    with running(app_of(shelf)) as url:
+        host, port = url.removeprefix("http://").split(":")
+
+        def client(number):
+            connection = http.client.HTTPConnection(host, int(port), timeout=60)
+            for turn in range(5):
+                query, top_k = f"c{number} t{turn}", 1 + (number + turn) % 4
+                connection.request("POST", "/retrieve", json.dumps({"queries": [query], "topk": top_k}))
+                answer = json.loads(connection.getresponse().read())
+                assert answer == {"result": [[document(query, place) for place in range(top_k)]]}
+            connection.close()
+            return True
+
+        with ThreadPoolExecutor(128) as pool:
+            assert all(pool.map(client, range(128)))
+        metrics = httpx.get(f"{url}/metrics").text
+    assert 'faithful_search_requests_total{path="/retrieve",status="200"} 640' in metrics
+    assert "faithful_search_queries_total 640" in metrics
+    assert "faithful_search_requests_running 0" in metrics
+    assert "faithful_search_passages 7" in metrics
+    assert len(shelf.batches) < 640 and max(len(queries) for queries, _ in shelf.batches) > 1
+
+
+def test_the_same_query_is_searched_once_in_a_batch():
+    shelf = Shelf()
+    with running(app_of(shelf)) as url:
+        found = post(f"{url}/retrieve", queries=["same"] * 10 + ["other"], topk=1).json()["result"]
+    assert [item[0]["id"] for item in found] == ["p0"] * 11
+    assert shelf.batches == [(["same", "other"], 1)]
+
+
+def test_health(url):
+    assert httpx.get(f"{url}/health").json() == {"status": "ok", "passages": 7}
+
+
+def test_metrics_are_what_prometheus_reads():
+    total, seconds = Total("t", "Tries.", ("path",)), Histogram("s", "Time.", (0.1, 1.0))
+    total.add(2, 'a"\\\n')
+    for value in (0.05, 0.1, 0.5, 7):
+        seconds.observe(value)
+    assert total.lines() == ["# HELP t Tries.", "# TYPE t counter", 't{path="a\\"\\\\\\n"} 2']
+    assert seconds.lines()[2:] == [
+        's_bucket{le="0.1"} 2',
+        's_bucket{le="1"} 3',
+        's_bucket{le="+Inf"} 4',
+        "s_sum 7.65",
+        "s_count 4",
+    ]
+
+
+def test_a_token_keeps_strangers_out_but_not_the_health_check():
+    with running(guarded(app_of(Shelf()), "s3cret")) as url:
+        assert httpx.get(f"{url}/health").status_code == 200
+        assert httpx.get(f"{url}/metrics").status_code == 401
+        for header in ("Bearer wrong", "s3cret", "", "bearer s3cret", "Bearer s3cré"):
+            answer = httpx.post(f"{url}/retrieve", json={"queries": ["a"]}, headers={b"Authorization": header.encode()})
+            assert answer.status_code == 401 and "token" in answer.json()["error"], header
+        let_in = httpx.post(f"{url}/retrieve", json={"queries": ["a"]}, headers={"Authorization": "Bearer s3cret"})
+        assert let_in.status_code == 200
+
+
+# --- the command
+
+
+@pytest.fixture(scope="module")
+def world():
+    with command("world") as (_, url):
+        yield url
+
+
+def test_the_command_serves_a_corpus_to_search_r1s_client(world):
+    """The step of a Search-R1 rollout, in code that knows nothing of this package."""
+    client = runpy.run_path(str(EXAMPLES / "search_r1_client.py"))
+    texts = client["search_step"](f"{world}/retrieve", ["capital", "", "river"], topk=2)
+    assert len(texts) == 3 and texts[1] == ""
+    for text in (texts[0], texts[2]):
+        assert text.startswith('Doc 1(Title: "') and "\nDoc 2(Title: " in text
+    assert client["search_step"](f"{world}/retrieve", []) == []
+    assert httpx.get(f"{world}/health").json()["status"] == "ok"
+
+
+def test_a_taken_port_is_said_plainly(world):
+    port = world.rpartition(":")[2]
+    second = subprocess.run(
+        [*COMMAND, "serve", "world", "--port", port], capture_output=True, text=True, timeout=60, env=environment()
+    )
+    assert second.returncode == 1
+    assert second.stderr.startswith("error: cannot listen on 127.0.0.1:" + port) and "Traceback" not in second.stderr
+
+
+def test_an_unknown_host_and_a_missing_corpus_are_said_plainly():
+    with pytest.raises(ConfigError, match="cannot listen on no such host"):
+        bind("no such host", 0)
+    missing = subprocess.run(
+        [*COMMAND, "serve", "/no/corpus.jsonl", "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+    )
+    assert missing.returncode == 1 and "/no/corpus.jsonl" in missing.stderr and "Traceback" not in missing.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_running_request_ends_before_the_server_does(number, tmp_path):
+    """Bodies that are still being sent count as running."""
+    with command("world", "--drain", "20") as (process, url):
+        host, port = url.removeprefix("http://").split(":")
+        body = b'{"queries": ["capital"], "topk": 1}'
+        with socket.create_connection((host, int(port)), timeout=30) as running_one:
+            running_one.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
+            idle = socket.create_connection((host, int(port)), timeout=30)
+            time.sleep(0.3)
+            process.send_signal(number)
+            _refused(host, int(port))
+            assert process.poll() is None
+            running_one.sendall(body)
+            answer = http.client.HTTPResponse(running_one)
+            answer.begin()
+            assert answer.status == 200 and len(json.loads(answer.read())["result"][0]) == 1
+        assert process.wait(30) == 0
+        idle.close()
+        assert "Traceback" not in process.stdout.read()
+
+
+def _refused(host, port):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, port), timeout=1).close()
+            time.sleep(0.05)
+        except OSError:
+            return
+    raise AssertionError("new connections are still accepted")
+
+
+def test_an_endless_request_does_not_keep_the_server():
+    with command("world", "--drain", "1") as (process, url):
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as endless:
+            endless.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+            time.sleep(0.3)
+            start = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+            assert time.monotonic() - start < 15
+
+
+def test_the_token_of_the_environment():
+    with command("world", FAITHFUL_SEARCH_SERVE_TOKEN="s3cret") as (_, url):
+        assert post(f"{url}/retrieve", queries=["a"]).status_code == 401
+
+
+@pytest.mark.parametrize("package", ["starlette.applications", "uvicorn"])
+def test_a_missing_package_is_named_with_its_extra(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=r"faithful-search\[serve\]"), running(app_of(Shelf())):
+        pass
+
+
+def test_running_stops_with_its_block():
+    before = threading.active_count()
+    with running(app_of(Shelf())) as url:
+        assert httpx.get(f"{url}/health").status_code == 200
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/health")
+    assert threading.active_count() <= before + 1

@@ -1,0 +1,413 @@
+"""Web search: what each service's results become, several queries at once, and every way a service can fail."""
+
+import asyncio
+import logging
+import pickle
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from search_servers import KEY, STRANGE, Request, SearchServer, searxng, serper
+
+from faithful_search.errors import ConfigError, ToolError
+from faithful_search.tools import Toolbox, schema_of
+from faithful_search.tools.http import Http
+from faithful_search.tools.patience import Patience
+from faithful_search.tools.providers import base, load, names
+from faithful_search.tools.providers.ddgs import Ddgs
+from faithful_search.tools.providers.searxng import SearXNG
+from faithful_search.tools.providers.serper import Serper
+from faithful_search.tools.web_search import WebSearch
+from faithful_search.trajectory import Evidence, ToolCall
+
+QUICK = Http(timeout=2, patience=Patience(retries=1, first=0.01))
+FAULTS = ["unauthorized", "forbidden", "busy", "patient", "error", "unavailable", "cut", "garbage", "html", "closed"]
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setenv("SERPER_API_KEY", KEY)
+    base._warn.cache_clear()
+
+
+@pytest.fixture(scope="module", params=[serper, searxng], ids=["serper", "searxng"])
+def service(request):
+    with SearchServer(request.param) as server:
+        yield server
+
+
+def tool(server: SearchServer, http: Http = QUICK, **knobs) -> WebSearch:
+    provider = Serper(url=server.url, http=http) if server.answer is serper else SearXNG(server.url, http=http)
+    return WebSearch(provider, **knobs)
+
+
+def search(tool: WebSearch, *queries: str) -> list[Evidence]:
+    return asyncio.run(tool.web_search(**({"query": queries[0]} if len(queries) == 1 else {"query_list": [*queries]})))
+
+
+def urls(found: list[Evidence]) -> list[str]:
+    return [item.url.removeprefix("https://") for item in found]
+
+
+def test_a_page_is_its_title_address_and_snippet_with_its_date(service):
+    first, second, *rest = search(tool(service), "rivers")
+    assert first == Evidence(
+        text="What site 1 says about rivers.",
+        title="rivers 1",
+        source="https://site1.example/rivers",
+        url="https://site1.example/rivers",
+    )
+    assert second.text.startswith(("Mar 3, 2024: What", "2024-03-03: What")) and len(rest) == 3
+
+
+def test_answers_that_name_their_page_come_first_and_their_page_once(service):
+    found = search(tool(service), "facts")
+    assert [item.text for item in found[:2]] == [
+        "The fact of the matter." if service.answer is serper else "42",
+        "What is the case.",
+    ]
+    assert len(set(urls(found))) == 5
+
+
+def test_no_results_are_no_evidence(service):
+    assert search(tool(service), "unheard of") == []
+
+
+def test_several_queries_run_at_once_and_are_interleaved_by_rank(service):
+    found = search(tool(service, top_k=2, limit=5), "red", "blue", "green")
+    assert urls(found) == [f"site{n}.example/{color}" for n in (1, 2) for color in ("red", "blue", "green")][:5]
+
+
+def test_the_same_query_twice_is_asked_once(service):
+    before = len(service.requests)
+    assert len(search(tool(service), "red", " red")) == 5 and len(service.requests) == before + 1
+
+
+def test_excluded_hosts_and_their_subdomains_are_replaced_by_what_follows(service):
+    found = search(tool(service, top_k=3, exclude=("site2.example", "EXAMPLE.org", "te1.example")), "red")
+    assert urls(found) == ["site1.example/red", "site3.example/red", "site4.example/red"]
+    assert search(tool(service, exclude=("example",)), "red") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "Give either query"),
+        ({"query": "  "}, "Give either query"),
+        ({"query": "a", "query_list": ["b"]}, "not both"),
+        ({"query_list": ["a", " "]}, "empty"),
+        ({"query_list": list("abcdef")}, "at most 5|length <= 5"),
+        ({"query_list": []}, "Give either query|length >= 1"),
+        ({"query": "x" * 401}, "401 characters is too long; use at most 400"),
+    ],
+)
+def test_a_wrong_call_says_what_to_do_and_asks_nobody(service, arguments, told):
+    before = len(service.requests)
+    with Toolbox([tool(service)]) as box:
+        [found] = box.run_batch([ToolCall("web_search", arguments)], [box.session()])
+    assert found.error and any(part in found.note for part in told.split("|")), found.note
+    assert len(service.requests) == before
+
+
+def test_the_policy_is_told_of_both_arguments(service):
+    told = schema_of(tool(service))["function"]["parameters"]
+    assert set(told["properties"]) == {"query", "query_list"} and not told.get("required")
+    assert told["properties"]["query_list"]["items"] == {"type": "string"}
+
+
+def test_what_cannot_be_encoded_is_searched_for_all_the_same(service):
+    assert search(tool(service), "a\ud800b")[0].title == "a?b 1"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_of_a_service_is_an_error_that_the_policy_reads(fault, service):
+    with SearchServer(service.answer, mode=fault) as server, Toolbox([tool(server)], timeout=10) as box:
+        start = time.monotonic()
+        [found] = box.run_batch([ToolCall("web_search", {"query": "red"})], [box.session()])
+    assert found.error and "search" in found.note.lower() and time.monotonic() - start < 9
+    assert KEY not in found.note and server.url.removeprefix("http://") not in found.note
+
+
+def test_a_service_that_hangs_is_given_up(service):
+    http = Http(timeout=0.3, patience=Patience(retries=0))
+    with SearchServer(service.answer, mode="hang") as server, pytest.raises(ToolError, match="Web search failed"):
+        search(tool(server, http=http), "red")
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_json_of_another_form_is_an_error_or_nothing(strange, service):
+    with SearchServer(service.answer, mode=strange) as server:
+        try:
+            found = search(tool(server), "red")
+        except ToolError as error:
+            assert "something else than results" in str(error) or "none of the search engines" in str(error)
+        else:
+            assert found == []
+
+
+@pytest.mark.parametrize("status", [502, 429])
+def test_a_failure_that_passes_is_not_noticed(service, status):
+    mode = "busy" if status == 429 else "unavailable"
+    with SearchServer(service.answer, mode=mode, faults=1) as server:
+        assert len(search(tool(server), "red")) == 5 and len(server.requests) == 2
+
+
+def test_a_query_that_fails_among_others_says_so_and_the_others_count():
+    def sometimes(request: Request):
+        return (500, {}) if request.parameters["q"] == "bad" else searxng(request)
+
+    with SearchServer(sometimes) as server:
+        found = search(tool(server, top_k=2), "red", "bad", "blue")
+        assert [item.title for item in found] == ["red 1", "bad", "blue 1", "red 2", "blue 2"]
+        assert found[1].text.startswith("Not searched: Web search failed: ") and found[1].url == ""
+        with pytest.raises(ToolError, match="Web search failed"):
+            search(tool(server), "bad", "bad ")
+
+
+def test_a_huge_answer_is_cut_to_what_is_asked_for_and_texts_to_some_length():
+    def huge(request: Request):
+        row = {"title": "t" * 9_000, "url": "https://a.example/", "content": "word " * 9_000}
+        return 200, {
+            "results": [{**row, "url": f"https://a.example/{n}"} for n in range(60)],
+            "unresponsive_engines": 1,
+        }
+
+    with SearchServer(huge) as server:
+        found = search(tool(server), "red")
+    assert len(found) == 5 and all(len(item.text) <= 2_000 and len(item.title) <= 300 for item in found)
+
+
+def test_more_than_a_server_may_send_is_an_error():
+    def endless(request: Request):
+        return 200, {"results": "x" * 200_000}
+
+    with SearchServer(endless) as server, pytest.raises(ToolError, match="more than"):
+        search(tool(server, http=Http(timeout=5, max_bytes=100_000)), "red")
+
+
+@settings(max_examples=60)
+@given(
+    st.dictionaries(
+        st.sampled_from(["results", "answers", "infoboxes", "organic", "answerBox", "knowledgeGraph"]),
+        st.recursive(
+            st.none()
+            | st.booleans()
+            | st.floats(allow_nan=False)
+            | st.text(max_size=9)
+            | st.just("https://a.example/b"),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(["title", "url", "link", "content", "snippet", "answer", "id", "publishedDate"]),
+                    inner,
+                )
+            ),
+            max_leaves=12,
+        ),
+    )
+)
+def test_whatever_json_a_service_sends_only_pages_come_out(document):
+    from faithful_search.tools.providers import searxng as xng
+    from faithful_search.tools.providers import serper as srp
+
+    for results in (xng._results, srp._results):
+        for item in base.pages(results(document), 9):
+            assert item.url.startswith(("http://", "https://")) and isinstance(item.text, str) and item.title
+            item.text.encode()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "//a.example",
+        "http://",
+        "http://[",
+        "https://a b.example/",
+        7,
+        None,
+    ],
+)
+def test_what_is_no_address_of_a_page_is_dropped(url):
+    assert base.page("t", url, "text") is None
+
+
+def test_snippets_stay_on_one_line():
+    assert base.page("a\nb", "https://a.example", "c\r\n\r\nd\u2028e").text == "c d e"
+
+
+class TestSerper:
+    def test_a_missing_key_is_told_before_the_first_call(self, monkeypatch):
+        monkeypatch.delenv("SERPER_API_KEY")
+        with pytest.raises(ConfigError, match=r"SERPER_API_KEY.*SearXNG.*ddgs"):
+            WebSearch().check()
+        with pytest.raises(ConfigError, match="SERPER_API_KEY"):
+            Toolbox([WebSearch()])
+        monkeypatch.setenv("SERPER_API_KEY", "broken\nkey")
+        with pytest.raises(ConfigError, match="SERPER_API_KEY"):
+            WebSearch().check()
+
+    def test_the_key_may_be_in_another_variable(self, monkeypatch):
+        monkeypatch.delenv("SERPER_API_KEY")
+        monkeypatch.setenv("MY_KEY", KEY + "\n")
+        with SearchServer(serper) as server:
+            assert len(search(WebSearch(Serper(url=server.url, key_variable="MY_KEY")), "red")) == 5
+
+    def test_a_refused_key_is_neutral_to_the_policy_and_loud_once_in_the_log_without_the_key(self, monkeypatch, caplog):
+        wrong = "wrong-key-123"
+        monkeypatch.setenv("SERPER_API_KEY", wrong)
+        with SearchServer(serper) as server, caplog.at_level(logging.DEBUG):
+            for _ in range(3):
+                with pytest.raises(ToolError) as caught:
+                    search(tool(server), "red", "blue")
+        assert str(caught.value) == "The search service refuses to search; use another tool."
+        errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert len(errors) == 1 and "SERPER_API_KEY" in errors[0].getMessage()
+        assert all(wrong not in record.getMessage() for record in caplog.records)
+
+    def test_no_credits_are_loud_too(self, caplog):
+        with SearchServer(serper) as server, pytest.raises(ToolError):
+            search(tool(server), "broke")
+        assert "credits" in caplog.text
+
+    def test_the_key_is_in_no_repr_pickle_error_or_cache_key(self):
+        with SearchServer(serper, mode="error") as server:
+            asked = tool(server)
+            with pytest.raises(ToolError) as caught:
+                search(asked, "red")
+        seen = [repr(asked), str(caught.value), asked.cache_key, str(pickle.dumps(asked))]
+        assert not any(KEY in text for text in seen) and "SERPER_API_KEY" in seen[0]
+
+    def test_the_key_goes_into_the_header_and_nowhere_else(self):
+        with SearchServer(serper) as server:
+            search(WebSearch(Serper(url=server.url + "/", country="fr", language="fr")), "red")
+        [request] = server.requests
+        assert request.headers["x-api-key"] == KEY and not request.parameters
+        assert request.body == {"q": "red", "num": 10, "gl": "fr", "hl": "fr"}
+
+    def test_it_survives_pickling(self):
+        with SearchServer(serper) as server:
+            assert len(search(pickle.loads(pickle.dumps(tool(server))), "red")) == 5
+
+
+class TestSearXNG:
+    def test_403_says_that_json_is_disabled(self, caplog):
+        with SearchServer(searxng, mode="forbidden") as server, pytest.raises(ToolError):
+            search(tool(server), "red")
+        assert "JSON format is disabled" in caplog.text and "settings.yml" in caplog.text
+
+    def test_an_outage_of_all_engines_is_a_failure_that_passes_and_not_no_results(self):
+        with SearchServer(searxng) as server, pytest.raises(ToolError, match="none of the search engines") as caught:
+            search(tool(server), "outage")
+        assert caught.value.passing
+
+    def test_engines_and_language(self):
+        with SearchServer(searxng) as server:
+            search(WebSearch(SearXNG(server.url, engines="brave,mojeek", language="de")), "red")
+        [request] = server.requests
+        assert request.parameters == {"q": "red", "format": "json", "engines": "brave,mojeek", "language": "de"}
+
+    @pytest.mark.parametrize("url", ["localhost:8888", "", "file:///etc", "http://me:secret@localhost"])
+    def test_an_address_that_is_none_or_holds_a_password(self, url):
+        with pytest.raises(ConfigError) as caught:
+            SearXNG(url)
+        assert "secret" not in str(caught.value)
+
+
+class TestDdgs:
+    @pytest.fixture
+    def text(self, monkeypatch):
+        from ddgs.ddgs import DDGS
+
+        def install(answer):
+            monkeypatch.setattr(DDGS, "text", lambda self, query, **knobs: answer(query, **knobs))
+
+        return install
+
+    def test_results(self, text):
+        asked = {}
+
+        def answer(query, **knobs):
+            asked.update(knobs, query=query)
+            return [{"title": f"T{n}", "href": f"https://a.example/{n}", "body": f"B{n}"} for n in range(7)]
+
+        text(answer)
+        found = search(WebSearch(Ddgs(), top_k=3), "red")
+        assert [(item.title, item.url, item.text) for item in found] == [
+            (f"T{n}", f"https://a.example/{n}", f"B{n}") for n in range(3)
+        ]
+        assert asked == {"query": "red", "region": "us-en", "backend": "auto", "max_results": 10}
+
+    def test_exceptions(self, text):
+        from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
+
+        def raising(error):
+            def answer(query, **knobs):
+                raise error
+
+            return answer
+
+        for error in (RatelimitException("202"), TimeoutException("late"), DDGSException("connection refused")):
+            text(raising(error))
+            with pytest.raises(ToolError, match="Web search failed") as caught:
+                search(WebSearch(Ddgs()), "red")
+            assert caught.value.passing
+        text(raising(DDGSException("No results found.")))
+        assert search(WebSearch(Ddgs()), "red") == []
+
+    @pytest.mark.parametrize("strange", [None, "x", [1, None], [{"title": 3}], {"a": 1}])
+    def test_strange_results(self, text, strange):
+        text(lambda query, **knobs: strange)
+        assert search(WebSearch(Ddgs()), "red") == []
+
+    def test_the_event_loop_goes_on_meanwhile(self, text):
+        text(lambda query, **knobs: time.sleep(0.3) or [])
+
+        async def both() -> float:
+            waiting = asyncio.ensure_future(WebSearch(Ddgs()).web_search("red"))
+            await asyncio.sleep(0)
+            start = time.monotonic()
+            await asyncio.sleep(0.01)
+            late = time.monotonic() - start
+            await waiting
+            return late
+
+        assert asyncio.run(both()) < 0.2
+
+    def test_a_missing_package_is_told_with_its_extra(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "ddgs", None)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(ConfigError, match=r"faithful-search\[web\]"):
+            WebSearch(Ddgs()).check()
+
+
+def test_providers_are_found_by_name():
+    assert names() == ["ddgs", "searxng", "serper"] and load("searxng") is SearXNG
+    with pytest.raises(ConfigError, match="ddgs, searxng, serper"):
+        load("gopher")
+
+
+def test_the_cache_key_tells_apart_what_gives_other_results():
+    tools = [
+        WebSearch(),
+        WebSearch(Serper(country="fr")),
+        WebSearch(SearXNG("http://localhost:1")),
+        WebSearch(Ddgs()),
+        WebSearch(top_k=4),
+        WebSearch(limit=9),
+        WebSearch(exclude=("a.example",)),
+    ]
+    assert len({each.cache_key for each in tools}) == len(tools)
+    assert WebSearch(exclude=("a.b", "c.d")).cache_key == WebSearch(exclude=("c.d", "a.b")).cache_key
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{"top_k": 0}, {"limit": 0}, {"longest": 0}, {"exclude": "a.example"}, {"exclude": ("https://a.example/",)}],
+)
+def test_settings_that_cannot_be(knobs):
+    with pytest.raises(ConfigError):
+        WebSearch(**knobs)

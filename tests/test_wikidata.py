@@ -1,0 +1,347 @@
+"""Wikidata: how entities are found, what their statements become, and every way the service can fail."""
+
+import asyncio
+import copy
+import pickle
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from search_servers import STRANGE, Request, SearchServer, wikidata
+
+from faithful_search.errors import ConfigError, ToolError
+from faithful_search.tools import Toolbox, wikibase
+from faithful_search.tools import wikidata as module
+from faithful_search.tools.http import Http
+from faithful_search.tools.naming import candidates
+from faithful_search.tools.patience import Patience
+from faithful_search.tools.wikidata import Wikidata
+from faithful_search.trajectory import Evidence, ToolCall
+
+QUICK = Http(timeout=2, patience=Patience(retries=1, first=0.01))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with SearchServer(wikidata) as running:
+        yield running
+
+
+@pytest.fixture
+def graph(server) -> Wikidata:
+    return tool(server)
+
+
+def tool(server: SearchServer, **knobs) -> Wikidata:
+    return Wikidata(url=f"{server.url}/w/api.php", **{"http": QUICK, **knobs})
+
+
+def ask(graph: Wikidata, query: str) -> list[Evidence]:
+    return asyncio.run(graph.knowledge_graph(query))
+
+
+def texts(graph: Wikidata, query: str) -> list[str]:
+    return [item.text for item in ask(graph, query)]
+
+
+def test_a_fact_is_a_sentence_with_its_entity_page_and_property(graph):
+    assert ask(graph, "What is the population of Freedonia?")[0] == Evidence(
+        text="The population of Freedonia is 1,234,567 (as of 2020).",
+        title="Freedonia (country in Europe)",
+        source="Q1-P1082",
+        url="https://www.wikidata.org/wiki/Q1",
+    )
+
+
+def test_every_kind_of_value_but_identifiers_media_and_unknown_ones(graph, server):
+    assert texts(tool(server, top_k=50), "Freedonia") == [
+        "Freedonia, instance of: country.",
+        "The capital of Freedonia is Glooston. Other values: Old Glooston (until 1901).",
+        "The population of Freedonia is 1,234,567 (as of 2020).",
+        "The elevation above sea level of Freedonia is 812.5 metre.",
+        "The coordinate location of Freedonia is 45.5° N, 7.25° W.",
+        "The official name of Freedonia is Land of the Free.",
+        "The official website of Freedonia is https://freedonia.example/.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("freedonia inhabitants", "The population of Freedonia is 1,234,567 (as of 2020)."),
+        ("seat of government of Freedonia", "The capital of Freedonia is Glooston. Other values: Old"),
+        ("When was Rufus Firefly born?", "The date of birth of Rufus Firefly is 2 October 1890."),
+        ("daughter of Rufus Firefly", "The children of Rufus Firefly are Ann Firefly, Bo Firefly and Cy Firefly."),
+        ("Firefly's children", "The children of Rufus Firefly are"),
+        ("FREEDONIA", "Freedonia, instance of"),
+    ],
+)
+def test_entities_are_found_and_relations_ranked_by_any_of_their_names(graph, query, first):
+    assert texts(graph, query)[0].startswith(first)
+
+
+def test_nothing_known_is_no_evidence_and_no_name_is_told(graph):
+    assert ask(graph, "zzz unheard of") == []
+    with Toolbox([graph]) as box:
+        empty, none = box.run_batch(
+            [ToolCall("knowledge_graph", {"query": query}) for query in ("?!", "zzz")], [box.session(), box.session()]
+        )
+    assert empty.error and "names no entity" in empty.note and (none.error, none.note) == (False, "No results.")
+
+
+def test_an_exact_name_needs_one_search_and_known_labels_are_not_asked_for_again(server):
+    graph, before = tool(server), len(server.requests)
+    ask(graph, "Freedonia")
+    actions = [request.parameters["action"] for request in server.requests[before:]]
+    assert actions == ["wbsearchentities"] + ["wbgetentities"] * 3  # the entity, its properties, its values
+    ask(graph, "Freedonia")
+    assert len(server.requests) - before == 4 + 2
+
+
+def test_requests_are_bounded_whatever_the_query(server):
+    graph, before = tool(server, searches=3, entities=2), len(server.requests)
+    ask(graph, "Freedonia of Firefly of Glooston of Ann Firefly " * 200)
+    searches = [each for each in server.requests[before:] if each.parameters["action"] == "wbsearchentities"]
+    assert len(searches) == 3 and all(len(each.parameters["search"]) <= 250 for each in searches)
+    assert len(server.requests) - before <= 3 + 2 + 2
+
+
+def test_labels_are_asked_for_fifty_at_a_time(monkeypatch):
+    claims = {
+        f"P{n}": [
+            {
+                "rank": "normal",
+                "mainsnak": {
+                    "datatype": "wikibase-item",
+                    "datavalue": {"type": "wikibase-entityid", "value": {"id": f"Q{n}"}},
+                },
+            }
+        ]
+        for n in range(1000, 1120)
+    }
+
+    def many(request: Request):
+        asked = request.parameters
+        if asked["action"] == "wbsearchentities":
+            return 200, {"search": [{"id": "Q1", "match": {"text": asked["search"]}}]}
+        ids = asked["ids"].split("|")
+        assert len(ids) <= 50
+        return 200, {
+            "entities": {
+                key: {"id": key, "labels": {"en": {"value": f"label {key}"}}, "claims": claims if key == "Q1" else []}
+                for key in ids
+            }
+        }
+
+    with SearchServer(many) as server:
+        found = texts(tool(server, top_k=100), "thing")
+        asked = [len(each.parameters["ids"].split("|")) for each in server.requests if "ids" in each.parameters]
+    assert len(found) == 100 and found[0] == "The label P1000 of label Q1 is label Q1000."
+    assert sorted(asked) == sorted([1, 50, 50, 20, 50, 50, 3])
+
+
+def test_labels_in_memory_are_bounded(monkeypatch):
+    monkeypatch.setattr(module, "_KEPT", 3)
+    known = module._Known()
+    for n in range(9):
+        known.put({f"Q{n}": module._Named(f"l{n}")})
+    assert [key for key in (f"Q{n}" for n in range(9)) if known.get(key)] == ["Q6", "Q7", "Q8"]
+
+
+def test_another_language_only_puts_labels_in_a_row():
+    def german(request: Request):
+        status, document = wikidata(request)
+        for entity in document.get("entities", {}).values():
+            entity["labels"] = {"de": {"language": "de", "value": f"{entity['id']}-de"}}
+        assert (request.parameters.get("languages") or request.parameters["language"]) == "de"
+        return status, document
+
+    with SearchServer(german) as server:
+        graph = tool(server, language="de", top_k=3)
+        assert texts(graph, "Freedonia") == [
+            "Q1-de, P31-de: Q10-de.",
+            "Q1-de, P36-de: Q2-de. Other values: Q9-de.",
+            "Q1-de, P1082-de: 1,234,567.",
+        ]
+
+
+class Writer:
+    """Writes how many facts it was given, or fails."""
+
+    name = "writer"
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+
+    async def condense(self, query, passages) -> str:
+        if self.fails:
+            raise ToolError("no writer")
+        return f"{query}: {len(passages)} facts, first: {passages[0]}"
+
+
+def test_a_condenser_writes_one_paragraph_for_each_entity(server):
+    [found] = ask(tool(server, condenser=Writer()), "Freedonia population")
+    assert found.text == (
+        "Freedonia population: 7 facts, first: The population of Freedonia is 1,234,567 (as of 2020)."
+    )
+    assert (found.title, found.url) == ("Freedonia (country in Europe)", "https://www.wikidata.org/wiki/Q1")
+
+
+def test_where_the_condenser_fails_the_facts_are_given(server, graph):
+    assert ask(tool(server, condenser=Writer(fails=True)), "Freedonia population") == ask(graph, "Freedonia population")
+
+
+FAULTS = ["unauthorized", "forbidden", "busy", "patient", "error", "unavailable", "cut", "garbage", "html", "closed"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("after", [0, 1])
+def test_every_fault_is_an_error_that_the_policy_reads(fault, after):
+    def late(request: Request):
+        server.mode = fault
+        return wikidata(request)
+
+    with SearchServer(late, mode="ok" if after else fault) as server, Toolbox([tool(server)], timeout=10) as box:
+        start = time.monotonic()
+        [found] = box.run_batch([ToolCall("knowledge_graph", {"query": "Freedonia"})], [box.session()])
+    assert found.error and found.note and time.monotonic() - start < 9
+    assert server.url.removeprefix("http://") not in found.note
+
+
+def test_a_service_that_hangs_is_given_up():
+    with SearchServer(wikidata, mode="hang") as server, pytest.raises(ToolError):
+        ask(tool(server, http=Http(timeout=0.3, patience=Patience(retries=0))), "Freedonia")
+
+
+@pytest.mark.parametrize(("code", "passes"), [("maxlag", True), ("no-such-entity", False), ({"a": 1}, False)])
+def test_errors_of_the_api_itself(code, passes):
+    answer = lambda request: (200, {"error": {"code": code, "info": "for developers"}})  # noqa: E731
+    with SearchServer(answer) as server, pytest.raises(ToolError, match="refused to answer") as caught:
+        ask(tool(server), "Freedonia")
+    assert caught.value.passing is passes
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_json_of_another_form_is_an_error_or_nothing(strange, after):
+    def late(request: Request):
+        if len(server.requests) >= after:
+            server.mode = strange
+        return wikidata(request)
+
+    with SearchServer(late, mode="ok" if after else strange) as server:
+        try:
+            assert ask(tool(server), "Freedonia") == []
+        except ToolError as error:
+            assert "something else" in str(error)
+
+
+_JUNK = st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({}) | st.just(["x", {}])
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_an_entity_with_anything_anywhere_is_still_read(data):
+    request = Request("GET", "/w/api.php", {}, {}, None)
+    request.parameters.update(action="wbgetentities", format="json", ids="Q1", props="labels|aliases|claims")
+    entity = copy.deepcopy(wikidata(request)[1]["entities"]["Q1"])
+    for _ in range(data.draw(st.integers(1, 4))):
+        place, spot = entity, data.draw(st.sampled_from(sorted(entity)))
+        while isinstance(place[spot], (dict, list)) and place[spot] and data.draw(st.integers(0, 4)):
+            place = place[spot]
+            spot = data.draw(st.sampled_from(range(len(place)) if isinstance(place, list) else sorted(place)))
+        place[spot] = data.draw(_JUNK)
+    for told in wikibase.statements(entity).values():
+        for each in told:
+            text = wikibase.text_of(each, {"Q2": "Glooston"}, data.draw(st.booleans()))
+            assert isinstance(text, str) and all(isinstance(key, str) for key in wikibase.ids_in(each))
+            text.encode()
+    assert isinstance(wikibase.label_of(entity, "en"), str) and isinstance(wikibase.aliases_of(entity, "en"), list)
+
+
+@pytest.mark.parametrize(
+    ("time", "precision", "told"),
+    [
+        ("+2001-12-31T00:00:00Z", 11, "31 December 2001"),
+        ("+2001-12-00T00:00:00Z", 11, "December 2001"),
+        ("+2001-12-00T00:00:00Z", 10, "December 2001"),
+        ("+2001-00-00T00:00:00Z", 9, "2001"),
+        ("+2001-00-00T00:00:00Z", 8, "2000s"),
+        ("+2000-00-00T00:00:00Z", 7, "20th century"),
+        ("-0300-00-00T00:00:00Z", 7, "3rd century BCE"),
+        ("+1101-00-00T00:00:00Z", 7, "12th century"),
+        ("+2000-00-00T00:00:00Z", 6, "2nd millennium"),
+        ("-13798000000-00-00T00:00:00Z", 3, "about 13,798,000,000 BCE"),
+        ("+2001-99-99T00:00:00Z", 11, "2001"),
+        ("tomorrow", 11, ""),
+        (None, 11, ""),
+        ("+2001-12-31T00:00:00Z", "11", ""),
+    ],
+)
+def test_times_to_their_precision(time, precision, told):
+    assert wikibase.time_text(time, precision) == told
+
+
+@pytest.mark.parametrize(
+    ("amount", "told"),
+    [
+        ("+9999", "9999"),
+        ("+10000", "10,000"),
+        ("-1234567.50", "-1,234,567.50"),
+        ("+0.001", "0.001"),
+        ("1e9", ""),
+        ("9" * 41, ""),
+        (7, ""),
+    ],
+)
+def test_amounts(amount, told):
+    assert wikibase.amount_text(amount) == told
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("population of the United States of America", ["United States of America", "United States", "America"]),
+        ('director of "The Third Man"', ["The Third Man", "Third Man"]),
+        ("What's Marie Curie's birthplace?", ["Marie Curie"]),
+        ("einstein birth date", ["einstein birth", "einstein", "date"]),
+        ("столица России", ["России"]),
+    ],
+)
+def test_names_that_are_tried_after_the_whole_query(query, names):
+    assert candidates(query, 4)[1 : 1 + len(names)] == names
+
+
+def test_looking_for_names_takes_time_linear_in_the_query():
+    start = time.monotonic()
+    candidates("Lost in Translation of " * 20_000, 4)
+    candidates('"' * 50_000, 4)
+    assert time.monotonic() - start < 5
+
+
+def test_it_survives_pickling_and_tells_its_results_apart(graph, server):
+    assert ask(pickle.loads(pickle.dumps(graph)), "Freedonia") == ask(graph, "Freedonia")
+    knobs = [{}, {"top_k": 4}, {"language": "fr"}, {"entities": 1}, {"searches": 1}, {"condenser": Writer()}]
+    assert len({tool(server, **each).cache_key for each in knobs}) == len(knobs)
+
+
+@pytest.mark.parametrize("knobs", [{"top_k": 0}, {"entities": 0}, {"searches": 0}, {"language": ""}, {"url": "x"}])
+def test_settings_that_cannot_be(knobs):
+    with pytest.raises(ConfigError):
+        Wikidata(**knobs)
+
+
+def test_the_preferred_value_is_kept_however_many_there_are():
+    def claim(n: int, rank: str):
+        value = {"type": "quantity", "value": {"amount": f"+{n}", "unit": "1"}}
+        return {"rank": rank, "mainsnak": {"datatype": "quantity", "datavalue": value}}
+
+    entity = {"claims": {"P1082": [*(claim(n, "normal") for n in range(60)), claim(77, "preferred")]}}
+    [told] = wikibase.statements(entity).values()
+    assert wikibase.text_of(told[0], {}) == "77" and told[0].preferred and len(told) == 20
+
+
+def test_labels_that_cannot_be_encoded_are_mended():
+    entity = {"labels": {"en": {"value": "a\ud800\nb"}}, "aliases": {"en": [{"value": "\udfff"}]}}
+    assert wikibase.label_of(entity, "en") == "a? b" and wikibase.aliases_of(entity, "en") == ["?"]
