@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from faithful_search.tools import LocalSearch, Toolbox
-from faithful_search.tools.index_folder import build_folder
+from faithful_search.tools.retrieval.index_folder import build_folder
 from faithful_search.trajectory import ToolCall
 
 TOP_K, VOCABULARY, LENGTHS, EXPONENT = 3, 200_000, (30, 90), 1.07

@@ -22,12 +22,12 @@ import tqdm
 
 from faithful_search.evaluation.stats import Estimate, bootstrap
 from faithful_search.tasks import read_rows
-from faithful_search.tools.bm25 import BM25Index
-from faithful_search.tools.dense import DenseIndex
-from faithful_search.tools.hybrid import HybridIndex
-from faithful_search.tools.index import Index
-from faithful_search.tools.index_folder import Dense, build_folder
-from faithful_search.tools.passages import Passages
+from faithful_search.tools.retrieval.bm25 import BM25Index
+from faithful_search.tools.retrieval.dense import DenseIndex
+from faithful_search.tools.retrieval.hybrid import HybridIndex
+from faithful_search.tools.retrieval.index import Index
+from faithful_search.tools.retrieval.index_folder import Dense, build_folder
+from faithful_search.tools.retrieval.passages import Passages
 from faithful_search.trajectory import Evidence
 
 DATASETS = ("hotpotqa", "2wikimultihopqa", "musique")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from faithful_search.errors import ToolError
-from faithful_search.tools.index import Index
+from faithful_search.tools.retrieval.index import Index
 from faithful_search.trajectory import Evidence
 
 COMMAND = (sys.executable, "-c", "from faithful_search.cli import main; main()")

@@ -18,15 +18,16 @@ from faithful_search.cache import Cache
 from faithful_search.errors import ConfigError, JudgeError, ToolError
 from faithful_search.judges import Request
 from faithful_search.judges.condensing import Condensing
-from faithful_search.tools import Toolbox, readers
+from faithful_search.tools import Toolbox
 from faithful_search.tools.base import schema_of
 from faithful_search.tools.browse import Browse
-from faithful_search.tools.guard import Guard
-from faithful_search.tools.http import Http
-from faithful_search.tools.pages import Reading
 from faithful_search.tools.patience import Patience
-from faithful_search.tools.readers import Fetch, Jina
-from faithful_search.tools.relevance import rank
+from faithful_search.tools.web import readers
+from faithful_search.tools.web.guard import Guard
+from faithful_search.tools.web.http import Http
+from faithful_search.tools.web.pages import Reading
+from faithful_search.tools.web.readers import Fetch, Jina
+from faithful_search.tools.web.relevance import rank
 from faithful_search.trajectory import Evidence, ToolCall
 
 pytest.importorskip("trafilatura")

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.errors import DataError
-from faithful_search.tools.corpus import BrokenRow, digest, passages
-from faithful_search.tools.paragraphs import paragraphs
+from faithful_search.tools.retrieval.corpus import BrokenRow, digest, passages
+from faithful_search.tools.retrieval.paragraphs import paragraphs
 from faithful_search.trajectory import Evidence
 
 ROWS = [
@@ -118,7 +118,7 @@ def test_what_is_neither_a_file_nor_a_dataset(tmp_path, monkeypatch):
 
 
 def test_an_unknown_dataset_is_named():
-    code = "from faithful_search.tools.corpus import passages; next(passages('nobody-here/nothing:train'))"
+    code = "from faithful_search.tools.retrieval.corpus import passages; next(passages('nobody-here/nothing:train'))"
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
     assert "DataError: 'nobody-here/nothing:train' is no file or folder here" in done.stderr

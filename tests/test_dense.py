@@ -22,9 +22,9 @@ from test_judge_nli import bert_tokenizer
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.encoder import Encoder
 from faithful_search.inference.prefixes import known_prefixes
-from faithful_search.tools.dense import DenseIndex
-from faithful_search.tools.embedder import Embedder
-from faithful_search.tools.passages import Passages, store
+from faithful_search.tools.retrieval.dense import DenseIndex
+from faithful_search.tools.retrieval.embedder import Embedder
+from faithful_search.tools.retrieval.passages import Passages, store
 from faithful_search.trajectory import Evidence
 
 COUNT = 300
@@ -113,7 +113,7 @@ def test_the_graph_finds_nearly_all_and_more_with_a_wider_beam(folder, passages)
 
 
 def test_half_precision_takes_half_the_place_and_finds_the_same(tmp_path, model, passages, folder, monkeypatch):
-    monkeypatch.setattr("faithful_search.tools.dense._BLOCK", 64)  # several blocks
+    monkeypatch.setattr("faithful_search.tools.retrieval.dense._BLOCK", 64)  # several blocks
     DenseIndex.build(tmp_path / "half", passages, model=model, precision="float16")
     half, whole = DenseIndex.open(tmp_path / "half", passages), DenseIndex.open(folder, passages, exact=True)
     assert (tmp_path / "half" / "vectors").stat().st_size * 2 == (folder / "vectors").stat().st_size
@@ -131,8 +131,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from contextlib import contextmanager
-from faithful_search.tools.dense import DenseIndex
-from faithful_search.tools.passages import Passages
+from faithful_search.tools.retrieval.dense import DenseIndex
+from faithful_search.tools.retrieval.passages import Passages
 
 @contextmanager
 def killer(**_):
@@ -241,8 +241,8 @@ def test_a_missing_package_is_named(tmp_path, passages, missing):
         f"import sys; sys.modules[{missing!r}] = None\n"
         "from pathlib import Path\n"
         "from faithful_search.errors import ConfigError\n"
-        "from faithful_search.tools.dense import DenseIndex\n"
-        "from faithful_search.tools.passages import Passages\n"
+        "from faithful_search.tools.retrieval.dense import DenseIndex\n"
+        "from faithful_search.tools.retrieval.passages import Passages\n"
         "try:\n"
         f"    DenseIndex.build(Path({str(tmp_path / 'x')!r}), Passages(Path({str(passages.folder)!r})), model='m')\n"
         "except ConfigError as error:\n"
@@ -273,8 +273,8 @@ import os, sys, time
 from pathlib import Path
 import torch, faiss
 torch.set_num_threads(2); faiss.omp_set_num_threads(2)
-from faithful_search.tools.dense import DenseIndex
-from faithful_search.tools.passages import Passages
+from faithful_search.tools.retrieval.dense import DenseIndex
+from faithful_search.tools.retrieval.passages import Passages
 index = DenseIndex.open(Path(sys.argv[1]), Passages(Path(sys.argv[2])), exact=True)
 queries = [f"w{n} w{n + 1}" for n in range(150)]
 expected = index.search_batch(queries, 5)

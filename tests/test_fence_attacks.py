@@ -31,12 +31,12 @@ from faithful_search.rollout import Engine, Limits, SearchEnvironment
 from faithful_search.tasks import Task
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Observation, Toolbox
 from faithful_search.tools.browse import Browse
-from faithful_search.tools.guard import Guard
-from faithful_search.tools.http import Http
-from faithful_search.tools.providers.searxng import SearXNG
-from faithful_search.tools.readers import Fetch
+from faithful_search.tools.graphs.triples import Triple
 from faithful_search.tools.remote_search import RemoteSearch
-from faithful_search.tools.triples import Triple
+from faithful_search.tools.web.guard import Guard
+from faithful_search.tools.web.http import Http
+from faithful_search.tools.web.providers.searxng import SearXNG
+from faithful_search.tools.web.readers import Fetch
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from web_site import WebSite
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools import guard as guard_module
-from faithful_search.tools.guard import Guard, Refused, is_private, is_public
-from faithful_search.tools.http import Http
 from faithful_search.tools.patience import Patience
+from faithful_search.tools.web import guard as guard_module
+from faithful_search.tools.web.guard import Guard, Refused, is_private, is_public
+from faithful_search.tools.web.http import Http
 
 GUARD = Guard()
 

@@ -27,12 +27,12 @@ from hypothesis import strategies as st
 from web_site import ARTICLE, Page, WebSite
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools import http as http_module
-from faithful_search.tools import network
-from faithful_search.tools.decoding import Body, TooLarge, Undecodable
-from faithful_search.tools.guard import Guard, Refused
-from faithful_search.tools.http import Http, _same_server
 from faithful_search.tools.patience import Patience
+from faithful_search.tools.web import http as http_module
+from faithful_search.tools.web import network
+from faithful_search.tools.web.decoding import Body, TooLarge, Undecodable
+from faithful_search.tools.web.guard import Guard, Refused
+from faithful_search.tools.web.http import Http, _same_server
 
 ONCE = Patience(retries=0)
 HASTY = Patience(retries=2, first=0.01, longest=0.05)
@@ -617,7 +617,7 @@ class TestManyAtOnce:
 
     def test_connections_are_closed_with_their_loop(self, site):
         code = (
-            "import asyncio, gc, sys\nfrom faithful_search.tools.http import Http\n"
+            "import asyncio, gc, sys\nfrom faithful_search.tools.web.http import Http\n"
             "async def main(close):\n"
             "    http = Http()\n"
             "    for _ in range(3):\n        await http.get(sys.argv[1])\n"

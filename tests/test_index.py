@@ -21,13 +21,14 @@ from hypothesis import strategies as st
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.tools import LocalSearch, Toolbox, bm25, local_search
-from faithful_search.tools.bm25 import BM25Index
-from faithful_search.tools.corpus import BrokenRow
-from faithful_search.tools.hybrid import HybridIndex
-from faithful_search.tools.index_folder import Dense, build_folder, open_folder, read_manifest
-from faithful_search.tools.passages import Passages, store
-from faithful_search.tools.spool import Spool
+from faithful_search.tools import LocalSearch, Toolbox, local_search
+from faithful_search.tools.retrieval import bm25
+from faithful_search.tools.retrieval.bm25 import BM25Index
+from faithful_search.tools.retrieval.corpus import BrokenRow
+from faithful_search.tools.retrieval.hybrid import HybridIndex
+from faithful_search.tools.retrieval.index_folder import Dense, build_folder, open_folder, read_manifest
+from faithful_search.tools.retrieval.passages import Passages, store
+from faithful_search.tools.retrieval.spool import Spool
 from faithful_search.tools.words import words
 from faithful_search.trajectory import Evidence, ToolCall
 
@@ -76,7 +77,7 @@ def index(corpus, tmp_path) -> Path:
 _KILLED_EVERYWHERE = """
     import os, signal, sys
     from pathlib import Path
-    from faithful_search.tools import bm25_build, index_folder, passages, spool
+    from faithful_search.tools.retrieval import bm25_build, index_folder, passages, spool
 
     corpus, out = sys.argv[1], Path(sys.argv[2])
     passages.BATCH, bm25_build._CHUNK, spool._SETTLE = 50, 300, 0.0
@@ -266,7 +267,7 @@ def test_a_full_disk_is_an_error_and_harms_nothing(index, corpus):
     code = """
         import resource, sys
         from faithful_search.errors import DataError
-        from faithful_search.tools.index_folder import build_folder
+        from faithful_search.tools.retrieval.index_folder import build_folder
 
         for most in (100, 2000, 6000):
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, -1))
@@ -422,8 +423,8 @@ def test_many_threads_search_as_one(pruned, monkeypatch):
 def test_batches_of_a_build_do_not_show_in_its_scores(tmp_path, monkeypatch):
     found = rows(700)
     build_folder(found, tmp_path / "one")
-    monkeypatch.setattr("faithful_search.tools.passages.BATCH", 33)
-    monkeypatch.setattr("faithful_search.tools.bm25_build._CHUNK", 101)
+    monkeypatch.setattr("faithful_search.tools.retrieval.passages.BATCH", 33)
+    monkeypatch.setattr("faithful_search.tools.retrieval.bm25_build._CHUNK", 101)
     build_folder(found, tmp_path / "many")
     assert tree(tmp_path / "one") == tree(tmp_path / "many")
 

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.errors import DataError
-from faithful_search.tools import LocalSearch, Toolbox, cached_index, schema_of
-from faithful_search.tools.cached_index import open_index
+from faithful_search.tools import LocalSearch, Toolbox, schema_of
+from faithful_search.tools.retrieval import cached_index
+from faithful_search.tools.retrieval.cached_index import open_index
 from faithful_search.tools.words import words
 from faithful_search.trajectory import ToolCall
 

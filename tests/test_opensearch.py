@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools import opensearch
-from faithful_search.tools.opensearch import OpenSearchIndex
+from faithful_search.tools.retrieval import opensearch
+from faithful_search.tools.retrieval.opensearch import OpenSearchIndex
 from faithful_search.trajectory import Evidence
 
 PASSAGES = [

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from web_site import ARTICLE, pdf
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools import pages
-from faithful_search.tools.pages import Page, Reading, workers
-from faithful_search.tools.pages.base import Block
-from faithful_search.tools.pages.charset import decode
-from faithful_search.tools.pages.packing import pack
-from faithful_search.tools.pages.parsing import kind_of, parse
-from faithful_search.tools.relevance import rank
+from faithful_search.tools.web import pages
+from faithful_search.tools.web.pages import Page, Reading, workers
+from faithful_search.tools.web.pages.base import Block
+from faithful_search.tools.web.pages.charset import decode
+from faithful_search.tools.web.pages.packing import pack
+from faithful_search.tools.web.pages.parsing import kind_of, parse
+from faithful_search.tools.web.relevance import rank
 
 pytest.importorskip("trafilatura")
 pytest.importorskip("pypdf")
@@ -333,8 +333,8 @@ def test_a_forked_child_has_workers_of_its_own():
 def test_a_worker_has_no_keys_no_sockets_and_ends_with_its_parent(tmp_path):
     code = """
 import os, socket, sys, time
-from faithful_search.tools import pages
-from faithful_search.tools.pages import workers
+from faithful_search.tools.web import pages
+from faithful_search.tools.web.pages import workers
 listening = socket.create_server(("127.0.0.1", 0)); os.set_inheritable(listening.fileno(), True)
 pages.read(b"words", "text/plain", pages.Reading(seconds=60))
 print(next(iter(workers._pools.values()))._idle[0]._process.pid, flush=True)

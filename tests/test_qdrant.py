@@ -20,8 +20,8 @@ from test_dense import QUERIES, corpus, other_model
 from test_judge_embedding import saved
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools.embedder import Embedder
-from faithful_search.tools.qdrant import QdrantIndex
+from faithful_search.tools.retrieval.embedder import Embedder
+from faithful_search.tools.retrieval.qdrant import QdrantIndex
 from faithful_search.trajectory import Evidence
 
 pytest.importorskip("qdrant_client")

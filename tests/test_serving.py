@@ -28,7 +28,7 @@ from faithful_search.serving.metrics import Counter as Total
 from faithful_search.serving.metrics import Histogram
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import bind, running
-from faithful_search.tools.contents import join_contents, split_contents
+from faithful_search.tools.retrieval.contents import join_contents, split_contents
 from faithful_search.trajectory import Evidence
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

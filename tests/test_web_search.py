@@ -13,12 +13,12 @@ from search_servers import KEY, STRANGE, Request, SearchServer, searxng, serper
 
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools import Toolbox, schema_of
-from faithful_search.tools.http import Http
 from faithful_search.tools.patience import Patience
-from faithful_search.tools.providers import base, load, names
-from faithful_search.tools.providers.ddgs import Ddgs
-from faithful_search.tools.providers.searxng import SearXNG
-from faithful_search.tools.providers.serper import Serper
+from faithful_search.tools.web.http import Http
+from faithful_search.tools.web.providers import base, load, names
+from faithful_search.tools.web.providers.ddgs import Ddgs
+from faithful_search.tools.web.providers.searxng import SearXNG
+from faithful_search.tools.web.providers.serper import Serper
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, ToolCall
 
@@ -209,8 +209,8 @@ def test_more_than_a_server_may_send_is_an_error():
     )
 )
 def test_whatever_json_a_service_sends_only_pages_come_out(document):
-    from faithful_search.tools.providers import searxng as xng
-    from faithful_search.tools.providers import serper as srp
+    from faithful_search.tools.web.providers import searxng as xng
+    from faithful_search.tools.web.providers import serper as srp
 
     for results in (xng._results, srp._results):
         for item in base.pages(results(document), 9):

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from search_servers import STRANGE, Request, SearchServer, wikidata
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools import Toolbox, wikibase
+from faithful_search.tools import Toolbox
 from faithful_search.tools import wikidata as module
-from faithful_search.tools.http import Http
-from faithful_search.tools.naming import candidates
+from faithful_search.tools.graphs import wikibase
+from faithful_search.tools.graphs.naming import candidates
 from faithful_search.tools.patience import Patience
+from faithful_search.tools.web.http import Http
 from faithful_search.tools.wikidata import Wikidata
 from faithful_search.trajectory import Evidence, ToolCall
 

@@ -12,8 +12,8 @@ import click
 from .options import FOLDER, config, debug
 
 if TYPE_CHECKING:
-    from ..tools.corpus import BrokenRow
-    from ..tools.index_folder import Dense
+    from ..tools.retrieval.corpus import BrokenRow
+    from ..tools.retrieval.index_folder import Dense
 
 _SHOWN = 5
 
@@ -65,7 +65,7 @@ def index(
     """
     from tqdm.auto import tqdm
 
-    from ..tools.index_folder import build_folder
+    from ..tools.retrieval.index_folder import build_folder
 
     start, broken = time.monotonic(), _Broken()
     made = build_folder(
@@ -100,7 +100,7 @@ class _Broken:
 
 
 def _dense(kind: str, model: str | None, revision: str | None, hnsw: bool, half: bool) -> Dense | None:
-    from ..tools.index_folder import Dense
+    from ..tools.retrieval.index_folder import Dense
 
     if kind != "bm25" and model:
         return Dense(model, revision, hnsw, "float16" if half else "float32")

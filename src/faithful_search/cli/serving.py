@@ -111,7 +111,7 @@ def _toolbox(corpus: str, topk: int, triples: str | None) -> Toolbox:
 
 def _search(corpus: str, topk: int) -> LocalSearch:
     from ..tools import LocalSearch
-    from ..tools.index_folder import MANIFEST
+    from ..tools.retrieval.index_folder import MANIFEST
 
     built = (Path(corpus) / MANIFEST).is_file()
     return (LocalSearch.open if built else LocalSearch.from_corpus)(corpus, top_k=topk)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..tools.batcher import Batcher
-from ..tools.index import Index
+from ..tools.retrieval.index import Index
 from ..trajectory import Evidence
 from .app import Answer
 from .metrics import Metrics

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ..errors import FaithfulSearchError
-from ..tools.contents import join_contents
+from ..tools.retrieval.contents import join_contents
 from ..trajectory import Evidence
 
 Results = Sequence[Sequence[Evidence]]

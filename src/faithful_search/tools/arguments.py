@@ -14,22 +14,22 @@ from ..trajectory import Evidence
 from .base import Tool
 from .browse import Browse
 from .cassette import Cassette
-from .corpus import passages
-from .guard import Guard
-from .http import Http
-from .index_folder import MANIFEST
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph
 from .local_search import LocalSearch
-from .passages import Passages
 from .patience import Patience
-from .providers.base import Provider
-from .providers.ddgs import Ddgs
-from .providers.searxng import SearXNG
-from .providers.serper import Serper
-from .readers import Fetch, Jina, Reader
 from .remote_search import RemoteSearch
+from .retrieval.corpus import passages
+from .retrieval.index_folder import MANIFEST
+from .retrieval.passages import Passages
 from .toolbox import Toolbox
+from .web.guard import Guard
+from .web.http import Http
+from .web.providers.base import Provider
+from .web.providers.ddgs import Ddgs
+from .web.providers.searxng import SearXNG
+from .web.providers.serper import Serper
+from .web.readers import Fetch, Jina, Reader
 from .web_search import WebSearch
 from .wikidata import Wikidata
 from .writer import Condenser

@@ -16,13 +16,13 @@ from msgspec import Meta
 from ..cache import Cache, key_of, once
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
-from . import pages
 from .base import Partial, Tool
 from .kept import kept
-from .pages import Page, Reading
-from .pages.plain import clean
-from .readers import Document, Fetch, Reader
-from .relevance import rank
+from .web import pages
+from .web.pages import Page, Reading
+from .web.pages.plain import clean
+from .web.readers import Document, Fetch, Reader
+from .web.relevance import rank
 from .writer import Condenser
 
 _MOST = 5

@@ -10,10 +10,10 @@ from typing import Any
 
 from ..trajectory import Evidence
 from .base import Tool
-from .facts import Fact, condensed, evidence_of, grouped
-from .labels import Labels
-from .rdf import SUFFIXES, RdfGraph
-from .triples import Triple, TripleGraph, read_triples
+from .graphs.facts import Fact, condensed, evidence_of, grouped
+from .graphs.labels import Labels
+from .graphs.rdf import SUFFIXES, RdfGraph
+from .graphs.triples import Triple, TripleGraph, read_triples
 from .words import words
 from .writer import Condenser
 

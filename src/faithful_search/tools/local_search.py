@@ -9,10 +9,10 @@ from functools import partial
 from ..trajectory import Evidence
 from .base import Tool
 from .batcher import Batcher
-from .cached_index import open_index
-from .corpus import Corpus
-from .index import Index
-from .index_folder import open_folder
+from .retrieval.cached_index import open_index
+from .retrieval.corpus import Corpus
+from .retrieval.index import Index
+from .retrieval.index_folder import open_folder
 
 _INLINE = 300_000
 """Passages up to which a search does not hold up an event loop."""

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from .base import Tool
-from .contents import split_contents
-from .http import Http
+from .retrieval.contents import split_contents
+from .web.http import Http
 
 TOKEN = "FAITHFUL_SEARCH_SERVE_TOKEN"
 """The environment variable with the token of a server that wants one."""

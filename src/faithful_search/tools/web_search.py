@@ -14,8 +14,8 @@ from msgspec import Meta
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from .base import Partial, Tool
-from .providers.base import Provider
-from .providers.serper import Serper
+from .web.providers.base import Provider
+from .web.providers.serper import Serper
 
 _SPARE = 10  # results asked for at least: a service's page, of which some are dropped as doubles or excluded
 

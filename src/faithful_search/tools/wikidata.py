@@ -14,13 +14,13 @@ import msgspec
 
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
-from . import wikibase
 from .base import Tool
-from .facts import Fact, condensed, listed, sentence
-from .http import Http
-from .naming import candidates
+from .graphs import wikibase
+from .graphs.facts import Fact, condensed, listed, sentence
+from .graphs.naming import candidates
+from .graphs.wikibase import Statement
 from .untrusted import checked_url, line, rows, section
-from .wikibase import Statement
+from .web.http import Http
 from .words import words
 from .writer import Condenser
 

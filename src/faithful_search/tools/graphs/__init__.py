@@ -1,0 +1,1 @@
+"""Facts: where they are kept, how entities are found in a query, how facts become sentences."""

@@ -1,0 +1,135 @@
+"""Facts of a knowledge graph, condensed to sentences."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from ...errors import ToolError
+from ...trajectory import Evidence
+from ..words import words
+from ..writer import Condenser
+
+MOST_VALUES = 10
+"""Values that a sentence lists; of the others it says how many there are."""
+
+_FOR_THE_WRITER = 30  # sentences about an entity that a condenser is given
+_PREPOSITIONS = frozenset(words("about after as at before between by for from in into of on over to under with"))
+_IRREGULAR = {"child": "children", "person": "people", "woman": "women", "man": "men"}
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """The `relation` of `subject` is `object`, all three as labels.
+
+    `entity` is the label of the one that the fact was found for: the object where it is `incoming`, else the subject.
+    `source` names the fact, `url` the page about the entity.
+    """
+
+    subject: str
+    relation: str
+    object: str
+    entity: str
+    source: str
+    url: str = ""
+    incoming: bool = False
+
+
+def grouped(facts: Iterable[Fact]) -> list[list[Fact]]:
+    """The facts that one sentence can tell: of one entity, by one relation, in one direction. Groups and facts in the
+    order given."""
+    groups: dict[tuple[str, str, str, bool], list[Fact]] = {}
+    for fact in facts:
+        groups.setdefault((fact.entity, fact.url, fact.relation, fact.incoming), []).append(fact)
+    return list(groups.values())
+
+
+def sentence(facts: Sequence[Fact], english: bool = True) -> str:
+    """What a group of facts says, each value once. Labels of another language than English are only put in a row.
+
+    Example:
+        >>> sentence([Fact("France", "capital", "Paris", "France", "t1")])
+        'The capital of France is Paris.'
+        >>> sentence([Fact("Ann", "child", name, "Ann", "") for name in ("Bo", "Cy", "Di")])
+        'The children of Ann are Bo, Cy and Di.'
+        >>> sentence([Fact(name, "country", "France", "France", "", incoming=True) for name in ("Lyon", "Nice")])
+        'France is the country of Lyon and Nice.'
+        >>> sentence([Fact("Paris", "capital of", "France", "Paris", "")])
+        'Paris, capital of: France.'
+    """
+    first = facts[0]
+    values = list(dict.fromkeys(fact.subject if first.incoming else fact.object for fact in facts))
+    if english and _is_noun(first.relation):
+        if len(values) == 1:
+            return f"The {first.relation} of {first.subject} is {first.object}."
+        if first.incoming:
+            return f"{first.object} is the {first.relation} of {listed(values)}."
+        if first.relation.isascii():
+            return f"The {plural(first.relation)} of {first.subject} are {listed(values)}."
+    one, other = (listed(values), first.object) if first.incoming else (first.subject, listed(values))
+    return f"{one}, {first.relation}: {other}."
+
+
+def evidence_of(facts: Sequence[Fact]) -> Evidence:
+    """A group of facts as one piece of evidence about their entity."""
+    first = facts[0]
+    return Evidence(text=sentence(facts), title=first.entity, source=first.source, url=first.url)
+
+
+async def condensed(condenser: Condenser, query: str, facts: Sequence[Evidence], top_k: int) -> list[Evidence]:
+    """One paragraph about each entity, which `condenser` writes from the facts; the facts themselves where it fails."""
+    by_entity: dict[tuple[str, str], list[Evidence]] = {}
+    for item in facts:
+        by_entity.setdefault((item.title, item.url), []).append(item)
+    about = list(by_entity.values())[:top_k]
+    texts = await asyncio.gather(*(_paragraph(condenser, query, items) for items in about))
+    found = [
+        [msgspec.structs.replace(items[0], text=text)] if text else items
+        for text, items in zip(texts, about, strict=True)
+    ]
+    return [item for items in found for item in items][:top_k]
+
+
+async def _paragraph(condenser: Condenser, query: str, facts: Sequence[Evidence]) -> str:
+    try:
+        return (await condenser.condense(query, [item.text for item in facts[:_FOR_THE_WRITER]])).strip()
+    except ToolError:
+        return ""
+
+
+def listed(values: Sequence[str]) -> str:
+    """`A, B and C`; what is beyond `MOST_VALUES` is counted."""
+    if len(values) > MOST_VALUES:
+        values = [*values[:MOST_VALUES], f"{len(values) - MOST_VALUES} more"]
+    return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} and {values[-1]}"
+
+
+def plural(relation: str) -> str:
+    """The English plural of what stands before the first preposition, by rule.
+
+    Example:
+        >>> plural("place of birth"), plural("country"), plural("child")
+        ('places of birth', 'countries', 'children')
+    """
+    told = relation.split()
+    place = next((n for n, word in enumerate(told) if n and word in _PREPOSITIONS), len(told)) - 1
+    return " ".join([*told[:place], _plural(told[place]), *told[place + 1 :]])
+
+
+def _plural(word: str) -> str:
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
+    if re.search(r"[^aeiou]y$", word):
+        return word[:-1] + "ies"
+    if re.search(r"(ss|x|ch|sh)$", word):
+        return word + "es"
+    return word if word.endswith("s") else word + "s"
+
+
+def _is_noun(relation: str) -> bool:
+    """Whether "the … of X" can be said: `capital of`, `educated at`, `has part`, `award received` cannot."""
+    told = relation.split()
+    verb = told[0] in ("has", "is") or any(word.endswith("ed") for word in told)
+    return not verb and told[-1] not in _PREPOSITIONS

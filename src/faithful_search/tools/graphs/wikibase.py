@@ -1,0 +1,177 @@
+"""A Wikibase entity's JSON read: its statements, and each value as text. All of it may be wrong or hostile."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..untrusted import line, rows, section
+
+_ENTITY = re.compile(r"[QP][1-9]\d{0,11}")
+_TIME = re.compile(r"([+-])(\d{1,16})-(\d\d)-(\d\d)T")
+_NUMBER = re.compile(r"[+-]?(\d{1,40})(\.\d{1,40})?")
+_LEFT_OUT = frozenset(
+    ("external-id", "commonsMedia", "musical-notation", "math", "tabular-data", "geo-shape", "entity-schema")
+)
+_PROPERTIES, _STATEMENTS = 500, 20  # read of an entity, and of one property
+_VALUE, _LABEL = 300, 200  # characters kept
+_WHEN = {"P580": "from", "P582": "until", "P585": "as of"}  # start time, end time, point in time
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """What is said about an entity by one property: a value, and the times from, until or at which it holds."""
+
+    value: Mapping[str, Any]
+    preferred: bool = False
+    when: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+
+def is_id(value: Any) -> bool:
+    """Whether it is an item's or property's id."""
+    return isinstance(value, str) and bool(_ENTITY.fullmatch(value))
+
+
+def label_of(entity: Any, language: str, key: str = "labels") -> str:
+    """Its label (or description), of which there is one in the language asked for or in one that replaces it."""
+    return line(section(section(entity, key), language).get("value"), _LABEL)
+
+
+def aliases_of(entity: Any, language: str) -> list[str]:
+    """Its other names in a language."""
+    return [line(row.get("value"), _LABEL) for row in rows(section(entity, "aliases"), language)][:_STATEMENTS]
+
+
+def statements(entity: Any) -> dict[str, list[Statement]]:
+    """By property, the statements that say something to a reader: preferred ones first, deprecated ones never.
+
+    Left out are identifiers of other databases, media, formulas, and values that are unknown or do not exist.
+    """
+    found: dict[str, list[Statement]] = {}
+    claims = section(entity, "claims")
+    for name in list(claims)[:_PROPERTIES]:
+        if is_id(name) and (told := _statements(claims, name)):
+            found[name] = told
+    return found
+
+
+def _statements(claims: Mapping[str, Any], name: str) -> list[Statement]:
+    ranked = [row for row in rows(claims, name) if row.get("rank") in ("preferred", "normal") and _is_told(row)]
+    ranked.sort(key=lambda row: row["rank"] != "preferred")
+    return [
+        Statement(row["mainsnak"]["datavalue"], row["rank"] == "preferred", tuple(_times(row)))
+        for row in ranked[:_STATEMENTS]
+    ]
+
+
+def _is_told(row: Mapping[str, Any]) -> bool:
+    snak = section(row, "mainsnak")
+    return snak.get("datatype") not in _LEFT_OUT and bool(section(snak, "datavalue"))
+
+
+def _times(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, word in _WHEN.items():
+        for snak in list(rows(section(row, "qualifiers"), name))[:1]:
+            yield word, section(snak, "datavalue")
+
+
+def ids_in(statement: Statement) -> list[str]:
+    """The items whose labels its text needs: the value itself, or its unit."""
+    value = section(statement.value, "value")
+    return [str(each) for each in (value.get("id"), _unit(value)) if is_id(each)]
+
+
+def text_of(statement: Statement, labels: Mapping[str, str], english: bool = True) -> str:
+    """The value with its times; empty when it cannot be told, as with an item that has no label.
+
+    Example:
+        >>> text_of(Statement({"type": "quantity", "value": {"amount": "+8848.86", "unit": "1"}}), {})
+        '8848.86'
+    """
+    text = _value(statement.value, labels, english)
+    told = [f"{word} {when}" for word, value in statement.when if (when := _value(value, labels, english))]
+    return f"{text} ({' '.join(told)})" if text and told and english else text
+
+
+def _value(datavalue: Mapping[str, Any], labels: Mapping[str, str], english: bool) -> str:
+    kind, value = datavalue.get("type"), section(datavalue, "value")
+    if kind == "string":
+        return line(datavalue.get("value"), _VALUE)
+    if kind == "wikibase-entityid":
+        return labels.get(str(value.get("id")), "")
+    if kind == "monolingualtext":
+        return line(value.get("text"), _VALUE)
+    if kind == "time":
+        return time_text(value.get("time"), value.get("precision"), english)
+    if kind == "quantity":
+        return f"{amount_text(value.get('amount'))} {labels.get(_unit(value), '')}".strip()
+    return _coordinates(value.get("latitude"), value.get("longitude")) if kind == "globecoordinate" else ""
+
+
+def _unit(value: Mapping[str, Any]) -> str:
+    return line(value.get("unit"), _VALUE).rsplit("/", 1)[-1]
+
+
+def amount_text(amount: Any) -> str:
+    """A decimal number with separators from 10,000 on, as it was written otherwise; empty when it is none.
+
+    Example:
+        >>> amount_text("+67390000"), amount_text("-3.50"), amount_text("many")
+        ('67,390,000', '-3.50', '')
+    """
+    match = _NUMBER.fullmatch(amount) if isinstance(amount, str) else None
+    if match is None:
+        return ""
+    whole = f"{int(match[1]):,}" if len(match[1]) > 4 else match[1]
+    return f"{'-' if amount[0] == '-' else ''}{whole}{match[2] or ''}"
+
+
+def time_text(time: Any, precision: Any, english: bool = True) -> str:
+    """A time to its precision: 11 is a day, 10 a month, 9 a year, 8 a decade, 7 a century, 6 a millennium.
+
+    Example:
+        >>> time_text("+1952-03-11T00:00:00Z", 11), time_text("-0044-00-00T00:00:00Z", 9)
+        ('11 March 1952', '44 BCE')
+        >>> time_text("+1801-00-00T00:00:00Z", 7), time_text("+1952-03-11T00:00:00Z", 11, english=False)
+        ('19th century', '1952-03-11')
+    """
+    match = _TIME.match(time) if isinstance(time, str) else None
+    if match is None or not isinstance(precision, int):
+        return ""
+    sign, year, month, day = match[1], int(match[2]), int(match[3]), int(match[4])
+    if not english:
+        return "-".join(([f"{sign.strip('+')}{year:04d}", match[3], match[4]])[: max(1, min(precision, 11) - 8)])
+    era = " BCE" if sign == "-" else ""
+    if precision >= 10 and 1 <= month <= 12:
+        return f"{f'{day} ' if precision >= 11 and day else ''}{_MONTHS[month - 1]} {year}{era}"
+    if precision in (6, 7):
+        size, word = (100, "century") if precision == 7 else (1000, "millennium")
+        return f"{_ordinal(math.ceil(year / size))} {word}{era}"
+    if precision < 6:
+        return f"about {year:,}{era}"
+    return f"{year // 10 * 10}s{era}" if precision == 8 else f"{year}{era}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _coordinates(latitude: Any, longitude: Any) -> str:
+    degrees = [value for value in (latitude, longitude) if isinstance(value, (int, float)) and abs(value) <= 360]
+    if len(degrees) != 2:
+        return ""
+    north, east = degrees
+    return f"{abs(north):.6g}° {'S' if north < 0 else 'N'}, {abs(east):.6g}° {'W' if east < 0 else 'E'}"
+
+
+def ids(values: Sequence[Statement]) -> list[str]:
+    """Those of `ids_in` of all, and of nothing twice."""
+    return list(dict.fromkeys(each for value in values for each in ids_in(value)))

@@ -1,0 +1,269 @@
+"""Corpora of any of the known kinds as a stream of passages; what is never done: hold all of one in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...bundled import world_file
+from ...errors import ConfigError, DataError
+from ...trajectory import Evidence, read_lines
+from .paragraphs import paragraphs
+
+Corpus = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
+"""`"world"`; a `.jsonl`, `.jsonl.gz` or `.parquet` file, or a folder of such; a Hub dataset, `name` or
+`name:split`; or rows. A row has `text` and, if it likes, `id`, `title` and `url`; or, as Search-R1's, `contents`: the
+title's line, then the text."""
+
+TEXTS, IDS = ("text", "contents"), ("id", "_id", "docid")
+_COLUMNS = (*TEXTS, *IDS, "title", "url")
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+_DATASET = re.compile(r"[\w.-]+(?:/[\w.-]+)?(?::[\w.+%\[\]-]+)?")
+_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class BrokenRow:
+    """A row that no passage could be made of: where it is (file and number from 1) and why."""
+
+    where: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}"
+
+
+@dataclass(frozen=True)
+class _Unread:
+    why: str
+
+
+OnBroken = Callable[[BrokenRow], None]
+
+
+def refuse(broken: BrokenRow) -> None:
+    """The default for a broken row: raises `DataError`."""
+    raise DataError(str(broken))
+
+
+def passages(
+    corpus: Corpus, *, paragraph_characters: int | None = None, on_broken: OnBroken = refuse
+) -> Iterator[Evidence]:
+    """Yield the passages of a corpus: `text`, `title`, the corpus's id as `source` (else the row's number), and `url`.
+
+    Args:
+        corpus: see `Corpus`.
+        paragraph_characters: a row whose text is longer is cut into paragraphs of at most so many characters, the first
+            under the row's id, the others under `id#2`, `id#3`, …, all with its title; by default rows stay whole.
+        on_broken: called for each row that cannot be read, which is then left out; by default that is a `DataError`.
+
+    Raises:
+        DataError: an unreadable file, a file without a column of text, or no passage at all.
+        ConfigError: when a package for this kind of corpus is missing.
+
+    Example:
+        >>> [found.title for found in passages([{"contents": '"Paris"\\nThe capital of France.'}])]
+        ['Paris']
+    """
+    first: BrokenRow | None = None
+    some = False
+    for found in _found(corpus):
+        if isinstance(found, BrokenRow):
+            first = first or found
+            on_broken(found)
+            continue
+        some = True
+        yield from _split(found, paragraph_characters)
+    if not some:
+        why = f"; the first row left out: {first}" if first else ""
+        raise DataError(f"{called(corpus)}: no passages in it{why}")
+
+
+def readable_twice(corpus: Corpus) -> Corpus:
+    """The corpus; of rows that come from an iterator, a list, since a digest and an index each read it once."""
+    return corpus if isinstance(corpus, (str, os.PathLike)) else list(corpus)
+
+
+def called(corpus: Corpus) -> str:
+    """What the corpus is called in a message and in a manifest."""
+    return str(corpus) if isinstance(corpus, (str, os.PathLike)) else "corpus"
+
+
+def digest(corpus: Corpus) -> str:
+    """What tells this corpus from another and from itself after a change: SHA-256 of its files or rows, in hex.
+
+    A Hub dataset's is that of its fingerprint, which follows its revision and files.
+    """
+    found = hashlib.sha256()
+    if not isinstance(corpus, (str, os.PathLike)):
+        for passage in _found(corpus):
+            found.update(repr(passage).encode("utf-8", "surrogatepass") + b"\n")
+        return found.hexdigest()
+    files = _files(corpus)
+    if files is None:
+        found.update(str(_dataset(str(corpus))._fingerprint).encode())
+    for path in files or ():
+        found.update(_file_digest(path))
+    return found.hexdigest()
+
+
+def _file_digest(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+
+
+def _split(passage: Evidence, most: int | None) -> Iterator[Evidence]:
+    if most is None or len(passage.text) <= most:
+        yield passage
+        return
+    for number, text in enumerate(paragraphs(passage.text, most), start=1):
+        source = passage.source if number == 1 else f"{passage.source}#{number}"
+        yield msgspec.structs.replace(passage, text=text, source=source)
+
+
+def _found(corpus: Corpus) -> Iterator[Evidence | BrokenRow]:
+    for number, (where, row) in enumerate(_rows(corpus), start=1):
+        found = row.why if isinstance(row, _Unread) else _passage(row, number)
+        yield BrokenRow(where, found) if isinstance(found, str) else found
+
+
+def _passage(row: Any, number: int) -> Evidence | str:
+    """The passage of a row, or why there is none."""
+    columns = (", ".join(map(str, row)) or "nothing") if isinstance(row, Mapping) else type(row).__name__
+    if not isinstance(row, Mapping):
+        return f"no column 'text' with a string; it has: {columns}"
+    text, title = row.get("text"), _said(row, ("title",))
+    if not isinstance(text, str) and isinstance(row.get("contents"), str):
+        text, title = _contents(row["contents"], title)
+    if not isinstance(text, str):
+        return f"no column 'text' with a string; it has: {columns}"
+    passage = Evidence(text=text, title=title, source=_said(row, IDS) or str(number), url=_said(row, ("url",)))
+    try:
+        _ENCODER.encode(passage)
+    except UnicodeEncodeError as error:
+        return f"not valid Unicode ({error.reason})"
+    return passage
+
+
+def _said(row: Mapping[str, Any], names: Iterable[str]) -> str:
+    return next((str(row[name]) for name in names if row.get(name) is not None), "")
+
+
+def _contents(contents: str, title: str) -> tuple[str, str]:
+    """The text and the title of `contents`, whose first line is the title, mostly in quotes."""
+    line, newline, text = contents.partition("\n")
+    first = line.strip()
+    if len(first) > 1 and first[0] == first[-1] == '"':
+        first = first[1:-1]
+    if not newline or (title and title != first):
+        return contents, title
+    return text, first
+
+
+def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:
+    """Where each row is, and the row, or an `_Unread`."""
+    if not isinstance(corpus, (str, os.PathLike)):
+        for number, row in enumerate(corpus, start=1):
+            yield f"corpus, row {number}", row
+        return
+    files = _files(corpus)
+    if files is None:
+        yield from _dataset_rows(str(corpus))
+    for path in files or ():
+        yield from (_parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path))
+
+
+def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
+    """The files of a corpus that lies here; `None` for the name of a dataset."""
+    if str(corpus) == "world":
+        return [world_file("passages.jsonl.gz")]
+    path = Path(corpus).expanduser()
+    if path.is_dir():
+        found = [file for file in sorted(path.rglob("*")) if file.name.endswith(_SUFFIXES) and file.is_file()]
+        if not found:
+            raise DataError(f"{path}: no {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} file in it")
+        return found
+    if path.name.endswith(_SUFFIXES):
+        return [path]
+    if path.exists():
+        raise DataError(f"{path}: expected a {', '.join(_SUFFIXES)} file or a folder of such")
+    return None
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    for number, line in read_lines(path):
+        yield f"{path}, line {number}", _decoded(line)
+
+
+def _decoded(line: bytes) -> Any:
+    try:
+        try:
+            return msgspec.json.decode(line)
+        except ValueError:  # it is stricter than Python about NaN and lone surrogates
+            return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return _Unread(f"not JSON ({error})")
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ConfigError(f"{path} needs pyarrow: pip install 'faithful-search[parquet]'") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            _check_columns(path, file.schema_arrow.names)
+            columns = [name for name in _COLUMNS if name in file.schema_arrow.names]
+            yield from _tables(file.iter_batches(_BATCH, columns=columns), str(path))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+
+
+def _dataset_rows(name: str) -> Iterator[tuple[str, Any]]:
+    dataset = _dataset(name)
+    _check_columns(name, dataset.column_names)
+    columns = [column for column in _COLUMNS if column in dataset.column_names]
+    yield from _tables(dataset.select_columns(columns).with_format("arrow").iter(_BATCH), name)
+
+
+def _tables(tables: Iterable[Any], where: str) -> Iterator[tuple[str, Any]]:
+    number = 0
+    for table in tables:
+        for row in table.to_pylist():
+            number += 1
+            yield f"{where}, row {number}", row
+
+
+def _check_columns(where: object, columns: list[str]) -> None:
+    if not any(name in columns for name in TEXTS):
+        raise DataError(f"{where}: no column 'text' (or 'contents'); it has: {', '.join(columns) or 'nothing'}")
+
+
+def _dataset(name: str) -> Any:
+    """A Hub dataset's split, mapped into memory from the copy that `datasets` keeps."""
+    if not _DATASET.fullmatch(name):
+        raise DataError(f"cannot read {name}: there is no such file or folder")
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise ConfigError(f"the dataset {name!r} needs datasets: pip install 'faithful-search[train]'") from error
+    repository, _, split = name.partition(":")
+    try:
+        return load_dataset(repository, split=split or "train")
+    except Exception as error:  # the Hub's failures are of many unrelated types
+        raise DataError(f"{name!r} is no file or folder here, nor a dataset that could be loaded: {error}") from error
+
+
+_ENCODER = msgspec.json.Encoder()

@@ -1,0 +1,189 @@
+"""Search by meaning: passages and queries as vectors of an encoder, compared by FAISS, exactly or by a graph (HNSW)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ...errors import ConfigError, DataError
+from ...trajectory import Evidence
+from .dense_build import batch_tokens, build_dense
+from .dense_files import Graph, Manifest, Precision, load_faiss, read_graph, read_manifest, read_vectors
+from .embedder import Embedder
+from .index import Index
+from .passages import Passages, Progress, silent
+
+_BLOCK = 65_536  # half-precision vectors turned to float32 at a time
+
+
+class DenseIndex(Index):
+    """Passages by the cosine between their vector and the query's; from `open`, after `build`.
+
+    Without a graph the search is exact and the vectors stay on disk, mapped; with one it is approximate and they are
+    read into memory. Safe for threads; pickles as its folder's name and settings. FAISS and torch use as many threads
+    as `OMP_NUM_THREADS` says, by default all cores; in a forked child one.
+
+    Attributes:
+        manifest: what the folder says it holds.
+        embedder: makes the queries' vectors.
+        beam: candidates a search of the graph follows.
+    """
+
+    def __init__(
+        self, folder: Path, passages: Passages, manifest: Manifest, embedder: Embedder, *, exact: bool, beam: int
+    ) -> None:
+        self.folder, self.passages, self.manifest, self.embedder = folder, passages, manifest, embedder
+        self.exact, self.beam = exact, beam
+        self._faiss, self._process = load_faiss(), os.getpid()
+        self._vectors = read_vectors(folder, manifest)
+        self._graph = None if exact or manifest.graph is None else read_graph(folder, manifest)
+
+    @classmethod
+    def build(
+        cls,
+        folder: Path,
+        passages: Passages,
+        *,
+        model: str,
+        hnsw: bool = False,
+        links: int = 32,
+        width: int = 200,
+        precision: Precision = "float32",
+        batch_size: int = 64,
+        progress: Progress = silent,
+        **knobs: Any,
+    ) -> dict[str, Any]:
+        """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after what it wrote.
+
+        Args:
+            folder: made when missing.
+            passages: all of them.
+            model: a Hub id or a directory, of sentence-transformers or plain Transformers. The prefixes are those of
+                its files, or of its family (E5, BGE) where they say nothing.
+            hnsw: build a graph for approximate search, worth it from some hundred thousand passages on.
+            links: of each vector in the graph (FAISS's M): more find more, and cost 8 bytes each.
+            width: candidates weighed when a vector is linked (efConstruction).
+            precision: of the vectors on disk; float16 takes half the place and changes a cosine by some 0.0005.
+            batch_size: passages of usual length that are encoded at a time; does not change the result.
+            progress: shows how many are encoded, and linked.
+            knobs: of the encoder: `device`, `dtype`, `revision`, `pooling`, `limit`, `query_prefix`, `passage_prefix`.
+
+        Returns:
+            What the folder says it holds.
+
+        Raises:
+            ConfigError: when a package is missing, the model cannot be opened, or another one began the vectors there.
+        """
+        load_faiss()  # a missing package must not show after hours of encoding
+        graph = Graph(links, width) if hnsw else None
+        embedder = Embedder(model, **({"batch_tokens": batch_tokens(batch_size)} | knobs))
+        how: dict[str, Any] = {"graph": graph, "precision": precision, "batch_size": batch_size}
+        plan = build_dense(folder, passages, embedder, progress=progress, **how)
+        return {"model": model, **msgspec.to_builtins(msgspec.structs.replace(plan.encoder, probe=())), "hnsw": hnsw}
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        passages: Passages,
+        model: str | None = None,
+        *,
+        exact: bool = False,
+        beam: int = 128,
+        **knobs: Any,
+    ) -> DenseIndex:
+        """The index that `build` completed in `folder`, with the encoder it was built with.
+
+        Args:
+            folder, passages: as given to `build`.
+            model: where the encoder is now, if no longer where it was.
+            exact: search without the graph, also where there is one.
+            beam: candidates a search of the graph follows (efSearch): more find more and take longer.
+            knobs: of the encoder: `device`, `dtype`, `batch_tokens`.
+
+        Raises:
+            ConfigError: when a package or the encoder is missing, or it is not the one of the index.
+            DataError: when the folder holds no finished dense index, or a damaged one.
+        """
+        manifest = read_manifest(folder)
+        if len(passages) != manifest.passages:
+            raise DataError(f"{folder} has {manifest.passages} vectors for {len(passages)} passages: build it anew")
+        return cls(folder, passages, manifest, _reopened(folder, manifest, model, knobs), exact=exact, beam=beam)
+
+    def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
+        """The nearest passages for each query; `score` is the cosine. Of equals the one earlier in the corpus."""
+        if not queries:
+            return []
+        scores, numbers = self.nearest(self.embedder.queries(queries), top_k)
+        return [self._evidence(*row) for row in zip(scores, numbers, strict=True)]
+
+    def nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines and passage numbers of the nearest, each (queries, top_k); the number -1 where a graph found none.
+
+        Args:
+            vectors: unit vectors of queries, (queries, dimension), float32.
+            top_k: how many, at most all.
+        """
+        if os.getpid() != self._process:
+            self._faiss.omp_set_num_threads(1)  # the parent's OpenMP threads do not exist here, and are waited for
+            self._process = os.getpid()
+        scores, numbers = self._search(np.ascontiguousarray(vectors, dtype=np.float32), min(top_k, len(self)))
+        order = np.lexsort((numbers, -scores))
+        return np.take_along_axis(scores, order, 1), np.take_along_axis(numbers, order, 1)
+
+    def __len__(self) -> int:
+        return self.manifest.passages
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        how = {"exact": self.exact, "beam": self.beam}
+        return _again, (self.folder, self.passages, self.manifest, self.embedder, how)
+
+    def __repr__(self) -> str:
+        return f"DenseIndex({str(self.folder)!r}, model={self.embedder.model!r})"
+
+    def _evidence(self, scores: np.ndarray, numbers: np.ndarray) -> list[Evidence]:
+        return [
+            msgspec.structs.replace(self.passages.get(int(number)), score=round(float(score), 4))
+            for score, number in zip(scores, numbers, strict=True)
+            if number >= 0
+        ]
+
+    def _search(self, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        if self._graph is not None:
+            how = self._faiss.SearchParametersHNSW(efSearch=max(self.beam, count))
+            return self._graph.search(vectors, count, params=how)
+        if self._vectors.dtype == np.float32:
+            return self._knn(vectors, self._vectors, count)
+        return self._in_blocks(vectors, count)
+
+    def _in_blocks(self, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        scores, numbers = np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64)
+        for start in range(0, len(self), _BLOCK):
+            block = self._vectors[start : start + _BLOCK].astype(np.float32)
+            near, where = self._knn(vectors, block, min(count, len(block)))
+            scores, numbers = np.hstack([scores, near]), np.hstack([numbers, where + start])
+            best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+            scores, numbers = np.take_along_axis(scores, best, 1), np.take_along_axis(numbers, best, 1)
+        return scores, numbers
+
+    def _knn(self, vectors: np.ndarray, among: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._faiss.knn(vectors, among, count, metric=self._faiss.METRIC_INNER_PRODUCT)
+
+
+def _reopened(folder: Path, manifest: Manifest, model: str | None, knobs: dict[str, Any]) -> Embedder:
+    try:
+        return Embedder.reopen(manifest.encoder, model, **knobs)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\nThe index {folder} was built with {manifest.encoder.model!r}; if that is elsewhere now, say "
+            "where: DenseIndex.open(…, model=…)"
+        ) from error
+
+
+def _again(folder: Path, passages: Passages, manifest: Manifest, embedder: Embedder, how: dict[str, Any]) -> DenseIndex:
+    return DenseIndex(folder, passages, manifest, embedder, **how)

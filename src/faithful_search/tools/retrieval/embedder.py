@@ -1,0 +1,148 @@
+"""Queries and passages as vectors: an encoder opened by name, safe for threads, forks and pickles."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ...errors import ConfigError
+from ...trajectory import Evidence
+
+_PROBE = "Which river flows through the capital of the country whose flag shows a red maple leaf?"
+_SAME = 0.995  # cosine of the probe's vectors: lower precision keeps it above, other weights do not
+
+
+class Described(msgspec.Struct, frozen=True):
+    """What made some vectors, as it is written beside them.
+
+    `probe` is the vector of a fixed query: it tells whether a model of the same name still is the same model.
+    """
+
+    model: str
+    pooling: str
+    limit: int
+    query_prefix: str
+    passage_prefix: str
+    dimension: int
+    probe: tuple[float, ...]
+    revision: str | None = None
+
+
+class Embedder:
+    """An encoder by its name: a Hub id or a directory, of sentence-transformers or plain Transformers.
+
+    Encodes one batch at a time, whoever asks. A pickle carries name and settings; a forked child encodes on one thread.
+
+    Args:
+        model: Hub id or directory.
+        knobs: of `inference.encoder.Encoder.from_pretrained`: `device`, `dtype`, `revision`, `pooling`, `limit`,
+            `query_prefix`, `passage_prefix`, `batch_tokens`.
+
+    Raises:
+        ConfigError: when torch or Transformers is missing, or the model cannot be opened.
+    """
+
+    def __init__(self, model: str, **knobs: Any) -> None:
+        self.model, self.knobs = model, knobs
+        self._encoder = _opened(model, knobs)
+        self._lock, self._process = threading.Lock(), os.getpid()
+
+    @classmethod
+    def reopen(cls, described: Described, model: str | None = None, **knobs: Any) -> Embedder:
+        """The embedder that made some vectors, from where it was or from `model`.
+
+        Raises:
+            ConfigError: when it cannot be opened, or gives other vectors.
+        """
+        made: dict[str, Any] = {
+            "pooling": described.pooling,
+            "limit": described.limit,
+            "query_prefix": described.query_prefix,
+            "passage_prefix": described.passage_prefix,
+            "revision": described.revision if model is None else None,
+        }
+        embedder = cls(model or described.model, **(made | knobs))
+        embedder._check(described)
+        return embedder
+
+    @property
+    def dimension(self) -> int:
+        """The length of the vectors."""
+        return int(self._encoder.model.config.hidden_size)
+
+    def queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit vectors of queries; shape (texts, dimension), float32."""
+        return self._encode(texts, "query")
+
+    def passages(self, passages: Sequence[Evidence]) -> np.ndarray:
+        """Unit vectors of passages, the title on a line of its own before the text; (passages, dimension), float32."""
+        return self._encode([f"{p.title}\n{p.text}" if p.title else p.text for p in passages], "passage")
+
+    def described(self) -> Described:
+        """What these vectors are made with."""
+        encoder = self._encoder
+        return Described(
+            model=self.model,
+            pooling=encoder.pooling,
+            limit=encoder.limit,
+            query_prefix=encoder.query_prefix,
+            passage_prefix=encoder.passage_prefix,
+            dimension=self.dimension,
+            probe=tuple(round(float(x), 5) for x in self.queries([_PROBE])[0]),
+            revision=getattr(encoder.model.config, "_commit_hash", None) or self.knobs.get("revision"),
+        )
+
+    def same(self, described: Described) -> bool:
+        """Whether `described` vectors can be compared with this embedder's."""
+        mine = self.described()
+        fields = ("pooling", "limit", "query_prefix", "passage_prefix", "dimension")
+        return all(getattr(mine, name) == getattr(described, name) for name in fields) and (
+            float(np.dot(mine.probe, described.probe)) >= _SAME
+        )
+
+    def _check(self, described: Described) -> None:
+        if self.dimension != described.dimension:
+            raise ConfigError(
+                f"{self.model!r} gives vectors of {self.dimension} numbers, the index has {described.dimension}: "
+                f"it was built with {described.model!r}; open it with that model or build it anew"
+            )
+        if not self.same(described):
+            raise ConfigError(
+                f"{self.model!r} gives other vectors than {described.model!r}, with which the index was built: open it "
+                "with that model, at the revision it had then, or build it anew"
+            )
+
+    def _encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
+        if os.getpid() != self._process:
+            self._start_in_child()
+        with self._lock:  # tokenizers refuse to be used by two threads at once
+            return self._encoder.encode(texts, kind)
+
+    def _start_in_child(self) -> None:
+        from ...inference.encoder import one_thread
+
+        one_thread()
+        self._lock, self._process = threading.Lock(), os.getpid()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.model, self.knobs)
+
+    def __repr__(self) -> str:
+        return f"Embedder({self.model!r})"
+
+
+def _again(model: str, knobs: dict[str, Any]) -> Embedder:
+    return Embedder(model, **knobs)
+
+
+def _opened(model: str, knobs: dict[str, Any]) -> Any:
+    try:
+        from ...inference.encoder import Encoder
+    except ImportError as error:
+        raise ConfigError(f"dense search needs {error.name}: pip install 'faithful-search[dense]'") from error
+    return Encoder.from_pretrained(model, **knobs)

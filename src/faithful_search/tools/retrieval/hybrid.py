@@ -1,0 +1,86 @@
+"""Several indexes of one corpus as one, by reciprocal rank fusion: only ranks count, scores need no common scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ...errors import ConfigError
+from ...trajectory import Evidence
+from .index import Index
+
+
+@dataclass(frozen=True)
+class HybridIndex(Index):
+    """What several indexes find, fused: usually BM25, which knows names and numbers, and dense, which knows meanings.
+
+    ```
+    score(p) = sum over the parts that found p of 1 / (k + rank of p there), ranks from 1
+    ```
+
+    (Cormack, Clarke and Büttcher, 2009.) Of equal scores the one that the first part found first comes first. Passages
+    are the same when their `source` and text are.
+
+    Args:
+        parts: the indexes, of the same corpus.
+        k: the greater, the less the first ranks stand out.
+        depth: passages asked of each part at least.
+
+    Raises:
+        ConfigError: without parts, or for a `k` below 0 or a `depth` below 1.
+
+    Example:
+        >>> from faithful_search.tools.retrieval.index import Index
+        >>> class Fixed(Index):
+        ...     def __init__(self, *found): self.found = [Evidence(text=text, source=text) for text in found]
+        ...     def search_batch(self, queries, top_k): return [self.found[:top_k] for _ in queries]
+        ...     def __len__(self): return 3
+        >>> hybrid = HybridIndex((Fixed("a", "b"), Fixed("c", "b")))
+        >>> [(found.source, found.score) for found in hybrid.search("?", 2)]
+        [('b', 0.032258), ('a', 0.016393)]
+    """
+
+    parts: tuple[Index, ...]
+    k: float = 60
+    depth: int = 50
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(self.parts))
+        if not self.parts:
+            raise ConfigError("a hybrid index needs parts, such as (bm25, dense)")
+        if self.k < 0 or self.depth < 1:
+            raise ConfigError(f"k must be 0 or more and depth 1 or more, got k={self.k}, depth={self.depth}")
+
+    def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
+        """The best passages for each query, their `score` the fused one.
+
+        Raises:
+            ToolError: when one of the parts fails.
+        """
+        found = [part.search_batch(queries, max(top_k, self.depth)) for part in self.parts]
+        return [self._fused(rankings)[:top_k] for rankings in zip(*found, strict=True)]
+
+    def __len__(self) -> int:
+        return max(len(part) for part in self.parts)
+
+    def _fused(self, rankings: Sequence[list[Evidence]]) -> list[Evidence]:
+        passages: dict[tuple[str, str], Evidence] = {}
+        shares: dict[tuple[str, str], list[float]] = {}
+        for ranking in rankings:
+            for key, rank, passage in _ranked(ranking):
+                passages.setdefault(key, passage)
+                shares.setdefault(key, []).append(1 / (self.k + rank))
+        scores = {key: round(math.fsum(parts), 12) for key, parts in shares.items()}  # so that equal sums tie
+        best = sorted(scores, key=scores.__getitem__, reverse=True)
+        return [msgspec.structs.replace(passages[key], score=round(scores[key], 6)) for key in best]
+
+
+def _ranked(ranking: Sequence[Evidence]) -> list[tuple[tuple[str, str], int, Evidence]]:
+    """Key, rank and passage; what a part names twice counts where it named it first."""
+    first: dict[tuple[str, str], Evidence] = {}
+    for passage in ranking:
+        first.setdefault((passage.source, passage.text), passage)
+    return [(key, rank, passage) for rank, (key, passage) in enumerate(first.items(), start=1)]

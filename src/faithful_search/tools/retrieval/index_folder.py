@@ -1,0 +1,323 @@
+"""The folder of an index: built in steps that survive a kill, published whole, opened by what its manifest says.
+
+    manifest.json      what it holds and what it was made of
+    passages.jsonl     the passages in corpus order (passages.offsets: where each begins)
+    skipped.jsonl      the rows that no passage could be made of
+    bm25/  dense/      what each way to search needs besides, and says of itself (dense/manifest.json: the model)
+
+A build works in the folder `OUT.building` beside `OUT` and renames it at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ...errors import ConfigError, DataError
+from .bm25 import BM25Index
+from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
+from .index import Index
+from .passages import Passages, Progress, finished, silent, store
+from .spool import write_whole
+
+Kind = Literal["bm25", "dense", "hybrid"]
+Precision = Literal["float32", "float16"]
+VERSION = 2
+MANIFEST, SKIPPED = "manifest.json", "skipped.jsonl"
+_PLAN = "plan.json"
+
+
+class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the vectors of an index are made by.
+
+    Args:
+        model: the encoder's Hub id or directory.
+        revision: of the model on the Hub.
+        hnsw: with a graph for approximate search; without, each search looks at all vectors.
+        precision: of the vectors on disk.
+    """
+
+    model: str
+    revision: str | None = None
+    hnsw: bool = False
+    precision: Precision = "float32"
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an index is made of: two builds of the same plan give the same index. `digest` is the corpus's."""
+
+    kind: Kind
+    digest: str
+    paragraph_characters: int | None = None
+    limit: int | None = None
+    dense: Dense | None = None
+    version: int = VERSION
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the folder holds: made by which plan of which corpus, how many passages, how many rows left out, the size of
+    each file."""
+
+    plan: Plan
+    corpus: str
+    passages: int
+    skipped: int
+    sizes: dict[str, int]
+
+    @property
+    def bytes(self) -> int:
+        """What the folder takes on disk."""
+        return sum(self.sizes.values())
+
+
+def build_folder(
+    corpus: Corpus,
+    out: str | os.PathLike[str],
+    *,
+    kind: Kind = "bm25",
+    dense: Dense | None = None,
+    knobs: Mapping[str, Any] | None = None,
+    paragraph_characters: int | None = None,
+    limit: int | None = None,
+    overwrite: bool = False,
+    on_broken: OnBroken = refuse,
+    progress: Progress = silent,
+) -> Manifest:
+    """Make the index of a corpus in `out`; where an earlier call was killed, go on where it was.
+
+    Args:
+        corpus: see `Corpus`.
+        out: a folder that is not there yet, or empty; one with the very same index is left as it is.
+        kind: `hybrid` is both, joined by their ranks.
+        dense: what makes the vectors; needed for, and only for, `dense` and `hybrid`.
+        knobs: how the encoder runs, which does not change the result: `device`, `batch_size`.
+        paragraph_characters: see `corpus.passages`.
+        limit: only so many of the first passages.
+        overwrite: replace another index in `out`, and forget another one's unfinished build. The old index stays until
+            the new one is complete.
+        on_broken: see `corpus.passages`; called again for the rows before the place where it goes on.
+        progress: `tqdm.tqdm` or alike shows how far each step is.
+
+    Raises:
+        DataError: an unusable corpus, or a folder that cannot be written.
+        ConfigError: when `out` holds something else or another index, or another process is building it; when the model
+            is missing.
+    """
+    target, corpus = Path(out).expanduser().absolute(), readable_twice(corpus)
+    if (kind == "bm25") is not (dense is None):
+        raise ConfigError(f"an index of kind {kind!r} {'has no' if dense else 'needs a'} model")
+    plan = Plan(kind, digest(corpus), paragraph_characters, limit, dense)
+    there = _there(target, overwrite)
+    if there is not None and not overwrite:
+        _check_same(target, there.plan, plan)
+        return there
+    work = target.with_name(f"{target.name}.building")
+    try:
+        with _alone(work):
+            _prepare(work, plan, overwrite)
+            manifest = fill(work, corpus, plan, knobs, on_broken=on_broken, progress=progress)
+            _publish(work, target)
+    except OSError as error:
+        raise DataError(f"cannot write {target}: {error}") from error
+    return manifest
+
+
+def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
+    """The index in a folder that `build_folder` wrote.
+
+    Args:
+        path: the folder.
+        knobs: of `DenseIndex.open`, where the folder holds one: `model`, `exact`, `beam`, `device`.
+
+    Raises:
+        DataError: when there is none, it is damaged, or of another version.
+        ConfigError: when what it needs is missing, or its model is another one by now.
+    """
+    folder = Path(path).expanduser().absolute()
+    manifest = read_manifest(folder)
+    try:
+        _check_sizes(folder, manifest.sizes)
+        return _opened(folder, manifest.plan.kind, knobs)
+    except (OSError, ValueError, IndexError) as error:
+        if isinstance(error, (DataError, ConfigError)):
+            raise
+        raise DataError(f"the index {folder} is damaged ({error}): build it again with --overwrite") from error
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """What an index's folder says it holds. Raises `DataError` when it is none, or of another version."""
+    file = Path(path) / MANIFEST
+    try:
+        manifest = _MANIFEST.decode(file.read_bytes())
+    except OSError as error:
+        raise DataError(
+            f"{path} is no index ({error.strerror or error}): make one with: faithful-search index CORPUS {path}"
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{file} was not written by this version ({error}): build the index again") from error
+    if manifest.plan.version != VERSION:
+        raise DataError(f"{file} is of version {manifest.plan.version}, not {VERSION}: build the index again")
+    return manifest
+
+
+def fill(
+    work: Path,
+    corpus: Corpus,
+    plan: Plan,
+    knobs: Mapping[str, Any] | None = None,
+    *,
+    on_broken: OnBroken = refuse,
+    progress: Progress = silent,
+) -> Manifest:
+    """Take all steps of a build in `work` that are not done yet, the manifest last."""
+    if (work / MANIFEST).exists():
+        return read_manifest(work)
+    if not finished(work):
+        _read(work, corpus, plan, on_broken, progress)
+    stored = Passages(work)
+    if plan.kind != "dense":
+        BM25Index.build(work / "bm25", stored, progress=progress)
+    if plan.dense is not None:
+        from .dense import DenseIndex
+
+        settings = msgspec.structs.asdict(plan.dense) | dict(knobs or {})
+        DenseIndex.build(work / "dense", stored, progress=progress, **settings)
+    for half in work.rglob("*.new"):  # of a file that was being replaced
+        half.unlink()
+    skipped = (work / SKIPPED).read_bytes().count(b"\n")
+    manifest = Manifest(plan, called(corpus), len(stored), skipped, _sizes(work))
+    write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+    return manifest
+
+
+def _read(work: Path, corpus: Corpus, plan: Plan, on_broken: OnBroken, progress: Progress) -> None:
+    with (work / SKIPPED).open("wb") as report:
+
+        def skip(broken: BrokenRow) -> None:
+            on_broken(broken)
+            report.write(msgspec.json.encode({"where": broken.where, "why": broken.why}) + b"\n")
+
+        found = passages(corpus, paragraph_characters=plan.paragraph_characters, on_broken=skip)
+        store(work, islice(found, plan.limit), progress)
+
+
+def _opened(folder: Path, kind: Kind, knobs: Mapping[str, Any]) -> Index:
+    stored = Passages(folder)
+    if kind == "bm25":
+        return BM25Index(folder / "bm25", stored)
+    from .dense import DenseIndex
+    from .hybrid import HybridIndex
+
+    dense = DenseIndex.open(folder / "dense", stored, **knobs)
+    return dense if kind == "dense" else HybridIndex((BM25Index(folder / "bm25", stored), dense))
+
+
+def _there(target: Path, overwrite: bool) -> Manifest | None:
+    """The manifest of the index that is at `target` already."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return None
+    if not (target / MANIFEST).exists():
+        raise ConfigError(f"{target} is there already and is no index: name another folder")
+    try:
+        return read_manifest(target)
+    except DataError as error:
+        if overwrite:
+            return None
+        raise ConfigError(f"{error}, with --overwrite") from error
+
+
+def _check_same(target: Path, there: Plan, plan: Plan) -> None:
+    """Refuse to go on with, or take for done, what is made of something else."""
+    old, new = msgspec.to_builtins(there), msgspec.to_builtins(plan)
+    other = ["its corpus" if key == "digest" else f"{key} {old[key]}" for key in old if old[key] != new[key]]
+    if other:
+        raise ConfigError(
+            f"{target} is made of something else ({', '.join(other)}): name another folder, or --overwrite it"
+        )
+
+
+@contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """Two builds in one folder would write into each other's files."""
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such locks
+        yield
+        return
+    handle = os.open(work, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"another process is building in {work}: wait for it") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
+    """An empty folder, or one with what an earlier build of the same plan left."""
+    begun = _begun(work)
+    if begun == plan:
+        return
+    if begun is not None and not overwrite:
+        _check_same(work, begun, plan)
+    _empty(work)
+    write_whole(work / _PLAN, msgspec.json.encode(plan))
+
+
+def _begun(work: Path) -> Plan | None:
+    """The plan of the build that was stopped here."""
+    if (work / MANIFEST).exists():
+        return read_manifest(work).plan
+    file = work / _PLAN
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Plan) if file.exists() else None
+    except msgspec.DecodeError as error:
+        raise DataError(f"{file} was not written by this version ({error}): delete its folder") from error
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _publish(work: Path, target: Path) -> None:
+    """Nobody ever sees half an index; the old one goes only when the new one is there to take its place."""
+    for checkpoint in (*work.rglob("*.checkpoint"), work / _PLAN):
+        checkpoint.unlink(missing_ok=True)
+    old = target.with_name(f"{target.name}.old")
+    if old.exists():
+        shutil.rmtree(old)
+    if target.exists():
+        target.rename(old)
+    work.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
+    return {
+        file.relative_to(folder).as_posix(): file.stat().st_size
+        for file in files
+        if file.suffix != ".checkpoint" and file not in (folder / _PLAN, folder / MANIFEST)
+    }
+
+
+def _check_sizes(folder: Path, sizes: Mapping[str, int]) -> None:
+    if wrong := [name for name, size in sizes.items() if (folder / name).stat().st_size != size]:
+        raise ValueError(f"{', '.join(wrong)} not as written")
+
+
+_MANIFEST = msgspec.json.Decoder(Manifest)

@@ -1,0 +1,327 @@
+"""Passages in OpenSearch or Elasticsearch, searched by words (its BM25) over plain HTTP; no client package needed."""
+
+from __future__ import annotations
+
+import os
+import time
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+import msgspec
+
+from ...errors import ConfigError, ToolError
+from ...trajectory import Evidence
+from .index import Index
+from .passages import Progress, silent
+
+_MAX_BYTES = 64_000_000
+_LONGEST = 250  # words of a query that are looked for: engines refuse more than 1,024 conditions
+_ENVIRONMENTS = ("OPENSEARCH", "ELASTICSEARCH")
+_THERE = "resource_already_exists_exception"
+_NDJSON = {"Content-Type": "application/x-ndjson", "Accept": "application/json"}
+_MAPPING: dict[str, Any] = {
+    "mappings": {
+        "properties": {
+            "title": {"type": "text"},
+            "text": {"type": "text"},
+            "source": {"type": "keyword", "index": False, "doc_values": False},
+            "url": {"type": "keyword", "index": False, "doc_values": False},
+        }
+    }
+}
+
+
+class _Total(msgspec.Struct):
+    failed: int = 0
+
+
+class _Hit(msgspec.Struct):
+    id: str = msgspec.field(name="_id")
+    score: float | None = msgspec.field(name="_score", default=None)
+    document: dict[str, Any] = msgspec.field(name="_source", default_factory=dict)
+
+
+class _Hits(msgspec.Struct):
+    hits: list[_Hit]
+
+
+class _Response(msgspec.Struct):
+    hits: _Hits | None = None
+    error: Any = None
+    status: int = 200
+    timed_out: bool = False
+    shards: _Total = msgspec.field(name="_shards", default_factory=_Total)
+
+
+class _Found(msgspec.Struct):
+    responses: list[_Response]
+
+
+class _Count(msgspec.Struct):
+    count: int
+
+
+class _Written(msgspec.Struct):
+    status: int
+    error: Any = None
+
+
+class _Bulk(msgspec.Struct):
+    items: list[dict[str, _Written]]
+
+
+@dataclass(frozen=True)
+class OpenSearchIndex(Index):
+    """An index of OpenSearch or Elasticsearch whose documents have `title` and `text`, and may have `source` and `url`.
+
+    Credentials come from the environment: `OPENSEARCH_API_KEY`, or `OPENSEARCH_USERNAME` and `OPENSEARCH_PASSWORD`; or
+    the same with `ELASTICSEARCH`.
+
+    Args:
+        url: of the cluster, such as `http://localhost:9200`.
+        name: of the index there.
+        fields: what is searched; `title^2` counts a field twice.
+        timeout: seconds for one request, whatever the server does.
+
+    Raises:
+        ConfigError: for a URL that is not http(s), holds credentials or a query.
+
+    Example:
+        >>> OpenSearchIndex("http://localhost:9200", "wiki").fields
+        ('title', 'text')
+    """
+
+    url: str
+    name: str
+    fields: tuple[str, ...] = ("title", "text")
+    timeout: float = 20.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ConfigError(f"the URL of a search engine is like http://localhost:9200, not {parts.netloc!r}")
+        if parts.username or parts.password:
+            raise ConfigError("credentials go into OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD, not into the URL")
+        object.__setattr__(self, "fields", tuple(self.fields))
+
+    def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
+        """The best passages for each query by the engine's own score.
+
+        Raises:
+            ToolError: when the engine refuses, fails, is overloaded (passing), answers from a part of its shards, or
+                with something else than search results.
+        """
+        if not queries:
+            return []
+        head = {"index": self.name, "allow_partial_search_results": False}
+        lines = [line for query in queries for line in (head, self._question(query, top_k))]
+        found = _decoded(self._send("POST", "_msearch", lines), _Found).responses
+        if len(found) != len(queries):
+            raise ToolError(f"The search engine gave {len(found)} answers to {len(queries)} queries.")
+        return [_evidence(response)[:top_k] for response in found]
+
+    def __len__(self) -> int:
+        return _decoded(self._send("GET", f"{quote(self.name, safe='')}/_count"), _Count).count
+
+    def create(self) -> None:
+        """Make the index with its mapping; one that is there stays as it is.
+
+        Raises:
+            ToolError: when the engine refuses.
+        """
+        try:
+            self._send("PUT", quote(self.name, safe=""), [_MAPPING])
+        except ToolError as error:
+            if _THERE not in str(error):
+                raise
+
+    def upload(
+        self,
+        passages: Iterable[Evidence],
+        batch: int = 500,
+        retries: int = 5,
+        progress: Progress = silent,
+        start: int = 0,
+    ) -> int:
+        """Write passages; the number of a passage is its document's id, so that writing again changes nothing.
+
+        What the engine is too busy for is sent again after a pause. After an interruption go on with `start`.
+
+        Args:
+            passages: all of them, in corpus order.
+            batch: passages of one request.
+            retries: of one batch.
+            progress: shows how many are written.
+            start: how many of them to pass over.
+
+        Returns:
+            How many there are now.
+
+        Raises:
+            ToolError: when the engine refuses a passage or stays too busy; it says from which `start` to go on.
+        """
+        rest, done = islice(enumerate(passages), start, None), start
+        with progress(desc="uploading", unit=" passages", initial=start) as bar:
+            while part := dict(islice(rest, batch)):
+                try:
+                    self._write(part, retries)
+                except ToolError as error:
+                    raise ToolError(f"{error} {done} passages are written: go on with start={done}.") from error
+                done += len(part)
+                bar.update(len(part))
+        self._send("POST", f"{quote(self.name, safe='')}/_refresh")
+        return done
+
+    def _question(self, query: str, top_k: int) -> dict[str, Any]:
+        match = {
+            "query": " ".join(query.split()[:_LONGEST]),
+            "fields": self.fields,
+            "type": "cross_fields",
+        }  # as one text: a word may be in any
+        return {"query": {"multi_match": match}, "size": top_k, "_source": ["title", "text", "source", "url"]}
+
+    def _write(self, part: Mapping[int, Evidence], retries: int) -> None:
+        waiting = dict(part)
+        for attempt in range(retries + 1):
+            waiting, pause = self._written(waiting)
+            if not waiting:
+                return
+            if attempt < retries:
+                time.sleep(max(pause, min(30.0, 0.5 * 2**attempt)))
+        raise ToolError("The search engine is too busy to write.", passing=True)
+
+    def _written(self, part: dict[int, Evidence]) -> tuple[dict[int, Evidence], float]:
+        """What has to be sent again, and the pause the engine asked for."""
+        lines = [line for number, passage in part.items() for line in self._document(number, passage)]
+        try:
+            items = _decoded(self._send("POST", "_bulk", lines), _Bulk).items
+        except ToolError as error:
+            if not error.passing:
+                raise
+            return part, error.retry_after or 0.0
+        if len(items) != len(part):
+            raise ToolError(f"The search engine answered for {len(items)} of {len(part)} passages.")
+        outcomes = [next(iter(item.values())) for item in items]
+        for number, outcome in zip(part, outcomes, strict=True):
+            if outcome.status >= 300 and outcome.status not in (429, 503):
+                raise ToolError(f"The search engine refused passage {number}: {_reason(outcome.error)}.")
+        return {n: p for (n, p), o in zip(part.items(), outcomes, strict=True) if o.status >= 300}, 0.0
+
+    def _document(self, number: int, passage: Evidence) -> Iterator[dict[str, Any]]:
+        yield {"index": {"_index": self.name, "_id": str(number)}}
+        yield {"title": passage.title, "text": passage.text, "source": passage.source, "url": passage.url}
+
+    def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> bytes:
+        try:
+            body = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        except UnicodeEncodeError:
+            raise ToolError("The query is not valid Unicode.") from None
+        headers = _credentials() | _NDJSON
+        if len(lines) == 1:
+            headers["Content-Type"] = "application/json"
+        request = _client(os.getpid()).build_request(
+            method, f"{self.url.rstrip('/')}/{path}", content=body, headers=headers, timeout=self.timeout
+        )
+        return _exchanged(request, time.monotonic() + self.timeout)
+
+
+@lru_cache(maxsize=2)
+def _client(_process: int) -> httpx.Client:
+    """One for all indexes and threads of a process: connections must not cross a fork."""
+    return httpx.Client(follow_redirects=False, limits=httpx.Limits(max_connections=16))
+
+
+def _credentials() -> dict[str, str]:
+    for prefix in _ENVIRONMENTS:
+        if key := os.environ.get(f"{prefix}_API_KEY"):
+            return {"Authorization": f"ApiKey {_plain(key, prefix)}"}
+        user, password = os.environ.get(f"{prefix}_USERNAME"), os.environ.get(f"{prefix}_PASSWORD")
+        if user and password:
+            return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}
+    return {}
+
+
+def _plain(key: str, prefix: str) -> str:
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(f"{prefix}_API_KEY holds characters that no key has, such as a line break")
+    return key
+
+
+def _exchanged(request: httpx.Request, deadline: float) -> bytes:
+    try:
+        response = _client(os.getpid()).send(request, stream=True)
+        try:
+            body = _read(response, deadline)
+        finally:
+            response.close()
+    except httpx.TimeoutException as error:
+        raise ToolError("The search engine did not answer in time.", passing=True) from error
+    except httpx.HTTPError as error:
+        raise ToolError(f"The search engine cannot be reached ({type(error).__name__}).", passing=True) from error
+    if response.status_code not in (200, 201):
+        raise _refusal(response, body)
+    return body
+
+
+def _read(response: httpx.Response, deadline: float) -> bytes:
+    body = bytearray()
+    for part in response.iter_bytes():
+        body += part
+        if len(body) > _MAX_BYTES:
+            raise ToolError(f"The search engine's answer is longer than {_MAX_BYTES} bytes.")
+        if time.monotonic() > deadline:
+            raise ToolError("The search engine did not answer in time.", passing=True)
+    return bytes(body)
+
+
+def _refusal(response: httpx.Response, body: bytes) -> ToolError:
+    status = response.status_code
+    if status in (401, 403):
+        return ToolError(f"The search engine does not accept the credentials ({status}).")
+    if status == 429 or status >= 500:
+        wait = response.headers.get("Retry-After", "")
+        busy = f"The search engine is not available at the moment ({status})."
+        return ToolError(busy, passing=True, retry_after=float(wait) if wait.isdecimal() else None)
+    try:
+        reason = _reason(msgspec.json.decode(body, type=_Response).error)
+    except msgspec.MsgspecError:
+        reason = "no reason given"
+    return ToolError(f"The search engine refused the request ({status}: {reason}).")
+
+
+def _evidence(response: _Response) -> list[Evidence]:
+    if response.status >= 300 or response.error is not None or response.hits is None:
+        passing = response.status == 429 or response.status >= 500
+        raise ToolError(f"The search engine refused the query: {_reason(response.error)}.", passing=passing)
+    if response.timed_out or response.shards.failed:
+        raise ToolError("The search engine could search only a part of the documents.", passing=True)
+    return [_passage(hit) for hit in response.hits.hits]
+
+
+def _passage(hit: _Hit) -> Evidence:
+    text, title, source, url = (_text(hit.document.get(key)) for key in ("text", "title", "source", "url"))
+    score = None if hit.score is None else round(hit.score, 4)
+    return Evidence(text=text, title=title, source=source or hit.id, url=url, score=score)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _reason(error: Any) -> str:
+    """The kind of an error: its full reason may quote documents and addresses."""
+    kind = error.get("type") if isinstance(error, dict) else None
+    return kind if isinstance(kind, str) else "no reason given"
+
+
+def _decoded(body: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ToolError(f"The search engine's answer cannot be read: {error}.") from error

@@ -1,0 +1,1 @@
+"""The way to the web: a guarded client, search services, readers of pages."""

@@ -1,0 +1,283 @@
+"""Which addresses a policy may fetch: the public web, and what the user allows besides.
+
+An agent chooses its URLs itself, so `Guard` is the border between what a page tells it to read and the networks of
+whoever runs it. It judges twice. `check` judges the URL as written: http or https, no user name, a plain host, a port
+of the web. `admit` judges the addresses that the host resolves to, and the connection is then made to one of these very
+addresses (see `network.Network`), so that a name cannot mean one machine when checked and another when connected to.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...errors import ConfigError, ToolError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Block = ipaddress.IPv4Network | ipaddress.IPv6Network
+Resolver = Callable[[str, int], Sequence[str]]
+
+# The ports that web sites use; with any other, a policy could be sent to scan or talk to something else.
+PORTS = frozenset({80, 443, 8000, 8008, 8080, 8443, 8888})
+LONGEST_URL = 4096
+
+_URL = re.compile(r"(?i)(https?)://([^/?#]+)([^#]*)(?:#.*)?")
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[^\[\]:]+)(?::([0-9]{1,5}))?", re.IGNORECASE | re.ASCII)
+_NAME = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+# A host that ends so is read as an IPv4 address by resolvers (127.1, 0x7f.1, 2130706433), whatever stands before.
+_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
+_PRIVATE_ENDS = frozenset(
+    {"arpa", "corp", "home", "internal", "intranet", "invalid", "lan", "local", "localdomain", "localhost", "onion"}
+    | {"private", "test"}
+)
+
+# Written out, because what the standard library takes for public differs between Python's versions.
+_CLOSED_V4 = tuple(
+    map(
+        ipaddress.IPv4Network,
+        (
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "168.63.129.16/32",  # the host's own services on one cloud, though the address looks public
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.88.99.0/24",
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/4",
+            "240.0.0.0/4",
+        ),
+    )
+)
+_OPEN_V6 = ipaddress.IPv6Network("2000::/3")
+# Tunnels are closed whatever they lead to: Teredo (in 2001::/23) and 6to4 carry an IPv4 address of the sender's choice.
+_CLOSED_V6 = tuple(map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+class Refused(ToolError):
+    """An address that the guard does not let a policy fetch."""
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """The IP addresses of a host by the system's resolver, best first. Blocks.
+
+    Raises:
+        socket.gaierror: when there are none.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(item[4][0]) for item in found))
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address belongs to the public internet, and to no tunnel, test net or cloud's metadata service.
+
+    An IPv4 address inside an IPv6 one (`::ffff:…`, or `64:ff9b::…` of networks that have no IPv4) counts as itself.
+
+    Example:
+        >>> [is_public(ipaddress.ip_address(text)) for text in ("9.9.9.9", "169.254.169.254", "::ffff:10.0.0.1")]
+        [True, False, False]
+    """
+    address = _inner(address)
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _CLOSED_V4)
+    return address in _OPEN_V6 and not any(address in network for network in _CLOSED_V6)
+
+
+def _inner(address: Address) -> Address:
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Lets a policy fetch from the public web only.
+
+    Public means: `http` or `https`; one of the `PORTS`; a full host name that is not of a private zone, or an address
+    in its plain form; and *every* address of the name in the public internet. One that is not refuses the name: no
+    honest public site has such an address.
+
+    Args:
+        allow: what may be fetched besides: a host or address (`wiki.intranet`, `127.0.0.1`, `::1`; any port), one of
+            its ports (`wiki.intranet:8081`, `[::1]:8081`), or a network (`10.1.0.0/16`; any port, also by names).
+        resolve: gives the addresses of a host; may block.
+
+    Raises:
+        ConfigError: for an entry of `allow` that is none of these.
+
+    Example:
+        >>> Guard().check("https://Example.org/a?b#c")
+        'https://example.org/a?b'
+        >>> Guard().check("http://2130706433/")
+        Traceback (most recent call last):
+        faithful_search.tools.web.guard.Refused: the host of this URL is not a plain name or IP address
+        >>> Guard(allow=("127.0.0.1:8081",)).check("http://127.0.0.1:8081/")
+        'http://127.0.0.1:8081/'
+    """
+
+    allow: tuple[str, ...] = ()
+    resolve: Resolver = resolve
+
+    def __post_init__(self) -> None:
+        if isinstance(self.allow, str):
+            raise ConfigError(f"allow is a tuple of entries, not one string: {self.allow!r}")
+        for entry in self.allow:
+            _read_entry(entry)
+
+    def check(self, url: str) -> str:
+        """The URL in plain form, without its fragment.
+
+        Raises:
+            Refused: saying what about it is not allowed.
+        """
+        scheme, host, port, rest = _split(url)
+        if not self._listed(host, port) and not self._networks():
+            _check_public(host, port)
+        shown = f"[{host}]" if ":" in host else host
+        usual = port == {"http": 80, "https": 443}[scheme]
+        return f"{scheme}://{shown}{'' if usual else f':{port}'}{rest if rest.startswith('/') else f'/{rest}'}"
+
+    def admit(self, host: str, port: int, addresses: Sequence[str]) -> None:
+        """Judge a connection to a host by all the addresses it resolved to.
+
+        Raises:
+            Refused: when the host is not listed and some address is neither public nor of an allowed network.
+        """
+        if self._listed(host, port):
+            return
+        networks = self._networks()
+        outside = [item for item in map(_address, addresses) if not any(_within(item, known) for known in networks)]
+        if all(item is not None and is_public(item) for item in outside):
+            if outside:
+                _check_public(host, port)
+            return
+        raise Refused(f"the address of {host} is not public")
+
+    def _listed(self, host: str, port: int) -> bool:
+        listed = [entry for entry in map(_read_entry, self.allow) if isinstance(entry, tuple)]
+        return (host, None) in listed or (host, port) in listed
+
+    def _networks(self) -> list[Block]:
+        return [entry for entry in map(_read_entry, self.allow) if not isinstance(entry, tuple)]
+
+
+def _split(url: str) -> tuple[str, str, int, str]:
+    """Scheme, host, port and the rest (path and query) of a URL.
+
+    Raises:
+        Refused: for what browsers, resolvers and libraries read in different ways.
+    """
+    url = url.strip(" \t\r\n") if isinstance(url, str) else ""
+    if len(url) > LONGEST_URL:
+        raise Refused(f"this URL is longer than {LONGEST_URL} characters")
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise Refused("this is not the URL of a web page: write http://… or https://…")
+    if any(_forbidden(character) for character in url):
+        raise Refused("this URL holds a space, a backslash or a control character: write these as %20, %5C, …")
+    scheme, authority, rest = match[1].lower(), match[2], match[3]
+    if "@" in authority:
+        raise Refused("this URL holds a user name or password: leave it out")
+    parts = _AUTHORITY.fullmatch(authority)
+    if parts is None:
+        raise Refused("the host of this URL is not a plain name or IP address")
+    port = int(parts[2]) if parts[2] else {"http": 80, "https": 443}[scheme]
+    if not 0 < port < 65536:
+        raise Refused("the port of this URL is not between 1 and 65535")
+    return scheme, _host(parts[1]), port, rest
+
+
+def _forbidden(character: str) -> bool:
+    return character == "\\" or character.isspace() or unicodedata.category(character) in ("Cc", "Cs")
+
+
+def _host(written: str) -> str:
+    """A host in its one plain form: lower-case ASCII, no trailing dot, addresses as the standard library writes them.
+
+    Raises:
+        Refused: for every other form, such as an address in one number, octal or hexadecimal.
+    """
+    if written.startswith("["):
+        address = _address(written[1:-1])
+    else:
+        written = _ascii(written).removesuffix(".")
+        address = _address(written)
+    if address is not None:
+        return str(address)
+    if not _NAME.fullmatch(written) or _NUMBER.fullmatch(written):
+        raise Refused("the host of this URL is not a plain name or IP address")
+    return written
+
+
+def _ascii(host: str) -> str:
+    """The name as resolvers get it. Compatibility forms first: full-width or circled digits are digits to some."""
+    host = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower()
+    if host.isascii():
+        return host
+    import httpx
+
+    try:
+        return httpx.URL(f"http://{host}/").raw_host.decode("ascii")
+    except (httpx.InvalidURL, UnicodeError):
+        raise Refused("the host of this URL is not a plain name or IP address") from None
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return None if "%" in text else ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _within(address: Address | None, network: Block) -> bool:
+    return address is not None and (address in network or _inner(address) in network)
+
+
+def is_private(host: str) -> bool:
+    """Whether a host, by its looks alone, is not of the public internet: a bare name, a private zone, an address.
+
+    Example:
+        >>> is_private("wiki.local"), is_private("redis"), is_private("10.0.0.1"), is_private("example.org")
+        (True, True, True, False)
+    """
+    address = _address(host)
+    if address is not None:
+        return not is_public(address)
+    return "." not in host or host.rpartition(".")[2] in _PRIVATE_ENDS
+
+
+def _check_public(host: str, port: int) -> None:
+    if is_private(host):
+        raise Refused(f"the address of {host} is not public")
+    if port not in PORTS:
+        raise Refused(f"port {port} of {host} is not one of the web")
+
+
+def _read_entry(entry: str) -> Block | tuple[str, int | None]:
+    """An entry of the allow-list: a network, or a host with a port or `None` for every port."""
+    try:
+        if "/" in entry:
+            return ipaddress.ip_network(entry)
+        address = _address(entry)
+        if address is not None:
+            return str(address), None
+        _, host, port, _ = _split(f"http://{entry}/")
+        return host, port if re.search(r":[0-9]+\Z", entry) else None
+    except (ValueError, TypeError, Refused):
+        raise ConfigError(
+            f"{entry!r} cannot be allowed: write a host (wiki.intranet), "
+            "host:port (127.0.0.1:8081) or network (10.1.0.0/16)"
+        ) from None

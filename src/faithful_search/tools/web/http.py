@@ -1,0 +1,364 @@
+"""HTTP that cannot derail a rollout: bounded in time, in bytes and in what it may reach."""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import json as json_text
+import math
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import httpcore
+import httpx
+
+from ...errors import ConfigError, ToolError
+from ..patience import Breaker, Patience
+from .decoding import ENCODINGS, Body, TooLarge, Undecodable
+from .guard import Guard, Refused, is_private
+from .network import new_pool, quiet
+from .reply import Reply, accepts, media_type, read_headers, retry_after
+
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_BODILESS = frozenset({204, 205})
+_MOST_PIECES = 50_000  # a body in crumbs costs time for each crumb, whatever its size
+_MOST_HOSTS = 1024
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Http:
+    """Asks web servers, within limits. May be pickled, and used on several event loops.
+
+    With a `guard`, for URLs that a policy chose: the guard judges every one, also behind redirects, which may lead to
+    any URL it lets through, and every connection, which serves one exchange only. Without, for services that the user
+    configured: connections are kept, and redirects followed only on the same host and never from https to http. Headers
+    given to `get` go to the host asked, and to no other; there are no
+    cookies, no proxies and nothing from `.netrc`. Keys belong into headers: nothing of these, and nothing of a URL but
+    its host, gets into a log or a message. `Reply.url` holds the whole URL, with its `params`.
+
+    What fails but may pass (no connection, 408, 425, 429, 500, 502, 503, 504) is tried again with `patience`, and a
+    host that goes on failing is left alone for a while. The error raised in the end is not `passing` any more. Answers
+    may be packed with gzip or deflate, at most twice; other encodings are not asked for and not read.
+
+    Args:
+        timeout: seconds for everything: waiting for a slot, the name server, connecting, redirects and retries.
+        patience: for failures that pass.
+        per_host: exchanges with one host at a time, on one event loop.
+        max_bytes: of a body, both as received and as unpacked.
+        max_redirects: followed in one exchange.
+        guard: judges what may be reached; `None` reaches anything.
+        user_agent: what servers are told.
+
+    Raises:
+        ConfigError: for a limit that is not positive.
+
+    Example:
+        >>> http = Http(timeout=5, guard=Guard())
+        >>> asyncio.run(http.get("http://169.254.169.254/"))
+        Traceback (most recent call last):
+        faithful_search.tools.web.guard.Refused: the address of 169.254.169.254 is not public
+    """
+
+    timeout: float = 20.0
+    patience: Patience = field(default_factory=Patience)
+    per_host: int = 8
+    max_bytes: int = 4_000_000
+    max_redirects: int = 5
+    guard: Guard | None = None
+    user_agent: str = "faithful-search"
+    _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[_Client, AsyncGenerator[None, None]]] = field(
+        default_factory=weakref.WeakKeyDictionary, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        if not (all(limit > 0 for limit in (self.timeout, self.per_host, self.max_bytes)) and self.max_redirects >= 0):
+            raise ConfigError(f"timeout, per_host and max_bytes must be positive, max_redirects not negative: {self}")
+
+    async def get(
+        self,
+        url: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        accept: tuple[str, ...] = (),
+    ) -> Reply:
+        """Fetch a URL.
+
+        Args:
+            url: absolute.
+            params: added to the URL's query.
+            headers: for this host only.
+            accept: media types (`text/html`, `text/*`); another is refused before its body is read. An answer that
+                names no type is let through, for the caller to look at. Empty for any.
+
+        Raises:
+            ToolError: saying which host did what; never a query, a header or a private address of ours.
+        """
+        return await self._ask(_Request("GET", self._address(url, params), dict(headers or {}), accept=accept))
+
+    async def post(self, url: str, *, json: Any, headers: Mapping[str, str] | None = None) -> Reply:
+        """Send JSON to a service. Redirects are not followed. Raises as `get` does."""
+        content = json_text.dumps(json, ensure_ascii=False).encode("utf-8", "replace")
+        return await self._ask(_Request("POST", self._address(url, None), dict(headers or {}), content))
+
+    async def aclose(self) -> None:
+        """Close this event loop's connections. Else that happens when the loop shuts down its generators."""
+        with _LOCK:
+            known = self._clients.pop(asyncio.get_running_loop(), None)
+        if known is not None:
+            await known[1].aclose()
+
+    def __reduce__(self) -> tuple[Callable[..., Http], tuple[Any, ...]]:
+        return type(self), tuple(getattr(self, item.name) for item in fields(self) if item.init)
+
+    def _address(self, url: str, params: Mapping[str, Any] | None) -> httpx.URL:
+        try:
+            found = httpx.URL(self.guard.check(url) if self.guard else url)
+            found = found.copy_merge_params(dict(params)) if params else found
+        except (httpx.InvalidURL, TypeError, ValueError):
+            raise ToolError("this is not a URL that can be fetched") from None
+        if found.scheme not in ("http", "https") or not found.host or found.userinfo:
+            raise ToolError("this is not a URL that can be fetched: write http(s)://host/…, without user or password")
+        return found.copy_with(fragment=None)
+
+    async def _ask(self, request: _Request) -> Reply:
+        client = await self._client()
+        token = quiet.set(True)
+        try:
+            return await client.ask(request)
+        finally:
+            quiet.reset(token)
+
+    async def _client(self) -> _Client:
+        loop = asyncio.get_running_loop()
+        with _LOCK:
+            known = self._clients.get(loop)
+            if known is not None:
+                return known[0]
+            for old in [old for old in self._clients if old.is_closed()]:
+                del self._clients[old]
+            client = _Client(self)
+            keeper = _keep(client)
+            self._clients[loop] = client, keeper
+        await anext(keeper)
+        return client
+
+
+async def _keep(client: _Client) -> AsyncGenerator[None, None]:
+    """Closes the client when the loop shuts its generators down, as `asyncio.run` does, or when nobody holds it."""
+    try:
+        yield
+    finally:
+        await client.pool.aclose()
+
+
+@dataclass(frozen=True)
+class _Request:
+    method: str
+    url: httpx.URL
+    headers: Mapping[str, str]
+    content: bytes = b""
+    accept: tuple[str, ...] = ()
+    deadline: float = math.inf
+    who: str = ""
+    alone: bool = False
+
+    def raw(self, agent: str) -> httpcore.Request:
+        """As it goes over the wire, here still before TLS."""
+        headers = httpx.Headers({"User-Agent": agent, "Accept": ", ".join(self.accept) or "*/*"})
+        headers.update(self.headers)
+        headers.update({"Host": self.url.netloc.decode("ascii"), "Accept-Encoding": ENCODINGS})
+        if self.alone:
+            headers["Connection"] = "close"
+        if self.method == "POST":
+            headers.update({"Content-Type": "application/json", "Content-Length": str(len(self.content))})
+        url = httpcore.URL(
+            scheme=self.url.raw_scheme, host=self.url.raw_host, port=self.url.port, target=self.url.raw_path
+        )
+        return httpcore.Request(self.method, url, headers=headers.raw, content=self.content or None)
+
+
+class _Client:
+    """The connections, slots and breakers of one `Http` on one event loop."""
+
+    def __init__(self, settings: Http) -> None:
+        self._timeout, self._patience, self._per_host = settings.timeout, settings.patience, settings.per_host
+        self._max_bytes, self._max_redirects = settings.max_bytes, settings.max_redirects
+        self._guard, self._agent = settings.guard, settings.user_agent
+        self.pool = new_pool(settings.guard)
+        self._slots: weakref.WeakValueDictionary[bytes, asyncio.Semaphore] = weakref.WeakValueDictionary()
+        self._breakers: OrderedDict[bytes, Breaker] = OrderedDict()
+
+    async def ask(self, request: _Request) -> Reply:
+        """Everything that belongs to one call, within its time."""
+        deadline = time.monotonic() + self._timeout
+        # On a kept connection, a stranger's server could send the answer to the next question along with this one.
+        alone, who = self._guard is not None, _spoken(request.url.host, self._guard)
+        request = replace(request, deadline=deadline, who=who, alone=alone)
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._patience.persist(lambda: self._follow(request), deadline)
+        except TimeoutError:
+            late = f"{request.who} took longer than {self._timeout:g} seconds"
+            raise ToolError(late, passing=True, tried=True) from None
+        except ToolError as error:
+            error.tried = True
+            raise
+
+    async def _follow(self, request: _Request) -> Reply:
+        seen = {request.url}
+        answer = await self._exchange(request)
+        while not isinstance(answer, Reply):
+            try:
+                request = self._redirected(request, answer)
+                if request.url in seen:
+                    raise ToolError(f"{request.who} redirects in a circle")
+                seen.add(request.url)
+                if len(seen) > self._max_redirects + 1:
+                    raise ToolError(f"{request.who} redirects more than {self._max_redirects} times")
+                answer = await self._exchange(request)
+            except Refused:
+                raise Refused(f"{request.who} redirects to an address that is refused") from None
+        return answer
+
+    def _redirected(self, request: _Request, location: str) -> _Request:
+        try:
+            target = request.url.join(location)
+            target = httpx.URL(self._guard.check(str(target))) if self._guard else target.copy_with(fragment=None)
+        except (httpx.InvalidURL, ValueError):
+            raise Refused from None
+        home = _same_server(request.url, target)
+        if self._guard is None and not home:
+            raise ToolError(f"{request.who} redirects to another server: only the one configured is asked")
+        return replace(request, url=target, headers=request.headers if home else {})
+
+    async def _exchange(self, request: _Request) -> Reply | str:
+        """One request and its answer, or where it redirects to."""
+        server = request.url.netloc
+        breaker = self._breaker(server)
+        async with self._slots.setdefault(server, asyncio.Semaphore(self._per_host)):
+            if wait := breaker.refusal():
+                rest = f"{request.who} keeps failing: leave it alone for {math.ceil(wait)} seconds"
+                raise ToolError(rest, passing=True, tried=True)
+            try:
+                answer = await self._send(request)
+            except ToolError as error:
+                (breaker.failed if error.passing else breaker.succeeded)()
+                raise
+            except asyncio.CancelledError:
+                # Cancelled before its time, the caller lost interest: that says nothing of the host.
+                if time.monotonic() >= request.deadline:
+                    breaker.failed()
+                raise
+            breaker.succeeded()
+            return answer
+
+    def _breaker(self, server: bytes) -> Breaker:
+        breaker = self._breakers.pop(server, None) or Breaker()
+        self._breakers[server] = breaker
+        if len(self._breakers) > _MOST_HOSTS:
+            self._breakers.popitem(last=False)
+        return breaker
+
+    async def _send(self, request: _Request) -> Reply | str:
+        try:
+            response = await self.pool.handle_async_request(request.raw(self._agent))
+            try:
+                return await self._read(request, response)
+            finally:
+                await response.aclose()
+        except _FAILURES as error:
+            raise self._told(request.who, error) from None
+
+    async def _read(self, request: _Request, response: httpcore.Response) -> Reply | str:
+        headers = read_headers(response.headers)
+        if response.status in _REDIRECTS and request.method == "GET" and "location" in headers:
+            return headers["location"]
+        if not 200 <= response.status < 300:
+            raise _refusal(request.who, response.status, headers)
+        kind = media_type(headers)
+        if kind and not accepts(request.accept, kind):
+            raise ToolError(f"{request.who} sent {_plain(kind)}, which cannot be read here")
+        body = b"" if response.status in _BODILESS else await self._body(response, headers)
+        return Reply(response.status, headers, body, str(request.url))
+
+    async def _body(self, response: httpcore.Response, headers: Mapping[str, str]) -> bytes:
+        length = headers.get("content-length", "")
+        if length.isdecimal() and len(length) < 20 and int(length) > self._max_bytes:
+            raise TooLarge
+        body, pieces = Body(headers.get("content-encoding", ""), self._max_bytes), 0
+        async for piece in response.aiter_stream():
+            body.feed(piece)
+            pieces += 1
+            if pieces > _MOST_PIECES:
+                raise TooLarge
+        return body.finish()
+
+    def _told(self, who: str, error: Exception) -> ToolError:
+        if isinstance(error, TooLarge):
+            return ToolError(f"{who} sent more than {self._max_bytes:,} bytes")
+        if isinstance(error, Undecodable):
+            return ToolError(f"what {who} sent cannot be unpacked")
+        if isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN:
+            return ToolError(f"there is no host {who}" if who != _OURS else f"{who} could not be found")
+        if isinstance(error, (httpcore.LocalProtocolError, UnicodeEncodeError)):
+            return ToolError("the request cannot be sent: is there a line break or an accent in a header or key?")
+        if isinstance(error, httpcore.ConnectError) and _of(error, ssl.SSLCertVerificationError):
+            return ToolError(f"{who} has no valid certificate")
+        if isinstance(error, (httpcore.ReadError, httpcore.WriteError, httpcore.ProtocolError)):
+            return ToolError(f"{who} broke off or garbled its answer", passing=True)
+        return ToolError(f"{who} could not be reached", passing=True)
+
+
+_OURS = "the service"
+_FAILURES = (
+    httpcore.NetworkError,
+    httpcore.TimeoutException,
+    httpcore.ProtocolError,
+    OSError,
+    ValueError,
+    TooLarge,
+    Undecodable,
+)
+
+
+def _spoken(host: str, guard: Guard | None) -> str:
+    """What a policy is told instead of a host: a service of the user's own network is not named to it."""
+    return _OURS if guard is None and is_private(host) else host
+
+
+def _same_server(one: httpx.URL, other: httpx.URL) -> bool:
+    if one.host != other.host:
+        return False
+    upgraded = (one.scheme, one.port, other.scheme, other.port) == ("http", None, "https", None)
+    return upgraded or (one.scheme, one.port) == (other.scheme, other.port)
+
+
+def _refusal(who: str, status: int, headers: Mapping[str, str]) -> ToolError:
+    known = {item.value: item.phrase for item in http.HTTPStatus}
+    message = f"{who}: {status} {known.get(status, '')}".strip()
+    return ToolError(message, passing=status in _PASSING, retry_after=retry_after(headers), status=status)
+
+
+def _plain(kind: str) -> str:
+    """A media type as a policy may read it: a server can write anything there."""
+    return kind if len(kind) < 80 and set(kind) <= _TYPE_CHARACTERS else "an unknown type"
+
+
+_TYPE_CHARACTERS = set("abcdefghijklmnopqrstuvwxyz0123456789/+-.")
+
+
+def _of(error: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether an error was caused by one of that kind."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -1,0 +1,105 @@
+"""A document's bytes to a page, by what the bytes are and what the server says they are. Runs in a worker process."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from ....errors import ToolError
+from .base import Block, Page, Reading
+from .charset import decode
+from .markup import read_html
+from .packing import pack
+from .pdf import read_pdf
+from .plain import read_json, read_lines, read_markdown, read_text, read_xml
+
+_UNSAID = ("", "application/octet-stream", "binary/octet-stream")
+READABLE = (
+    "text/*",
+    "application/xhtml+xml",
+    "application/pdf",
+    "application/x-pdf",
+    "application/json",
+    "application/ld+json",
+    "application/x-ndjson",
+    "application/xml",
+    "application/rss+xml",
+    "application/atom+xml",
+    "application/yaml",
+    *_UNSAID[1:],
+)
+"""The content types that can be read; the last ones say nothing, and the document is looked at."""
+_WHOLE_HTML = re.compile(rb"<(?:!doctype html|html|head|body)[\s>]")
+_SOME_HTML = re.compile(
+    rb"<(?:!--|(?:title|meta|link|script|style|p|div|h[1-6]|table|br|a|b|article|main|section)[\s>/])"
+)
+_PDF_SHARE = 0.6
+"""Of the time for a document; what is read of a PDF by then has to be put together and sent."""
+_TITLE, _MOST = 300, 10_000
+
+
+def parse(body: bytes, content_type: str, reading: Reading) -> Page:
+    """Read a document in this process. Hostile ones take for ever or crash: see `read`, which survives that.
+
+    Raises:
+        ToolError: for a type that is not read, a document without text, a locked PDF.
+    """
+    deadline = time.monotonic() + _PDF_SHARE * reading.seconds
+    kind = kind_of(body, content_type)
+    title, blocks, cut = _read(kind, body, content_type, deadline)
+    paragraphs = list(pack(blocks, reading.shortest, reading.longest))
+    if not paragraphs:
+        raise ToolError("there is no text in it that could be read")
+    if len(paragraphs) > _MOST:
+        paragraphs, cut = paragraphs[:_MOST], f"the first {_MOST} of its {len(paragraphs)} paragraphs"
+    return Page(title[:_TITLE], tuple(paragraphs), cut)
+
+
+def kind_of(body: bytes, content_type: str) -> str:
+    """`html`, `pdf`, `markdown`, `json`, `xml`, `lines` or `text`.
+
+    Raises:
+        ToolError: for any other type, naming it.
+    """
+    said = content_type.partition(";")[0].strip().lower()
+    start = body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if b"%pdf-" in start:
+        return "pdf"
+    if said and not said.startswith("text/") and said not in READABLE:
+        raise ToolError(f"its type, {said[:60]}, cannot be read: only web pages, PDFs and text can")
+    looks_like_html = _WHOLE_HTML.match(start) or (said in _UNSAID and _SOME_HTML.match(start))
+    if looks_like_html or said in ("text/html", "application/xhtml+xml"):
+        return "html"
+    if said.endswith("pdf") or _binary(body):
+        raise ToolError(f"its type is {said[:60] or 'not given'}, but what it holds is not that and cannot be read")
+    return _text_kind(said, start)
+
+
+def _text_kind(said: str, start: bytes) -> str:
+    if "markdown" in said:
+        return "markdown"
+    if said.endswith("json"):
+        return "json"
+    if said.endswith("xml") or start.startswith(b"<?xml"):
+        return "xml"
+    return "lines" if said in ("text/csv", "text/tab-separated-values", "text/calendar") else "text"
+
+
+def _binary(body: bytes) -> bool:
+    """Zero bytes are in no text but UTF-16 and UTF-32, which begin with a mark."""
+    return b"\0" in body[:4096] and not body.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))
+
+
+def _read(kind: str, body: bytes, content_type: str, deadline: float) -> tuple[str, list[Block], str]:
+    if kind == "pdf":
+        return read_pdf(body, deadline)
+    if kind == "xml":
+        return "", read_xml(body), ""
+    text = decode(body, content_type)
+    if kind == "html":
+        return *read_html(text), ""
+    if kind == "markdown":
+        return *read_markdown(text), ""
+    if kind == "json":
+        return "", read_json(text.encode("utf-8", "replace")), ""
+    return "", read_lines(text) if kind == "lines" else read_text(text), ""

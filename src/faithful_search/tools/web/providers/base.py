@@ -1,0 +1,73 @@
+"""What a web search service is to us: a query in, pages out. Whatever a service answers may be wrong or hostile."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, ClassVar
+
+from ....errors import ToolError
+from ....trajectory import Evidence
+from ...untrusted import is_page, line
+
+_TITLE, _TEXT, _DATE = 300, 2_000, 40  # characters kept
+_log = logging.getLogger(__name__)
+
+
+class Provider(ABC):
+    """A web search service; implementations are frozen dataclasses, whose fields never hold a key.
+
+    Attributes:
+        name: the file's name.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def cache_key(self) -> str:
+        """What its results depend on besides query and count, without secrets."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `ConfigError` when a key, package or address is missing, saying how to give it."""
+
+    @abstractmethod
+    async def search(self, query: str, count: int) -> list[Evidence]:
+        """The pages found, best first, about `count`; title, url and snippet of each.
+
+        Raises:
+            ToolError: when the service does not answer as it should.
+        """
+
+
+def page(title: Any, url: Any, text: Any, date: Any = "") -> Evidence | None:
+    """A result as evidence, its date before the snippet; `None` when it has no http(s) address or nothing to read.
+
+    Example:
+        >>> page("Tea", "https://tea.example/a", "Steep it.", "Mar 3, 2024").text
+        'Mar 3, 2024: Steep it.'
+        >>> page("Tea", "javascript:alert()", "Steep it.")
+    """
+    title, text, date = (line(value, size) for value, size in ((title, _TITLE), (text, _TEXT), (date, _DATE)))
+    if not (title or text) or not is_page(url):
+        return None
+    return Evidence(text=f"{date}: {text}" if date and text else text, title=title or url, source=url, url=url)
+
+
+def pages(found: Iterable[Evidence | None], count: int) -> list[Evidence]:
+    """The first `count` results that are pages."""
+    return [item for item in found if item is not None][:count]
+
+
+def unavailable(reason: str) -> ToolError:
+    """A failure that only the operator can mend: the log says `reason` once, the policy reads a neutral text."""
+    _warn(reason)
+    return ToolError("The search service refuses to search; use another tool.")
+
+
+@cache
+def _warn(reason: str) -> None:
+    _log.error("web search does not work: %s", reason)

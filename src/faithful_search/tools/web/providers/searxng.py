@@ -1,0 +1,74 @@
+"""A SearXNG server, as one hosts it oneself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from ....errors import ToolError
+from ....trajectory import Evidence
+from ...untrusted import checked_url, rows
+from ..http import Http
+from .base import Provider, page, pages
+from .service import document_of
+
+
+@dataclass(frozen=True)
+class SearXNG(Provider):
+    """`GET /search?format=json` of a SearXNG server, whose `settings.yml` must name `json` under `search: formats:`.
+
+    Its answers and infoboxes that name their page come before the results.
+
+    Args:
+        url: address of the server, such as `http://localhost:8888`.
+        engines: the engines to ask, separated by commas; empty for the server's default.
+        language: a code such as `en`; empty for the server's default.
+        http: the client.
+
+    Raises:
+        ConfigError: when `url` is no http(s) address, or has a password in it.
+    """
+
+    url: str
+    engines: str = ""
+    language: str = ""
+    http: Http = field(default_factory=Http, repr=False)
+    name: ClassVar[str] = "searxng"
+
+    def __post_init__(self) -> None:
+        checked_url(self.url)
+
+    @property
+    def cache_key(self) -> str:
+        """The server, its engines and the language asked for."""
+        return f"searxng {self.url} {self.engines} {self.language}"
+
+    def check(self) -> None:
+        """Nothing is missing: the address was checked when this was made."""
+
+    async def search(self, query: str, count: int) -> list[Evidence]:
+        """See `Provider.search`."""
+        asked = {"q": query, "format": "json", "engines": self.engines, "language": self.language}
+        request = self.http.get(
+            f"{self.url.rstrip('/')}/search", params={name: value for name, value in asked.items() if value}
+        )
+        disabled = (
+            f"SearXNG at {urlsplit(self.url).netloc} answers 403: its JSON format is disabled; add `json` to `formats` "
+            "under `search` in its settings.yml and restart it"
+        )
+        document = await document_of(request, {403: disabled})
+        found = pages(_results(document), count)
+        if not found and document.get("unresponsive_engines"):
+            raise ToolError("Web search failed: none of the search engines answered.", passing=True)
+        return found
+
+
+def _results(document: Any) -> Iterator[Evidence | None]:
+    for row in rows(document, "answers"):
+        yield page(row.get("title"), row.get("url"), row.get("answer"))
+    for row in rows(document, "infoboxes"):
+        yield page(row.get("infobox"), row.get("id"), row.get("content"))
+    for row in rows(document, "results"):
+        yield page(row.get("title"), row.get("url"), row.get("content"), str(row.get("publishedDate") or "")[:10])

@@ -1,0 +1,81 @@
+"""Google's results through serper.dev, with a key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ....errors import ConfigError
+from ....trajectory import Evidence
+from ...untrusted import checked_url, rows, section
+from ..http import Http
+from .base import Provider, page, pages, unavailable
+from .service import document_of
+
+
+@dataclass(frozen=True)
+class Serper(Provider):
+    """`POST /search` of serper.dev. An answer box and a knowledge panel that name their page come before the results.
+
+    The key is read from the environment for each request and kept nowhere.
+
+    Args:
+        url: address of the service.
+        key_variable: the environment variable that holds the key.
+        country: two letters (`gl`), empty for the service's default.
+        language: two letters (`hl`), empty for the service's default.
+        http: the client.
+    """
+
+    url: str = "https://google.serper.dev"
+    key_variable: str = "SERPER_API_KEY"
+    country: str = ""
+    language: str = ""
+    http: Http = field(default_factory=Http, repr=False)
+    name: ClassVar[str] = "serper"
+
+    def __post_init__(self) -> None:
+        checked_url(self.url)
+
+    @property
+    def cache_key(self) -> str:
+        """The service and the place and language asked for."""
+        return f"serper {self.url} {self.country} {self.language}"
+
+    def check(self) -> None:
+        """Raise `ConfigError` when there is no key."""
+        if not self._key():
+            raise ConfigError(
+                f"web search through Serper needs a key in the environment variable {self.key_variable} (from "
+                "serper.dev); SearXNG (providers.load('searxng')) and ddgs (providers.load('ddgs')) need none"
+            )
+
+    async def search(self, query: str, count: int) -> list[Evidence]:
+        """See `Provider.search`."""
+        key = self._key()
+        if not key:
+            raise unavailable(f"no usable key in {self.key_variable}")
+        asked = {"q": query, "num": count, "gl": self.country, "hl": self.language}
+        request = self.http.post(
+            f"{self.url.rstrip('/')}/search",
+            json={name: value for name, value in asked.items() if value},
+            headers={"X-API-KEY": key},
+        )
+        refused = f"Serper refused the key in {self.key_variable}: it is wrong or expired"
+        unpaid = f"Serper refused a search: no credits may be left for the key in {self.key_variable}"
+        document = await document_of(request, {400: unpaid, 401: refused, 402: unpaid, 403: refused})
+        return pages(_results(document), count)
+
+    def _key(self) -> str:
+        key = os.environ.get(self.key_variable, "").strip()
+        return key if key.isascii() and key.isprintable() else ""
+
+
+def _results(document: Any) -> Iterator[Evidence | None]:
+    box, panel = section(document, "answerBox"), section(document, "knowledgeGraph")
+    yield page(box.get("title"), box.get("link"), box.get("snippet") or box.get("answer"), box.get("date"))
+    yield page(panel.get("title"), panel.get("descriptionLink"), panel.get("description"))
+    for row in rows(document, "organic"):
+        yield page(row.get("title"), row.get("link"), row.get("snippet"), row.get("date"))

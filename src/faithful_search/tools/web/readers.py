@@ -1,0 +1,125 @@
+"""Who gets a page for us: this machine itself, or Jina Reader. Either way the guard judges the URL first."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ...errors import ConfigError, ToolError
+from .guard import Guard
+from .http import Http
+from .pages import READABLE
+
+_PACKAGES = ("trafilatura", "pypdf")
+
+
+class Document(msgspec.Struct, frozen=True):
+    """What came: the bytes, what they are said to be, where they came from in the end, the title where it is known."""
+
+    body: bytes
+    content_type: str
+    url: str
+    title: str = ""
+
+
+class Reader(Protocol):
+    """Gets a document by its URL. Implementations are frozen dataclasses, whose fields never hold a key."""
+
+    @property
+    def cache_key(self) -> str:
+        """What the documents depend on besides the URL, without secrets."""
+
+    def check(self) -> None:
+        """Raise `ConfigError` when a package or key is missing, saying how to give it."""
+
+    async def fetch(self, url: str) -> Document:
+        """The document. Raises `ToolError` with a message for the policy."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """This machine asks the site itself.
+
+    Args:
+        http: the client; its guard says what may be reached.
+
+    Raises:
+        ConfigError: for a client without a guard: it is the agent that chooses these URLs.
+    """
+
+    http: Http = field(default_factory=lambda: Http(guard=Guard()))
+
+    def __post_init__(self) -> None:
+        if self.http.guard is None:
+            raise ConfigError("pages are fetched with a guard only: Fetch(Http(guard=Guard()))")
+
+    @property
+    def cache_key(self) -> str:
+        guard = self.http.guard
+        return f"fetch {self.http.max_bytes} {','.join(sorted(guard.allow)) if guard else ''}".strip()
+
+    def check(self) -> None:
+        for package in _PACKAGES:
+            if importlib.util.find_spec(package) is None:
+                raise ConfigError(f"browsing needs {package}: pip install 'faithful-search[web]'")
+
+    async def fetch(self, url: str) -> Document:
+        reply = await self.http.get(url, accept=READABLE)
+        return Document(reply.body, reply.headers.get("content-type", ""), reply.url)
+
+
+@dataclass(frozen=True)
+class Jina:
+    """Jina Reader, which also runs a page's scripts, gives it as Markdown: `POST` with the URL, at r.jina.ai.
+
+    The key is read from the environment for each request and kept nowhere; without one there are fewer requests a
+    minute.
+
+    Args:
+        url: address of the service, or of one of your own.
+        key_variable: the environment variable that may hold a key.
+        guard: judges the URLs that are handed over, as written: what their names resolve to is the service's affair.
+        http: the client for the service.
+    """
+
+    url: str = "https://r.jina.ai"
+    key_variable: str = "JINA_API_KEY"
+    guard: Guard = field(default_factory=Guard)
+    http: Http = field(default_factory=Http, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise ConfigError(f"the reader's address must look like https://r.jina.ai, without a key; got {self.url!r}")
+
+    @property
+    def cache_key(self) -> str:
+        return f"jina {self.url}"
+
+    def check(self) -> None:
+        """Nothing is needed."""
+
+    async def fetch(self, url: str) -> Document:
+        url = self.guard.check(url)
+        key = os.environ.get(self.key_variable, "").strip()
+        headers = {"Accept": "application/json", "X-Retain-Images": "none"}
+        if key and key.isascii() and key.isprintable():
+            headers["Authorization"] = f"Bearer {key}"
+        reply = await self.http.post(self.url.rstrip("/") + "/", json={"url": url}, headers=headers)
+        return _document(reply.json(), url)
+
+
+def _document(answer: object, url: str) -> Document:
+    data = answer.get("data") if isinstance(answer, dict) else None
+    content = data.get("content") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(content, str):
+        raise ToolError("the reading service gave no content for this page")
+    title = data.get("title")
+    body = content.encode("utf-8", "replace")
+    return Document(body, "text/markdown; charset=utf-8", url, title if isinstance(title, str) else "")
