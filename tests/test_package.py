@@ -162,7 +162,7 @@ def test_the_readme_links_and_names_what_exists():
     configs = [
         f"recipes/configs/{name}.yaml" for name in re.findall(r"^\| `((?:pou|sft)_[^`]+)` \|", text, re.MULTILINE)
     ]
-    assert len(configs) == 10
+    assert len(configs) == 12
     assert [path for path in (*links, *configs) if not (ROOT / path).exists()] == []
 
 
