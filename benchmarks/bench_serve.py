@@ -2,8 +2,9 @@
 
 The peer does what Search-R1's does: one handler in the thread pool for each request, which loops over its queries one
 by one; its requests are read with pydantic and its answers written with the standard library's JSON. It is Starlette
-and uvicorn as here, and it asks the same index, so that only the serving differs. Servers and clients are processes of
-their own; each client sends its next request when it has its answer, as a rollout does. All queries are different.
+(which comes with `faithful-search[mcp]`), runs under uvicorn as ours does, and asks the same index. Servers and clients
+are processes of their own; each client sends its next request when it has its answer, as a rollout does. All queries
+are different.
 
     python benchmarks/bench_serve.py [--documents 100000] [--clients 1 16 128] [--queries 1] [--seconds 6]
 
@@ -61,10 +62,10 @@ def serve_peer(corpus: str) -> None:
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    from faithful_search.cli.serving import _search
     from faithful_search.serving.server import bind, url_of
+    from faithful_search.tools.opening import open_search
 
-    index = _search(corpus, 3).index
+    index = open_search(corpus).index
 
     class Asked(BaseModel):
         queries: list[str]

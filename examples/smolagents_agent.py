@@ -25,8 +25,7 @@ from smolagents.models import (
     get_clean_message_list,
 )
 
-from faithful_search import Toolbox
-from faithful_search.rollout import tool_functions
+from faithful_search import Toolbox, tool_functions
 from faithful_search.tools import KnowledgeGraph, LocalSearch
 
 
@@ -47,8 +46,8 @@ def _tool(function: Any, schema: dict[str, Any]) -> Tool:
     optional = {item.name for item in own if item.default is not item.empty}
     inputs = {
         name: {
+            **{key: about[key] for key in ("description", "items") if key in about},
             "type": _kind(about),
-            "description": about["description"],
             **({"nullable": True} if name in optional else {}),
         }
         for name, about in schema["parameters"]["properties"].items()

@@ -19,8 +19,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from faithful_search import SearchEnvironment, Toolbox, load_tasks
-from faithful_search.rollout import tool_functions
+from faithful_search import SearchEnvironment, Toolbox, load_tasks, tool_functions
 from faithful_search.text import exact_match
 from faithful_search.tools import KnowledgeGraph, LocalSearch
 

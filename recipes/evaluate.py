@@ -5,7 +5,8 @@ Each figure comes with n and a 95 % interval.
 ```
 python recipes/evaluate.py --policy outputs/pou --split test --output_dir outputs/eval
 python recipes/evaluate.py --policy outputs/pou --blank content             # all evidence reads "content"
-python recipes/evaluate.py --policy outputs/pou --negative_tool true      # with a deliberately irrelevant tool
+python recipes/evaluate.py --policy outputs/pou --config recipes/configs/eval_negative_tool.yaml  # one tool is useless
+python recipes/evaluate.py --policy outputs/pou --config recipes/configs/eval_unseen_tool.yaml    # one it never saw
 python recipes/evaluate.py --policy outputs/pou --compare_with tiny       # two policies side by side
 ```
 """
@@ -25,6 +26,7 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.evaluation import report
 from faithful_search.evaluation.probes import blanked
 from faithful_search.evaluation.suite import Evaluation, evaluate_policy
+from faithful_search.evaluation.tool_use import tool_counts
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rollout import Engine
@@ -74,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         if len(names) == 2
         else report.table(after, names=(names[0], ""))
     )
+    for name, evaluation in found.items():
+        print(f"\ncalls of {name}: {_calls(evaluation)}")
     return {name: evaluation.to_dict() for name, evaluation in found.items()}
 
 
@@ -94,6 +98,14 @@ def evaluate(name: str, script: EvaluationArguments) -> Evaluation:
             Sampling(temperature=script.temperature),
         )
         return evaluate_policy(engine, tasks)
+
+
+def _calls(evaluation: Evaluation) -> str:
+    """How often each tool was called, those that there are first, then names that the policy made up."""
+    counts = {**dict.fromkeys(evaluation.tool_calls, 0), **tool_counts(evaluation.trajectories)}
+    return ", ".join(
+        f"{tool} {count}" + ("" if tool in evaluation.tool_calls else " (unknown)") for tool, count in counts.items()
+    )
 
 
 if __name__ == "__main__":

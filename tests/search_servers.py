@@ -97,6 +97,7 @@ class SearchServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 512
     block_on_close = False
     search: SearchServer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import pickle
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
+from test_pages import SLOW
 from web_site import ARTICLE, PARAGRAPH, Page, WebSite, pdf
 
 from faithful_search import dialects
@@ -22,7 +24,7 @@ from faithful_search.tools import Toolbox
 from faithful_search.tools.base import schema_of
 from faithful_search.tools.browse import Browse
 from faithful_search.tools.patience import Patience
-from faithful_search.tools.web import readers
+from faithful_search.tools.web import pages, readers
 from faithful_search.tools.web.guard import Guard
 from faithful_search.tools.web.http import Http
 from faithful_search.tools.web.pages import Reading
@@ -163,8 +165,6 @@ def test_a_page_that_does_not_come_is_given_up_in_time(site, path):
 
 
 def test_a_document_that_hangs_its_reader_is_given_up_in_time(site):
-    from test_pages import SLOW
-
     site.pages["/slow.pdf"] = Page(SLOW, "application/pdf")
     for tool in (browser(site, timeout=1.0), Browse(browser(site).reader, reading=Reading(seconds=1.0))):
         start = time.monotonic()
@@ -230,27 +230,44 @@ def test_a_cache_of_pages_serves_another_query_and_keeps_no_failure(site, tmp_pa
 
 
 def test_through_a_toolbox_and_dialects(site):
-    tool = browser(site, http_timeout=1.0)
+    tool, hasty = browser(site), browser(site, http_timeout=0.3, name="hasty")
     named = Browse(tool.reader, name="web_read", reading=READING)
     calls = [
         ToolCall("browse", {"url": site.url("/article"), "query": QUERY}),
-        ToolCall("browse", {"url": site.url("/silent"), "query": QUERY}),
+        ToolCall("hasty", {"url": site.url("/silent"), "query": QUERY}),
         ToolCall("browse", {"url": "http://169.254.169.254/"}),
         ToolCall("web_read", {"url_list": [site.url("/paper.pdf"), site.url("/nowhere")]}),
         ToolCall("web_read", {"url_list": []}),
         ToolCall("browse", {"page": "x"}),
     ]
-    with Toolbox([tool, named], timeout=30) as toolbox:
+    with Toolbox([tool, hasty, named]) as toolbox:
         session = toolbox.session()
         page, silent, private, paper, nothing, wrong = toolbox.run_batch(calls, [session] * 6)
     assert page.evidence[0].id == "E1" and "1887" in page.evidence[0].text
-    assert silent.error and "took longer than 1 seconds" in silent.note
+    assert silent.error and "took longer than 0.3 seconds" in silent.note
     assert private.error and "not public" in private.note
     assert [item.text for item in paper.evidence] == [PARAGRAPH, "Not read: 127.0.0.1: 404 Not Found."]
     assert nothing.error and wrong.error
     for name in ("pou", "pokee"):
         shown = dialects.load(name).render_observation(page.evidence, "")
         assert "by the engineer Marit Solheim" in shown
+
+
+def test_nothing_hangs_a_rollout_longer_than_its_time_out(site):
+    """Through the toolbox: servers that keep silent or drip, and a document that hangs the only process that reads."""
+    site.pages["/slow.pdf"] = Page(SLOW, "application/pdf")
+    stuck = Reading(seconds=3, workers=1, memory=1_300_000_000)
+    reader = browser(site).reader
+    pages.read(b"warm", "text/plain", stuck)
+    paths = ["/slow.pdf", "/slow.pdf", "/article", "/silent", "/slow-body", "/slow-headers", "/hints"]
+    calls = [ToolCall("browse", {"url": site.url(path)}) for path in paths]
+    for tool, limit in ((Browse(reader, timeout=1.0, reading=stuck), 30), (Browse(reader, reading=stuck), 1)):
+        with Toolbox([tool], timeout=limit) as toolbox:
+            start = time.monotonic()
+            seen = toolbox.run_batch(calls, [toolbox.session() for _ in calls])
+            assert time.monotonic() - start < 15
+        assert all("did not answer within" in item.note or "longer than" in item.note for item in seen[3:]), seen[3:]
+        assert seen[0].error and seen[1].error
 
 
 def test_a_page_cannot_close_its_block(site):
@@ -373,7 +390,6 @@ def test_jina_reader(monkeypatch):
         (200, b'{"data": null}'),
         (200, JinaServer.page(None)),
         (200, JinaServer.page("")),
-        (401, b"{}"),
         (422, b"{}"),
         (503, b"{}"),
     ],
@@ -386,6 +402,38 @@ def test_jina_reader_that_misbehaves(status, answer, monkeypatch):
         with pytest.raises(ToolError, match="was not read") as told:
             browse(tool, "https://tarn.example/bridge")
     assert "sesame" not in str(told.value) and "127.0.0.1" not in str(told.value)
+
+
+@pytest.mark.parametrize("status", [401, 402, 403])
+def test_a_key_that_jina_refuses_is_told_to_the_operator_once_and_not_to_the_policy(status, monkeypatch, caplog):
+    monkeypatch.setenv("MY_KEY", "sesame")
+    with JinaServer() as server, caplog.at_level(logging.DEBUG):
+        server.status = status
+        tool = Browse(Jina(server.url, key_variable="MY_KEY"), reading=READING)
+        for _ in range(2):
+            with pytest.raises(ToolError) as told:
+                browse(tool, url_list=["https://tarn.example/bridge", "https://tarn.example/ferry"])
+    page = "https://tarn.example/{} was not read: the reading service refuses to read; use another tool."
+    assert str(told.value) == f"{page.format('bridge')} {page.format('ferry')}"
+    assert told.value.passing and len(server.seen) == 4  # in no cache and no cassette, and not tried again
+    [error] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert str(status) in error and "MY_KEY" in error and "sesame" not in caplog.text
+
+
+def test_a_key_that_cannot_be_one_is_not_sent(monkeypatch, caplog):
+    monkeypatch.setenv("OTHER_KEY", "sésame")
+    with JinaServer() as server:
+        with pytest.raises(ToolError, match="refuses to read"):
+            browse(Browse(Jina(server.url, key_variable="OTHER_KEY"), reading=READING), "https://tarn.example/")
+        assert not server.seen
+    assert "OTHER_KEY" in caplog.text and "same" not in caplog.text
+
+
+def test_a_title_without_end_is_cut():
+    with JinaServer() as server:
+        server.answer = server.answer.replace(b"Bridges of Tarn", b"Bridges " * 10_000)
+        [found] = browse(Browse(Jina(server.url), reading=READING), "https://tarn.example/bridge")
+    assert found.title.startswith("Bridges Bridges") and len(found.title) <= 300
 
 
 class Words:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import os
 import pickle
 import sqlite3
@@ -10,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import pytest
 
-from faithful_search.cache import Cache, key_of, once
+from faithful_search.cache import Cache, key_of
 from faithful_search.errors import ConfigError, DataError
+from faithful_search.flights import once
 
 
 def run_in_threads(work, count):
@@ -141,6 +144,74 @@ def test_one_who_waits_may_leave_without_disturbing_the_computation(cache):
         return await first
 
     assert asyncio.run(ask()) == (b"value", False)
+
+
+def test_one_who_left_hears_nothing_of_a_failure_that_follows(cache, caplog):
+    async def ask():
+        started, go = asyncio.Event(), asyncio.Event()
+
+        async def fail():
+            started.set()
+            await go.wait()
+            raise RuntimeError("down")
+
+        first = asyncio.create_task(cache.get_or_compute("k", fail))
+        await started.wait()
+        others = [asyncio.create_task(cache.get_or_compute("k", fail)) for _ in range(3)]
+        await asyncio.sleep(0.02)
+        others[0].cancel()
+        await asyncio.sleep(0)
+        go.set()
+        return await asyncio.gather(first, *others, return_exceptions=True)
+
+    assert [type(error) for error in asyncio.run(ask())] == [RuntimeError, asyncio.CancelledError, *[RuntimeError] * 2]
+    gc.collect()
+    assert caplog.messages == []
+
+
+def test_what_is_in_memory_is_what_the_file_holds(cache):
+    other = Cache(cache.path)
+    other.put("a", b"theirs")
+    cache.put("a", b"ours")  # the first value stays
+    assert cache.recent("a") is None and cache.get("a") == b"theirs" == cache.recent("a")
+    cache.put("b", b"ours")
+    assert cache.recent("b") == b"ours" and other.recent("b") is None
+    cache.close()
+    assert cache.recent("a") is None and cache.get_many("ab") == {"a": b"theirs", "b": b"ours"}
+
+
+def test_hits_in_memory_wait_for_nobody(cache):
+    cache.put("a", b"one")
+    found = []
+    reader = threading.Thread(target=lambda: found.append(cache.get("a")), daemon=True)
+    with cache._lock:  # as another thread does that waits for the file
+        reader.start()
+        reader.join(30)
+    assert found == [b"one"]
+
+
+def test_hits_in_memory_grow_old_like_others(tmp_path):
+    cache = Cache(tmp_path / "results.sqlite", max_age=0.2)
+    cache.put("a", b"one")
+    time.sleep(0.25)
+    assert cache.recent("a") is None and cache.get("a") is None
+    cache.put("a", b"two")
+    assert cache._held == len("a") + len(b"two") + 400 and Cache(cache.path).get("a") == b"two"
+
+
+def test_memory_is_bounded_and_the_first_make_room(tmp_path):
+    cache = Cache(tmp_path / "results.sqlite", memory=100_000)
+    for n in [*range(100), 3, 3]:
+        cache.put(str(n), bytes(9_000))
+    cache.put("huge", bytes(100_000))
+    held = [key for key in (*map(str, range(100)), "huge") if cache.recent(key) is not None]
+    assert held == [str(n) for n in range(90, 100)]
+    cache.get_many(["3", "98", "4"])
+    assert [cache.recent(key) is not None for key in ("3", "4", "90", "91", "92")] == [True, True, False, False, True]
+    assert cache.get("huge") == bytes(100_000) and cache._held <= 100_000
+    nothing = Cache(cache.path, memory=0)
+    assert nothing.get("3") == bytes(9_000) and nothing.recent("3") is None
+    assert pickle.loads(pickle.dumps(nothing)).memory == 0
 
 
 def test_processes_write_at_once(tmp_path):
@@ -336,16 +407,17 @@ def test_limits_that_make_no_sense_are_refused(tmp_path):
     assert (copy.patience, copy.max_age, copy.max_bytes) == (3.0, 5, 2_000_000)
 
 
-@pytest.mark.parametrize("size", [60, 900, 30_000])
+@pytest.mark.parametrize("size", [200, 900, 30_000])
 def test_the_file_stays_within_its_limit_and_the_oldest_go_first(tmp_path, size):
-    limit, largest = 1_500_000, 0
+    limit, largest = 1_000_000, 0
     cache = Cache(tmp_path / "results.sqlite", max_bytes=limit)
-    count = 5 * limit // (2 * size + 400)
+    count = limit // (size + 200)
     for n in range(count):
         cache.put(key_of(n=n), os.urandom(size))
         if n % 16 == 0:
             largest = max(largest, on_disk(cache.path))
-    kept = [n for n in range(count) if cache.get(key_of(n=n)) is not None]
+    there = Cache(cache.path)
+    kept = [n for n in range(count) if there.get(key_of(n=n)) is not None]
     assert largest <= limit and on_disk(cache.path) <= limit
     assert kept == list(range(kept[0], count))  # the youngest, without a gap
     assert sum(size for _ in kept) > limit // 20 and len(cache) == len(kept)
@@ -407,6 +479,24 @@ def test_threads_and_processes_that_fill_it_together_stay_within_the_limit(tmp_p
     assert len(cache) > 50
     with sqlite3.connect(path) as raw:
         assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_who_has_waited_long_enough_does_the_work_itself():
+    async def hang():
+        await asyncio.sleep(600)
+
+    async def work():
+        return "done"
+
+    async def ask():
+        first = asyncio.create_task(once("slow", hang))
+        await asyncio.sleep(0)
+        found = await once("slow", work, wait=0.05)
+        assert not first.done()
+        first.cancel()
+        return found
+
+    assert asyncio.run(asyncio.wait_for(ask(), 30)) == ("done", False)
 
 
 def test_work_of_one_name_is_done_once_and_of_two_names_twice():

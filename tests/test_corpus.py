@@ -75,6 +75,8 @@ def test_a_folder_is_its_files_in_order_and_numbers_run_on(tmp_path):
         ({"id": "1", "contents": '"Nile"\nA river.\nLong.'}, ("Nile", "A river.\nLong.", "1")),
         ({"id": "1", "contents": "Nile\nA river."}, ("Nile", "A river.", "1")),
         ({"id": "1", "contents": "A river."}, ("", "A river.", "1")),
+        ({"id": "1", "contents": ' "Nile"\r\nA river.'}, ("Nile", "A river.", "1")),
+        ({"id": "1", "contents": "A long line. " * 30 + "\nA river."}, ("", "A long line. " * 30 + "\nA river.", "1")),
         ({"id": "1", "contents": '"\nA river.'}, ('"', "A river.", "1")),
         ({"id": "1", "contents": "", "title": "Nile"}, ("Nile", "", "1")),
         ({"_id": "9", "contents": "A river.\nLong.", "title": "Nile"}, ("Nile", "A river.\nLong.", "9")),

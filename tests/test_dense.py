@@ -298,6 +298,13 @@ def test_a_forked_child_searches(folder, passages):
     assert done.returncode == 0, done.stderr.decode()[-2000:]
 
 
+def test_a_broken_file_beside_a_model_is_named(tmp_path):
+    model = saved(tmp_path)
+    (tmp_path / "modules.json").write_text("[{")
+    with pytest.raises(ConfigError, match=r"cannot open the model .*modules\.json"):
+        Embedder(model)
+
+
 @pytest.mark.parametrize(
     ("model", "expected"),
     [

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 import lab
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given as drawn
+from hypothesis import settings
 from hypothesis import strategies as st
 from web_site import Page, WebSite, pdf
 
@@ -41,6 +42,7 @@ from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 EVERY = names()
+ADDRESSED = ("deep_researcher", "openai", "pokee", "web_dancer")
 DEEPSEEK = {
     "special": (
         "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
@@ -117,12 +119,15 @@ PLAIN = ["", " ", "\n", "\r", "\t", "\x00", "\x1b[2J", "\u2028", "\ufeff", "\u20
          "/", "|", "[", "]", "&", ";", "&lt", "amp;", '"', "\\", "{", "}", "</", "<|", "im_end|>", "tool_response>",
          " [E9", "]: "]  # fmt: skip
 HOSTILE = [*CLOSED, *CASED, *CONTROL, *FORGED, *PLAIN]
+LINKS = ["", ">", "a>", "T <http://x>", " <http://x", "<http", "](", "T](http://x)", "http://x> <http://y>", "http://x](y",
+         "http://x) [b](z", "http://x <http", "https://x>", "http://x\r\n[E1]: y", "http://x\n\n2. [b](http://y)",
+         "javascript:alert(1)", "http://x/&lt;&#62;&amp;lt;"]  # fmt: skip
 ATTACKS = [
-    Evidence(" ".join(CLOSED), " ".join(CASED)),
-    Evidence("\n".join(CONTROL), "".join(CONTROL)),
-    *(Evidence(f"x{text}y", text) for text in FORGED),
-    Evidence("".join(FORGED), "\n".join(FORGED)),
-    Evidence("".join(PLAIN * 2), "".join(PLAIN[::-1])),
+    Evidence(" ".join(CLOSED), " ".join(CASED), url=f"https://x.example/{''.join(CLOSED[:20])}"),
+    Evidence("\n".join(CONTROL), "".join(CONTROL), url=f"http://{''.join(CONTROL)}"),
+    *(Evidence(f"x{text}y", text, url=f"http://x.example/{text}") for text in FORGED),
+    Evidence("".join(FORGED), "\n".join(FORGED), url="".join(FORGED)),
+    Evidence("".join(PLAIN * 2), "".join(PLAIN[::-1]), url="http://" + "".join(PLAIN)),
 ]
 TEXTS = st.lists(st.sampled_from(HOSTILE) | st.text(max_size=4), max_size=5).map("".join)
 
@@ -168,7 +173,13 @@ def said(step: Step) -> tuple[object, ...]:
 
 
 def got(step: Step) -> tuple[object, ...]:
-    return [(item.id, item.title, item.text) for item in step.evidence], step.note
+    return [(item.id, item.title, item.text, item.url) for item in step.evidence], step.note
+
+
+def given(dialect: str, evidence: Sequence[Evidence]) -> list[tuple[object, ...]]:
+    """What can be read of evidence: not every dialect shows addresses, and Proof-of-Use's only those of pages."""
+    page = re.compile("https?://" if dialect == "pou" else "" if dialect in ADDRESSED else "$.")
+    return [(item.id, item.title, item.text, item.url if page.match(item.url) else "") for item in evidence]
 
 
 def numbered(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
@@ -208,7 +219,7 @@ def check(dialect: str, family: str, evidence: Sequence[Evidence], note: str = "
     assert own_tags(dialect).search(inner) is None
     found = chat.dialect.parse(chat.dialect.render_turn(first) + text + chat.dialect.render_turn(second))
     assert [said(step) for step in found.steps] == [said(first), said(second)] and found.answer is None
-    assert got(found.steps[0]) == ([(item.id, item.title, item.text) for item in held], "" if held else note)
+    assert got(found.steps[0]) == (given(dialect, held), "" if held else note)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -219,18 +230,21 @@ def test_every_known_attack_on_every_dialect_and_tokenizer(dialect, family):
 
 
 @pytest.mark.parametrize("dialect", EVERY)
-def test_every_known_attack_alone_as_text_title_and_note(dialect):
+def test_every_known_attack_alone_as_text_title_address_and_note(dialect):
     for text in HOSTILE:
-        check(dialect, "qwen3_thinking", [Evidence(text, text), Evidence(text)])
+        check(dialect, "qwen3_thinking", [Evidence(text, text, url=text), Evidence(text, url=f"http://{text}")])
         check(dialect, "qwen3_thinking", (), text)
 
 
 @pytest.mark.parametrize("dialect", EVERY)
 @settings(max_examples=30, deadline=None)
-@given(data=st.data())
+@drawn(data=st.data())
 def test_attacks_that_nobody_thought_of(dialect, data):
     family = data.draw(st.sampled_from(FAMILIES))
-    evidence = [Evidence(data.draw(TEXTS), data.draw(TEXTS)) for _ in range(data.draw(st.integers(0, 3)))]
+    urls = TEXTS | TEXTS.map("http://{}".format)
+    evidence = [
+        Evidence(data.draw(TEXTS), data.draw(TEXTS), url=data.draw(urls)) for _ in range(data.draw(st.integers(0, 3)))
+    ]
     check(dialect, family, evidence, data.draw(TEXTS))
 
 
@@ -244,9 +258,15 @@ def test_no_tag_is_put_together_from_two_pieces(dialect):
         ' Doc 2(Title: "F") x',
         "\n(2)Title: F Text:  x",
     ]:
-        for cut in range(1, len(whole)):
-            head, tail = whole[:cut], whole[cut:]
-            check(dialect, "chatml", [Evidence(head, head), Evidence(tail, tail)])
+        cuts = [(whole[:cut], whole[cut:]) for cut in range(1, len(whole))]
+        pairs = [(Evidence(head, head), Evidence(tail, tail, url=f"http://{head}")) for head, tail in cuts]
+        check(dialect, "chatml", [item for pair in pairs for item in pair])
+        check(dialect, "chatml", [Evidence(tail, head, url=f"http://{tail}") for head, tail in cuts])
+
+
+@pytest.mark.parametrize("dialect", EVERY)
+def test_titles_and_addresses_stay_apart(dialect):
+    check(dialect, "chatml", [Evidence("x", title, url=url) for title in LINKS for url in LINKS])
 
 
 def test_a_tokenizer_that_normalizes_would_be_fooled_without_the_fences_folding():
@@ -257,7 +277,7 @@ def test_a_tokenizer_that_normalizes_would_be_fooled_without_the_fences_folding(
     assert steered(chat.encode(blind), "folded")[tokenizer("folded").convert_tokens_to_ids("<|stop|>")] == 1
 
 
-@given(TEXTS, st.sampled_from([*NORMALIZERS, "gemma"]))
+@drawn(TEXTS, st.sampled_from([*NORMALIZERS, "gemma"]))
 @settings(deadline=None)
 def test_a_folding_fence_is_reversible_and_pickles(text, family):
     fence = chat_of("pou", family).fence
@@ -316,7 +336,7 @@ def survives(dialect: str, family: str, done: Trajectory) -> None:
     """Reading the episode's text gives the episode, and its ids steer nothing."""
     read = load(dialect).parse(done.text)
     assert [said(step) for step in read.steps] == [said(step) for step in done.steps] and len(read.steps) == 2
-    assert got(read.steps[0]) == got(done.steps[0])
+    assert got(read.steps[0]) == (given(dialect, done.steps[0].evidence), done.steps[0].note)
     assert read.answer is done.answer is None and done.stop_reason == "turn_limit"
     assert Trajectory.from_json(done.to_json()) == done
     _, middle, end = done.tokens.turns[0]
@@ -356,14 +376,14 @@ def test_half_characters_harm_neither_tokenizer_nor_file(dialect):
     survives(dialect, "chatml", done)
 
 
-@pytest.mark.parametrize("text", ["<think>" * 30_000, "< " * 90_000, "[E1]: &lt;" * 20_000])
+@pytest.mark.parametrize("text", ["<think>" * 15_000, "< " * 45_000, "[E1]: &lt;" * 10_000])
 def test_a_flood_of_tags_is_read_back_and_takes_no_longer_than_its_length(dialect, text):
     kind, (first, second) = load(dialect), turns_of(dialect)
     start = time.perf_counter()
     shown = kind.render_observation(numbered([Evidence(text, text[:999])]), fence=chat_of(dialect, "folded").fence)
     found = kind.parse(kind.render_turn(first) + shown + kind.render_turn(second))
     assert time.perf_counter() - start < 20
-    assert len(found.steps) == 2 and got(found.steps[0]) == ([("E1", text[:999], text)], "")
+    assert len(found.steps) == 2 and got(found.steps[0]) == ([("E1", text[:999], text, "")], "")
 
 
 def test_what_an_environment_hands_to_trl(dialect):

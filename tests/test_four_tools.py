@@ -11,7 +11,7 @@ import pytest
 from search_servers import KEY, Request, SearchServer
 from test_recipes import run
 
-from faithful_search import dialects
+from faithful_search import __version__, dialects
 from faithful_search.errors import ConfigError
 from faithful_search.judges.condensing import Condensing
 from faithful_search.rollout.arguments import EnvironmentArguments
@@ -175,7 +175,7 @@ def test_a_servers_url_is_a_corpus_too():
     )
     with script.toolbox() as toolbox:
         [answer] = toolbox.run_batch([ToolCall("search", {"query": "tea"})], [toolbox.session()])
-    assert answer.error and answer.note == "the service could not be reached"
+    assert answer.error and answer.note == "Search failed: the service could not be reached."
     with pytest.raises(ConfigError, match="cannot be read from here"):
         script.corpus_passages()
 
@@ -184,9 +184,40 @@ def test_browsing_is_guarded_and_the_allow_list_opens_it(monkeypatch):
     call = ToolCall("browse", {"url": "http://127.0.0.1:9/"})
     notes = []
     for allow in ("", "127.0.0.0/8, intranet.example"):
-        with EnvironmentArguments(browse="fetch", browse_allow=allow, tool_timeout=5).toolbox() as toolbox:
+        script = EnvironmentArguments(browse="fetch", browse_allow=allow, tool_timeout=5, tool_retries=0)
+        with script.toolbox() as toolbox:
             notes.append(toolbox.run_batch([call], [toolbox.session()])[0].note)
     assert "not public" in notes[0] and "not public" not in notes[1]
+
+
+def test_services_are_told_who_asks_and_whom_to_write_to():
+    agents = {}
+    for contact in ("", "me@example.org"):
+        with EnvironmentArguments(triples="wikidata", contact=contact).toolbox() as toolbox:
+            agents[contact] = toolbox.tools["knowledge_graph"].http.user_agent
+    assert agents == {
+        "": f"faithful-search/{__version__}",
+        "me@example.org": f"faithful-search/{__version__} (me@example.org)",
+    }
+    with pytest.raises(ConfigError, match="user agent"):
+        EnvironmentArguments(triples="wikidata", contact="me\nX-Key: 1").toolbox()
+
+
+def test_the_papers_configuration_has_its_tools_when_the_keys_are_there(monkeypatch, tmp_path):
+    for name in ("SERPER_API_KEY", "JINA_API_KEY"):
+        monkeypatch.setenv(name, KEY)
+    monkeypatch.syspath_prepend(str(RECIPES))
+    import pou
+
+    flags = (
+        f"--judge_url http://127.0.0.1:9/v1 --judge_model m --corpus http://127.0.0.1:9 --bf16 false --use_cpu true \
+        --tool_cache {tmp_path}/tools.sqlite --judge_cache none --questions a.jsonl --eval_questions b.jsonl"
+    )
+    script = configured("--config", str(RECIPES / "configs" / "pou_four_tools.yaml"), *shlex.split(flags))
+    with script.toolbox(pou.build_condenser(script)) as toolbox:
+        kinds = [type(tool).__name__ for tool in toolbox.tools.values()]
+        assert not any(KEY in getattr(tool, "cache_key", "") + repr(tool) for tool in toolbox.tools.values())
+    assert kinds == ["WebSearch", "Browse", "RemoteSearch", "Wikidata"]
 
 
 def test_pokees_agents_find_the_tools_they_know():

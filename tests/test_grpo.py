@@ -166,6 +166,7 @@ def test_parts_and_tools_reach_the_log(tmp_path):
     made = trainer(
         tmp_path, Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None), scripted=True, max_steps=1
     )
+    made.toolbox.run_batch([ToolCall("shelf", {})] * 5, [made.toolbox.session()] * 5)  # before training
     made.train()
     logged = json.loads((tmp_path / "checkpoint-1" / "trainer_state.json").read_text())["log_history"][0]
     for key in ("parts/luck", "parts/alpha", "parts/outcome_ema", "tools/ratio/shelf", "tools/calls", "ended/answered"):

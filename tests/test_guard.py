@@ -19,6 +19,7 @@ from web_site import WebSite
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools.patience import Patience
 from faithful_search.tools.web import guard as guard_module
+from faithful_search.tools.web import network as network_module
 from faithful_search.tools.web.guard import Guard, Refused, is_private, is_public
 from faithful_search.tools.web.http import Http
 
@@ -200,6 +201,7 @@ PRIVATE = [
     "http://redis/",
     "http://kubernetes.default.svc.cluster.local/",
     "http://1.0.0.127.in-addr.arpa/",
+    *(f"http://wiki.{zone}/" for zone in ("corp", "home", "intranet", "invalid", "onion", "private", "test")),
 ]
 METADATA = [
     "http://169.254.169.254/latest/meta-data/",
@@ -384,6 +386,8 @@ class TestAllowList:
             ("10.0.0.0/8", "http://redis:6379/", "9.9.9.9"),
             ("10.0.0.0/8", "http://10.0.0.1@127.0.0.1/", "127.0.0.1"),
             ("10.0.0.0/8", "file://10.0.0.1/etc/passwd", "10.0.0.1"),
+            ("wiki.intranet", "http://wiki.intranet:0/", "10.0.0.1"),
+            ("wiki.intranet", "http://wiki.intranet:65536/", "10.0.0.1"),
         ],
     )
     def test_and_nothing_else(self, entry, url, address):
@@ -407,7 +411,8 @@ class TestAllowList:
 class TestAdmission:
     def test_every_address_of_a_name_must_be_public(self):
         GUARD.admit("example.org", 443, ["9.9.9.9", "2620:fe::fe"])
-        for bad in ("127.0.0.1", "10.0.0.1", "::1", "fe80::1%eth0", "::ffff:169.254.169.254", "what?"):
+        scoped = "fe80::1%eth0", "2620:fe::fe%eth0"
+        for bad in ("127.0.0.1", "10.0.0.1", "::1", *scoped, "::ffff:169.254.169.254", "what?"):
             for addresses in ([bad], ["9.9.9.9", bad], [bad, "9.9.9.9"]):
                 with pytest.raises(Refused, match=r"^the address of example\.org is not public$"):
                     GUARD.admit("example.org", 443, addresses)
@@ -487,6 +492,35 @@ class TestConnecting:
         names = Names(["127.0.0.99", "127.0.0.1"])
         guard = Guard(("127.0.0.0/8",), names)
         assert b"Vardal" in fetch(quick(guard, 20), f"http://two.example.org:{site.port}/article")
+
+    def test_an_address_that_never_answers_does_not_use_up_the_time(self, site, monkeypatch):
+        monkeypatch.setattr(network_module, "_FIRST_ADDRESSES", 0.2)
+        deaf = socket.create_server(("127.0.0.2", site.port), backlog=0)
+        queued = [socket.socket() for _ in range(4)]
+        for each in queued:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.2", site.port))
+        guard = Guard(("127.0.0.0/8",), Names(["127.0.0.2", "127.0.0.1"]))
+        start = time.monotonic()
+        assert b"Vardal" in fetch(quick(guard, 60), f"http://two.example.org:{site.port}/article")
+        assert 0.2 <= time.monotonic() - start < 20
+        for each in (deaf, *queued):
+            each.close()
+
+    @pytest.mark.parametrize(
+        "url", ["http://0x7f.1/", "http://redis/", "http://me@example.org/", "http://example.org:22/"]
+    )
+    def test_what_is_refused_as_written_is_not_even_looked_up(self, url):
+        names = Names(["9.9.9.9"])
+        with pytest.raises(Refused):
+            fetch(quick(Guard((), names)), url)
+        assert names.asked == 0
+
+    def test_not_every_address_of_a_name_with_very_many_is_tried(self, site):
+        guard = Guard(("127.0.0.0/8",), Names([*(f"127.0.0.{n}" for n in range(2, 40)), "127.0.0.1"]))
+        with pytest.raises(ToolError, match=r"many\.example\.org could not be reached"):
+            fetch(quick(guard, 60), f"http://many.example.org:{site.port}/article")
+        assert not site.connections
 
     def test_a_connection_belongs_to_its_name(self, usual):
         """Both names lead to one address; the one that is not allowed does not get the other's connection."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import email.utils
+import gc
 import gzip
 import logging
 import math
@@ -18,6 +19,7 @@ import sys
 import threading
 import time
 import tracemalloc
+import warnings
 import zlib
 
 import httpx
@@ -33,6 +35,7 @@ from faithful_search.tools.web import network
 from faithful_search.tools.web.decoding import Body, TooLarge, Undecodable
 from faithful_search.tools.web.guard import Guard, Refused
 from faithful_search.tools.web.http import Http, _same_server
+from faithful_search.tools.web.reply import Reply
 
 ONCE = Patience(retries=0)
 HASTY = Patience(retries=2, first=0.01, longest=0.05)
@@ -133,6 +136,8 @@ class TestGood:
     def test_json_that_is_none(self, shared):
         with pytest.raises(ToolError, match="not JSON"):
             ask(Http(), shared.url("/article")).json()
+        with pytest.raises(ToolError, match="not JSON"):
+            Reply(200, {}, b"[" * 100_000, "").json()
 
 
 class TestStatus:
@@ -523,7 +528,8 @@ class TestSecrets:
         "url", ["ftp://example.org/", "http://", "", "http://me:secret@example.org/", "http://[::", "x" * 70_000]
     )
     def test_urls_that_are_none(self, url):
-        assert "secret" not in told(Http(), url)
+        message = told(Http(), url)
+        assert message.startswith("this is not a URL that can be fetched") and "secret" not in message
 
 
 class TestManyAtOnce:
@@ -602,6 +608,16 @@ class TestManyAtOnce:
 
         assert asyncio.run(cancelled()).status == 200
 
+    def test_answers_that_are_not_read_to_their_end_hold_no_connection(self, site):
+        async def refused():
+            http = Http(max_bytes=1000)
+            for path in ["/large", "/status/404", "/to-junk", "/endless"] * 3:
+                with contextlib.suppress(ToolError):
+                    await http.get(site.url(path))
+            return (await http._client()).pool.connections
+
+        assert sum(not connection.is_idle() for connection in asyncio.run(refused())) == 0
+
     def test_many_loops_and_threads(self, site):
         http, replies = Http(), []
         threads = [
@@ -627,6 +643,9 @@ class TestManyAtOnce:
             "async def dropped():\n"
             "    await Http().get(sys.argv[1])\n    gc.collect()\n    await asyncio.sleep(0.1)\n"
             "    return len(asyncio.all_tasks())\n"
+            "async def last():\n"
+            "    http = Http()\n    await asyncio.gather(*(http.get(sys.argv[1]) for _ in range(4)))\n"
+            "asyncio.run(last())\ngc.collect()\n"
             "assert asyncio.run(dropped()) == 1\ngc.collect()\n"
         )
         done = subprocess.run(
@@ -703,5 +722,9 @@ class TestTls:
 
     def test_a_server_without_tls(self, shared):
         guard = Guard((f"plain.example.org:{shared.port}",), lambda host, port: ["127.0.0.1"])
-        message = told(guarded(guard=guard, timeout=1), f"https://plain.example.org:{shared.port}/article")
-        assert message == "plain.example.org took longer than 1 seconds"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ResourceWarning)
+            message = told(guarded(guard=guard, timeout=0.5), f"https://plain.example.org:{shared.port}/article")
+            gc.collect()
+        assert message == "plain.example.org took longer than 0.5 seconds"
+        assert not caught  # the connection was closed in the middle of its handshake

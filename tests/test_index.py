@@ -20,12 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.cli import cli
-from faithful_search.errors import ConfigError, DataError
+from faithful_search.errors import ConfigError, DataError, ToolError
 from faithful_search.tools import LocalSearch, Toolbox, local_search
 from faithful_search.tools.retrieval import bm25
 from faithful_search.tools.retrieval.bm25 import BM25Index
 from faithful_search.tools.retrieval.corpus import BrokenRow
 from faithful_search.tools.retrieval.hybrid import HybridIndex
+from faithful_search.tools.retrieval.index import Index
 from faithful_search.tools.retrieval.index_folder import Dense, build_folder, open_folder, read_manifest
 from faithful_search.tools.retrieval.passages import Passages, store
 from faithful_search.tools.retrieval.spool import Spool
@@ -458,6 +459,36 @@ def test_an_index_that_is_not_inline_is_searched_in_batches(index):
         assert [[item.source for item in result.evidence] for result in results] == [
             [item.source for item in row] for row in part.search_batch(queries, 2)
         ]
+
+
+class _Refusing(Index):
+    """Refuses the batches that a query without meaning is in."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
+        self.batches.append(len(queries))
+        if "busy" in queries:
+            raise ToolError("Too busy.", passing=True)
+        if "(" in queries:
+            raise ToolError("No meaning.")
+        return [[Evidence(text=query)] for query in queries]
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_one_refused_query_does_not_fail_those_beside_it():
+    async def searched(queries: list[str]) -> list[str]:
+        results = await asyncio.gather(*map(tool.local_search, queries), return_exceptions=True)
+        return [str(result) if isinstance(result, ToolError) else result[0].text for result in results]
+
+    tool = LocalSearch(_Refusing())
+    assert asyncio.run(searched(["a", "(", "b"])) == ["a", "No meaning.", "b"]
+    assert tool.index.batches == [3, 1, 1, 1]
+    assert asyncio.run(searched(["a", "busy"])) == ["Too busy."] * 2
+    assert tool.index.batches == [3, 1, 1, 1, 2]
 
 
 def test_a_large_index_does_not_hold_up_the_event_loop(index, monkeypatch):

@@ -6,15 +6,19 @@ import json
 import pickle
 import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.bundled import world_file
+from faithful_search.cache import Cache
 from faithful_search.errors import DataError, ToolError
 from faithful_search.tasks import read_rows
 from faithful_search.tools import KnowledgeGraph, Toolbox
+from faithful_search.tools.base import Partial
+from faithful_search.tools.graphs.triples import Triple
 from faithful_search.trajectory import ToolCall
 
 FACTS = [
@@ -213,7 +217,7 @@ def test_turtle_one_sentence_for_a_relation_with_all_its_values(turtle):
         "5-officialLanguage",
     )
     assert sorted(ask(graph, "Land of the Free")) == [
-        "Freedonia is the leads of Ann Lee and Rufus Firefly.",
+        "Ann Lee and Rufus Firefly, leads: Freedonia.",
         "Glooston, located in: Freedonia.",
         "The area of Freedonia is 812.5.",
         "The capital of Freedonia is Glooston.",
@@ -241,8 +245,8 @@ def test_names_are_read_in_the_language_preferred_and_asked_for_in_any(turtle):
 
 def test_what_has_no_label_is_called_by_its_iri(turtle):
     graph = KnowledgeGraph.from_triples(turtle)
-    assert ask(graph, "Rufus Firefly") == ["The leads of Rufus Firefly is Freedonia."]
-    assert ask(graph, "ann lee") == ["The leads of Ann Lee is Freedonia."]
+    assert ask(graph, "Rufus Firefly") == ["Rufus Firefly, leads: Freedonia."]
+    assert ask(graph, "ann lee") == ["Ann Lee, leads: Freedonia."]
 
 
 def test_facts_of_rdf_one_at_a_time(turtle):
@@ -267,7 +271,7 @@ def test_other_syntaxes_packed_or_not(tmp_path, suffix):
     line = "<http://e.example/a> <http://e.example/knows> <http://e.example/b> .\n"
     path = tmp_path / f"g{suffix}"
     path.write_bytes(gzip.compress(line.encode()) if suffix.endswith(".gz") else line.encode())
-    assert ask(KnowledgeGraph.from_triples(path), "a") == ["The knows of a is b."]
+    assert ask(KnowledgeGraph.from_triples(path), "a") == ["a, knows: b."]
 
 
 def test_a_store_on_disk_is_opened_read_only_by_several_at_once(tmp_path, turtle):
@@ -326,6 +330,22 @@ def test_an_entity_with_very_many_facts_is_looked_at_in_bounded_time(tmp_path):
     assert found[0] == "The latin of Human is homo." and found[1].endswith(" and 1990 more.")
 
 
+@pytest.mark.parametrize(
+    ("relation", "told"),
+    [
+        ("leads", "Ann, leads: Bo."),
+        ("knows", "Ann, knows: Bo."),
+        ("status", "The status of Ann is Bo."),
+        ("genus", "The genus of Ann is Bo."),
+        ("boss", "The boss of Ann is Bo."),
+        ("mother tongue", "The mother tongue of Ann is Bo."),
+        ("headquarters", "Ann, headquarters: Bo."),
+    ],
+)
+def test_what_may_be_a_verb_is_only_put_in_a_row(relation, told):
+    assert ask(KnowledgeGraph([Triple("1", "Ann", relation, "Bo")]), "Ann") == [told]
+
+
 class Writer:
     """Says how much it was given; or fails, or has nothing to say."""
 
@@ -354,6 +374,60 @@ def test_a_condenser_writes_one_paragraph_for_each_entity(turtle):
 def test_where_a_condenser_fails_or_is_silent_the_facts_are_given(turtle, says):
     graph = KnowledgeGraph.from_triples(turtle, condenser=Writer(says))
     assert ask(graph, "capital of Sylvania") == ["The official language of Sylvania is Sylvanian."]
+
+
+class Choosy(Writer):
+    """Has something to say of Sylvania alone, and fails for the other Freedonia."""
+
+    async def condense(self, query, passages) -> str:
+        if "Fredonia" in passages[0] or "city" in passages[0]:
+            raise ToolError("no writer")
+        return "Well." if "Sylvania" in passages[0] else ""
+
+
+def test_an_entity_of_which_nothing_is_said_makes_room_and_facts_come_after_paragraphs():
+    rows = [
+        {"subject": name, "relation": f"{kind} {n}", "object": str(n)}
+        for name, kind in (("Klopstokia", "part"), ("Freedonia", "city"), ("Sylvania", "part"))
+        for n in range(5)
+    ]
+    graph = KnowledgeGraph.from_triples(rows, condenser=Choosy(""), top_k=3)
+    found = asyncio.run(graph.knowledge_graph("Klopstokia Freedonia Sylvania"))
+    assert [item.text for item in found] == ["Well.", "The city 0 of Freedonia is 0.", "The city 1 of Freedonia is 1."]
+    assert isinstance(found, Partial)
+    whole = asyncio.run(graph.knowledge_graph("Klopstokia Sylvania"))
+    assert [item.text for item in whole] == ["Well."] and not isinstance(whole, Partial)
+
+
+def folder(path, name):
+    from pyoxigraph import Literal, NamedNode, Quad, Store
+
+    store = Store(str(path))
+    store.add(Quad(NamedNode("urn:a"), NamedNode("urn:name"), Literal(name)))
+    store.flush()
+    return path
+
+
+def test_what_a_condenser_wrote_is_kept_by_facts_and_writer_and_not_what_it_failed_to(tmp_path, turtle):
+    def keys(path, **knobs):
+        return KnowledgeGraph.from_triples(path, condenser=Writer("Facts:"), **knobs).cache_key
+
+    other = tmp_path / "other.ttl"
+    other.write_text(Path(turtle).read_text() + "<urn:a> <urn:b> <urn:c> .\n")
+    folders = [folder(tmp_path / name, text) for name, text in (("one", "Ann"), ("two", "Bo"))]
+    sources = [turtle, other, ROWS, *folders]
+    found = [*map(keys, sources), keys(turtle, top_k=9), keys(turtle, languages=("de",))]
+    assert len(set(found)) == len(found) and keys(ROWS[1:]) not in found
+    assert [*map(keys, sources)] == found[: len(sources)]
+    assert KnowledgeGraph.from_triples(turtle).cache_key == ""
+    writer = Writer(None)
+    graph = KnowledgeGraph.from_triples(turtle, condenser=writer)
+    with Toolbox([graph], cache=Cache(tmp_path / "cache.sqlite")) as box:
+        call = ToolCall("knowledge_graph", {"query": "Sylvania"})
+        texts = []
+        for writer.says in (None, "First:", "Second:"):
+            texts += [box.run_batch([call], [box.session()])[0].evidence[0].text]
+    assert texts == ["The official language of Sylvania is Sylvanian.", "First: 1", "First: 1"]
 
 
 @settings(max_examples=50)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faithful_search.errors import DataError
+from faithful_search.errors import ConfigError, DataError
 from faithful_search.tools import LocalSearch, Toolbox, schema_of
 from faithful_search.tools.retrieval import cached_index
 from faithful_search.tools.retrieval.cached_index import open_index
@@ -262,3 +262,8 @@ def test_the_bundled_world_can_be_searched():
     assert len(search.index) > 100
     passage = search.index.passages.get(0)
     assert passage.source in find(search, f"{passage.title} {passage.text}")
+
+
+def test_no_passages_are_no_setting():
+    with pytest.raises(ConfigError, match="top_k must be at least 1, got 0"):
+        LocalSearch.from_corpus(ROWS, top_k=0)

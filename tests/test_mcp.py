@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -90,12 +91,93 @@ def test_text_of_an_observation():
     assert as_text(Observation(note="No results.")) == "No results."
 
 
+def test_a_call_that_its_client_gives_up_is_cancelled():
+    ended = []
+
+    class Slow(Tool):
+        """Takes its time."""
+
+        name = "slow"
+
+        async def slow(self, query: str) -> list[Evidence]:
+            """Search slowly.
+
+            Args:
+                query: What to look for.
+            """
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append(query)
+            return []
+
+    async def give_up():
+        async with mcp.Client(mcp_server(Toolbox([Slow()], timeout=90))) as client:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.call_tool("slow", {"query": "a"}), 0.3)
+            while not ended:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(give_up(), 30))
+    assert ended == ["a"]
+
+
+def test_big_evidence_arrives_whole():
+    _, (result,) = talk(mcp_server(Toolbox([Moody()])), ("moody", {"query": "\u2028\n😀" * 300_000}))
+    assert result.structured_content["evidence"][0]["text"] == "about " + "\u2028\n😀" * 300_000
+
+
+def test_standard_output_holds_the_protocol_and_nothing_else(tmp_path):
+    """Whatever else is said (an index is built here) goes to standard error."""
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    asked = [
+        {"id": 1, "method": "initialize", "params": about},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "local_search", "arguments": {"query": "capital"}}},
+        {"id": 3, "method": "tools/call", "params": {"name": "local_search", "arguments": "none"}},
+    ]
+    sent = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in asked) + "no protocol\n"
+    server = subprocess.Popen(
+        [*COMMAND, "serve", "world", "--mcp"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(FAITHFUL_SEARCH_CACHE=str(tmp_path)),
+    )
+    with server:
+        server.stdin.write(sent)
+        server.stdin.flush()
+        answers = [json.loads(server.stdout.readline()) for _ in range(3)]
+        server.stdin.close()
+        assert server.stdout.read() == "" and server.wait(30) == 0
+    assert {answer["id"]: "result" in answer for answer in answers} == {1: True, 2: True, 3: False}
+
+
 def test_the_command_over_standard_input_and_output():
     calls = [("local_search", {"query": "capital"}), ("knowledge_graph", {"query": "capital"})]
     tools, (searched, known) = talk(stdio("world", "--mcp", "--topk", "2"), *calls)
     assert [tool.name for tool in tools] == ["local_search", "knowledge_graph"]
     assert [item["id"] for item in searched.structured_content["evidence"]] == ["E1", "E2"]
     assert not known.is_error
+
+
+def test_more_tools_come_from_the_recipes_flags(tmp_path):
+    flags = tmp_path / "tools.yaml"
+    flags.write_text("web_search: ddgs\nbrowse: fetch\nnegative_tool: true\n")
+    tools, (refused,) = talk(stdio("world", "--mcp", "--tools", str(flags)), ("browse", {"url": "http://10.0.0.1/"}))
+    names = ["web_search", "browse", "local_search", "knowledge_graph", "garden_almanac"]
+    assert [tool.name for tool in tools] == names
+    assert refused.is_error and "not public" in refused.content[0].text
+
+
+@pytest.mark.parametrize(("text", "says"), [("web_serch: ddgs", "web_serch"), ("[1]", "options and their values")])
+def test_a_wrong_file_of_tools_is_refused(tmp_path, text, says):
+    flags = tmp_path / "tools.yaml"
+    flags.write_text(text)
+    ran = subprocess.run(
+        [*COMMAND, "serve", "world", "--mcp", "--tools", flags], capture_output=True, text=True, env=environment()
+    )
+    assert ran.returncode in (1, 2) and says in ran.stderr and "Traceback" not in ran.stderr
 
 
 def test_the_command_over_http():

@@ -31,6 +31,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.documents: dict[str, dict[str, str]] = {}
+        self.made: dict[str, Any] | None = None
         self.fault = ""
         self.faults = 0
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
@@ -63,6 +64,7 @@ REFUSED = {"error": {"type": "parsing_exception", "reason": "secret 10.1.2.3 in 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, *_: Any) -> None:
         """Quiet."""
@@ -95,11 +97,17 @@ class _Handler(BaseHTTPRequestHandler):
             return self.reply(200, {"took": 1, "responses": answers[1:] if fault == "short" else answers})
         if path == ["_bulk"]:
             return self.bulk(engine, lines, fault)
+        if self.command == "PUT" and path[-1] == "_mapping":
+            engine.made["mappings"] |= lines[0]
+            return self.reply(200, {"acknowledged": True})
+        if self.command == "PUT":
+            engine.made = lines[0]
+            return self.reply(200, {"acknowledged": True})
+        if engine.made is None:
+            return self.reply(404, {"error": {"type": "index_not_found_exception"}, "status": 404})
         if path[-1] == "_count":
             return self.reply(200, {"count": len(engine.documents), "_shards": {"failed": 0}})
-        if self.command == "PUT" and fault == "exists":
-            return self.reply(400, {"error": {"type": "resource_already_exists_exception"}, "status": 400})
-        return self.reply(200, {"acknowledged": True})
+        return self.reply(200, {path[0]: engine.made} if path[-1] == "_mapping" else {"_shards": {"failed": 0}})
 
     def bulk(self, engine: Engine, lines: list[Any], fault: str) -> None:
         items = []
@@ -322,25 +330,34 @@ def test_upload_sends_again_what_the_engine_was_too_busy_for(engine, monkeypatch
     assert OpenSearchIndex(engine.url, "wiki").upload(PASSAGES) == 3
     assert [engine.documents[str(n)]["source"] for n in range(3)] == ["d1", "d2", "d3"]
     engine.documents.clear()
-    engine.fault, engine.faults = "503", 2
-    assert OpenSearchIndex(engine.url, "wiki").upload(PASSAGES) == 3
+
+    def stream() -> Iterator[Evidence]:
+        engine.fault, engine.faults = "503", 2
+        yield from PASSAGES
+
+    assert OpenSearchIndex(engine.url, "wiki").upload(stream()) == 3
     assert len(engine.documents) == 3
 
 
-def test_upload_says_where_to_go_on(engine, monkeypatch):
+def test_an_interrupted_upload_goes_on_with_the_batch_it_was_in(engine, monkeypatch):
     monkeypatch.setattr(opensearch.time, "sleep", lambda _: None)
+    passages = [Evidence(text=f"text {n}", source=f"d{n}") for n in range(10)]
     index = OpenSearchIndex(engine.url, "wiki")
 
     def stream() -> Iterator[Evidence]:
-        yield PASSAGES[0]
-        engine.fault = "503"
-        yield from PASSAGES[1:]
+        yield from passages[:4]
+        engine.fault = "busy"  # every other passage of the second batch stays out
+        yield from passages[4:]
 
-    with pytest.raises(ToolError, match="1 passages are written: go on with start=1"):
-        index.upload(stream(), batch=1)
+    with pytest.raises(ToolError, match=r"too busy to write\. 4 passages are written: the same call goes on") as caught:
+        index.upload(stream(), batch=4, retries=0)
+    assert caught.value.passing and sorted(engine.documents) == ["0", "1", "2", "3", "4", "6"]
     engine.fault = ""
-    assert index.upload(PASSAGES, start=1) == 3
-    assert [engine.documents[str(n)]["source"] for n in range(3)] == ["d1", "d2", "d3"]
+    engine.requests.clear()
+    assert index.upload(passages, batch=4) == 10
+    assert [engine.documents[str(n)]["source"] for n in range(10)] == [f"d{n}" for n in range(10)]
+    assert sum(body.count(b'"_id"') for _, path, _, body in engine.requests if path == "/_bulk") == 6
+    assert index.upload(passages, batch=4) == 10
 
 
 def test_a_refused_passage_is_named(engine):
@@ -349,17 +366,30 @@ def test_a_refused_passage_is_named(engine):
         OpenSearchIndex(engine.url, "wiki").upload(PASSAGES)
 
 
-def test_creating_twice_is_fine(engine, index):
-    index.create()
-    method, path, headers, body = engine.requests[0]
+def test_the_index_is_made_once_and_knows_what_it_is_of(engine):
+    index = OpenSearchIndex(engine.url, "wiki")
+    assert index.made_of() is None
+    index.upload(PASSAGES, made_of={"digest": "abc"})
+    method, path, headers, body = next(request for request in engine.requests if request[0] == "PUT")
     assert (method, path, headers["Content-Type"]) == ("PUT", "/wiki", "application/json")
     assert set(json.loads(body)["mappings"]["properties"]) == {"title", "text", "source", "url"}
-    engine.fault = "exists"
-    index.create()
+    index.upload(PASSAGES, made_of={"digest": "other"})
+    assert index.made_of() == {"digest": "abc"}
+    assert [request[0] for request in engine.requests].count("PUT") == 1
     for fault, says in (("401", "credentials"), ("400", "some_exception")):
         engine.fault = fault
-        with pytest.raises(ToolError, match=says):
-            index.create()
+        for call in (index.made_of, lambda: index.upload(PASSAGES)):
+            with pytest.raises(ToolError, match=says):
+                call()
+
+
+def test_an_index_that_is_there_and_empty_keeps_its_settings(engine):
+    engine.made = {"settings": {"number_of_shards": 5}, "mappings": {"properties": {"text": {"analyzer": "german"}}}}
+    index = OpenSearchIndex(engine.url, "wiki")
+    assert index.upload(PASSAGES, made_of={"digest": "abc"}) == 3
+    assert index.made_of() == {"digest": "abc"}
+    assert engine.made["settings"] == {"number_of_shards": 5}
+    assert engine.made["mappings"]["properties"] == {"text": {"analyzer": "german"}}
 
 
 def test_lone_surrogates_are_a_message_not_a_crash(index):

@@ -25,7 +25,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = Path(fs.__file__).parent
 LAYERS = (
     {"errors"},
-    {"registry", "text", "trajectory", "tasks", "bundled", "cache"},
+    {"registry", "text", "trajectory", "tasks", "bundled", "flights"},
+    {"cache"},
     {"dialects"},
     {"tools", "inference"},
     {"judges"},
@@ -160,9 +161,9 @@ def test_the_readme_links_and_names_what_exists():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
     configs = [
-        f"recipes/configs/{name}.yaml" for name in re.findall(r"^\| `((?:pou|sft)_[^`]+)` \|", text, re.MULTILINE)
+        f"recipes/configs/{name}.yaml" for name in re.findall(r"^\| `((?:pou|sft|eval)_[^`]+)` \|", text, re.MULTILINE)
     ]
-    assert len(configs) == 12
+    assert len(configs) == 14
     assert [path for path in (*links, *configs) if not (ROOT / path).exists()] == []
 
 
@@ -259,6 +260,6 @@ def test_the_readmes_tree_is_the_house():
     tree = re.search(r"```text\n(src/faithful_search/\n.*?)```", text, re.DOTALL).group(1)
     listed = {line.split()[0].rstrip("/") for line in tree.splitlines()}
     ours = {path.name for path in PACKAGE.iterdir() if not path.name.startswith("_") and path.suffix in ("", ".py")}
-    assert ours - {"errors.py", "registry.py", "bundled.py"} - listed == set()
+    assert ours - {"errors.py", "registry.py", "bundled.py", "flights.py"} - listed == set()
     assert {"recipes", "scripts", "benchmarks", "tests", "docs"} <= listed
     assert [name for path in (ROOT / "recipes").glob("*.py") if (name := path.name) not in tree] == []

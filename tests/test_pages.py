@@ -285,9 +285,22 @@ def test_a_crash_in_the_middle_of_a_page_is_told(caplog):
 @LINUX
 def test_a_document_that_needs_too_much_memory_is_refused_and_the_next_is_read():
     reading = Reading(seconds=60, workers=1, memory=60_000_000)
-    with pytest.raises(ToolError):
+    with pytest.raises(ToolError, match=r"memory|damaged|crashed"):
         pages.read(b"<p>" + b"<b>word</b> " * 1_000_000, "text/html", reading)
     assert texts(pages.read(b"<p>Small.</p><p>Page.</p>", "text/html", reading)) == "Small.\nPage."
+
+
+@LINUX
+def test_a_pdf_that_unpacks_without_end_is_refused_in_time_and_within_memory():
+    packed = zlib.compress(zlib.compress(b"(word) Tj " * 10_000_000))
+    head, tail = pdf("x").split(b"<< /Length", 1)
+    stream = b"<< /Length %d /Filter [/FlateDecode /FlateDecode] >>\nstream\n%s\nendstream\n" % (len(packed), packed)
+    reading = Reading(workers=1, memory=400_000_000)
+    with pytest.raises(ToolError):
+        pages.read(head + stream + tail[tail.index(b"endobj") :], "application/pdf", reading)
+    peak = Path(f"/proc/{worker_of(reading)._process.pid}/status").read_text().split("VmHWM:")[1].split()[0]
+    assert int(peak) * 1024 < 700_000_000
+    assert texts(pages.read(b"next", "text/plain", reading)) == "next"
 
 
 def test_more_pages_than_workers_wait_for_each_other_and_those_too_late_are_told():

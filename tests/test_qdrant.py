@@ -111,9 +111,19 @@ def test_a_folder_in_use_is_refused(tmp_path, embedder):
     command = [sys.executable, "-c", code, str(tmp_path / "store")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ) as other:
         assert other.stdout.readline() == "open\n"
-        with pytest.raises(ConfigError, match="another process uses the Qdrant folder"):
+        with pytest.raises(ConfigError, match="is in use elsewhere"):
             QdrantIndex("wiki", embedder, tmp_path / "store")
         other.stdin.close()
+
+
+def test_an_index_left_open_ends_quietly(tmp_path):
+    code = (
+        "import builtins, sys; from faithful_search.tools.retrieval.qdrant import QdrantIndex\n"
+        "class Fixed:\n    dimension = 4\n"
+        "builtins.kept = QdrantIndex('wiki', Fixed(), sys.argv[1])  # outlives the modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_an_embedded_engine_does_not_pickle(index):
@@ -130,6 +140,7 @@ def test_urls_that_are_none_or_hold_secrets_are_refused(url, embedder):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, *_: Any) -> None:
         """Quiet."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,17 +38,28 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+def evaluate_recipe():
+    """The recipe under another name than the package `evaluate`'s."""
+    spec = importlib.util.spec_from_file_location("evaluate_recipe", RECIPES / "evaluate.py")
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_configuration_is_accepted(path):
     import pou
     import sft
 
-    types = (sft.ExpertArguments, SFTConfig) if path.stem.startswith("sft") else (pou.PoUArguments, GRPOConfig)
-    flags = ["--config", str(path), "--questions", "world", "--bf16", "false", "--use_cpu", "true"]
-    script, args, model_args = parse_recipe((*types, ModelConfig), flags)
+    types, flags = {
+        "pou": ((pou.PoUArguments, GRPOConfig, ModelConfig), ["--bf16", "false", "--use_cpu", "true"]),
+        "sft": ((sft.ExpertArguments, SFTConfig, ModelConfig), ["--bf16", "false", "--use_cpu", "true"]),
+        "eval": ((evaluate_recipe().EvaluationArguments,), []),
+    }[path.stem.partition("_")[0]]
+    settings = parse_recipe(types, ["--config", str(path), "--questions", "world", *flags])
     given = {key: value for key, value in read_config(path).items() if isinstance(value, (str, int))}
     for key in given.keys() - {"questions", "bf16", "use_cpu", "report_to"}:
-        holder = next(item for item in (script, args, model_args) if hasattr(item, key))
+        holder = next(item for item in settings if hasattr(item, key))
         found = getattr(holder, key)
         assert str(getattr(found, "value", found)) == str(given[key]), key
 
@@ -273,6 +286,21 @@ def test_evaluate_compares_two_policies_and_blanks_tools(tmp_path):
     rows = list(read_jsonl(tmp_path / "blank" / "trajectories.jsonl"))
     texts = {item.text for row in rows for step in row.steps for item in step.evidence}
     assert texts == {"nothing here"}
+
+
+@pytest.mark.parametrize(
+    ("config", "tools"),
+    [
+        ("eval_unseen_tool", ["knowledge_graph", "atlas_lookup"]),
+        ("eval_negative_tool", ["local_search", "knowledge_graph", "garden_almanac"]),
+    ],
+)
+def test_evaluations_with_another_tool_are_a_configuration_and_say_who_was_called(config, tools, tmp_path, capsys):
+    flags = ["--limit", "4", "--turns", "2", "--turn_tokens", "64", "--threads", "1", "--output_dir", str(tmp_path)]
+    found = evaluate_recipe().main(["--config", str(RECIPES / "configs" / f"{config}.yaml"), *flags])
+    assert list(found["tiny"]["tool_calls"]) == tools
+    counts = dict(re.findall(r"(\w+) (\d+)", capsys.readouterr().out.rpartition("calls of tiny: ")[2]))
+    assert [*counts][: len(tools)] == tools and sum(map(int, counts.values())) > 0
 
 
 @pytest.mark.slow

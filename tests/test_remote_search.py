@@ -151,6 +151,26 @@ def test_a_refusal_is_a_tool_error(status):
         search(RemoteSearch(url, http=ONCE))
 
 
+def test_a_refused_token_is_the_operators_affair(caplog, monkeypatch):
+    monkeypatch.setenv(TOKEN, "token-of-another-server")
+    with answering(b"{}", 401) as url, pytest.raises(ToolError, match=r"^Search is not available now") as refused:
+        search(RemoteSearch(url, http=ONCE))
+    assert refused.value.passing and refused.value.tried
+    assert TOKEN in caplog.text and "token-of-another-server" not in caplog.text
+
+
+def test_what_a_server_sends_is_bounded():
+    flood = {
+        "title": "t" * 10_000,
+        "text": "x" * 100_000,
+        "id": "i" * 10_000,
+        "url": "https://a.example/" + "u" * 5_000,
+    }
+    with answering(json.dumps({"result": [[flood]]}).encode()) as url:
+        [found] = search(RemoteSearch(url, http=ONCE))
+    assert (len(found.title), len(found.text), len(found.source), found.url) == (500, 20_000, 500, "")
+
+
 def test_a_server_that_is_too_slow_is_given_up():
     with answering(b'{"result": [[]]}', seconds=3) as url:
         start = time.monotonic()
@@ -194,7 +214,7 @@ def test_many_searches_at_once_each_get_their_own(url):
 def test_the_token_comes_from_the_environment(monkeypatch):
     with running(guarded(application(Retrieval(Shelf()).answers), "s3cret")) as url:
         tool = RemoteSearch(url, top_k=1, http=ONCE)
-        with pytest.raises(ToolError, match="401"):
+        with pytest.raises(ToolError, match="not available"):
             search(tool)
         monkeypatch.setenv(TOKEN, "s3cret")
         assert search(tool) == [passage("q", 0)]

@@ -7,10 +7,15 @@ import json
 import random
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
 
 import lab
 import pytest
+from search_servers import KEY, Request, SearchServer, serper
+from web_site import WebSite
 
 from faithful_search import dialects
 from faithful_search.cache import Cache
@@ -19,7 +24,16 @@ from faithful_search.inference.base import Completion
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Patience, Tool, Toolbox
-from faithful_search.trajectory import Evidence
+from faithful_search.tools.browse import Browse
+from faithful_search.tools.patience import Breaker
+from faithful_search.tools.remote_search import RemoteSearch
+from faithful_search.tools.web import http
+from faithful_search.tools.web.guard import Guard
+from faithful_search.tools.web.pages import Reading
+from faithful_search.tools.web.providers.serper import Serper
+from faithful_search.tools.web.readers import Fetch
+from faithful_search.tools.web_search import WebSearch
+from faithful_search.trajectory import Evidence, Step, Trajectory
 
 CALLS = 3  # of an episode
 TIMEOUT = 1.0  # far more than a thousand healthy calls take to begin on a busy machine
@@ -84,11 +98,12 @@ class Faulty(Tool):
 
 
 class Asking:
-    """A policy that asks each tool about its question, then answers; every tenth of its calls is broken JSON."""
+    """A policy that makes the call of its question's number and turn, then answers; every tenth call is broken JSON."""
 
-    def __init__(self, names: list[str], start: int) -> None:
-        self.tokenizer, self.names, self.start = lab.tokenizer(), names, start
+    def __init__(self, toolbox: Toolbox, call: Callable[[int, int], tuple[str, dict[str, str]]]) -> None:
+        self.tokenizer, self.call, self.start = lab.tokenizer(), call, 0
         self.turns: Counter[str] = Counter()
+        self.start = len(Engine(self, toolbox).chat.prompt_ids("Question 0000?", toolbox.schemas))
 
     def generate(self, prompts, sampling, max_new_tokens=None):
         return [self._turn(prompt) for prompt in prompts]
@@ -98,8 +113,8 @@ class Asking:
         turn = self.turns[number]
         self.turns[number] += 1
         verdict = "<helpful>no</helpful><ref>null</ref>" if turn else ""
-        query = f"{number} {turn}"
-        call = json.dumps({"name": self.names[turn % len(self.names)], "arguments": {"query": query}})
+        name, arguments = self.call(int(number), turn)
+        call = json.dumps({"name": name, "arguments": arguments})
         if (int(number) + turn) % 10 == 0:
             call = call[:-2] + ",}"
         act = f"<tool_call>{call}</tool_call>" if turn < CALLS else "<answer>Rome</answer>"
@@ -110,37 +125,139 @@ class Asking:
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_thousand_rollouts_with_faulty_tools_lose_no_episode(tmp_path, kept):
     count = 1000 if not kept else 200
+    share = 2 if kept else 1  # episodes that ask the same
     tools = [Faulty(name) for name in ("web", "pages", "graph")]
     cache = Cache(tmp_path / "cache.sqlite") if kept else None
-    tasks = [Task(f"q{n}", f"Question {n:04}?", ("Rome",)) for n in range(count)]
     settings = {"timeout": TIMEOUT, "concurrency": 1000, "per_tool": 400, "patience": Patience(1, 0.01)}
     with Toolbox(tools, **settings, failures=1000, cache=cache) as toolbox:
-        probe = Engine(Asking([], 0), toolbox)
-        start = len(probe.chat.prompt_ids(tasks[0].question, toolbox.schemas))
-        engine = Engine(Asking(toolbox.names, start), toolbox, limits=Limits(turns=6), concurrency=count)
+        policy = Asking(toolbox, lambda number, turn: (tools[turn % 3].name, {"query": f"{number // share} {turn}"}))
         begun = time.perf_counter()
-        found = engine.run(tasks)
+        found = run(policy, toolbox, count)
         took = time.perf_counter() - begun
         stats = toolbox.stats()
+    faults = {(tool.name, query): fault for tool in tools for query, fault in tool.faults.items()}
+    read: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for step in told(found):
+        query = step.call.arguments["query"]
+        if step.note:
+            read[step.call.name, query].append(step.note)
+        else:
+            assert [item.text for item in step.evidence] == [f"Found for {query}."]
+    assert read.keys() == faults.keys() and {len(notes) for notes in read.values()} == {share}
+    assert all(note.endswith(TOLD[faults[which]]) for which, notes in read.items() for note in notes)
+    assert set(faults.values()) == set(TOLD) and 0.2 < len(faults) * share / (CALLS * count) < 0.35
+    assert "10.0.0.7" not in str(read)
+    assert sum(s.errors for s in stats.values()) == len(faults) * share
+    assert sum(s.calls for s in stats.values()) == CALLS * count
+    assert took < 300  # less than one call that hangs
+
+
+def run(policy: Asking, toolbox: Toolbox, count: int) -> list[Trajectory]:
+    """So many episodes at once: all are there afterwards, with all their calls and an answer."""
+    tasks = [Task(f"q{n}", f"Question {n:04}?", ("Rome",)) for n in range(count)]
+    found = Engine(policy, toolbox, limits=Limits(turns=6), concurrency=count).run(tasks)
     assert [t.id for t in found] == [task.id for task in tasks]
     assert {t.stop_reason for t in found} == {"answered"} and {len(t.steps) for t in found} == {CALLS + 1}
-    faults = {(tool.name, query): fault for tool in tools for query, fault in tool.faults.items()}
-    read: dict[tuple[str, str], str] = {}
+    return found
+
+
+def told(found: Iterable[Trajectory]) -> Iterator[Step]:
+    """The steps with a call; a note is alone, and in the text that the policy saw."""
     for t in found:
         for step in t.steps[:CALLS]:
             response = t.text[slice(*step.spans["response"])]
-            if step.note:
-                assert not step.evidence and dialects.load("pou").fence.escape(step.note) in response
-                read[step.call.name, step.call.arguments["query"]] = step.note
-            else:
-                assert [item.text for item in step.evidence] == [f"Found for {step.call.arguments['query']}."]
-    assert read.keys() == faults.keys()
-    assert all(note.endswith(TOLD[faults[which]]) for which, note in read.items())
-    assert set(faults.values()) == set(TOLD) and 0.25 < len(faults) / (CALLS * count) < 0.35
-    assert "10.0.0.7" not in "".join(read.values())
-    assert sum(s.errors for s in stats.values()) == len(faults)
-    assert sum(s.calls for s in stats.values()) == CALLS * count
-    assert took < 60  # CALLS time-outs and what the byte tokenizer takes; ten-fold slack
+            assert bool(step.evidence) != bool(step.note)
+            assert dialects.load("pou").fence.escape(step.note) in response
+            yield step
+
+
+FAILED = "Web search failed: the service"
+SEARCHES = {  # what a search server does: what the policy reads, of `web_search` and of `local_search`
+    "forbidden": ("The search service refuses to search; use another tool.", "the service: 403 Forbidden"),
+    "busy": (f"{FAILED}: 429 Too Many Requests.", "the service: 429 Too Many Requests"),
+    "unavailable": (f"{FAILED}: 503 Service Unavailable.", "the service: 503 Service Unavailable"),
+    "hang": (f"{FAILED} took longer than 4 seconds.", "the service took longer than 4 seconds"),
+    "cut": (f"{FAILED} broke off or garbled its answer.", "the service broke off or garbled its answer"),
+    "closed": (f"{FAILED} broke off or garbled its answer.", "the service broke off or garbled its answer"),
+    "html": ("Web search failed: the answer is not JSON.", "the answer is not JSON"),
+    "null": (
+        "Web search failed: the search service answered with something else than results.",
+        "The search server sent something that is no search result.",
+    ),
+}
+PAGES = {
+    "/missing": "404 Not Found.",
+    "/status/503": "503 Service Unavailable.",
+    "/silent": "took longer than 4 seconds.",
+    "/slow-body": "took longer than 4 seconds.",
+    "/drop": "broke off or garbled its answer.",
+    "/endless": "sent more than 1,000,000 bytes.",
+    "/bomb": "sent more than 1,000,000 bytes.",
+    "/image": "sent image/png, which cannot be read here.",
+    "/to-metadata": "redirects to an address that is refused.",
+    "/loop": "redirects in a circle.",
+    "/empty": "there is no text in it that could be read.",
+}
+
+
+class Moody(SearchServer):
+    """Misbehaves for the queries that say how, such as "17 cut"."""
+
+    def now(self, request: Request) -> str:
+        super().now(request)
+        _, mode, *_ = *self.asked(request).split(), "ok"
+        return mode
+
+    @staticmethod
+    def asked(request: Request) -> str:
+        return request.body["q"] if "q" in request.body else request.body["queries"][0]
+
+
+def retrieve(request: Request) -> tuple[int, Any]:
+    """A server of the Search-R1 format."""
+    [query] = request.body["queries"]
+    return 200, {"result": [[{"document": {"id": "1", "contents": f'"Page"\nAbout {query}.'}, "score": 1.0}]]}
+
+
+@pytest.mark.slow
+def test_the_real_tools_tell_every_fault_of_their_services(monkeypatch):
+    count, draw = 200, random.Random(7)
+    monkeypatch.setenv("SERPER_API_KEY", KEY)
+    monkeypatch.setattr(http, "Breaker", partial(Breaker, failures=10_000))  # else one host's faults hide one another
+    settings = {"timeout": 4, "patience": Patience(0), "per_host": 1000, "max_bytes": 1_000_000}
+
+    def planned(number: int, turn: int, site: WebSite) -> tuple[str, dict[str, str], str]:
+        """The call, and how the note ends; empty for evidence."""
+        name, faulty = ("web_search", "local_search", "browse")[(number + turn) % 3], draw.random() < 0.3
+        if name == "browse":
+            path = draw.choice(list(PAGES)) if faulty else "/plain.txt"
+            return name, {"url": site.url(f"{path}?{number}-{turn}"), "query": "nine arches"}, PAGES.get(path, "")
+        mode = draw.choice(list(SEARCHES)) if faulty else ""
+        note = SEARCHES[mode][name == "local_search"] if faulty else ""
+        return name, {"query": f"{number}-{turn} {mode}".strip()}, note
+
+    with Moody(serper) as web, Moody(retrieve) as local, WebSite() as site:
+        guarded = http.Http(**settings, guard=Guard(allow=(f"{site.host}:{site.port}",)))
+        tools = [
+            WebSearch(Serper(url=web.url, http=http.Http(**settings))),
+            RemoteSearch(local.url, http=http.Http(**settings)),
+            Browse(Fetch(guarded), timeout=100, reading=Reading(seconds=100)),
+        ]
+        expected = {(n, turn): planned(n, turn, site) for n in range(count) for turn in range(CALLS + 1)}
+        with Toolbox(tools, timeout=120, concurrency=1000, per_tool=1000) as toolbox:
+            found = run(Asking(toolbox, lambda number, turn: expected[number, turn][:2]), toolbox, count)
+            stats = toolbox.stats()
+        asked = Counter(Moody.asked(request) for server in (web, local) for request in server.requests)
+    faults = 0
+    made = [expected[number, turn] for number in range(count) for turn in range(CALLS)]
+    for (name, arguments, note), step in zip(made, told(found), strict=True):
+        assert (step.call.name, step.call.arguments) == (name, arguments)
+        assert step.note.endswith(note) if note else not step.note, (arguments, step.note)
+        assert note or arguments["query"] in step.evidence[0].text
+        assert "query" not in arguments or name == "browse" or asked[arguments["query"]] == 1
+        faults += bool(note)
+    assert sum(s.errors for s in stats.values()) == faults > 0.25 * CALLS * count
+    assert not any(word in str(found) for word in (KEY, "169.254"))
 
 
 def test_a_service_that_goes_down_altogether_costs_a_time_out_and_no_episode():
@@ -156,15 +273,14 @@ def test_a_service_that_goes_down_altogether_costs_a_time_out_and_no_episode():
             return []
 
     tools = [Down("web"), Faulty("graph")]
-    tasks = [Task(f"q{n}", f"Question {n:04}?", ("Rome",)) for n in range(300)]
-    with Toolbox(tools, timeout=TIMEOUT, patience=Patience(0), per_tool=16, failures=5) as toolbox:
-        start = len(Engine(Asking([], 0), toolbox).chat.prompt_ids(tasks[0].question, toolbox.schemas))
-        found = Engine(Asking(["web", "web", "web"], start), toolbox, limits=Limits(turns=6)).run(tasks)
+    with Toolbox(tools, timeout=TIMEOUT, patience=Patience(0), per_tool=16, failures=5, cooldown=600) as toolbox:
+        found = run(Asking(toolbox, lambda number, turn: ("web", {"query": f"{number} {turn}"})), toolbox, 300)
         stats = toolbox.stats()["web"]
-    assert {t.stop_reason for t in found} == {"answered"} and len(found) == 300
-    notes = Counter(re.sub(r"next \d+ s", "next n s", step.note) for t in found for step in t.steps[:CALLS])
+    notes = Counter(re.sub(r"next \d+ s", "next n s", step.note) for step in told(found))
+    made = len(tools[0].asked)
+    assert 16 <= made < 16 + 5  # a slot may come free before the fifth time-out
     assert notes == {
-        f"Error: web did not answer within {TIMEOUT:g} seconds.": 16,
-        "Error: web is out of order for the next n s. Other tools: graph.": 3 * 300 - 16,
+        f"Error: web did not answer within {TIMEOUT:g} seconds.": made,
+        "Error: web is out of order for the next n s. Other tools: graph.": CALLS * 300 - made,
     }
-    assert (stats.made, stats.refused, len(tools[0].asked)) == (16, 884, 16)
+    assert (stats.made, stats.refused) == (made, CALLS * 300 - made)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
+import re
 import runpy
 import signal
 import socket
@@ -13,16 +15,19 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from served import COMMAND, Shelf, command, environment
 
+from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
-from faithful_search.serving import wire
+from faithful_search.serving import connection, wire
 from faithful_search.serving.app import application, guarded
 from faithful_search.serving.metrics import Counter as Total
 from faithful_search.serving.metrics import Histogram
@@ -99,6 +104,36 @@ def test_recall_batch_search(url):
     scored = post(f"{url}/batch_search", query=["a", "b"], top_n=1, return_score=True).json()
     assert scored == [plain, [[1.0], [1.0]]]
     assert post(f"{url}/batch_search", query=[], return_score=True).json() == [[], []]
+
+
+def _sent_by_verl(url, queries):
+    """The search tool of verl: a list of queries in, the text that the policy gets out."""
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    body = {"queries": queries, "topk": 2, "return_scores": True}
+    texts = []
+    for found in httpx.post(f"{url}/retrieve", json=body, headers=headers).raise_for_status().json()["result"]:
+        parts = [item["document"]["contents"].split("\n", 1) for item in found]
+        texts.append("\n\n".join(f"Doc {n} (Title: {title})\n{text}" for n, (title, text) in enumerate(parts, 1)))
+    return "\n---\n".join(texts)
+
+
+def _sent_by_recall(url, query):
+    return [line["contents"] for line in httpx.post(f"{url}/search", json={"query": query, "top_n": 2}).json()]
+
+
+def _sent_by_research(url, queries):
+    answer = httpx.post(f"{url}/batch_search", json={"query": queries, "top_n": 1}).json()
+    return ["\n\n".join(line["contents"] for line in found) for found in answer]
+
+
+def test_what_each_trainer_makes_of_an_answer(url):
+    assert _sent_by_verl(url, ["a", "b"]) == (
+        'Doc 1 (Title: "a #0")\ntext of a #0\n\nDoc 2 (Title: "a #1")\ntext of a #1\n---\n'
+        'Doc 1 (Title: "b #0")\ntext of b #0\n\nDoc 2 (Title: "b #1")\ntext of b #1'
+    )
+    assert _sent_by_verl(url, [""]) == ""
+    assert _sent_by_recall(url, "a") == ['"a #0"\ntext of a #0', '"a #1"\ntext of a #1']
+    assert _sent_by_research(url, ["a", "", "b"]) == ['"a #0"\ntext of a #0', "", '"b #0"\ntext of b #0']
 
 
 @settings(max_examples=200)
@@ -213,6 +248,54 @@ def test_a_wrong_length_header_is_refused(small):
     assert httpx.get(f"{small}/health").status_code == 200
 
 
+@pytest.fixture(params=["httptools_impl.HttpToolsProtocol", "h11_impl.H11Protocol"])
+def prompt(request, monkeypatch):
+    """A server whose connections have a fifth of a second for headers, with either parser that uvicorn knows."""
+    module, _, name = request.param.rpartition(".")
+    parser = getattr(pytest.importorskip(f"uvicorn.protocols.http.{module}"), name)
+    monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", parser)
+    monkeypatch.setattr(connection, "SECONDS", 0.2)
+    with running(app_of(Shelf())) as url:
+        yield url
+
+
+def _closed_after(url, *pieces):
+    """Seconds until the server hangs up on one that sends these pieces."""
+    host, port = url.removeprefix("http://").split(":")
+    start = time.monotonic()
+    with socket.create_connection((host, int(port)), timeout=0.05) as rough, suppress(ConnectionError):
+        for piece in itertools.chain(pieces, itertools.repeat(b"")):
+            rough.sendall(piece)
+            with suppress(TimeoutError):
+                if not rough.recv(100):
+                    break
+            assert time.monotonic() - start < 20
+    return time.monotonic() - start
+
+
+def test_headers_that_never_end_are_not_waited_for(prompt):
+    begun = b"POST /retrieve HTTP/1.1\r\nHost: x\r\n"
+    drops = [b"X-%d: y\r\n" % number for number in range(200)]
+    for pieces in ([], [begun], [begun, *drops]):
+        assert 0.15 < _closed_after(prompt, *pieces) < 8
+    assert httpx.get(f"{prompt}/health").status_code == 200
+
+
+def test_headers_without_end_are_not_kept(prompt, monkeypatch):
+    monkeypatch.setattr(connection, "SECONDS", 60)
+    begun = b"POST /retrieve HTTP/1.1\r\nHost: x\r\n"
+    assert _closed_after(prompt, begun, *[b"X: " + b"y" * 30_000 + b"\r\n"] * 5) < 15
+
+
+def test_a_kept_connection_may_rest_between_requests_and_send_much(prompt):
+    with httpx.Client(timeout=30) as client:
+        for seconds in (0.5, 0.0, 0.0):
+            answer = client.post(f"{prompt}/retrieve", json={"queries": ["a" * 30_000] * 5, "topk": 1})
+            assert answer.status_code == 200 and len(answer.json()["result"]) == 5
+            time.sleep(seconds)
+        assert client.post(f"{prompt}/nowhere", content=b"x" * 1_000_000).status_code == 404
+
+
 # --- failures behind it
 
 
@@ -229,6 +312,55 @@ def test_failures_of_the_index_are_answers(small, query, status, says):
     assert post(f"{small}/retrieve", queries=["fine"]).status_code == 200
 
 
+def test_a_query_that_is_refused_spoils_no_other_request():
+    shelf = Shelf(seconds=0.1)
+    with running(app_of(shelf)) as url, ThreadPoolExecutor(6) as pool:
+        queries = ["a", "b", "broken", "c", "d"]
+        first = pool.submit(post, f"{url}/retrieve", queries=["first"])
+        while not shelf.batches:
+            time.sleep(0.001)
+        answers = list(pool.map(lambda query: post(f"{url}/retrieve", queries=[query]).status_code, queries))
+        assert first.result().status_code == 200
+    assert answers == [200, 200, 502, 200, 200]
+    assert any(len(queries) > 1 and "broken" in queries for queries, _ in shelf.batches)
+
+
+class Quick(Shelf):
+    """Searched on the event loop."""
+
+    inline = True
+
+
+@pytest.mark.parametrize(
+    ("query", "status"), [("fine", 200), ("busy", 503), ("broken", 502), ("crash", 500), ("  ", 200)]
+)
+def test_a_quick_index_is_searched_without_leaving_the_loop(query, status):
+    threads, shelf = threading.active_count(), Quick()
+    with running(app_of(shelf)) as url:
+        answer = post(f"{url}/retrieve", queries=[query, "b", "b"], topk=1)
+        assert threading.active_count() <= threads + 1  # the server's own
+    assert answer.status_code == status
+    if query == "fine":
+        assert answer.json()["result"] == [[document("fine", 0)], [document("b", 0)], [document("b", 0)]]
+    assert shelf.batches[0] == ([item for item in (query, "b") if item.strip()], 1)
+
+
+def test_many_queries_in_one_request_leave_a_quick_index_time_for_others():
+    class Held(Quick):
+        gate = threading.Event()
+
+        def search_batch(self, queries, top_k):
+            assert self.gate.wait(30)
+            return super().search_batch(queries, top_k)
+
+    with running(app_of(Held())) as url, ThreadPoolExecutor(1) as pool:
+        many = pool.submit(post, f"{url}/retrieve", queries=[f"q{n}" for n in range(100)], topk=1)
+        time.sleep(0.05)
+        assert httpx.get(f"{url}/health", timeout=20).status_code == 200
+        Held.gate.set()
+        assert many.result(60).json()["result"] == [[document(f"q{n}", 0)] for n in range(100)]
+
+
 def test_too_many_at_once_are_sent_away_and_may_come_back():
     limits = wire.Limits(requests=2, seconds=30)
     with running(app_of(Shelf(seconds=0.3), limits)) as url, ThreadPoolExecutor(8) as pool:
@@ -240,7 +372,7 @@ def test_too_many_at_once_are_sent_away_and_may_come_back():
 
 
 def test_what_nobody_waits_for_is_not_searched():
-    shelf = Shelf(seconds=0.5)
+    shelf = Shelf(seconds=0.2)
     with running(app_of(shelf, batch=1)) as url:
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=30) as leaving:
@@ -338,6 +470,17 @@ def test_the_command_serves_a_corpus_to_search_r1s_client(world):
     assert httpx.get(f"{world}/health").json()["status"] == "ok"
 
 
+def test_a_folder_of_files_is_a_corpus_too(tmp_path):
+    """And what is served already is not served again."""
+    for name in ("rome", "paris"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"title": name, "text": f"{name} is a capital"}))
+    with command(str(tmp_path), FAITHFUL_SEARCH_CACHE=str(tmp_path / "cache")) as (_, url):
+        (found,) = post(f"{url}/retrieve", queries=["capital"]).json()["result"]
+        second = subprocess.run([*COMMAND, "serve", url], capture_output=True, text=True, timeout=60, env=environment())
+    assert [item["contents"].partition("\n")[0] for item in found] == ['"paris"', '"rome"']
+    assert second.returncode == 1 and f"{url} is served already" in second.stderr
+
+
 def test_a_taken_port_is_said_plainly(world):
     port = world.rpartition(":")[2]
     second = subprocess.run(
@@ -358,6 +501,12 @@ def test_an_unknown_host_and_a_missing_corpus_are_said_plainly():
         env=environment(),
     )
     assert missing.returncode == 1 and "/no/corpus.jsonl" in missing.stderr and "Traceback" not in missing.stderr
+
+
+@pytest.mark.parametrize("flags", [("--mcp", "--mcp-http"), ("--triples", "world")])
+def test_flags_that_do_not_go_together_are_refused(flags):
+    answer = CliRunner().invoke(cli, ["serve", "world", *flags])
+    assert answer.exit_code == 2 and flags[0] in answer.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -401,8 +550,26 @@ def test_an_endless_request_does_not_keep_the_server():
             time.sleep(0.3)
             start = time.monotonic()
             process.send_signal(signal.SIGTERM)
+            assert endless.recv(100).startswith(b"HTTP/1.1 503")
             assert process.wait(30) == 0
             assert time.monotonic() - start < 15
+            assert "Traceback" not in process.stdout.read()
+
+
+def test_requests_that_still_wait_are_answered_at_the_end():
+    shelf = Shelf(seconds=0.05)
+    with ThreadPoolExecutor(8) as pool:
+        with running(app_of(shelf, batch=1)) as url:
+            asked = [pool.submit(post, f"{url}/retrieve", queries=[f"q{n}"]) for n in range(8)]
+            while requests_at(url) < 8:
+                time.sleep(0.01)
+        assert [answer.result().status_code for answer in asked] == [200] * 8
+
+
+def requests_at(url):
+    """How many are being answered or were."""
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return sum(float(line.split()[1]) for line in lines if re.match("faithful_search_requests_(running|total{)", line))
 
 
 def test_the_token_of_the_environment():
@@ -410,9 +577,8 @@ def test_the_token_of_the_environment():
         assert post(f"{url}/retrieve", queries=["a"]).status_code == 401
 
 
-@pytest.mark.parametrize("package", ["starlette.applications", "uvicorn"])
-def test_a_missing_package_is_named_with_its_extra(package, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
+def test_a_missing_package_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ConfigError, match=r"faithful-search\[serve\]"), running(app_of(Shelf())):
         pass
 

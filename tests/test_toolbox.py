@@ -5,6 +5,9 @@ import copy
 import gc
 import os
 import pickle
+import re
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -84,7 +87,7 @@ def echo(text: str, **more: object) -> ToolCall:
 
 @pytest.fixture
 def toolbox():
-    with Toolbox([Echo(), Trouble()], timeout=0.2) as made:
+    with Toolbox([Echo(), Trouble()], timeout=0.5) as made:
         yield made
 
 
@@ -159,8 +162,8 @@ def test_whole_numbers_pass_as_floats(toolbox):
     ("kind", "note"),
     [
         ("tool", "The page asks for a password."),
-        ("hang", "Error: trouble did not answer within 0.2 seconds."),
-        ("stubborn", "Error: trouble did not answer within 0.2 seconds."),
+        ("hang", "Error: trouble did not answer within 0.5 seconds."),
+        ("stubborn", "Error: trouble did not answer within 0.5 seconds."),
         ("cancelled", "Error: trouble was cancelled."),
         ("string", "Error: trouble failed: it returned str, not a list of Evidence."),
     ],
@@ -168,6 +171,32 @@ def test_whole_numbers_pass_as_floats(toolbox):
 def test_failures_become_notes(toolbox, kind, note):
     found = one(toolbox, ToolCall("trouble", {"kind": kind}))
     assert (found.note, found.error, found.evidence) == (note, True, ())
+
+
+def test_tools_that_end_badly_after_they_were_given_up_leave_no_word_behind():
+    code = r"""
+import asyncio, gc
+from faithful_search.tools import Tool, Toolbox
+from faithful_search.trajectory import ToolCall
+class Bad(Tool):
+    name = "bad"
+    async def bad(self, way: str) -> list:
+        'Be bad.\n\nArgs:\n    way: How.'
+        while True:
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                if way == "fail":
+                    raise ValueError("too late")
+toolbox = Toolbox([Bad()], timeout=0.1)
+calls = [ToolCall("bad", {"way": way}) for way in ("fail", "stay")]
+print([found.note for found in toolbox.run_batch(calls, [toolbox.session()] * 2)])
+toolbox.close()
+gc.collect()
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.count("did not answer within 0.1 seconds") == 2
+    assert done.stderr == ""
 
 
 def test_giving_up_on_a_call_ends_the_tools_work():
@@ -634,11 +663,12 @@ def test_a_thousand_calls_to_a_tool_that_hangs_end_with_its_first_time_outs():
         took = time.monotonic() - start
         other = one(toolbox, echo("still here"))
         stats = toolbox.stats()["service"]
-    assert took < 2 * 0.5 + 2 and len(service.asked) == 16
+    made = len(service.asked)
+    assert took < 2 * 0.5 + 10 and 16 <= made < 16 + 5  # a slot may come free before the fifth time-out
     late = [o for o in found if o.note == "Error: service did not answer within 0.5 seconds."]
-    refused = [o for o in found if o.note == "Error: service is out of order for the next 30 s. Other tools: echo."]
-    assert (len(late), len(refused)) == (16, 984) and all(o.error for o in found)
-    assert (stats.calls, stats.errors, stats.refused, stats.made) == (1000, 1000, 984, 16)
+    refused = [o for o in found if re.search(r"out of order for the next \d+ s\. Other tools: echo\.", o.note)]
+    assert (len(late), len(refused)) == (made, 1000 - made) and all(o.error for o in found)
+    assert (stats.calls, stats.errors, stats.refused, stats.made) == (1000, 1000, 1000 - made, made)
     assert not other.error
 
 
@@ -852,7 +882,7 @@ def test_a_tool_that_would_end_the_program_ends_its_call():
 
 def test_calls_on_a_blocked_loop_are_counted_and_named(toolbox):
     found = one(toolbox, ToolCall("trouble", {"kind": "block"}))
-    assert found.note == "Error: trouble did not answer within 0.2 seconds."
+    assert found.note == "Error: trouble did not answer within 0.5 seconds."
     assert toolbox.stats()["trouble"].errors == 1
 
 
@@ -897,3 +927,11 @@ def test_all_settings_travel(cache, tmp_path):
     for wrong in ({"per_tool": 0}, {"per_tool": {"echo": 0}}, {"failures": 0}, {"cooldown": 0}):
         with pytest.raises(ConfigError, match="must be positive"):
             Toolbox([Echo()], **wrong)
+
+
+def test_those_who_wait_for_a_call_that_hangs_hear_of_its_time_out_and_do_not_repeat_it(cache, caplog):
+    service = Service()
+    with Toolbox([service], timeout=0.5, cache=cache, patience=Patience(0)) as toolbox:
+        found = ask(toolbox, *["hang"] * 20)
+    assert {o.note for o in found} == {"Error: service did not answer within 0.5 seconds."}
+    assert service.asked == ["hang"] and caplog.messages == []

@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_servers import KEY, STRANGE, Request, SearchServer, searxng, serper
 
+from faithful_search.cache import Cache
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools import Toolbox, schema_of
+from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.patience import Patience
+from faithful_search.tools.web import unavailable
 from faithful_search.tools.web.http import Http
 from faithful_search.tools.web.providers import base, load, names
 from faithful_search.tools.web.providers.ddgs import Ddgs
@@ -29,7 +32,7 @@ FAULTS = ["unauthorized", "forbidden", "busy", "patient", "error", "unavailable"
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setenv("SERPER_API_KEY", KEY)
-    base._warn.cache_clear()
+    unavailable._warn.cache_clear()
 
 
 @pytest.fixture(scope="module", params=[serper, searxng], ids=["serper", "searxng"])
@@ -268,6 +271,22 @@ class TestSerper:
         assert len(errors) == 1 and "SERPER_API_KEY" in errors[0].getMessage()
         assert all(wrong not in record.getMessage() for record in caplog.records)
 
+    def test_what_the_operator_can_mend_is_neither_repeated_nor_kept(self, tmp_path):
+        def unpaid(request: Request):
+            return (400, {"message": "Not enough credits"}) if request.body["q"] == "blue" else serper(request)
+
+        call = ToolCall("web_search", {"query_list": ["red", "blue"]})
+        cassette = Cassette(tmp_path / "calls.jsonl", "record")
+        with SearchServer(unpaid) as server, cassette:
+            knobs = {"cache": Cache(tmp_path / "cache.sqlite"), "cassette": cassette}
+            with Toolbox([WebSearch(Serper(url=server.url, http=QUICK))], **knobs) as box:
+                [found] = box.run_batch([call], [box.session()])
+                assert "refuses to search" in found.evidence[1].text and len(server.requests) == 2
+                server.answer = serper
+                [found] = box.run_batch([call], [box.session()])
+        assert [item.title for item in found.evidence[:2]] == ["red 1", "blue 1"]
+        assert "refuses" not in cassette.path.read_text(encoding="utf-8")
+
     def test_no_credits_are_loud_too(self, caplog):
         with SearchServer(serper) as server, pytest.raises(ToolError):
             search(tool(server), "broke")
@@ -327,19 +346,32 @@ class TestDdgs:
 
         return install
 
-    def test_results(self, text):
-        asked = {}
+    def test_what_the_package_itself_makes_of_its_engines_results(self, monkeypatch):
+        from ddgs.engines import ENGINES
+        from ddgs.results import TextResult
 
-        def answer(query, **knobs):
-            asked.update(knobs, query=query)
-            return [{"title": f"T{n}", "href": f"https://a.example/{n}", "body": f"B{n}"} for n in range(7)]
+        asked = []
 
-        text(answer)
-        found = search(WebSearch(Ddgs(), top_k=3), "red")
-        assert [(item.title, item.url, item.text) for item in found] == [
-            (f"T{n}", f"https://a.example/{n}", f"B{n}") for n in range(3)
-        ]
-        assert asked == {"query": "red", "region": "us-en", "backend": "auto", "max_results": 10}
+        class Engine:
+            name = provider = "near"
+            priority = 1
+
+            def __init__(self, proxy, timeout, verify):
+                self.timeout = timeout
+
+            def search(self, query, region, safesearch, timelimit, page):  # a knob it does not know would fail
+                asked.append((query, region, self.timeout))
+                return [
+                    TextResult(title=f"red {n}", href=f"https://a.example/{n}", body=f"B{n} red") for n in range(12)
+                ]
+
+        monkeypatch.setitem(ENGINES, "text", {"near": Engine, "far": None})
+        found = search(WebSearch(Ddgs(region="uk-en", backend="near", timeout=3), top_k=20), "red")
+        assert sorted((item.title, item.url, item.text) for item in found) == sorted(
+            (f"red {n}", f"https://a.example/{n}", f"B{n} red") for n in range(12)
+        )
+        assert len(search(WebSearch(Ddgs(region="uk-en", backend="near", timeout=3), top_k=3), "red")) == 3
+        assert asked == [("red", "uk-en", 3)] * 2
 
     def test_exceptions(self, text):
         from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
@@ -379,7 +411,6 @@ class TestDdgs:
 
     def test_a_missing_package_is_told_with_its_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "ddgs", None)
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(ConfigError, match=r"faithful-search\[web\]"):
             WebSearch(Ddgs()).check()
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .rollout.engine import Engine
     from .rollout.environment import SearchEnvironment
     from .rollout.episode import Limits
+    from .rollout.functions import tool_functions
     from .tasks import Task, load_tasks
     from .tools import Tool, Toolbox
     from .training.grpo import SearchGRPOTrainer
@@ -72,6 +73,7 @@ __all__ = [
     "pou_mix",
     "read_jsonl",
     "rewards",
+    "tool_functions",
     "tools",
     "write_jsonl",
 ]
@@ -89,6 +91,7 @@ _NAMES = {
     "rollout.engine": ("Engine",),
     "rollout.environment": ("SearchEnvironment",),
     "rollout.episode": ("Limits",),
+    "rollout.functions": ("tool_functions",),
     "tasks": ("Task", "load_tasks"),
     "tools": ("Tool", "Toolbox"),
     "training.grpo": ("SearchGRPOTrainer",),

@@ -10,13 +10,14 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
-from concurrent.futures import Future
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import ConfigError, DataError
+from .flights import once
 
 _OURS = 0x46534348  # the application id that marks a file as this cache
 _VERSION = 1
@@ -36,6 +37,8 @@ _CHUNK = 500  # keys of one query: SQLite limits its parameters
 _LEAST = 1_000_000  # bytes: less would be the journal's alone
 _SPLITS = 8  # pages that putting one entry may take besides its own: B-trees that split
 _BATCH = 16  # entries evicted in one transaction, so that the journal stays small
+_AROUND = 400  # bytes that an entry in memory takes besides the characters of its key and value
+_ABSENT = (None, float("-inf"))
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -56,7 +59,8 @@ class Cache:
 
     Within a process a key is computed by one at a time, whichever thread or event loop asks; others wait for that
     result. Two processes may both compute it; the first result stays. A failure reaches those who waited for it and is
-    never kept. A pickle carries the settings.
+    never kept. What was put or read lately is in memory, too; another process may have removed it from the file
+    meanwhile, but never changed it. A pickle carries the settings.
 
     Args:
         path: the file; it and its folders are made when missing.
@@ -64,6 +68,7 @@ class Cache:
         max_age: seconds after which an entry counts as absent; the next result takes its place.
         max_bytes: how large the file may grow, its journal included: the oldest entries make room for the next. A
             value of more than a tenth of it is not kept. A file that is larger already is made smaller when opened.
+        memory: bytes of entries held in memory; 0 for none.
 
     Raises:
         ConfigError: when `max_age` is not positive or `max_bytes` below a million.
@@ -85,55 +90,74 @@ class Cache:
         *,
         max_age: float | None = None,
         max_bytes: int | None = None,
+        memory: int = 64_000_000,
     ) -> None:
         if max_age is not None and not max_age > 0:
             raise ConfigError(f"a cache's max_age must be positive, got {max_age}")
         if max_bytes is not None and max_bytes < _LEAST:
             raise ConfigError(f"a cache's max_bytes must be at least {_LEAST:,}, got {max_bytes:,}")
         self.path, self.patience = Path(path).expanduser().absolute(), patience
-        self.max_age, self.max_bytes = max_age, max_bytes
+        self.max_age, self.max_bytes, self.memory = max_age, max_bytes, memory
         self._start_fresh()
 
     def _start_fresh(self) -> None:
         self._lock = threading.RLock()
         self._open: tuple[int, sqlite3.Connection] | None = None
+        self._recent: OrderedDict[str, tuple[bytes, float]] = OrderedDict()  # written only by who holds the lock
+        self._held = 0
         self.unstored = 0
         """How many results could not be written; they were returned all the same."""
 
     def get(self, key: str) -> bytes | None:
         """The value kept under `key`."""
-        return self.get_many([key]).get(key)
+        there = self.recent(key)
+        return self.get_many([key]).get(key) if there is None else there
+
+    def recent(self, key: str) -> bytes | None:
+        """The value under `key` where it is in memory; touches no file and never waits."""
+        value, made = self._recent.get(key, _ABSENT)
+        return value if made > self._too_old() else None
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """The values there are, by key."""
         wanted = list(keys)
-        found: dict[str, bytes] = {}
-        with self._connection() as connection:
-            for start in range(0, len(wanted), _CHUNK):
-                part = wanted[start : start + _CHUNK]
-                marks = ",".join("?" * len(part))
-                query = f"SELECT key, value FROM entries WHERE key IN ({marks}) AND made > ?"
-                found.update(connection.execute(query, (*part, self._too_old())))
+        found = {key: value for key in wanted if (value := self.recent(key)) is not None}
+        rest = [key for key in wanted if key not in found]
+        for start in range(0, len(rest), _CHUNK):
+            part = rest[start : start + _CHUNK]
+            query = f"SELECT key, value, made FROM entries WHERE key IN ({','.join('?' * len(part))}) AND made > ?"
+            with self._connection() as connection:
+                for key, value, made in connection.execute(query, (*part, self._too_old())):
+                    found[key] = value
+                    self._remember(key, value, made)
         return found
 
     def put(self, key: str, value: bytes) -> None:
         """Keep a value; what is there already stays, unless it is too old."""
+        if self.max_bytes is not None and len(value) > self.max_bytes // 10:
+            return
         entry = (key, value, time.time(), self._too_old())
         with self._connection() as connection:
             if self.max_bytes is None:
-                connection.execute(_PUT, entry)
-            elif len(value) <= self.max_bytes // 10:
-                self._put_within(connection, entry, self.max_bytes)
+                stored = connection.execute(_PUT, entry).rowcount > 0
+            else:
+                stored = self._put_within(connection, entry, self.max_bytes)
+            if stored:
+                self._remember(*entry[:3])
 
     async def get_or_compute(self, key: str, compute: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
         """The value of `key`, and whether it was there already or somebody else computed it just now."""
+        there = self.recent(key)
+        if there is not None:
+            return there, True
         (value, kept), shared = await once((self.path, key), lambda: self._find_or_compute(key, compute))
         return value, kept or shared
 
     def close(self) -> None:
-        """Close the file; the next use opens it again."""
+        """Close the file and forget what is in memory; the next use opens it again."""
         with self._lock:
             opened, self._open = self._open, None
+            self._recent, self._held = OrderedDict(), 0
             if opened and opened[0] == os.getpid():
                 opened[1].close()
 
@@ -146,7 +170,7 @@ class Cache:
         return f"Cache({str(self.path)!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "patience", "max_age", "max_bytes")
+        kept = ("path", "patience", "max_age", "max_bytes", "memory")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -170,21 +194,33 @@ class Cache:
             if self.unstored == 1:
                 _log.warning("results are no longer kept: %s", error)
 
+    def _remember(self, key: str, value: bytes, made: float) -> None:
+        """Hold an entry in memory; the ones that came first make room."""
+        weight = _weight(key, value)
+        if weight > self.memory:
+            return
+        if key in self._recent:
+            self._held -= _weight(key, self._recent.pop(key)[0])
+        while self._held + weight > self.memory:
+            other, (old, _) = self._recent.popitem(last=False)
+            self._held -= _weight(other, old)
+        self._recent[key] = value, made
+        self._held += weight
+
     def _too_old(self) -> float:
         """An entry made then or before counts as absent."""
         return float("-inf") if self.max_age is None else time.time() - self.max_age
 
-    def _put_within(self, connection: sqlite3.Connection, entry: tuple[Any, ...], max_bytes: int) -> None:
+    def _put_within(self, connection: sqlite3.Connection, entry: tuple[Any, ...], max_bytes: int) -> bool:
         """Room is looked for and taken in one transaction, so that processes cannot take the same twice."""
         while True:
             connection.execute("BEGIN IMMEDIATE")
             missing = _missing_pages(connection, len(entry[0]) + len(entry[1]), max_bytes)
-            if not missing:
-                connection.execute(_PUT, entry)
+            stored = not missing and connection.execute(_PUT, entry).rowcount > 0
             connection.execute("COMMIT")
             self._shorten_journal(connection, max_bytes)
             if not missing:
-                return
+                return stored
             self._evict(connection, missing, max_bytes)
 
     def _evict(self, connection: sqlite3.Connection, missing: int, max_bytes: int) -> None:
@@ -298,6 +334,11 @@ class Cache:
         return f"cannot use the cache {self.path} ({said}): {advice}"
 
 
+def _weight(key: str, value: bytes) -> int:
+    """Bytes that an entry takes in memory."""
+    return len(key) + len(value) + _AROUND
+
+
 def _journal(max_bytes: int) -> int:
     """Bytes from which the write-ahead journal is emptied."""
     return max_bytes // 10
@@ -311,76 +352,3 @@ def _room(max_bytes: int) -> int:
 def _missing_pages(connection: sqlite3.Connection, length: int, max_bytes: int) -> int:
     pages, free, size = connection.execute(_PAGES).fetchone()
     return max(0, pages - free + length // (size - 4) + _SPLITS - _room(max_bytes) // size)
-
-
-_flights: dict[Hashable, Future[Any]] = {}
-_guard = threading.Lock()
-
-
-async def once(name: Hashable, work: Callable[[], Awaitable[T]]) -> tuple[T, bool]:
-    """The result of `work`, and whether somebody else in this process was at it already under the same name.
-
-    Who asks meanwhile, from whichever thread or event loop, waits for that result, and gets its failure too. When the
-    one at work is cancelled, another who waits takes over.
-
-    Example:
-        >>> async def work():
-        ...     await asyncio.sleep(0.01)
-        ...     return "done"
-        >>> async def ask():
-        ...     return await asyncio.gather(once("a", work), once("a", work))
-        >>> asyncio.run(ask())
-        [('done', False), ('done', True)]
-    """
-    while True:
-        flight, leads = _board(name)
-        if leads:
-            return await _lead(name, flight, work), False
-        try:
-            return await asyncio.shield(asyncio.wrap_future(flight)), True
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not flight.cancelled() or (task and task.cancelling()):
-                raise
-
-
-async def _lead(name: Hashable, flight: Future[T], work: Callable[[], Awaitable[T]]) -> T:
-    try:
-        result = await work()
-    except asyncio.CancelledError:
-        _land(name)
-        flight.cancel()
-        raise
-    except BaseException as error:
-        _land(name)
-        flight.set_exception(error)
-        raise
-    _land(name)
-    flight.set_result(result)
-    return result
-
-
-def _board(name: Hashable) -> tuple[Future[Any], bool]:
-    """The work of this name that is under way, or a new one that the caller has to lead."""
-    with _guard:
-        flight = _flights.get(name)
-        if flight is not None:
-            return flight, False
-        _flights[name] = flight = Future()
-        return flight, True
-
-
-def _land(name: Hashable) -> None:
-    with _guard:
-        _flights.pop(name, None)
-
-
-def _forget_flights() -> None:
-    """In a forked child nobody leads the parent's computations."""
-    global _guard
-    _guard = threading.Lock()
-    _flights.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_flights)

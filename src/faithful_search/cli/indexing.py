@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import FOLDER, config, debug
+from .options import config, debug
 
 if TYPE_CHECKING:
     from ..tools.retrieval.corpus import BrokenRow
@@ -20,15 +20,11 @@ _SHOWN = 5
 
 @click.command()
 @click.argument("corpus")
-@click.argument("out", type=FOLDER)
+@click.argument("out")
 @click.option(
-    "--kind",
-    type=click.Choice(["bm25", "dense", "hybrid"]),
-    default="bm25",
-    show_default=True,
-    help="How to search it.",
+    "--kind", type=click.Choice(["bm25", "dense", "hybrid"]), help="How to search a folder's index; bm25 by default."
 )
-@click.option("--model", help="Encoder of the vectors, for dense and hybrid: Hub id or directory.")
+@click.option("--model", help="Encoder of the vectors, for dense, hybrid and Qdrant: Hub id or directory.")
 @click.option("--revision", help="Of the model on the Hub.")
 @click.option("--hnsw", is_flag=True, help="A graph for approximate search, quick in millions of passages.")
 @click.option("--half", is_flag=True, help="Vectors in half precision: half the size.")
@@ -45,7 +41,7 @@ _SHOWN = 5
 @debug
 def index(
     corpus: str,
-    out: Path,
+    out: str,
     kind: Any,
     model: str | None,
     revision: str | None,
@@ -57,34 +53,56 @@ def index(
     limit: int | None,
     overwrite: bool,
 ) -> None:
-    """Make CORPUS searchable: write its index into the folder OUT.
+    """Make CORPUS searchable: write its index into the folder OUT, or its passages into the search engine OUT.
 
     CORPUS is "world" (bundled), a .jsonl, .jsonl.gz or .parquet file, a folder of such, or a dataset of the Hub (NAME
     or NAME:SPLIT). Rows have text, and id, title and url if they like; or contents, as Search-R1's. A row that cannot
     be read is reported and left out. Stopped at any point, the same command goes on where it was.
+
+    An engine is qdrant+http://HOST:PORT/COLLECTION, which needs --model, or qdrant+FOLDER/COLLECTION without a server;
+    or opensearch+http://HOST:PORT/INDEX, which may be Elasticsearch. Keys are read from the environment:
+    QDRANT_API_KEY, OPENSEARCH_API_KEY, ELASTICSEARCH_API_KEY.
     """
     from tqdm.auto import tqdm
 
+    from ..tools.retrieval.engines import is_engine
+
+    encoder = {key: value for key, value in (("device", device), ("batch_size", batch_size)) if value is not None}
+    reading: dict[str, Any] = {
+        "paragraph_characters": paragraph_characters,
+        "limit": limit,
+        "on_broken": _Broken(),
+        "progress": partial(tqdm, disable=None),
+    }
+    start = time.monotonic()
+    if is_engine(out):
+        if kind or hnsw or half or overwrite:
+            raise click.UsageError("--kind, --hnsw, --half and --overwrite are for the index of a folder")
+        said = _upload(corpus, out, model, encoder | ({"revision": revision} if revision else {}), reading)
+    else:
+        dense = _dense(kind, model, revision, hnsw, half)
+        how = {"kind": kind or "bm25", "dense": dense, "knobs": encoder, "overwrite": overwrite}
+        said = _build(corpus, Path(out), how | reading)
+    click.echo(f"{said}, {time.monotonic() - start:,.1f} s")
+    click.echo(f"serve it: faithful-search serve {out}")
+
+
+def _build(corpus: str, out: Path, how: dict[str, Any]) -> str:
     from ..tools.retrieval.index_folder import build_folder
 
-    start, broken = time.monotonic(), _Broken()
-    made = build_folder(
-        corpus,
-        out,
-        kind=kind,
-        dense=_dense(kind, model, revision, hnsw, half),
-        knobs={key: value for key, value in (("device", device), ("batch_size", batch_size)) if value is not None},
-        paragraph_characters=paragraph_characters,
-        limit=limit,
-        overwrite=overwrite,
-        on_broken=broken,
-        progress=partial(tqdm, disable=None),
-    )
+    made = build_folder(corpus, out, **how)
     if made.skipped:
         click.echo(f"rows left out: {made.skipped:,}; all of them are in {out / 'skipped.jsonl'}", err=True)
-    size, seconds = made.bytes / 1e6, time.monotonic() - start
-    click.echo(f"{made.passages:,} passages of {corpus} in {out}: {kind}, {size:,.1f} MB, {seconds:,.1f} s")
-    click.echo(f"serve it: faithful-search serve {out}")
+    return f"{made.passages:,} passages of {corpus} in {out}: {made.plan.kind}, {made.bytes / 1e6:,.1f} MB"
+
+
+def _upload(corpus: str, out: str, model: str | None, encoder: dict[str, Any], reading: dict[str, Any]) -> str:
+    from ..tools.retrieval.engines import fill_engine
+
+    filled = fill_engine(corpus, out, model=model, knobs=encoder, **reading)
+    if filled.skipped:
+        click.echo(f"rows left out: {filled.skipped:,}", err=True)
+    return f"{filled.passages:,} passages of {corpus} in {out}"
 
 
 class _Broken:
@@ -99,12 +117,12 @@ class _Broken:
             click.echo(f"left out: {row}", err=True)
 
 
-def _dense(kind: str, model: str | None, revision: str | None, hnsw: bool, half: bool) -> Dense | None:
+def _dense(kind: str | None, model: str | None, revision: str | None, hnsw: bool, half: bool) -> Dense | None:
     from ..tools.retrieval.index_folder import Dense
 
-    if kind != "bm25" and model:
+    if kind in ("dense", "hybrid") and model:
         return Dense(model, revision, hnsw, "float16" if half else "float32")
-    if kind != "bm25":
+    if kind in ("dense", "hybrid"):
         raise click.UsageError(f"--kind {kind} needs --model, the encoder: --model intfloat/e5-base-v2, for example")
     if model or revision or hnsw or half:
         raise click.UsageError("--model, --revision, --hnsw and --half are for --kind dense or hybrid")

@@ -39,21 +39,27 @@ def _from_file(ctx: click.Context, parameter: click.Parameter, value: Path | Non
     """The options of a YAML file become the defaults; what is typed wins."""
     if value is None:
         return
-    import yaml
-
-    try:
-        found = yaml.safe_load(value.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise click.BadParameter(f"cannot read {value}: {error}") from error
+    found = read_yaml(value)
     names = {option.lstrip("-"): item.name for item in ctx.command.params for option in item.opts}
     names |= {name: name for name in names.values()}
-    if not isinstance(found, dict):
-        raise click.BadParameter(f"{value}: expected options and their values, found {type(found).__name__}")
     unknown = [str(key) for key in found if str(key) not in names]
     if unknown:
         raise click.BadParameter(f"{value}: no option of this command is called {', '.join(unknown)}")
     given = {names[str(key)]: _plain(item) for key, item in found.items()}
     ctx.default_map = {**(ctx.default_map or {}), **given}
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The options in a file. Raises `BadParameter` when it holds none."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise click.BadParameter(f"cannot read {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"{path}: expected options and their values, found {type(found).__name__}")
+    return {str(key): value for key, value in found.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import config, debug
+from ..errors import ConfigError
+from .options import config, debug, read_yaml
 
 if TYPE_CHECKING:
     from ..serving.app import App
     from ..serving.wire import Limits
-    from ..tools import LocalSearch, Tool, Toolbox
+    from ..tools import Toolbox
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _AT_LEAST_1 = click.IntRange(min=1)
@@ -36,6 +37,11 @@ _SECONDS = click.FloatRange(min=0.1)
 @click.option("--mcp", is_flag=True, help="Serve tools over MCP instead, on standard input and output.")
 @click.option("--mcp-http", is_flag=True, help="Serve tools over MCP instead, at /mcp.")
 @click.option("--triples", help="Facts for the MCP tool knowledge_graph; world brings its own.")
+@click.option(
+    "--tools",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="For MCP: a YAML file with the recipes' flags of more tools, such as `web_search: ddgs`.",
+)
 @config
 @debug
 def serve(
@@ -52,16 +58,22 @@ def serve(
     mcp: bool,
     mcp_http: bool,
     triples: str | None,
+    tools: Path | None,
 ) -> None:
-    """Serve CORPUS to training code: "world", a corpus, or an index that `faithful-search index` made.
+    """Serve CORPUS to training code: "world", a corpus, an index that `faithful-search index` made, or a search engine
+    (qdrant+URL, opensearch+URL).
 
     Speaks the Search-R1 format (POST /retrieve) and ReCall's (POST /search and /batch_search), and has GET /health and
     /metrics. Where the environment has FAITHFUL_SEARCH_SERVE_TOKEN, clients must send it as a bearer token.
     """
+    if mcp and mcp_http:
+        raise click.UsageError("--mcp and --mcp-http exclude each other")
+    if (triples or tools) and not (mcp or mcp_http):
+        raise click.UsageError("--triples and --tools are for --mcp and --mcp-http")
     if mcp:
         from ..serving.mcp import serve_stdio
 
-        with _toolbox(corpus, topk, triples) as toolbox:
+        with _toolbox(corpus, topk, triples, tools) as toolbox:
             return serve_stdio(toolbox)
     from ..serving.app import guarded
     from ..serving.server import bind, url_of
@@ -70,7 +82,7 @@ def serve(
 
     bound = bind(host, port)  # before the index, which may take long to open
     if mcp_http:
-        app, line = _mcp_app(_toolbox(corpus, topk, triples), host), f"MCP tools at {url_of(bound)}/mcp"
+        app, line = _mcp_app(_toolbox(corpus, topk, triples, tools), host), f"MCP tools at {url_of(bound)}/mcp"
     else:
         limits = Limits(body_limit, queries_limit, top_k=topk_limit, seconds=timeout)
         app, line = _retrieval(corpus, topk, limits, batch, url_of(bound))
@@ -86,8 +98,13 @@ def _retrieval(corpus: str, topk: int, limits: Limits, batch: int, url: str) -> 
     from ..serving.app import application
     from ..serving.metrics import Metrics
     from ..serving.retrieval import Retrieval
+    from ..tools import LocalSearch
+    from ..tools.opening import open_search
 
-    index, metrics = _search(corpus, topk).index, Metrics()
+    search, metrics = open_search(corpus, top_k=topk), Metrics()
+    if not isinstance(search, LocalSearch):
+        raise ConfigError(f"{corpus} is served already: use it as it is, or over MCP with --mcp or --mcp-http")
+    index = search.index
     retrieval = Retrieval(index, topk, limits, metrics, batch)
     app = application(retrieval.answers, limits=limits, metrics=metrics, about={"passages": len(index)})
     example = f'curl {url}/retrieve -d \'{{"queries": ["capital"], "topk": {topk}}}\''
@@ -100,18 +117,12 @@ def _mcp_app(toolbox: Toolbox, host: str) -> App:
     return mcp_server(toolbox).streamable_http_app(host=host)
 
 
-def _toolbox(corpus: str, topk: int, triples: str | None) -> Toolbox:
-    from ..tools import KnowledgeGraph, Toolbox
+def _toolbox(corpus: str, topk: int, triples: str | None, more: Path | None) -> Toolbox:
+    from ..tools.arguments import ToolArguments
 
-    tools: list[Tool] = [_search(corpus, topk)]
-    if facts := triples or ("world" if corpus == "world" else None):
-        tools.append(KnowledgeGraph.from_triples(facts, top_k=topk))
-    return Toolbox(tools)
-
-
-def _search(corpus: str, topk: int) -> LocalSearch:
-    from ..tools import LocalSearch
-    from ..tools.retrieval.index_folder import MANIFEST
-
-    built = (Path(corpus) / MANIFEST).is_file()
-    return (LocalSearch.open if built else LocalSearch.from_corpus)(corpus, top_k=topk)
+    own = {"corpus": corpus, "search_top_k": topk, **({"triples": triples} if triples else {})}
+    flags = {"triples": "world" if corpus == "world" else "none", **(read_yaml(more) if more else {}), **own}
+    try:
+        return ToolArguments(**flags).build_toolbox()
+    except TypeError as error:
+        raise ConfigError(f"{more}: {str(error).rpartition('() ')[2]}; the flags are those of the recipes") from error

@@ -51,6 +51,7 @@ _TURN = re.compile(
 _GRAMMAR = Grammar(names=_NAMES, call="tool_call", response="tool_response")
 _CITE = re.compile(r" \[(E[0-9]++)\]: ")
 _ID = re.compile(r"E[0-9]+")
+_LONGEST_URL = 500
 _FENCE = tags(*_NAMES) + r"|<\||\[[Ee][0-9]++\]"
 
 _SYSTEM = """Answer the question. You work in turns and may use tools.
@@ -143,7 +144,7 @@ class PoU(Dialect):
         return f"<think>{verdict}{step.think or ''}</think>{action}"
 
     def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
-        """One line per piece of evidence, with its address if that is http(s); the note only when there is none.
+        """One line per piece of evidence, with its address if that is http(s) and short; the note only without any.
 
         Raises:
             DialectError: for evidence whose id is not `E` and a number (the toolbox gives these).
@@ -259,9 +260,12 @@ def _evidence(pieces: list[str]) -> tuple[Evidence, ...]:
 
 
 def _head(item: Evidence, escape: Callable[[str], str]) -> str:
-    """What stands before the id: the title, and the address of a page, which may hold no `<`."""
+    """What stands before the id: the title, and the address of a page, which may hold no `<`.
+
+    A longer address would crowd out the evidence, and a shortened one lead nowhere: it is left out.
+    """
     title = one_line(escape(item.title))
-    if item.url.startswith(("http://", "https://")):
+    if item.url.startswith(("http://", "https://")) and len(item.url) <= _LONGEST_URL:
         return f"{title} <{one_line(escape(item.url)).replace('<', '&lt;')}>"
     return f"{title[:-1]}&#62;" if title.endswith(">") else title
 

@@ -100,10 +100,15 @@ class WebDancer(ToolCalls):
         if not evidence:
             return escape(note)
         links = [
-            f"{number}. [{one_line(escape(item.title))}]({one_line(escape(item.url))})\n\n{escape(item.text)}"
+            f"{number}. [{one_line(escape(item.title))}]({_address(item.url, escape)})\n\n{escape(item.text)}"
             for number, item in enumerate(evidence, start=1)
         ]
         return f"{_SEARCH}'' found {len(links)} results:{_HEAD}" + "\n\n".join(links)
+
+
+def _address(url: str, escape: Callable[[str], str]) -> str:
+    """Of the `](` in a link's line, the last one is where its address begins."""
+    return one_line(escape(url)).replace("](", "]&#40;")
 
 
 def _pages(body: str) -> list[Evidence]:

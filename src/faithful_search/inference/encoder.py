@@ -152,9 +152,9 @@ class _Files:
                 _raise_exceptions_for_missing_entries=False,
                 _raise_exceptions_for_connection_errors=False,
             )
-        except OSError as error:
-            raise ConfigError(f"cannot open the model {self.model!r}: {error}") from error
-        return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+            return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot open the model {self.model!r}: {name}: {error}") from error
 
     def pooling(self, folder: str) -> Pooling:
         config = self.read(f"{folder}/config.json") or {}

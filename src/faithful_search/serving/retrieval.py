@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from ..errors import ToolError
 from ..tools.batcher import Batcher
+from ..tools.local_search import found_by_each, is_quick
 from ..tools.retrieval.index import Index
 from ..trajectory import Evidence
 from .app import Answer
@@ -18,6 +20,9 @@ from .wire import Asked, Limits, read_batch_search, read_retrieve, read_search
 Query = tuple[str, int]
 """A query and how many passages it asks for."""
 
+Found = list[Evidence] | ToolError
+"""Passages, or why there are none: what refuses one query concerns no other of its batch."""
+
 _FEW, _THREADS = 4, 8
 
 
@@ -25,7 +30,8 @@ class Retrieval:
     """What a retrieval server answers: give `answers` to `application`.
 
     Args:
-        index: what is searched; one that is `inline` from several threads, since batches gain it nothing.
+        index: what is searched. One that is `inline` gains nothing by batches: requests of few queries are searched
+            on the event loop itself, others by several threads.
         top_k: passages for a request that names no number.
         limits: of what a request may ask for.
         metrics: where to count.
@@ -43,8 +49,9 @@ class Retrieval:
         self.index, self.top_k = index, top_k
         self.limits, self.metrics = limits or Limits(), metrics or Metrics()
         self.metrics.passages.add(len(index))
+        self._quick = is_quick(index)
         batch, threads = (min(batch, _FEW), min(os.cpu_count() or 1, _THREADS)) if index.inline else (batch, 1)
-        self._batcher: Batcher[Query, list[Evidence]] = Batcher(self._search, batch, threads)
+        self._batcher: Batcher[Query, Found] = Batcher(self._search, batch, threads)
 
     @property
     def answers(self) -> dict[str, Answer]:
@@ -52,19 +59,34 @@ class Retrieval:
         readers = {"/retrieve": read_retrieve, "/search": read_search, "/batch_search": read_batch_search}
         return {path: partial(self._answer, read) for path, read in readers.items()}
 
-    async def _answer(self, read: Callable[[bytes, Limits, int], Asked], body: bytes) -> Any:
+    def _answer(self, read: Callable[[bytes, Limits, int], Asked], body: bytes) -> Any:
         asked = read(body, self.limits, self.top_k)
         self.metrics.queries.add(len(asked.queries))
-        found = await asyncio.gather(*(self._batcher.ask((query, asked.top_k)) for query in asked.queries))
-        return asked.write(found)
+        wanted = [(query, asked.top_k) for query in asked.queries]
+        if self._quick and len(wanted) <= _FEW:
+            return _written(asked, self._search(wanted))
+        return self._batched(asked, wanted)
 
-    def _search(self, batch: Sequence[Query]) -> list[list[Evidence]]:
+    async def _batched(self, asked: Asked, wanted: list[Query]) -> Any:
+        return _written(asked, await asyncio.gather(*map(self._batcher.ask, wanted)))
+
+    def _search(self, batch: Sequence[Query]) -> list[Found]:
         """Each different query once: rollouts of one question often ask the same."""
-        found: dict[Query, list[Evidence]] = {item: [] for item in batch if not item[0].strip()}
+        found: dict[Query, Found] = {item: [] for item in batch if not item[0].strip()}
         wanted = dict.fromkeys(item for item in batch if item not in found)
         self.metrics.batches.observe(len(wanted))
         for top_k in dict.fromkeys(top_k for _, top_k in wanted):
             queries = [query for query, number in wanted if number == top_k]
-            results = self.index.search_batch(queries, top_k)
+            results = found_by_each(self.index, top_k, queries)
             found.update({(query, top_k): items for query, items in zip(queries, results, strict=True)})
         return [found[item] for item in batch]
+
+
+def _written(asked: Asked, found: Sequence[Found]) -> Any:
+    return asked.write([_passages(items) for items in found])
+
+
+def _passages(found: Found) -> list[Evidence]:
+    if isinstance(found, ToolError):
+        raise found
+    return found

@@ -104,13 +104,17 @@ def running(app: App, host: str = "127.0.0.1", drain: float = 10.0) -> Iterator[
 def _server(app: App, drain: float) -> Server:
     try:
         import uvicorn
+
+        from .connection import protocol
     except ImportError as error:
         raise ConfigError("a server needs uvicorn: pip install 'faithful-search[serve]'") from error
     return uvicorn.Server(
         uvicorn.Config(
             app,
+            http=protocol(),
             log_level="warning",
             access_log=False,
+            proxy_headers=False,
             ws="none",
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE,

@@ -16,15 +16,14 @@ from .browse import Browse
 from .cassette import Cassette
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph
-from .local_search import LocalSearch
+from .opening import is_index, is_server, open_search
 from .patience import Patience
-from .remote_search import RemoteSearch
 from .retrieval.corpus import passages
-from .retrieval.index_folder import MANIFEST
+from .retrieval.engines import is_engine
 from .retrieval.passages import Passages
 from .toolbox import Toolbox
 from .web.guard import Guard
-from .web.http import Http
+from .web.http import AGENT, Http
 from .web.providers.base import Provider
 from .web.providers.ddgs import Ddgs
 from .web.providers.searxng import SearXNG
@@ -47,7 +46,8 @@ class ToolArguments:
     corpus: str = field(
         default="world",
         metadata={
-            "help": "of local_search: 'world', a file, an index folder, a Hub dataset, a server's URL, or 'none'"
+            "help": "of local_search: 'world', a file, an index folder, a Hub dataset, the http:// URL of a retrieval "
+            "server, a qdrant+ or opensearch+ URL of a search engine, or 'none'"
         },
     )
     triples: str = field(
@@ -72,6 +72,9 @@ class ToolArguments:
     tool_concurrency: int = field(default=64, metadata={"help": "calls at once, of all tools"})
     tool_cache: str | None = field(default=None, metadata={"help": "SQLite file that keeps results of remote tools"})
     tool_cache_days: float = field(default=30.0, metadata={"help": "age at which a kept result counts no more"})
+    contact: str = field(
+        default="", metadata={"help": "where services may write to about requests, told them: Wikidata asks for it"}
+    )
     cassette: str | None = field(default=None, metadata={"help": "JSONL file of recorded calls of remote tools"})
     cassette_mode: str = field(
         default="replay", metadata={"help": "'replay' asks no service; 'record' adds to the file"}
@@ -114,10 +117,10 @@ class ToolArguments:
             ConfigError: when the corpus is a server's, or there is none.
             DataError: when it cannot be read.
         """
-        if self.corpus == "none" or _is_server(self.corpus):
+        if self.corpus == "none" or is_server(self.corpus) or is_engine(self.corpus):
             raise ConfigError(f"the passages of the corpus {self.corpus!r} cannot be read from here; give the corpus")
-        if _is_index(self.corpus):
-            return chain.from_iterable(Passages(Path(self.corpus)).batches())
+        if is_index(self.corpus):
+            return chain.from_iterable(Passages(Path(self.corpus).expanduser()).batches())
         return passages(self.corpus)
 
     def _tools(self, names: Mapping[str, str], condenser: Condenser | None) -> Iterator[Tool]:
@@ -129,23 +132,17 @@ class ToolArguments:
         if self.browse != "none":
             yield self._browse(condenser, **named("browse"))
         if self.corpus != "none":
-            yield self._search(self.corpus, **named("local_search"))
+            yield open_search(self.corpus, http=self._http(), **named("local_search"))
         if self.triples == "wikidata":
             http = self._http(max_bytes=20_000_000)
             yield Wikidata(condenser=condenser, http=http, **named("knowledge_graph"))
         elif self.triples != "none":
             yield KnowledgeGraph.from_triples(self.triples, condenser=condenser, **named("knowledge_graph"))
         if self.domain_corpus != "none":
-            yield self._search(self.domain_corpus, description=self.domain_description, **named(self.domain_name))
+            about = named(self.domain_name)
+            yield open_search(self.domain_corpus, description=self.domain_description, http=self._http(), **about)
         if self.negative_tool:
             yield Irrelevant(top_k=self.search_top_k)
-
-    def _search(self, corpus: str, **about: Any) -> Tool:
-        if _is_server(corpus):
-            return RemoteSearch(corpus, http=self._http(), **about)
-        if _is_index(corpus):
-            return LocalSearch.open(corpus, **about)
-        return LocalSearch.from_corpus(corpus, **about)
 
     def _provider(self) -> Provider:
         if (self.web_search == "searxng") != (self.searxng_url is not None):
@@ -171,7 +168,8 @@ class ToolArguments:
 
     def _http(self, **how: Any) -> Http:
         """One client for each service, which gives up before the toolbox does: then the policy reads why."""
-        return Http(timeout=_SHARE * self.tool_timeout, patience=self._patience, **how)
+        agent = f"{AGENT} ({self.contact})" if self.contact else AGENT
+        return Http(timeout=_SHARE * self.tool_timeout, patience=self._patience, user_agent=agent, **how)
 
     @property
     def _patience(self) -> Patience:
@@ -180,11 +178,3 @@ class ToolArguments:
     @property
     def _cache(self) -> Cache | None:
         return Cache(self.tool_cache, max_age=self.tool_cache_days * _DAY) if self.tool_cache else None
-
-
-def _is_server(corpus: str) -> bool:
-    return corpus.startswith(("http://", "https://"))
-
-
-def _is_index(corpus: str) -> bool:
-    return (Path(corpus) / MANIFEST).exists()

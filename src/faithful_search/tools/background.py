@@ -87,5 +87,10 @@ class BackgroundLoop:
             task.cancel()
         if rest:
             await asyncio.wait(rest, timeout=0.5)
+        self.loop.set_exception_handler(_ignore)  # a tool that outlives its cancellation is left behind without a word
         await self.loop.shutdown_asyncgens()
         self.loop.stop()
+
+
+def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Takes what a loop has to say that nobody uses any more."""

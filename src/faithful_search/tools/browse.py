@@ -13,8 +13,9 @@ from urllib.parse import unquote, urldefrag, urlsplit
 import msgspec
 from msgspec import Meta
 
-from ..cache import Cache, key_of, once
+from ..cache import Cache, key_of
 from ..errors import ConfigError, ToolError
+from ..flights import once
 from ..trajectory import Evidence
 from .base import Partial, Tool
 from .kept import kept

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..cache import once
 from ..errors import ConfigError, DataError, ToolError
+from ..flights import once
 from ..trajectory import Evidence, read_lines
 from .base import Partial
 from .redact import redact
@@ -109,9 +109,15 @@ class Cassette:
             self._take_in(read_lines(self.path))
 
     async def play(
-        self, tool: str, arguments: dict[str, Any], live: Callable[[], Awaitable[list[Evidence]]]
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        live: Callable[[], Awaitable[list[Evidence]]],
+        wait: float | None = None,
     ) -> list[Evidence]:
         """The recorded result of a call; when recording, `live` is asked for one that is not there yet.
+
+        Who has waited `wait` seconds for an equal call that is under way asks by itself.
 
         Raises:
             ToolError: the recorded one, or the one of `live`.
@@ -123,7 +129,7 @@ class Cassette:
             raise CassetteMiss(self._explain(asked))
         if key in self._calls:
             return self._calls[key].outcome()
-        recorded, _ = await once((self.path, key), lambda: self._record(key, asked, live))
+        recorded, _ = await once((self.path, key), lambda: self._record(key, asked, live), wait)
         return recorded.outcome()
 
     def close(self) -> None:

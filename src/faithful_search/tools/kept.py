@@ -21,6 +21,12 @@ _decode = msgspec.json.Decoder(list[Evidence]).decode
 _log = logging.getLogger(__name__)
 
 
+def recent(cache: Cache, key: str) -> list[Evidence] | None:
+    """The evidence under `key` where the cache has it in memory; never waits."""
+    stored = cache.recent(key)
+    return None if stored is None else _read(stored)
+
+
 class _Unkept(Exception):
     """Carries a result to all who wait for it, past the file."""
 

@@ -53,6 +53,8 @@ class KnowledgeGraph(Tool):
         self.graph = graph if isinstance(graph, (TripleGraph, RdfGraph)) else TripleGraph(graph)
         self.name, self.top_k, self.description = name, top_k, description
         self.join, self.condenser = join, condenser
+        # without a condenser nothing is quicker than the graph itself
+        self.cache_key = f"knowledge_graph {self.graph.digest()} {top_k} {condenser.name}" if condenser else ""
         labels = list(self.graph.labels())
         self._exact, self._folded = Labels(labels, fold=False), Labels(labels, fold=True)
 

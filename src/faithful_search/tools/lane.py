@@ -94,6 +94,7 @@ class Lane:
 
         start = time.monotonic()
         task = asyncio.ensure_future(self._patience.persist(attempt, start + self.timeout))
+        task.add_done_callback(_heard)
         try:
             # `wait`, unlike `wait_for`, does not wait for a tool that ignores its cancellation
             await asyncio.wait({task}, timeout=self.timeout)
@@ -126,3 +127,9 @@ class Lane:
         if task.cancelled():
             raise ToolError(f"Error: {self.name} was cancelled.", passing=True)
         return task.result()
+
+
+def _heard(task: asyncio.Future[Any]) -> None:
+    """What a tool raises after it was given up is nobody's, and asyncio need not report it."""
+    if not task.cancelled():
+        task.exception()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from .base import Tool
 from .batcher import Batcher
@@ -32,6 +34,9 @@ class LocalSearch(Tool):
         description: what the policy is told; empty for the default.
         top_k: passages a query returns at most.
 
+    Raises:
+        ConfigError: for a `top_k` below 1.
+
     Example:
         >>> import asyncio
         >>> search = LocalSearch.from_corpus([{"id": "p1", "title": "Paris", "text": "The capital of France."}])
@@ -43,10 +48,12 @@ class LocalSearch(Tool):
     name: str = "local_search"
     description: str = ""
     top_k: int = 3
-    _batcher: Batcher[str, list[Evidence]] = field(init=False, repr=False, compare=False)
+    _batcher: Batcher[str, list[Evidence] | ToolError] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_batcher", Batcher(partial(self.index.search_batch, top_k=self.top_k)))
+        if self.top_k < 1:
+            raise ConfigError(f"top_k must be at least 1, got {self.top_k}")
+        object.__setattr__(self, "_batcher", Batcher(partial(found_by_each, self.index, self.top_k)))
 
     @classmethod
     def from_corpus(
@@ -84,6 +91,24 @@ class LocalSearch(Tool):
         Args:
             query: The words to search for.
         """
-        if self.index.inline and len(self.index) <= _INLINE:
+        if is_quick(self.index):
             return self.index.search(query, self.top_k)
-        return await self._batcher.ask(query)
+        found = await self._batcher.ask(query)
+        if isinstance(found, ToolError):
+            raise found
+        return found
+
+
+def is_quick(index: Index) -> bool:
+    """Whether a search does not hold up the event loop that it runs on."""
+    return index.inline and len(index) <= _INLINE
+
+
+def found_by_each(index: Index, top_k: int, queries: Sequence[str]) -> list[list[Evidence] | ToolError]:
+    """What is found for each query; where a batch is refused, each is asked alone, and one alone bears its refusal."""
+    try:
+        return [*index.search_batch(queries, top_k)]
+    except ToolError as error:
+        if error.passing or len(queries) == 1:
+            return [error] * len(queries)
+    return [found for query in queries for found in found_by_each(index, top_k, [query])]

@@ -60,14 +60,16 @@ class Patience:
     async def persist(self, attempt: Callable[[], Awaitable[T]], deadline: float | None = None) -> T:
         """What `attempt` returns, called again after a failure that passes while there is patience and time left.
 
-        Raises the last failure, as it came. A pause that would end behind `deadline` (`time.monotonic`) is not begun.
+        Raises the last failure, as it came. A pause that would end behind `deadline` (`time.monotonic`) is not begun,
+        nor one of a task that is cancelled, whatever failure `attempt` made of that.
         """
         for retry in range(1, self.retries + 1):
             try:
                 return await attempt()
             except Exception as error:
                 pause = self.pause(retry, error)
-                if pause is None or (deadline is not None and time.monotonic() + pause >= deadline):
+                late = deadline is not None and pause is not None and time.monotonic() + pause >= deadline
+                if pause is None or late or _given_up():
                     raise
             await asyncio.sleep(pause)
         return await attempt()
@@ -79,6 +81,11 @@ class Patience:
             return None
         drawn = random.uniform(0, min(self.longest, self.first * 2.0 ** min(retry - 1, 60)))
         return max(asked, drawn)
+
+
+def _given_up() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Breaker:

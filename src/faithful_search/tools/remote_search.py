@@ -13,10 +13,13 @@ from ..trajectory import Evidence
 from .base import Tool
 from .retrieval.contents import split_contents
 from .web.http import Http
+from .web.unavailable import unavailable
 
 TOKEN = "FAITHFUL_SEARCH_SERVE_TOKEN"
 """The environment variable with the token of a server that wants one."""
 
+_TITLE, _TEXT, _URL = 500, 20_000, 2_000
+"""Characters that are kept of what a server sends."""
 _PATHS = {"search_r1": "/retrieve", "recall": "/search"}
 
 
@@ -74,7 +77,13 @@ class RemoteSearch(Tool):
         """
         token = os.environ.get(TOKEN)
         headers = {"Authorization": f"Bearer {token}"} if token else None
-        reply = await self.http.post(self.endpoint, json=self._request(query), headers=headers)
+        try:
+            reply = await self.http.post(self.endpoint, json=self._request(query), headers=headers)
+        except ToolError as error:
+            if error.status in (401, 403):
+                mend = f"{urlsplit(self.url).hostname} answers {error.status}: {TOKEN} must hold its token"
+                raise unavailable("Search is not available now; use another tool.", mend) from None
+            raise error.retold(f"Search failed: {error}.") from None
         try:
             return _READERS[self.wire](reply.json())[: self.top_k]
         except _UNREADABLE as error:
@@ -116,10 +125,10 @@ def _passage(document: Any, score: Any = None) -> Evidence:
     )
     source, url = document.get("id", ""), document.get("url", "")
     return Evidence(
-        text=_require(text, str),
-        title=_require(title, str),
-        source=str(source) if isinstance(source, (str, int)) else "",
-        url=url if isinstance(url, str) else "",
+        text=_require(text, str)[:_TEXT],
+        title=_require(title, str)[:_TITLE],
+        source=str(source)[:_TITLE] if isinstance(source, (str, int)) else "",
+        url=url if isinstance(url, str) and len(url) <= _URL else "",
         score=float(score) if isinstance(score, (int, float)) else None,
     )
 

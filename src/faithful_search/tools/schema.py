@@ -40,8 +40,8 @@ def function_schema(method: Callable[..., Any], name: str, description: str = ""
             raise ConfigError(f"{method.__qualname__}: describe {argument!r} under 'Args:' in its docstring")
         properties[argument] = {**_type_schema(kind), "description": told[argument]}
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
-    if required := [key for key, value in _parameters(method).items() if value.default is value.empty]:
-        parameters["required"] = required
+    if required := _required(_plain(method)):
+        parameters["required"] = list(required)
     function = {"name": name, "description": description or about, "parameters": parameters}
     return {"type": "function", "function": function}
 
@@ -55,16 +55,25 @@ def check_arguments(method: Callable[..., Any], arguments: Any) -> str:
         "argument 'query': expected 'str', got 'int'"
     """
     try:
-        msgspec.convert(arguments, _argument_struct(getattr(method, "__func__", method)))
+        msgspec.convert(arguments, _argument_struct(_plain(method)))
     except msgspec.ValidationError as error:
         return _readable(str(error))
-    required = (name for name, told in _parameters(method).items() if told.default is told.empty)
-    return next((f"argument {name!r} is empty" for name in required if _is_empty(arguments[name])), "")
+    return next((f"argument {name!r} is empty" for name in _required(_plain(method)) if _is_empty(arguments[name])), "")
 
 
 def _is_empty(value: Any) -> bool:
     """Whether nothing is asked: a blank text, or a list of no others."""
     return not value.strip() if isinstance(value, str) else isinstance(value, list) and all(map(_is_empty, value))
+
+
+def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind a bound method: it can be hashed, whatever it is bound to."""
+    return getattr(method, "__func__", method)
+
+
+@cache
+def _required(method: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(name for name, told in _parameters(method).items() if told.default is told.empty)
 
 
 @cache

@@ -17,7 +17,7 @@ from ..trajectory import Evidence, ToolCall
 from .background import BackgroundLoop
 from .base import Observation, Tool, schema_of
 from .cassette import Cassette
-from .kept import Ask, kept
+from .kept import Ask, kept, recent
 from .lane import Lane, Refused, Slots
 from .meter import ToolStats
 from .patience import Breaker, Patience
@@ -220,6 +220,10 @@ class Toolbox:
         if wrong := check_arguments(lane.method, call.arguments):
             lane.meter.count(error=True)
             return _error(f"Error: {lane.name}: {_short(wrong)}. {self._arguments[lane.name]}")
+        there = None if session.closed else self._at_hand(lane.name, call.arguments)
+        if there is not None:
+            lane.meter.count(hit=True)
+            return self._shown(there)
         task = asyncio.ensure_future(self._run(lane, call.arguments))
         with session.running(task):
             await asyncio.wait({task})
@@ -242,16 +246,28 @@ class Toolbox:
             lane.meter.count(error=True, refused=isinstance(error, Refused))
             return _error(_told(lane.name, error))
         lane.meter.count(hit=not asked)
+        return self._shown(found)
+
+    def _shown(self, found: list[Evidence]) -> Observation:
         return Observation(evidence=tuple(found[: self.top_k])) if found else Observation(note="No results.")
+
+    def _at_hand(self, name: str, arguments: dict[str, Any]) -> list[Evidence] | None:
+        """What needs no waiting: an answer in the cache's memory, where no cassette comes first."""
+        cache_key = _cache_key(self.tools[name])
+        if self.cache is None or self.cassette is not None or not cache_key:
+            return None
+        return recent(self.cache, _result_key(name, cache_key, arguments))
 
     async def _kept(self, name: str, arguments: dict[str, Any], ask: Ask) -> list[Evidence]:
         live, cache_key = ask, _cache_key(self.tools[name])
+        wait = self.timeout + _GRACE  # so that who waits for another's call hears how it failed, and does not repeat it
         if not cache_key:  # it is as good as its own record
             return await live()
         if self.cache is not None:
-            key = key_of(tool=name, cache_key=cache_key, arguments=arguments)
-            live = partial(kept, self.cache, key, ask, self.timeout)
-        return await live() if self.cassette is None else await self.cassette.play(name, arguments, live)
+            live = partial(kept, self.cache, _result_key(name, cache_key, arguments), ask, wait)
+        if self.cassette is None:
+            return await live()
+        return await self.cassette.play(name, arguments, live, wait)
 
     def _late(self, call: ToolCall | None) -> Observation:
         """The answer to a call whose event loop was blocked; an empty one where there was no call."""
@@ -272,6 +288,10 @@ class Toolbox:
 
 def _cache_key(tool: Tool) -> str:
     return getattr(tool, "cache_key", "")
+
+
+def _result_key(name: str, cache_key: str, arguments: dict[str, Any]) -> str:
+    return key_of(tool=name, cache_key=cache_key, arguments=arguments)
 
 
 def _error(note: str) -> Observation:

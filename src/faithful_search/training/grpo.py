@@ -123,6 +123,7 @@ class SearchGRPOTrainer(GRPOTrainer):
     def _rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         """TRL's `rollout_func`: one episode per prompt."""
         tasks = [Task(id=str(number), question=prompt) for number, prompt in enumerate(prompts)]
+        self._counted = self.toolbox.stats()  # whoever used the tools meanwhile, such as an evaluation, is not logged
         with self.accelerator.autocast():  # sampled and probed in the precision it is trained in
             trajectories = self.engine.run(tasks)
         tokens = [cast(Tokens, trajectory.tokens) for trajectory in trajectories]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterable, Sequence
 
@@ -10,9 +11,11 @@ import msgspec
 
 from ...errors import ToolError
 from ...trajectory import Evidence
+from ..base import Partial
 from ..words import words
 from ..writer import Condenser
 
+_log = logging.getLogger(__name__)
 MOST_VALUES = 10
 """Values that a sentence lists; of the others it says how many there are."""
 
@@ -79,24 +82,29 @@ def evidence_of(facts: Sequence[Fact]) -> Evidence:
 
 
 async def condensed(condenser: Condenser, query: str, facts: Sequence[Evidence], top_k: int) -> list[Evidence]:
-    """One paragraph about each entity, which `condenser` writes from the facts; the facts themselves where it fails."""
+    """One paragraph about each entity, which `condenser` writes from the facts.
+
+    An entity of which they say nothing that was asked is left out, unless all are. Where the condenser fails, the facts
+    themselves come after the paragraphs, and what is returned is `Partial`.
+    """
     by_entity: dict[tuple[str, str], list[Evidence]] = {}
     for item in facts:
         by_entity.setdefault((item.title, item.url), []).append(item)
     about = list(by_entity.values())[:top_k]
     texts = await asyncio.gather(*(_paragraph(condenser, query, items) for items in about))
-    found = [
-        [msgspec.structs.replace(items[0], text=text)] if text else items
-        for text, items in zip(texts, about, strict=True)
-    ]
-    return [item for items in found for item in items][:top_k]
+    told = [msgspec.structs.replace(items[0], text=text) for text, items in zip(texts, about, strict=True) if text]
+    untold = [item for text, items in zip(texts, about, strict=True) if text is None for item in items]
+    found = ([*told, *untold] or list(facts))[:top_k]
+    return Partial(found) if None in texts else found
 
 
-async def _paragraph(condenser: Condenser, query: str, facts: Sequence[Evidence]) -> str:
+async def _paragraph(condenser: Condenser, query: str, facts: Sequence[Evidence]) -> str | None:
+    """Empty when the facts say nothing about the query, `None` when there is no telling."""
     try:
         return (await condenser.condense(query, [item.text for item in facts[:_FOR_THE_WRITER]])).strip()
-    except ToolError:
-        return ""
+    except ToolError as error:
+        _log.warning("no summary, so the facts themselves are shown: %s", error)
+        return None
 
 
 def listed(values: Sequence[str]) -> str:
@@ -129,7 +137,12 @@ def _plural(word: str) -> str:
 
 
 def _is_noun(relation: str) -> bool:
-    """Whether "the … of X" can be said: `capital of`, `educated at`, `has part`, `award received` cannot."""
+    """Whether "the … of X" can be said: `capital of`, `educated at`, `has part`, `award received`, `leads` cannot."""
     told = relation.split()
-    verb = told[0] in ("has", "is") or any(word.endswith("ed") for word in told)
+    verb = told[0] in ("has", "is") or any(word.endswith("ed") for word in told) or _is_verb(relation)
     return not verb and told[-1] not in _PREPOSITIONS
+
+
+def _is_verb(relation: str) -> bool:
+    """Whether it may be one, as `leads` and `knows` in RDF; a noun told as one, such as `headquarters`, reads well."""
+    return re.fullmatch(r"\w+[^\Wsui]s", relation) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import re
 import zlib
@@ -55,6 +56,12 @@ class RdfGraph:
         self.store = _opened(self.path)
         if not self.store:
             raise DataError(f"{self.path}: no triples in it")
+
+    def digest(self) -> str:
+        """Tells these facts and labels from others, for a cache's key."""
+        files = sorted(file for file in self.path.glob("*") if file.suffix in (".sst", ".log")) or [self.path]
+        told = [",".join(self.languages), *(_digest_of(file) for file in files)]
+        return hashlib.sha256(" ".join(told).encode()).hexdigest()
 
     def labels(self) -> Iterator[tuple[str, str]]:
         """Every name of every entity, with its IRI."""
@@ -138,6 +145,11 @@ def local_name(iri: str) -> str:
     """
     last = re.split(r"[/#:]", iri.rstrip("/#:"))[-1]
     return " ".join(unquote(last).replace("_", " ").split()) or iri
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _triple(quad: Quad) -> tuple[Any, Any, Any]:

@@ -25,9 +25,10 @@ def split_contents(contents: str) -> tuple[str, str]:
         >>> split_contents("Only a text.")
         ('', 'Only a text.')
     """
-    first, line_break, rest = contents.partition("\n")
+    line, line_break, rest = contents.partition("\n")
+    first = line.strip()
     if line_break and len(first) >= 2 and first[0] == first[-1] == '"':
         return first[1:-1], rest
     if line_break and len(first) <= LONGEST_TITLE:
-        return first.strip(), rest
+        return first, rest
     return "", contents

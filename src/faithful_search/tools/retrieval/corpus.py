@@ -16,6 +16,7 @@ import msgspec
 from ...bundled import world_file
 from ...errors import ConfigError, DataError
 from ...trajectory import Evidence, read_lines
+from .contents import split_contents
 from .paragraphs import paragraphs
 
 Corpus = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
@@ -145,7 +146,7 @@ def _passage(row: Any, number: int) -> Evidence | str:
         return f"no column 'text' with a string; it has: {columns}"
     text, title = row.get("text"), _said(row, ("title",))
     if not isinstance(text, str) and isinstance(row.get("contents"), str):
-        text, title = _contents(row["contents"], title)
+        title, text = _from_contents(row["contents"], title)
     if not isinstance(text, str):
         return f"no column 'text' with a string; it has: {columns}"
     passage = Evidence(text=text, title=title, source=_said(row, IDS) or str(number), url=_said(row, ("url",)))
@@ -160,15 +161,10 @@ def _said(row: Mapping[str, Any], names: Iterable[str]) -> str:
     return next((str(row[name]) for name in names if row.get(name) is not None), "")
 
 
-def _contents(contents: str, title: str) -> tuple[str, str]:
-    """The text and the title of `contents`, whose first line is the title, mostly in quotes."""
-    line, newline, text = contents.partition("\n")
-    first = line.strip()
-    if len(first) > 1 and first[0] == first[-1] == '"':
-        first = first[1:-1]
-    if not newline or (title and title != first):
-        return contents, title
-    return text, first
+def _from_contents(contents: str, title: str) -> tuple[str, str]:
+    """Title and text of `contents` beside a title of its own, which its first line may repeat."""
+    first, text = split_contents(contents)
+    return (title, contents) if title and title != first else (first, text)
 
 
 def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:

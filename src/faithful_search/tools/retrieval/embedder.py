@@ -48,8 +48,9 @@ class Embedder:
     """
 
     def __init__(self, model: str, **knobs: Any) -> None:
-        self.model, self.knobs = model, knobs
-        self._encoder = _opened(model, knobs)
+        self.model = os.path.abspath(model) if os.path.isdir(model) else model  # it is written down, for other places
+        self.knobs = knobs
+        self._encoder = _opened(self.model, knobs)
         self._lock, self._process = threading.Lock(), os.getpid()
 
     @classmethod

@@ -17,23 +17,20 @@ import msgspec
 
 from ...errors import ConfigError, ToolError
 from ...trajectory import Evidence
-from .index import Index
+from .index import EngineIndex
 from .passages import Progress, silent
 
 _MAX_BYTES = 64_000_000
 _LONGEST = 250  # words of a query that are looked for: engines refuse more than 1,024 conditions
 _ENVIRONMENTS = ("OPENSEARCH", "ELASTICSEARCH")
-_THERE = "resource_already_exists_exception"
+_MISSING = "index_not_found_exception"
+_MADE_OF = "faithful_search"
 _NDJSON = {"Content-Type": "application/x-ndjson", "Accept": "application/json"}
-_MAPPING: dict[str, Any] = {
-    "mappings": {
-        "properties": {
-            "title": {"type": "text"},
-            "text": {"type": "text"},
-            "source": {"type": "keyword", "index": False, "doc_values": False},
-            "url": {"type": "keyword", "index": False, "doc_values": False},
-        }
-    }
+_PROPERTIES: dict[str, Any] = {
+    "title": {"type": "text"},
+    "text": {"type": "text"},
+    "source": {"type": "keyword", "index": False, "doc_values": False},
+    "url": {"type": "keyword", "index": False, "doc_values": False},
 }
 
 
@@ -76,8 +73,16 @@ class _Bulk(msgspec.Struct):
     items: list[dict[str, _Written]]
 
 
+class _Mappings(msgspec.Struct):
+    meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
+
+
+class _Described(msgspec.Struct):
+    mappings: _Mappings
+
+
 @dataclass(frozen=True)
-class OpenSearchIndex(Index):
+class OpenSearchIndex(EngineIndex):
     """An index of OpenSearch or Elasticsearch whose documents have `title` and `text`, and may have `source` and `url`.
 
     Credentials come from the environment: `OPENSEARCH_API_KEY`, or `OPENSEARCH_USERNAME` and `OPENSEARCH_PASSWORD`; or
@@ -127,56 +132,66 @@ class OpenSearchIndex(Index):
         return [_evidence(response)[:top_k] for response in found]
 
     def __len__(self) -> int:
-        return _decoded(self._send("GET", f"{quote(self.name, safe='')}/_count"), _Count).count
+        body = self._said("_count")
+        return 0 if body is None else _decoded(body, _Count).count
 
-    def create(self) -> None:
-        """Make the index with its mapping; one that is there stays as it is.
+    def made_of(self) -> dict[str, Any] | None:
+        """See `EngineIndex.made_of`."""
+        body = self._said("_mapping")
+        indexes = {} if body is None else _decoded(body, dict[str, _Described])
+        return next((index.mappings.meta.get(_MADE_OF) for index in indexes.values()), None)
 
-        Raises:
-            ToolError: when the engine refuses.
-        """
+    def _said(self, what: str) -> bytes | None:
+        """What the engine says of the index; `None` where it has none."""
         try:
-            self._send("PUT", quote(self.name, safe=""), [_MAPPING])
+            return self._send("GET", f"{self._path}/{what}")
         except ToolError as error:
-            if _THERE not in str(error):
-                raise
+            if _MISSING in str(error):
+                return None
+            raise
 
     def upload(
         self,
         passages: Iterable[Evidence],
+        *,
         batch: int = 500,
         retries: int = 5,
+        made_of: Mapping[str, Any] | None = None,
         progress: Progress = silent,
-        start: int = 0,
     ) -> int:
-        """Write passages; the number of a passage is its document's id, so that writing again changes nothing.
+        """Write passages, `batch` at a time, into the index, which is made when missing; see `EngineIndex.upload`.
 
-        What the engine is too busy for is sent again after a pause. After an interruption go on with `start`.
-
-        Args:
-            passages: all of them, in corpus order.
-            batch: passages of one request.
-            retries: of one batch.
-            progress: shows how many are written.
-            start: how many of them to pass over.
-
-        Returns:
-            How many there are now.
-
-        Raises:
-            ToolError: when the engine refuses a passage or stays too busy; it says from which `start` to go on.
+        The number of a passage is its document's id, so that writing again changes nothing: the batch in which an
+        earlier call of the same `batch` was interrupted is written again. What the engine is too busy for is sent again
+        after a pause, up to `retries` times.
         """
-        rest, done = islice(enumerate(passages), start, None), start
-        with progress(desc="uploading", unit=" passages", initial=start) as bar:
+        done = self._prepared(made_of) // batch * batch
+        rest = islice(enumerate(passages), done, None)
+        with progress(desc="uploading", unit=" passages", initial=done) as bar:
             while part := dict(islice(rest, batch)):
                 try:
                     self._write(part, retries)
                 except ToolError as error:
-                    raise ToolError(f"{error} {done} passages are written: go on with start={done}.") from error
+                    raise error.retold(f"{error} {done} passages are written: the same call goes on there.") from error
                 done += len(part)
                 bar.update(len(part))
-        self._send("POST", f"{quote(self.name, safe='')}/_refresh")
+        self._send("POST", f"{self._path}/_refresh")
         return done
+
+    @property
+    def _path(self) -> str:
+        return quote(self.name, safe="")
+
+    def _prepared(self, made_of: Mapping[str, Any] | None) -> int:
+        """How many passages are there; where there is no index one is made, and one that is empty is told what of."""
+        meta = {"_meta": {_MADE_OF: made_of}}
+        if self._said("_count") is None:
+            self._send("PUT", self._path, [{"mappings": meta | {"properties": _PROPERTIES}}])
+            return 0
+        self._send("POST", f"{self._path}/_refresh")
+        if not (count := len(self)):
+            self._send("PUT", f"{self._path}/_mapping", [meta])
+        return count
 
     def _question(self, query: str, top_k: int) -> dict[str, Any]:
         match = {

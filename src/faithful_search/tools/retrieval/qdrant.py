@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,14 +16,14 @@ import msgspec
 from ...errors import ConfigError, DataError, ToolError
 from ...trajectory import Evidence
 from .embedder import Described, Embedder
-from .index import Index
+from .index import EngineIndex
 from .passages import Progress, silent
 
 _FIELDS = ("title", "text", "source", "url")
-_NOTE = "encoder"  # the first passage carries what made the vectors: not every server keeps notes of a collection
+_ENCODER, _MADE_OF = "encoder", "made_of"  # notes at the first passage: not every server keeps some of a collection
 
 
-class QdrantIndex(Index):
+class QdrantIndex(EngineIndex):
     """A collection of Qdrant with the vectors of an encoder and `title`, `text`, `source` and `url` beside them.
 
     The embedded engine needs no server: it holds all vectors in memory, keeps them in a folder or not at all, and a
@@ -29,14 +31,14 @@ class QdrantIndex(Index):
 
     Args:
         collection: its name.
-        embedder: of the queries; the one that made the collection.
+        embedder: of the queries; by default the one that filled the collection, which names it.
         where: `http(s)://host:port` of a server, a folder, or `:memory:`.
         timeout: seconds a server has for an answer.
 
     Raises:
-        ConfigError: when the package is missing, the URL holds credentials, another process has the folder, or the
-            collection has another encoder's vectors.
-        ToolError: when a server does not answer.
+        ConfigError: when the package is missing, the URL holds credentials, the folder is open elsewhere, or the
+            collection has another encoder's vectors, or names none where none is given.
+        ToolError: when a server does not answer, or has no such collection where no encoder is given.
 
     Example:
         >>> embedder = Embedder("intfloat/e5-small-v2")  # doctest: +SKIP
@@ -45,12 +47,17 @@ class QdrantIndex(Index):
     """
 
     def __init__(
-        self, collection: str, embedder: Embedder, where: str | os.PathLike[str] = ":memory:", timeout: int = 20
+        self,
+        collection: str,
+        embedder: Embedder | None = None,
+        where: str | os.PathLike[str] = ":memory:",
+        timeout: float = 20,
     ) -> None:
-        self.collection, self.embedder, self.where, self.timeout = collection, embedder, str(where), timeout
+        self.collection, self.where, self.timeout = collection, str(where), timeout
         self._remote = "://" in self.where
         self._connect()
         try:
+            self.embedder = embedder or self._named()
             self._check()
         except BaseException:
             self.close()
@@ -71,36 +78,39 @@ class QdrantIndex(Index):
         found = self._call("query_batch_points", requests=asked)
         return [[_passage(point) for point in response.points] for response in found]
 
-    def upload(self, passages: Iterable[Evidence], batch: int = 256, progress: Progress = silent) -> int:
-        """Encode and write passages into the collection, which is made when missing; returns how many there are now.
+    def upload(
+        self,
+        passages: Iterable[Evidence],
+        *,
+        batch: int = 256,
+        made_of: Mapping[str, Any] | None = None,
+        progress: Progress = silent,
+    ) -> int:
+        """Encode and write passages into the collection, `batch` at a time; see `EngineIndex.upload`.
 
-        After an interruption the same call goes on: as many as are in the collection are passed over.
-
-        Args:
-            passages: all of them, in corpus order.
-            batch: passages encoded and written together.
-            progress: shows how many are written.
-
-        Raises:
-            ToolError: when the server fails or refuses.
+        The batch in which an earlier call of the same `batch` was interrupted is written again.
         """
         if not self._call("collection_exists"):
             self._create()
-        done = len(self)
+        done = len(self) // batch * batch
         rest = islice(passages, done, None)
         with progress(desc="uploading", unit=" passages", initial=done) as bar:
             while part := list(islice(rest, batch)):
-                self._call("upsert", points=self._points(part, done), wait=True)
+                self._call("upsert", points=self._points(part, done, made_of), wait=True)
                 done += len(part)
                 bar.update(len(part))
         return done
+
+    def made_of(self) -> dict[str, Any] | None:
+        """See `EngineIndex.made_of`."""
+        return self._noted(_MADE_OF)
 
     def __len__(self) -> int:
         return int(self._call("count", exact=True).count) if self._call("collection_exists") else 0
 
     def close(self) -> None:
         """Let go of the folder or the connections; the index cannot be used afterwards."""
-        self._client.close()
+        self._close()
 
     def __enter__(self) -> QdrantIndex:
         return self
@@ -116,6 +126,7 @@ class QdrantIndex(Index):
     def _connect(self) -> None:
         self._lock, self._process = threading.Lock(), os.getpid()
         self._client = _server(self.where, self.timeout) if self._remote else _embedded(self.where)
+        self._close = weakref.finalize(self, _closed, self._client, self._process)
 
     def _call(self, verb: str, **arguments: Any) -> Any:
         """One request; the embedded engine takes one at a time, and connections do not cross a fork."""
@@ -132,15 +143,29 @@ class QdrantIndex(Index):
         how = VectorParams(size=self.embedder.dimension, distance=Distance.COSINE)
         self._call("create_collection", vectors_config=how)
 
-    def _points(self, part: list[Evidence], start: int) -> list[Any]:
+    def _points(self, part: list[Evidence], start: int, made_of: Mapping[str, Any] | None) -> list[Any]:
         from qdrant_client.models import PointStruct
 
         vectors = self.embedder.passages(part).tolist()
         payloads: list[dict[str, Any]] = [{name: getattr(passage, name) for name in _FIELDS} for passage in part]
         if start == 0:
-            payloads[0][_NOTE] = msgspec.to_builtins(self.embedder.described())
+            payloads[0] |= {_ENCODER: msgspec.to_builtins(self.embedder.described()), _MADE_OF: made_of}
         rows = enumerate(zip(vectors, payloads, strict=True), start=start)
         return [PointStruct(id=number, vector=vector, payload=payload) for number, (vector, payload) in rows]
+
+    def _noted(self, what: str) -> Any:
+        """What the first passage carries besides itself."""
+        first = self._call("retrieve", ids=[0], with_payload=[what]) if self._call("collection_exists") else ()
+        return (first[0].payload or {}).get(what) if first else None
+
+    def _named(self) -> Embedder:
+        """The encoder that filled the collection."""
+        if not self._call("collection_exists"):
+            raise ToolError(f"The vector search engine has no collection {self.collection!r}.")
+        note = self._noted(_ENCODER)
+        if note is None:
+            raise ConfigError(f"the collection {self.collection!r} does not say which encoder made it: give that one")
+        return Embedder.reopen(msgspec.convert(note, Described))
 
     def _check(self) -> None:
         """Vectors of another encoder would be compared all the same, and find anything."""
@@ -152,13 +177,18 @@ class QdrantIndex(Index):
                 f"the collection {self.collection!r} has vectors of {size} numbers, {self.embedder.model!r} gives "
                 f"{self.embedder.dimension}: open it with the encoder that made it"
             )
-        first = self._call("retrieve", ids=[0], with_payload=[_NOTE])
-        note = (first[0].payload or {}).get(_NOTE) if first else None
+        note = self._noted(_ENCODER)
         if note is not None and not self.embedder.same(made := msgspec.convert(note, Described)):
             raise ConfigError(
                 f"the collection {self.collection!r} was made with {made.model!r}, whose vectors are not those of "
                 f"{self.embedder.model!r}: open it with that encoder"
             )
+
+
+def _closed(client: Any, process: int) -> None:
+    """At the interpreter's end, too, before the client's own attempt, which comes too late; not by a forked child."""
+    if os.getpid() == process:
+        client.close()
 
 
 def _passage(point: Any) -> Evidence:
@@ -196,12 +226,12 @@ def _refusal(status: int, collection: str) -> ToolError:
     return ToolError(f"The vector search engine refused the request ({status}).", passing=passing)
 
 
-def _server(url: str, timeout: int) -> Any:
+def _server(url: str, timeout: float) -> Any:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
         raise ConfigError("a Qdrant server is named like http://localhost:6333, its key in QDRANT_API_KEY")
     key = os.environ.get("QDRANT_API_KEY") or None
-    return _package().QdrantClient(url=url, api_key=key, timeout=timeout, check_compatibility=False)
+    return _package().QdrantClient(url=url, api_key=key, timeout=math.ceil(timeout), check_compatibility=False)
 
 
 def _embedded(where: str) -> Any:
@@ -209,7 +239,7 @@ def _embedded(where: str) -> Any:
     try:
         return _package().QdrantClient(**location, force_disable_check_same_thread=True)
     except RuntimeError as error:
-        raise ConfigError(f"another process uses the Qdrant folder {where}: close it there, or use a server") from error
+        raise ConfigError(f"the Qdrant folder {where} is in use elsewhere: close it there, or use a server") from error
     except (OSError, ValueError) as error:
         raise DataError(f"cannot open the Qdrant folder {where}: {error}") from error
 

@@ -19,6 +19,7 @@ from typing import Any
 import httpcore
 import httpx
 
+from ... import __version__
 from ...errors import ConfigError, ToolError
 from ..patience import Breaker, Patience
 from .decoding import ENCODINGS, Body, TooLarge, Undecodable
@@ -26,6 +27,8 @@ from .guard import Guard, Refused, is_private
 from .network import new_pool, quiet
 from .reply import Reply, accepts, media_type, read_headers, retry_after
 
+AGENT = f"faithful-search/{__version__}"
+"""What servers are told unless another `user_agent` is given."""
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _BODILESS = frozenset({204, 205})
@@ -46,7 +49,7 @@ class Http:
     its host, gets into a log or a message. `Reply.url` holds the whole URL, with its `params`.
 
     What fails but may pass (no connection, 408, 425, 429, 500, 502, 503, 504) is tried again with `patience`, and a
-    host that goes on failing is left alone for a while. The error raised in the end is not `passing` any more. Answers
+    host that goes on failing is left alone for a while. The error raised in the end is marked as `tried`. Answers
     may be packed with gzip or deflate, at most twice; other encodings are not asked for and not read.
 
     Args:
@@ -56,7 +59,7 @@ class Http:
         max_bytes: of a body, both as received and as unpacked.
         max_redirects: followed in one exchange.
         guard: judges what may be reached; `None` reaches anything.
-        user_agent: what servers are told.
+        user_agent: what servers are told; some, such as Wikidata, want to know whom to write to.
 
     Raises:
         ConfigError: for a limit that is not positive.
@@ -74,7 +77,7 @@ class Http:
     max_bytes: int = 4_000_000
     max_redirects: int = 5
     guard: Guard | None = None
-    user_agent: str = "faithful-search"
+    user_agent: str = AGENT
     _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[_Client, AsyncGenerator[None, None]]] = field(
         default_factory=weakref.WeakKeyDictionary, init=False, repr=False, compare=False
     )
@@ -82,6 +85,8 @@ class Http:
     def __post_init__(self) -> None:
         if not (all(limit > 0 for limit in (self.timeout, self.per_host, self.max_bytes)) and self.max_redirects >= 0):
             raise ConfigError(f"timeout, per_host and max_bytes must be positive, max_redirects not negative: {self}")
+        if not (self.user_agent.isascii() and self.user_agent.isprintable()):
+            raise ConfigError(f"a user agent is a line of ASCII text; got {self.user_agent!r}")
 
     async def get(
         self,
@@ -158,7 +163,8 @@ async def _keep(client: _Client) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
-        await client.pool.aclose()
+        # all at once: when the loop ends, too, this is interrupted at its first `await`, but the tasks go on
+        await asyncio.gather(*(each.aclose() for each in client.pool.connections), return_exceptions=True)
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,8 @@ class Network(httpcore.AsyncNetworkBackend):
         short = _FIRST_ADDRESSES if timeout is None else min(timeout, _FIRST_ADDRESSES)
         for address in first:
             with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
-                return await self._tcp.connect_tcp(address, port, short, local_address, socket_options)
-        return await self._tcp.connect_tcp(last, port, timeout, local_address, socket_options)
+                return _Stream(await self._tcp.connect_tcp(address, port, short, local_address, socket_options))
+        return _Stream(await self._tcp.connect_tcp(last, port, timeout, local_address, socket_options))
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -121,6 +121,34 @@ class Network(httpcore.AsyncNetworkBackend):
             self._lookups.release()
             raise socket.gaierror(socket.EAI_AGAIN, "no thread to look it up") from None
         return await answer
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    """A connection that is closed when its caller gives up during the TLS handshake."""
+
+    def __init__(self, plain: httpcore.AsyncNetworkStream) -> None:
+        self._plain = plain
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return await self._plain.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        await self._plain.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._plain.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            return await self._plain.start_tls(ssl_context, server_hostname, timeout)
+        except asyncio.CancelledError:
+            await self._plain.aclose()
+            raise
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._plain.get_extra_info(info)
 
 
 @functools.cache

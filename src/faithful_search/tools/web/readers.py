@@ -14,8 +14,11 @@ from ...errors import ConfigError, ToolError
 from .guard import Guard
 from .http import Http
 from .pages import READABLE
+from .unavailable import unavailable
 
 _PACKAGES = ("trafilatura", "pypdf")
+_REFUSALS = (401, 402, 403)
+_TITLE = 300
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -107,12 +110,24 @@ class Jina:
 
     async def fetch(self, url: str) -> Document:
         url = self.guard.check(url)
-        key = os.environ.get(self.key_variable, "").strip()
-        headers = {"Accept": "application/json", "X-Retain-Images": "none"}
-        if key and key.isascii() and key.isprintable():
-            headers["Authorization"] = f"Bearer {key}"
-        reply = await self.http.post(self.url.rstrip("/") + "/", json={"url": url}, headers=headers)
+        headers = {"Accept": "application/json", "X-Retain-Images": "none", **self._authorization()}
+        try:
+            reply = await self.http.post(self.url.rstrip("/") + "/", json={"url": url}, headers=headers)
+        except ToolError as error:
+            if error.status in _REFUSALS:
+                raise self._refused(f"Jina Reader answers {error.status}; is the key wrong or unpaid?") from None
+            raise
         return _document(reply.json(), url)
+
+    def _authorization(self) -> dict[str, str]:
+        key = os.environ.get(self.key_variable, "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise self._refused("there is an accent or a line break in the key")
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def _refused(self, reason: str) -> ToolError:
+        told = "the reading service refuses to read; use another tool"
+        return unavailable(told, f"pages cannot be read: {reason} (environment variable {self.key_variable})")
 
 
 def _document(answer: object, url: str) -> Document:
@@ -121,5 +136,6 @@ def _document(answer: object, url: str) -> Document:
     if not isinstance(data, dict) or not isinstance(content, str):
         raise ToolError("the reading service gave no content for this page")
     title = data.get("title")
+    title = title[:_TITLE] if isinstance(title, str) else ""
     body = content.encode("utf-8", "replace")
-    return Document(body, "text/markdown; charset=utf-8", url, title if isinstance(title, str) else "")
+    return Document(body, "text/markdown; charset=utf-8", url, title)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from functools import cache
 from typing import Any, ClassVar
 
 from ....errors import ToolError
 from ....trajectory import Evidence
 from ...untrusted import is_page, line
+from .. import unavailable as operator
 
 _TITLE, _TEXT, _DATE = 300, 2_000, 40  # characters kept
-_log = logging.getLogger(__name__)
 
 
 class Provider(ABC):
@@ -63,11 +61,6 @@ def pages(found: Iterable[Evidence | None], count: int) -> list[Evidence]:
 
 
 def unavailable(reason: str) -> ToolError:
-    """A failure that only the operator can mend: the log says `reason` once, the policy reads a neutral text."""
-    _warn(reason)
-    return ToolError("The search service refuses to search; use another tool.")
-
-
-@cache
-def _warn(reason: str) -> None:
-    _log.error("web search does not work: %s", reason)
+    """A failure of the service that only the operator can mend, for this reason; the policy reads a neutral text."""
+    told = "The search service refuses to search; use another tool."
+    return operator.unavailable(told, f"web search does not work: {reason}")

@@ -49,7 +49,7 @@ class Serper(Provider):
         if not self._key():
             raise ConfigError(
                 f"web search through Serper needs a key in the environment variable {self.key_variable} (from "
-                "serper.dev); SearXNG (providers.load('searxng')) and ddgs (providers.load('ddgs')) need none"
+                "serper.dev); the other providers, SearXNG ('searxng') and ddgs ('ddgs'), need none"
             )
 
     async def search(self, query: str, count: int) -> list[Evidence]:

@@ -1,0 +1,55 @@
+"""Whatever a user names as a corpus, opened as a search tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .base import Tool
+from .local_search import LocalSearch
+from .remote_search import RemoteSearch
+from .retrieval.engines import TIMEOUT, is_engine, open_engine
+from .retrieval.index_folder import MANIFEST
+from .web.http import Http
+
+
+def open_search(
+    corpus: str, *, name: str = "local_search", description: str = "", top_k: int = 3, http: Http | None = None
+) -> Tool:
+    """The tool that searches a corpus, wherever it is.
+
+    Args:
+        corpus: `"world"`, a `.jsonl[.gz]` or `.parquet` file or a folder of such, a Hub dataset (`name` or
+            `name:split`), the folder of an index that `faithful-search index` made, the `http(s)://` URL of a retrieval
+            server, or a search engine: `qdrant+http://host:port/collection`, `qdrant+folder/collection`,
+            `opensearch+http://host:port/index`.
+        name: what the policy calls it.
+        description: what the policy is told; empty for the default.
+        top_k: passages a query returns at most.
+        http: how a server is asked; an engine is given the same time to answer.
+
+    Returns:
+        A `RemoteSearch` for a retrieval server, else a `LocalSearch`.
+
+    Raises:
+        DataError: for a corpus or an index that cannot be read.
+        ConfigError: when a package or an encoder is missing, or an engine cannot be reached.
+    """
+    about: dict[str, Any] = {"name": name, "description": description, "top_k": top_k}
+    if is_server(corpus):
+        return RemoteSearch(corpus, **(about | ({"http": http} if http else {})))
+    if is_engine(corpus):
+        return LocalSearch(open_engine(corpus, http.timeout if http else TIMEOUT), **about)
+    if is_index(corpus):
+        return LocalSearch.open(corpus, **about)
+    return LocalSearch.from_corpus(corpus, **about)
+
+
+def is_server(corpus: str) -> bool:
+    """Whether it names a retrieval server."""
+    return corpus.startswith(("http://", "https://"))
+
+
+def is_index(corpus: str) -> bool:
+    """Whether it names the folder of an index."""
+    return (Path(corpus).expanduser() / MANIFEST).is_file()

@@ -1,0 +1,163 @@
+"""Search engines that run elsewhere, named by URL: opened, and filled from a corpus.
+
+qdrant+http://localhost:6333/wiki         a collection of a Qdrant server (https, too)
+qdrant+/data/store/wiki                   a collection of an embedded Qdrant, which keeps the folder /data/store
+opensearch+https://localhost:9200/wiki    an index of OpenSearch or Elasticsearch
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from ...errors import ConfigError, DataError, ToolError
+from .corpus import Corpus, OnBroken, called, digest, passages, readable_twice, refuse
+from .index import EngineIndex
+from .passages import Progress, silent
+
+TIMEOUT = 20.0
+
+
+class Filled(NamedTuple):
+    """How an upload ended: passages in the engine, rows left out."""
+
+    passages: int
+    skipped: int
+
+
+def is_engine(name: str) -> bool:
+    """Whether it is the URL of a search engine, or of something else that is no file.
+
+    Example:
+        >>> [is_engine(name) for name in ("qdrant+store/wiki", "opensearch+http://localhost:9200/wiki", "wiki.jsonl")]
+        [True, True, False]
+    """
+    return "://" in name or name.startswith(tuple(f"{kind}+" for kind in _ENGINES))
+
+
+def open_engine(url: str, timeout: float = TIMEOUT) -> EngineIndex:
+    """The passages that a search engine has, ready to be searched.
+
+    A Qdrant collection is searched with the encoder that filled it, which it names itself.
+
+    Args:
+        url: see the head of this file.
+        timeout: seconds for an answer.
+
+    Raises:
+        ConfigError: when the URL is none, a package or the encoder is missing, or the engine refuses.
+        DataError: when it has no such passages.
+    """
+    try:
+        index = _engine(url, timeout)
+        if len(index):
+            return index
+    except ToolError as error:
+        raise ConfigError(f"cannot open {url}: {error}") from error
+    index.close()
+    raise DataError(f"{url} has no passages: fill it with: faithful-search index CORPUS {url}")
+
+
+def fill_engine(
+    corpus: Corpus,
+    url: str,
+    *,
+    model: str | None = None,
+    knobs: Mapping[str, Any] | None = None,
+    paragraph_characters: int | None = None,
+    limit: int | None = None,
+    on_broken: OnBroken = refuse,
+    progress: Progress = silent,
+) -> Filled:
+    """Write the passages of a corpus into a search engine; after an interruption the same call goes on.
+
+    Args:
+        corpus: see `Corpus`.
+        url: see the head of this file.
+        model: encoder of the vectors, needed for, and only for, Qdrant: Hub id or directory.
+        knobs: how the encoder runs: `device`, `revision`, `batch_size`.
+        paragraph_characters, on_broken: see `corpus.passages`.
+        limit: only so many of the first passages.
+        progress: `tqdm.tqdm` or alike shows how many are written.
+
+    Raises:
+        DataError: an unusable corpus.
+        ConfigError: when the engine has other passages there, the model or a package is missing, or the URL is none.
+        ToolError: when the engine fails or refuses.
+    """
+    corpus, skipped = readable_twice(corpus), 0
+    made_of = {"digest": digest(corpus), "paragraph_characters": paragraph_characters, "limit": limit}
+
+    def skip(broken: Any) -> None:
+        nonlocal skipped
+        on_broken(broken)
+        skipped += 1
+
+    index = _engine(url, TIMEOUT, _embedder(url, model, knobs or {}))
+    try:
+        _check_same(url, index, made_of)
+        found = passages(corpus, paragraph_characters=paragraph_characters, on_broken=skip)
+        count = index.upload(islice(found, limit), made_of=made_of | {"corpus": called(corpus)}, progress=progress)
+    finally:
+        index.close()
+    return Filled(count, skipped)
+
+
+def _engine(url: str, timeout: float, embedder: Any = None) -> EngineIndex:
+    kind, where, name = _parts(url)
+    return _ENGINES[kind](where, name, timeout, embedder)
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Which engine, where it is, and what holds the passages there."""
+    kind, _, rest = url.partition("+")
+    where, _, name = rest.rstrip("/").rpartition("/")
+    if kind not in _ENGINES or not where or not name or where.endswith((":/", "://")) or {"?", "#"} & set(rest):
+        raise ConfigError(f"an engine is named like {_LIKE}")
+    return kind, where, name
+
+
+def _qdrant(where: str, name: str, timeout: float, embedder: Any) -> EngineIndex:
+    from .qdrant import QdrantIndex
+
+    where = where if "://" in where else os.path.expanduser(where)
+    if embedder is None and "://" not in where and not os.path.isdir(where):  # which opening would make
+        raise DataError(f"there is no folder {where} of an embedded Qdrant")
+    return QdrantIndex(name, embedder, where, timeout)
+
+
+def _opensearch(where: str, name: str, timeout: float, _: Any) -> EngineIndex:
+    from .opensearch import OpenSearchIndex
+
+    return OpenSearchIndex(where, name, timeout=timeout)
+
+
+_ENGINES = {"qdrant": _qdrant, "opensearch": _opensearch}
+_LIKE = "qdrant+http://localhost:6333/COLLECTION, qdrant+FOLDER/COLLECTION or opensearch+http://localhost:9200/INDEX"
+
+
+def _embedder(url: str, model: str | None, knobs: Mapping[str, Any]) -> Any:
+    if _parts(url)[0] != "qdrant":
+        if model is not None or knobs:
+            raise ConfigError("OpenSearch and Elasticsearch search by words: no --model, nor what goes with it")
+        return None
+    if model is None:
+        raise ConfigError("Qdrant needs --model, the encoder: --model intfloat/e5-base-v2, for example")
+    from .dense_build import batch_tokens
+    from .embedder import Embedder
+
+    knobs = dict(knobs)
+    if size := knobs.pop("batch_size", None):
+        knobs["batch_tokens"] = batch_tokens(size)
+    return Embedder(model, **knobs)
+
+
+def _check_same(url: str, index: EngineIndex, made_of: Mapping[str, Any]) -> None:
+    """Refuse to write among passages of something else."""
+    there = index.made_of()
+    if there is None and len(index):
+        raise ConfigError(f"{url} has passages of another origin: name another, or delete it there")
+    if there is not None and any(there.get(key) != value for key, value in made_of.items()):
+        raise ConfigError(f"{url} is made of something else ({there.get('corpus')}): name another, or delete it there")
