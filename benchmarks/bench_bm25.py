@@ -60,7 +60,7 @@ def ours(texts: Sequence[str], folder: Path) -> Iterator[Peer]:
     """The index, the tool, and the toolbox that trainings use."""
     build_folder([{"id": str(number), "text": text} for number, text in enumerate(texts)], folder)
     tool = LocalSearch.open(folder, top_k=TOP_K)
-    toolbox = Toolbox([tool], concurrency=64, per_tool=64)
+    toolbox = Toolbox([tool], concurrency=64)
     sessions = [toolbox.session() for _ in range(64)]
 
     def call(queries: list[str]) -> Numbers:

@@ -154,9 +154,7 @@ Runs = dict[str, list[Run]]
 """By server, for each number of clients."""
 
 
-def measure(
-    corpus: str, cache: str, clients: list[int], many: int, seconds: float, rounds: int
-) -> dict[str, list[Run]]:
+def measure(corpus: str, cache: str, clients: list[int], many: int, seconds: float, rounds: int) -> Runs:
     """A run for each number of clients; both servers in turn, for what else the machine does to be shared fairly."""
     runs = {kind: [Run() for _ in clients] for kind in ("ours", "peer")}
     with server("ours", corpus, cache) as ours, server("peer", corpus, cache) as peer:

@@ -1,10 +1,10 @@
 """How many of a question's gold passages are among the first five: BM25, dense and hybrid, on multi-hop questions.
 
-    python scripts/retrieval_quality.py ../shared/data/qa indexes --model sentence-transformers/all-mpnet-base-v2
+    python scripts/retrieval_quality.py DATA indexes --model sentence-transformers/all-mpnet-base-v2
 
-Each folder of questions has `corpus.jsonl.gz` (id, title, text) and `test.jsonl.gz` (id, question, supporting_titles).
-The indexes are kept in the second folder, so that nothing is encoded twice; an interrupted run goes on. Prints
-Markdown.
+DATA has the folders `hotpotqa`, `2wikimultihopqa` and `musique`, each with `corpus.jsonl.gz` (id, title, text) and
+`test.jsonl.gz` (id, question, supporting_titles). The indexes are kept in the second folder, so that nothing is encoded
+twice; an interrupted run goes on. Prints Markdown.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _PROMPT = "condense"
 
 @dataclass(frozen=True)
 class Condensing:
-    """A `tools.writer.Condenser` on a `Writer`, such as an `EndpointJudge`: `Browse(condenser=Condensing(judge))`.
+    """A `tools.condenser.Condenser` on a `Writer`, such as an `EndpointJudge`: `Browse(condenser=Condensing(judge))`.
 
     Args:
         writer: writes the text; asked on a thread of its own, because it blocks.
@@ -36,7 +36,7 @@ class Condensing:
         Raises:
             ToolError: when no text could be had.
         """
-        request = Request("condense", {"query": query, "passages": "\n\n".join(passages)[: self.longest]})
+        request = Request(_PROMPT, {"query": query, "passages": "\n\n".join(passages)[: self.longest]})
         try:
             [text] = await asyncio.to_thread(self.writer.write_batch, [request])
         except JudgeError as error:

@@ -8,7 +8,7 @@ from .. import dialects
 from ..errors import ConfigError
 from ..tools import Toolbox
 from ..tools.arguments import ToolArguments
-from ..tools.writer import Condenser
+from ..tools.condenser import Condenser
 from .episode import Limits
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from .. import dialects
 from ..dialects.base import Dialect
-from ..tools.base import Tool
-from ..tools.toolbox import Session, Toolbox
+from ..tools.base import Observation, Tool
+from ..tools.session import Session
+from ..tools.toolbox import Toolbox
 from ..trajectory import ToolCall
 from .environment import inner_text, template_fence
 from .signatures import as_function
@@ -44,13 +45,13 @@ def tool_functions(
     known = dialects.load(dialect) if isinstance(dialect, str) else dialect
     fence, session = template_fence(known, special_tokens, tokenizer), toolbox.session()
 
-    def write(observation: Any) -> str:
+    def write(observation: Observation) -> str:
         return inner_text(observation, known, fence)
 
     return [_function(toolbox, tool, session, write) for tool in toolbox.tools.values()]
 
 
-def _function(toolbox: Toolbox, tool: Tool, session: Session, write: Callable[[Any], str]) -> Callable[..., Any]:
+def _function(toolbox: Toolbox, tool: Tool, session: Session, write: Callable[[Observation], str]) -> Callable[..., Any]:
     async def call(*values: Any, **arguments: Any) -> str:
         given = {**dict(zip(signature(call).parameters, values, strict=False)), **arguments}
         return write(await toolbox.call(ToolCall(tool.name, given), session))

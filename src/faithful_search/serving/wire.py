@@ -7,7 +7,7 @@
 | ReCall | `POST /batch_search` `{"query": ["..."], "top_n": 3, "return_score": true}` | `[[[D]], [[s]]]` |
 
 Without scores the answers hold documents only: `{"result": [[D]]}`, `[D]`, `[[D]]`. A document D has `id` and `contents`, see
-`tools/contents.py`, and `url` where it has one. Unknown fields of a request are ignored.
+`tools/retrieval/contents.py`, and `url` where it has one. Unknown fields of a request are ignored.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -133,12 +133,11 @@ def _decode(body: bytes, shape: type[Any]) -> Any:
 
 
 def _form(shape: type[Any]) -> str:
-    kinds = {"queries": "list of strings", "query": "list of strings" if shape is _BatchSearch else "string"}
     fields = msgspec.structs.fields(shape)
-    return "{" + ", ".join(f'"{field.name}": {kinds.get(field.name) or _KINDS[field.name]}' for field in fields) + "}"
+    return "{" + ", ".join(f'"{field.name}": {_KINDS[field.type]}' for field in fields) + "}"
 
 
-_KINDS = {"topk": "number", "top_n": "number", "return_scores": "true or false", "return_score": "true or false"}
+_KINDS = {list[str]: "list of strings", str: "string", int | None: "number", bool | None: "true or false"}
 
 
 def _count(name: str, asked: int | None, default: int) -> int:

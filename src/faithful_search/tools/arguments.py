@@ -31,7 +31,7 @@ from .web.providers.serper import Serper
 from .web.readers import Fetch, Jina, Reader
 from .web_search import WebSearch
 from .wikidata import Wikidata
-from .writer import Condenser
+from .condenser import Condenser
 
 _SOURCES = ("web_search", "browse", "corpus", "triples", "domain_corpus")
 _DAY = 86_400.0

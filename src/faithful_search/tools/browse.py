@@ -24,7 +24,7 @@ from .web.pages import Page, Reading
 from .web.pages.plain import clean
 from .web.readers import Document, Fetch, Reader
 from .web.relevance import rank
-from .writer import Condenser
+from .condenser import Condenser
 
 _MOST = 5
 _log = logging.getLogger(__name__)
@@ -104,7 +104,8 @@ class Browse(Tool):
             told = " ".join(f"{_shown(each)} was not read: {error}." for each, error in failed)
             raise ToolError(told, passing=passing, tried=True)
         room = max(1, self.top_k - len(failed))
-        shown = await self._condensed(query, found, deadline) if self.condenser and query.strip() else None
+        condenser = self.condenser if query.strip() else None
+        shown = await self._condensed(condenser, query, found, deadline) if condenser else None
         if shown is None:
             shown = await asyncio.to_thread(_chosen, query, found, room)
         results = [*shown[:room], *(_failure(each, error) for each, error in failed)]
@@ -132,21 +133,21 @@ class Browse(Tool):
             return found
         return await kept(self.cache, key, read, max(0.0, deadline - time.monotonic()))
 
-    async def _condensed(self, query: str, found: Sequence[list[Evidence]], deadline: float) -> list[Evidence] | None:
+    async def _condensed(
+        self, condenser: Condenser, query: str, found: Sequence[list[Evidence]], deadline: float
+    ) -> list[Evidence] | None:
         """A summary of each page, None where one of them could not be had in time."""
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                return list(await asyncio.gather(*(self._summary(query, page) for page in found)))
+                return list(await asyncio.gather(*(self._summary(condenser, query, page) for page in found)))
         except (TimeoutError, ToolError) as error:
             _log.warning("no summary, so the paragraphs themselves are shown: %s", error or "it took too long")
             return None
 
-    async def _summary(self, query: str, page: list[Evidence]) -> Evidence:
+    async def _summary(self, condenser: Condenser, query: str, page: list[Evidence]) -> Evidence:
         best = await asyncio.to_thread(_chosen, query, [page], self.material)
-        assert self.condenser is not None
-        text = await self.condenser.condense(query, [item.text for item in best])
-        address = page[0].url
-        text = text.strip() or "This page says nothing about it."
+        told = await condenser.condense(query, [item.text for item in best])
+        text, address = told.strip() or "This page says nothing about it.", page[0].url
         return Evidence(text=text, title=page[0].title, source=f"{address}#summary", url=address)
 
 

@@ -55,14 +55,7 @@ async def kept(cache: Cache, key: str, ask: Ask, wait: float) -> list[Evidence]:
         return _encode(own)
 
     flight: asyncio.Future[Any] = asyncio.ensure_future(cache.get_or_compute(key, compute))
-    try:
-        await asyncio.wait({flight, asking}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-        if asking.done():
-            await asyncio.wait({flight, found}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({flight}, timeout=wait)  # for the file to take it
-    finally:
-        landed = flight.done()
-        flight.cancel()
+    landed = await _landed(flight, asking, found, wait)
     failure = flight.exception() if landed else None
     if isinstance(failure, _Unkept):
         return failure.found
@@ -76,6 +69,20 @@ async def kept(cache: Cache, key: str, ask: Ask, wait: float) -> list[Evidence]:
         _log.warning("asked without the cache: %s", failure or f"nothing that can be read within {wait:g} s")
         return await ask()
     return there
+
+
+async def _landed(
+    flight: asyncio.Future[Any], asking: asyncio.Future[Any], found: asyncio.Future[Any], wait: float
+) -> bool:
+    """Whether the file, or another's answer, came in time; what is asked here is waited for as long as it takes."""
+    try:
+        await asyncio.wait({flight, asking}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            await asyncio.wait({flight, found}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({flight}, timeout=wait)  # for the file to take it
+        return flight.done()
+    finally:
+        flight.cancel()
 
 
 def _read(stored: bytes) -> list[Evidence] | None:

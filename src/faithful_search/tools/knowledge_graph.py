@@ -15,7 +15,7 @@ from .graphs.labels import Labels
 from .graphs.rdf import SUFFIXES, RdfGraph
 from .graphs.triples import Triple, TripleGraph, read_triples
 from .words import words
-from .writer import Condenser
+from .condenser import Condenser
 
 
 class KnowledgeGraph(Tool):

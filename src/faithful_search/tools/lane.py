@@ -102,7 +102,11 @@ class Lane:
             done = task.done()
             task.cancel()
             self.meter.took(time.monotonic() - start, attempts)
-        return self._outcome(task if done else None, start)
+        if not done:
+            self._last_late = time.monotonic()
+            self._breaker.failed(since=start)
+            raise self.late()
+        return self._outcome(task, start)
 
     async def _attempt(self, arguments: dict[str, Any]) -> list[Evidence]:
         try:
@@ -113,17 +117,12 @@ class Lane:
             raise ToolError(f"Error: {self.name} failed: it returned {type(found).__name__}, not a list of Evidence.")
         return found if isinstance(found, Partial) else list(found)
 
-    def _outcome(self, task: asyncio.Future[list[Evidence]] | None, start: float) -> list[Evidence]:
-        error = self.late() if task is None else None if task.cancelled() else task.exception()
-        if task is None:
-            self._last_late = time.monotonic()
+    def _outcome(self, task: asyncio.Future[list[Evidence]], start: float) -> list[Evidence]:
+        error = None if task.cancelled() else task.exception()
         if error is not None and passing(error):
             self._breaker.failed(since=start)
         else:
             self._breaker.succeeded()
-        if error is not None:
-            raise error
-        assert task is not None
         if task.cancelled():
             raise ToolError(f"Error: {self.name} was cancelled.", passing=True)
         return task.result()

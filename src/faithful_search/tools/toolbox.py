@@ -42,7 +42,8 @@ class Toolbox:
         timeout: seconds one call may take, its retries included.
         concurrency: how many calls run at once on one event loop.
         top_k: most passages one call may return; `None` for what the tools return.
-        per_tool: how many calls of one tool run at once on one event loop; or by tool's name, others without limit.
+        per_tool: how many calls of one tool run at once on one event loop, or that by tool's name; by default as many
+            as of all.
         patience: how often and after which pauses a failure that passes (`ToolError.passing`) is tried again.
         failures: so many failures that pass in a row put a tool out of order,
         cooldown: for so many seconds; then one call tries whether it works again.
@@ -69,7 +70,7 @@ class Toolbox:
         concurrency: int = 64,
         top_k: int | None = None,
         *,
-        per_tool: int | Mapping[str, int] = 32,
+        per_tool: int | Mapping[str, int] | None = None,
         patience: Patience | None = None,
         failures: int = 5,
         cooldown: float = 30.0,
@@ -78,7 +79,8 @@ class Toolbox:
     ) -> None:
         if timeout <= 0 or concurrency < 1 or (top_k is not None and top_k < 1):
             raise ConfigError(f"timeout, concurrency and top_k must be positive; got {timeout}, {concurrency}, {top_k}")
-        if min(per_tool.values() if isinstance(per_tool, Mapping) else [per_tool], default=1) < 1:
+        limits = per_tool.values() if isinstance(per_tool, Mapping) else () if per_tool is None else (per_tool,)
+        if min(limits, default=1) < 1:
             raise ConfigError(f"per_tool must be positive; got {per_tool}")
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) < len(tools):
@@ -98,11 +100,11 @@ class Toolbox:
         self._arguments = {name: _usage(tool) for name, tool in self.tools.items()}
 
     def _lane(self, tool: Tool, shared: Slots) -> Lane:
-        most = self.per_tool.get(tool.name, self.concurrency) if isinstance(self.per_tool, Mapping) else self.per_tool
+        most = self.per_tool.get(tool.name) if isinstance(self.per_tool, Mapping) else self.per_tool
         others = ", ".join(name for name in self.tools if name != tool.name)
         advice = f"Other tools: {others}." if others else "There is no other tool."
         breaker = Breaker(self.failures, self.cooldown)
-        return Lane(tool, self.timeout, Slots(most), shared, self.patience, breaker, advice)
+        return Lane(tool, self.timeout, Slots(most or self.concurrency), shared, self.patience, breaker, advice)
 
     def _check(self) -> None:
         replays = self.cassette is not None and self.cassette.mode == "replay"

@@ -17,6 +17,7 @@ from .base import Partial, Tool
 from .web.providers.base import Provider
 from .web.providers.serper import Serper
 
+_MOST = 5
 _SPARE = 10  # results asked for at least: a service's page, of which some are dropped as doubles or excluded
 
 
@@ -65,7 +66,7 @@ class WebSearch(Tool):
         self.provider.check()
 
     async def web_search(
-        self, query: str = "", query_list: Annotated[list[str], Meta(min_length=1, max_length=5)] | None = None
+        self, query: str = "", query_list: Annotated[list[str], Meta(min_length=1, max_length=_MOST)] | None = None
     ) -> list[Evidence]:
         """Search the web and return the titles, addresses and snippets of the pages that match best.
 
@@ -88,8 +89,8 @@ class WebSearch(Tool):
         if bool(query.strip()) == bool(query_list):
             raise ToolError("Give either query, which must not be empty, or query_list, not both.")
         queries = list(dict.fromkeys(_clean(each) for each in query_list or [query]))
-        if len(queries) > 5:
-            raise ToolError(f"query_list has {len(queries)} queries; give at most 5.")
+        if len(queries) > _MOST:
+            raise ToolError(f"query_list has {len(queries)} queries; give at most {_MOST}.")
         if not all(queries):
             raise ToolError("A query in query_list is empty; say what to search for.")
         if (length := max(map(len, queries))) > self.longest:
@@ -98,7 +99,7 @@ class WebSearch(Tool):
 
     async def _search(self, query: str) -> list[Evidence]:
         found = await self.provider.search(query, max(self.top_k, _SPARE))
-        return _once(item for item in found if not self._excluded(item.url))[: self.top_k]
+        return _distinct(item for item in found if not self._excluded(item.url))[: self.top_k]
 
     def _excluded(self, url: str) -> bool:
         host = (urlsplit(url).hostname or "").rstrip(".")
@@ -113,10 +114,10 @@ def _told(query: str, found: list[Evidence] | BaseException) -> list[Evidence]:
 
 def _interleaved(found: Iterable[list[Evidence]]) -> list[Evidence]:
     """Every list's first, then every list's second, …"""
-    return _once(item for item in chain.from_iterable(zip_longest(*found)) if item is not None)
+    return _distinct(item for item in chain.from_iterable(zip_longest(*found)) if item is not None)
 
 
-def _once(found: Iterable[Evidence]) -> list[Evidence]:
+def _distinct(found: Iterable[Evidence]) -> list[Evidence]:
     """Each page where it comes first."""
     kept: dict[str, Evidence] = {}
     for item in found:

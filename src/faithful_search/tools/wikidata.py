@@ -22,12 +22,12 @@ from .graphs.wikibase import Statement
 from .untrusted import checked_url, line, rows, section
 from .web.http import Http
 from .words import words
-from .writer import Condenser
+from .condenser import Condenser
 
 _LONGEST_SEARCH = 250  # characters that the search takes
 _IDS = 50  # entities of one request
 _KEPT = 20_000  # labels in memory
-_FOR_THE_WRITER = 30  # properties of an entity that a condenser is told about
+_FOR_THE_CONDENSER = 30  # properties that it is told about, of all entities
 _SPARE = 3  # properties more than are shown, for those that turn out to have no value with a label
 _SMALL = frozenset(
     words(
@@ -128,8 +128,8 @@ class Wikidata(Tool):
     @property
     def cache_key(self) -> str:  # type: ignore[override]
         """The API, the language, and how much is looked at."""
-        writer = self.condenser.name if self.condenser else ""
-        return f"wikidata {self.url} {self.language} {self.top_k} {self.entities} {self.searches} {writer}"
+        condenser = self.condenser.name if self.condenser else ""
+        return f"wikidata {self.url} {self.language} {self.top_k} {self.entities} {self.searches} {condenser}"
 
     async def knowledge_graph(self, query: str) -> list[Evidence]:
         """Look up facts about the entities named in the query in a knowledge graph.
@@ -143,11 +143,11 @@ class Wikidata(Tool):
         entities = await asyncio.gather(*(self._entity(each) for each in ids))
         asked = set(words(query)) - _SMALL - {word for name in names for word in words(name)}
         ranked = await self._ranked([each for each in entities if each is not None], asked)
-        best = ranked[: self.top_k + _SPARE if self.condenser is None else _FOR_THE_WRITER]
+        best = ranked[: self.top_k + _SPARE if self.condenser is None else _FOR_THE_CONDENSER]
         found = [item for item in await self._told(best) if item is not None]
-        return (
-            found[: self.top_k] if self.condenser is None else await condensed(self.condenser, query, found, self.top_k)
-        )
+        if self.condenser is None:
+            return found[: self.top_k]
+        return await condensed(self.condenser, query, found, self.top_k)
 
     async def _linked(self, query: str) -> tuple[list[str], list[str]]:
         """The ids of the entities that the query names, and the names found."""

@@ -13,13 +13,13 @@ from ...errors import ToolError
 from ...trajectory import Evidence
 from ..base import Partial
 from ..words import words
-from ..writer import Condenser
+from ..condenser import Condenser
 
 _log = logging.getLogger(__name__)
 MOST_VALUES = 10
 """Values that a sentence lists; of the others it says how many there are."""
 
-_FOR_THE_WRITER = 30  # sentences about an entity that a condenser is given
+_FOR_THE_CONDENSER = 30  # sentences about an entity that it is given
 _PREPOSITIONS = frozenset(words("about after as at before between by for from in into of on over to under with"))
 _IRREGULAR = {"child": "children", "person": "people", "woman": "women", "man": "men"}
 
@@ -101,7 +101,7 @@ async def condensed(condenser: Condenser, query: str, facts: Sequence[Evidence],
 async def _paragraph(condenser: Condenser, query: str, facts: Sequence[Evidence]) -> str | None:
     """Empty when the facts say nothing about the query, `None` when there is no telling."""
     try:
-        return (await condenser.condense(query, [item.text for item in facts[:_FOR_THE_WRITER]])).strip()
+        return (await condenser.condense(query, [item.text for item in facts[:_FOR_THE_CONDENSER]])).strip()
     except ToolError as error:
         _log.warning("no summary, so the facts themselves are shown: %s", error)
         return None

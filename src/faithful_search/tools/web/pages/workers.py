@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from dataclasses import replace
+from typing import BinaryIO, cast
 
 import msgspec
 
@@ -137,6 +138,7 @@ class _Worker:
             env=_environment(),
             start_new_session=True,  # an interrupt at the terminal is the parent's affair
         )
+        self._requests, self._replies = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self.usable, self._late = True, False
         if self._exchange(b"", _START) != b"ready":
             self.end()
@@ -162,9 +164,8 @@ class _Worker:
         self.let_go()
 
     def let_go(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._requests.close()
+        self._replies.close()
 
     def _exchange(self, payload: bytes, seconds: float) -> bytes | None:
         """Send a frame and wait for one; None when the process died, killed by the timer or by itself."""
@@ -187,11 +188,9 @@ class _Worker:
         self._process.kill()
 
     def _send(self, payload: bytes) -> None:
-        pipe = self._process.stdin
-        assert pipe is not None
         rest = memoryview(len(payload).to_bytes(4, "big") + payload)
         while rest:
-            rest = rest[pipe.write(rest) :]
+            rest = rest[self._requests.write(rest) :]
 
     def _receive(self) -> bytes:
         size = int.from_bytes(self._exactly(4), "big")
@@ -200,11 +199,9 @@ class _Worker:
         return self._exactly(size)
 
     def _exactly(self, size: int) -> bytes:
-        pipe = self._process.stdout
-        assert pipe is not None
         found = bytearray()
         while len(found) < size:
-            part = pipe.read(size - len(found))
+            part = self._replies.read(size - len(found))
             if not part:
                 raise EOFError
             found += part
