@@ -3,7 +3,7 @@
     python examples/mcp_client.py                                  # starts the server itself
     python examples/mcp_client.py --url http://127.0.0.1:8000/mcp  # one that runs with --mcp-http
 
-It needs `mcp` only.
+The client itself needs `mcp` only.
 """
 
 from __future__ import annotations

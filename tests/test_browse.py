@@ -8,6 +8,7 @@ import logging
 import pickle
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -21,7 +22,7 @@ from faithful_search.errors import ConfigError, JudgeError, ToolError
 from faithful_search.judges import Request
 from faithful_search.judges.condensing import Condensing
 from faithful_search.tools import Toolbox
-from faithful_search.tools.base import schema_of
+from faithful_search.tools.base import Partial, schema_of
 from faithful_search.tools.browse import Browse
 from faithful_search.tools.patience import Patience
 from faithful_search.tools.web import pages, readers
@@ -187,6 +188,17 @@ def test_one_page_that_fails_among_others_is_a_result_that_says_so(site):
     ]
     with pytest.raises(ToolError, match=r"nowhere was not read: .*404 Not Found\. .*to-file was not read"):
         browse(browser(site), url_list=[site.url("/nowhere"), site.url("/to-file")])
+    lasting = browse(browser(site), url_list=urls[:2], query=QUERY)
+    assert isinstance(found, Partial) and not isinstance(lasting, Partial)  # only the former is worth asking for again
+
+
+def test_a_toolbox_does_not_fetch_again_what_the_client_has_given_up(site):
+    with Toolbox([browser(site)], patience=Patience(retries=2, first=0.01), failures=1) as toolbox:
+        for _ in range(2):
+            call = ToolCall("browse", {"url": site.url("/status/500")})
+            [found] = toolbox.run_batch([call], [toolbox.session()])
+            assert found.error and "500 Internal Server Error" in found.note
+    assert site.paths() == ["/status/500"] * 2
 
 
 @pytest.mark.parametrize(
@@ -224,9 +236,12 @@ def test_a_cache_of_pages_serves_another_query_and_keeps_no_failure(site, tmp_pa
         with pytest.raises(ToolError, match="404"):
             browse(tool, site.url("/nowhere"))
     assert site.paths().count("/nowhere") == 2
-    other = Browse(Fetch(Http(guard=Guard(allow=("127.0.0.0/8",)))), cache=tool.cache, reading=READING)
+    wider = Http(max_bytes=1_000_000, guard=Guard(allow=("127.0.0.0/8",)))
+    other = Browse(Fetch(wider), cache=tool.cache, reading=READING)
     browse(other, site.url("/article"))
     assert len(site.seen) == 4  # what one guard let through is no other's
+    coarse = replace(tool, reading=Reading(seconds=60, shortest=1_200))
+    assert len(browse(coarse, site.url("/article"))) < len(browse(tool, site.url("/article")))
 
 
 def test_through_a_toolbox_and_dialects(site):
@@ -367,6 +382,7 @@ def test_jina_reader(monkeypatch):
         [(url, headers)] = server.seen
         assert url == "https://tarn.example/bridge?a=b"
         assert headers["authorization"] == "Bearer sesame" and headers["accept"] == "application/json"
+        assert headers["x-retain-images"] == "none"
         for refused in (
             "http://169.254.169.254/",
             "file:///etc/passwd",
@@ -465,7 +481,10 @@ def test_summaries_by_a_model(site):
     assert [item.source for item in found[:2]] == [f"{url}#summary" for url in urls[:2]]
     given = {request.fields["passages"] for request in writer.asked}
     assert PARAGRAPH in given and any("Marit Solheim" in passages for passages in given)
-    assert browse(tool, urls[0])[0].text != found[0].text  # nothing is looked for, so nothing is summed up
+    assert browse(tool, urls[0]) == browse(browser(site), urls[0])  # nothing is looked for, so nothing is summed up
+    writer.asked.clear()
+    browse(browser(site, top_k=1, condenser=tool.condenser), urls[0], query=QUERY)
+    assert "\n\n" in writer.asked[0].fields["passages"]  # a summary of one page is made from several paragraphs
     assert (
         "This page says nothing"
         in browse(browser(site, condenser=Condensing(Words("nothing"))), urls[0], query="x")[0].text
@@ -491,3 +510,9 @@ def test_many_pdf_pages_keep_their_places(site):
         pdf(*[f"Bridge number {n} is on page {n}." for n in range(1, 31)]), "application/pdf"
     )
     assert browse(browser(site), site.url("/long.pdf"), query="bridge number 17")[0].title == "long.pdf (p. 17)"
+
+
+def test_what_was_left_out_of_a_document_is_said_with_each_piece_of_it(site):
+    site.pages["/rows.csv"] = Page(("y" * 60 + "\n").encode() * 10_001, "text/csv")
+    [found] = browse(browser(site, top_k=1), site.url("/rows.csv"))
+    assert found.title == "rows.csv (only the first 10000 of its 10001 paragraphs were read)"

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.errors import DataError
+from faithful_search.tools.paragraphs import paragraphs
 from faithful_search.tools.retrieval.corpus import BrokenRow, digest, passages
-from faithful_search.tools.retrieval.paragraphs import paragraphs
 from faithful_search.trajectory import Evidence
 
 ROWS = [
@@ -128,7 +128,7 @@ def test_an_unknown_dataset_is_named():
 
 BROKEN = [
     (b'{"text": "cut', "not JSON"),
-    (b'"just text"', "no column 'text' with a string; it has: str"),
+    (b'"just text"', "expected an object with 'text'; it is str"),
     (b'{"id": 1, "body": "?"}', "no column 'text' with a string; it has: id, body"),
     (b"{}", "it has: nothing"),
     (b'{"text": 3}', "no column 'text'"),

@@ -244,3 +244,11 @@ def test_the_judges_model_condenses_when_asked(monkeypatch):
         assert toolbox.tools["knowledge_graph"].condenser is condenser
     with pytest.raises(ConfigError, match="--condense"):
         pou.parse(["--condense", "true"])
+
+
+def test_the_cache_is_bounded_by_age_and_size(tmp_path):
+    script = EnvironmentArguments(
+        web_search="ddgs", tool_cache=str(tmp_path / "t.sqlite"), tool_cache_days=2, tool_cache_megabytes=50
+    )
+    with script.toolbox() as toolbox:
+        assert (toolbox.cache.max_age, toolbox.cache.max_bytes) == (2 * 86_400, 50_000_000)

@@ -194,7 +194,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path):
         ([], "corpus: no passages in it"),
         ([ROWS[0], {"id": "x", "body": "?"}], "corpus, row 2: no column 'text' with a string; it has: id, body"),
         ([{"text": None}], "corpus, row 1: no column 'text'"),
-        (["just text"], "corpus, row 1: no column 'text' with a string; it has: str"),
+        (["just text"], "corpus, row 1: expected an object with 'text'; it is str"),
         ([{"text": "\ud800"}], "corpus, row 1: not valid Unicode"),
     ],
 )

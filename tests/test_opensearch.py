@@ -316,7 +316,15 @@ def test_credentials_come_from_the_environment(engine, index, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:9200", "file:///etc/passwd", "http://ann:secret@host:9200", "http://host/?key=secret", "http://"]
+    "url",
+    [
+        "localhost:9200",
+        "file:///etc/passwd",
+        "http://ann:secret@host:9200",
+        "ftp://ann:secret@host:9200",
+        "http://host/?key=secret",
+        "http://",
+    ],
 )
 def test_urls_that_are_none_or_hold_secrets_are_refused(url):
     with pytest.raises(ConfigError) as caught:

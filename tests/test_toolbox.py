@@ -285,6 +285,9 @@ def test_concurrency_is_a_limit():
     with Toolbox([tool], concurrency=3) as toolbox:
         toolbox.run_batch([ToolCall("busy")] * 10, [toolbox.session()] * 10)
     assert tool.most == 3
+    with Toolbox([tool], concurrency=30) as toolbox:  # one tool may take all of them
+        toolbox.run_batch([ToolCall("busy")] * 40, [toolbox.session()] * 40)
+    assert tool.most == 30
 
 
 def test_time_spent_waiting_for_a_slot_is_not_the_tools_time():

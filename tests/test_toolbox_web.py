@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections import Counter
 
@@ -88,6 +89,18 @@ def test_a_part_is_shown_to_all_who_asked_and_asked_for_again(tmp_path, keeps):
         cache.close()
 
 
+def test_what_a_cache_has_is_recorded_too(tmp_path):
+    call, cache = ToolCall("web_search", {"query": "rivers"}), Cache(tmp_path / "cache.sqlite")
+    with SearchServer(serper) as server:
+        with Toolbox([tool(server)], cache=cache) as toolbox:
+            found = ask(toolbox, call)
+        with Cassette(tmp_path / "calls.jsonl", "record") as cassette:
+            with Toolbox([tool(server)], cache=cache, cassette=cassette) as toolbox:
+                assert ask(toolbox, call) == found
+            assert len(cassette) == len(server.requests) == 1
+    cache.close()
+
+
 class Local(Tool):
     """Answers from here: it has no `cache_key`."""
 
@@ -130,6 +143,14 @@ def test_a_cassette_holds_tools_that_have_a_cache_key_and_replays_them_without_o
     local.ready = False
     with pytest.raises(ConfigError, match="local needs an index"):
         Toolbox([local, web], cassette=Cassette(path))
+
+
+def test_a_recording_is_sorted_when_its_toolbox_is_closed(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    with SearchServer(serper) as server, Toolbox([tool(server)], cassette=Cassette(path, "record")) as toolbox:
+        for query in ("rivers", "lakes"):
+            ask(toolbox, ToolCall("web_search", {"query": query}))
+    assert [json.loads(line)["arguments"]["query"] for line in path.read_text().splitlines()] == ["lakes", "rivers"]
 
 
 def test_who_waits_for_a_recording_on_a_blocked_loop_asks_by_itself(tmp_path):

@@ -1,4 +1,4 @@
-"""Answers compared as the papers compare them.
+"""Answers compared as the papers compare them, and what is done to any text before it is shown or written.
 
 Two normalisers are in use and their scores are not comparable: name the one meant.
 """
@@ -125,6 +125,30 @@ def content_words(text: str) -> list[str]:
         ['capital', 'france', 'paris']
     """
     return [word for word in _WORD.findall(text.lower()) if word not in FUNCTION_WORDS]
+
+
+def well_formed(text: str) -> str:
+    """`text` with `?` for each half of a surrogate pair, which JSON may hold but no tokenizer or file takes.
+
+    Example:
+        >>> well_formed("a\\ud800b")
+        'a?b'
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+def shortened(text: str, most: int) -> str:
+    """`text` in at most `most` characters, the last one an ellipsis where something was cut off.
+
+    Example:
+        >>> shortened("abcdef", 4)
+        'abc…'
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _normaliser(how: str) -> Callable[[str], str]:

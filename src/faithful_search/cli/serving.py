@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,7 @@ def serve(
     from ..serving.server import bind, url_of
     from ..serving.server import serve as run
     from ..serving.wire import Limits
+    from ..tools.remote_search import TOKEN
 
     bound = bind(host, port)  # before the index, which may take long to open
     if mcp_http:
@@ -86,11 +88,9 @@ def serve(
     else:
         limits = Limits(body_limit, queries_limit, top_k=topk_limit, seconds=timeout)
         app, line = _retrieval(corpus, topk, limits, batch, url_of(bound))
-    token = os.environ.get("FAITHFUL_SEARCH_SERVE_TOKEN", "")
+    token = os.environ.get(TOKEN, "")
     if not (token or host in _LOOPBACK):
-        click.echo(
-            "anybody who reaches this address can use it: set FAITHFUL_SEARCH_SERVE_TOKEN to change that", err=True
-        )
+        click.echo(f"anybody who reaches this address can use it: set {TOKEN} to change that", err=True)
     run(guarded(app, token), bound, drain, ready=lambda: click.echo(line))
 
 
@@ -122,7 +122,6 @@ def _toolbox(corpus: str, topk: int, triples: str | None, more: Path | None) -> 
 
     own = {"corpus": corpus, "search_top_k": topk, **({"triples": triples} if triples else {})}
     flags = {"triples": "world" if corpus == "world" else "none", **(read_yaml(more) if more else {}), **own}
-    try:
-        return ToolArguments(**flags).build_toolbox()
-    except TypeError as error:
-        raise ConfigError(f"{more}: {str(error).rpartition('() ')[2]}; the flags are those of the recipes") from error
+    if unknown := flags.keys() - {item.name for item in fields(ToolArguments)}:
+        raise ConfigError(f"{more}: no flag of the recipes' tools is called {', '.join(sorted(unknown))}")
+    return ToolArguments(**flags).build_toolbox()

@@ -24,6 +24,7 @@ from typing import Any, Self
 from ..dialects.base import Dialect
 from ..dialects.fence import Fence
 from ..errors import ConfigError, TemplateError
+from ..text import well_formed
 from ..trajectory import Evidence, Tokens, Trajectory
 
 ASSISTANT, OBSERVATION = "⟪assistant⟫", "⟪observation⟫"
@@ -189,8 +190,8 @@ class Folding:
     def __call__(self, character: str) -> str:
         made = self._known.get(character)
         if made is None:
-            written = character.encode("utf-8", "replace").decode()
-            made = self._known[character] = self.normalizer.normalize_str(f"a{written}a")[self._before : -1]
+            written = self.normalizer.normalize_str(f"a{well_formed(character)}a")
+            made = self._known[character] = written[self._before : -1]
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:

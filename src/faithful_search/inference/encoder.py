@@ -14,6 +14,7 @@ from transformers import AutoModel
 from transformers.utils import cached_file
 
 from ..errors import ConfigError
+from ..text import well_formed
 from .batching import batches
 from .loading import max_tokens, open_model
 from .prefixes import known_prefixes
@@ -109,7 +110,7 @@ class Encoder:
         if not texts:
             return []
         # tokenizers refuse lone surrogates; a text that spells control tokens is read as the characters it is
-        fine = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        fine = [well_formed(text) for text in texts]
         return self.tokenizer(fine, split_special_tokens=True, verbose=False, **how)["input_ids"]
 
     def _vectors(self, rows: list[list[int]]) -> np.ndarray:

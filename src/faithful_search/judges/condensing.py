@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from ..errors import JudgeError, ToolError
 from . import prompting
 from .base import Request, Writer
 
-_PROMPT = "condense"
+_PROMPT: Final = "condense"
 
 
 @dataclass(frozen=True)

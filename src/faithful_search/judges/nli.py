@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequence
 from ..errors import ConfigError
 from ..inference.batching import batches
 from ..inference.loading import max_tokens, open_model
+from ..text import well_formed
 from .base import Pair, Verdict
 from .windows import windows
 
@@ -115,7 +116,7 @@ class NLIJudge:
         return [self._verdict(own, list(islice(probs, len(own.windows)))) for own in readings]
 
     def _reading(self, pair: Pair, tokens: int) -> _Reading:
-        hypothesis, note = _clean(pair.hypothesis), ""
+        hypothesis, note = well_formed(pair.hypothesis), ""
         if not hypothesis.strip():
             return _Reading([], "", "there is nothing to judge")
         if tokens > self._room // 2:
@@ -125,7 +126,7 @@ class NLIJudge:
         return _Reading(self._windows(pair.premise, min(self.window, self._room - tokens)), hypothesis, note)
 
     def _windows(self, premise: str, size: int) -> list[str]:
-        return windows(_clean(premise), size, min(self.stride, size // 2), self._count) or [""]
+        return windows(well_formed(premise), size, min(self.stride, size // 2), self._count) or [""]
 
     def _verdict(self, reading: _Reading, probs: list[float]) -> Verdict:
         if not probs:
@@ -149,7 +150,7 @@ class NLIJudge:
         if not texts:
             return []
         # without the marks that a tokenizer puts around each text, and without its warning about long ones
-        own = self.tokenizer(list(map(_clean, texts)), add_special_tokens=False, verbose=False, **_PLAIN)
+        own = self.tokenizer(list(map(well_formed, texts)), add_special_tokens=False, verbose=False, **_PLAIN)
         return [len(ids) for ids in own["input_ids"]]
 
     @cached_property
@@ -250,8 +251,3 @@ def _writes(config: Any, made: str) -> bool:
         f"{config.name_or_path!r} is neither a sequence classifier nor a seq2seq model (its architecture: "
         f"{made or 'unnamed'}); a causal LM judges with the judge 'generator', an encoder with 'embedding'"
     )
-
-
-def _clean(text: str) -> str:
-    """`text` without lone surrogates, which tokenizers refuse."""
-    return text.encode("utf-8", "replace").decode("utf-8")

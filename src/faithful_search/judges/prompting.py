@@ -11,6 +11,7 @@ from importlib.resources import files
 import msgspec
 
 from ..errors import ConfigError, DataError
+from ..text import well_formed
 from .base import Pair
 
 Messages = list[dict[str, str]]
@@ -51,7 +52,7 @@ class Prompt(msgspec.Struct, frozen=True):
         known = {*self.fields, *self.optional}
         if not set(self.fields) <= set(values) <= known:
             raise ConfigError(f"the prompt {self.id} takes {', '.join(sorted(known))}; got {', '.join(sorted(values))}")
-        clean = {name: text.encode("utf-8", "replace").decode() for name, text in values.items()}
+        clean = {name: well_formed(text) for name, text in values.items()}
         code = hashlib.sha256("\0".join(f"{name}\0{clean[name]}" for name in sorted(clean)).encode()).hexdigest()[:16]
 
         def block(slot: re.Match[str]) -> str:

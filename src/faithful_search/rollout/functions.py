@@ -51,7 +51,9 @@ def tool_functions(
     return [_function(toolbox, tool, session, write) for tool in toolbox.tools.values()]
 
 
-def _function(toolbox: Toolbox, tool: Tool, session: Session, write: Callable[[Observation], str]) -> Callable[..., Any]:
+def _function(
+    toolbox: Toolbox, tool: Tool, session: Session, write: Callable[[Observation], str]
+) -> Callable[..., Any]:
     async def call(*values: Any, **arguments: Any) -> str:
         given = {**dict(zip(signature(call).parameters, values, strict=False)), **arguments}
         return write(await toolbox.call(ToolCall(tool.name, given), session))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ..trajectory import Evidence
 from .base import Tool
 from .browse import Browse
 from .cassette import Cassette
+from .condenser import Condenser
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph
 from .opening import is_index, is_server, open_search
@@ -31,7 +33,6 @@ from .web.providers.serper import Serper
 from .web.readers import Fetch, Jina, Reader
 from .web_search import WebSearch
 from .wikidata import Wikidata
-from .condenser import Condenser
 
 _SOURCES = ("web_search", "browse", "corpus", "triples", "domain_corpus")
 _DAY = 86_400.0
@@ -72,6 +73,7 @@ class ToolArguments:
     tool_concurrency: int = field(default=64, metadata={"help": "calls at once, of all tools"})
     tool_cache: str | None = field(default=None, metadata={"help": "SQLite file that keeps results of remote tools"})
     tool_cache_days: float = field(default=30.0, metadata={"help": "age at which a kept result counts no more"})
+    tool_cache_megabytes: int = field(default=4000, metadata={"help": "within which that file is kept"})
     contact: str = field(
         default="", metadata={"help": "where services may write to about requests, told them: Wikidata asks for it"}
     )
@@ -175,6 +177,9 @@ class ToolArguments:
     def _patience(self) -> Patience:
         return Patience(retries=self.tool_retries)
 
-    @property
+    @cached_property
     def _cache(self) -> Cache | None:
-        return Cache(self.tool_cache, max_age=self.tool_cache_days * _DAY) if self.tool_cache else None
+        if not self.tool_cache:
+            return None
+        size = self.tool_cache_megabytes * 1_000_000
+        return Cache(self.tool_cache, max_age=self.tool_cache_days * _DAY, max_bytes=size)

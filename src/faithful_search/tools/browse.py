@@ -16,17 +16,18 @@ from msgspec import Meta
 from ..cache import Cache, key_of
 from ..errors import ConfigError, ToolError
 from ..flights import once
+from ..text import shortened
 from ..trajectory import Evidence
 from .base import Partial, Tool
+from .condenser import Condenser
 from .kept import kept
+from .several import MOST, one_or_several
 from .web import pages
 from .web.pages import Page, Reading
 from .web.pages.plain import clean
 from .web.readers import Document, Fetch, Reader
 from .web.relevance import rank
-from .condenser import Condenser
 
-_MOST = 5
 _log = logging.getLogger(__name__)
 
 
@@ -84,7 +85,7 @@ class Browse(Tool):
     async def browse(
         self,
         url: str = "",
-        url_list: Annotated[list[str], Meta(min_length=1, max_length=_MOST)] | None = None,
+        url_list: Annotated[list[str], Meta(min_length=1, max_length=MOST)] | None = None,
         query: str = "",
     ) -> list[Evidence]:
         """Read web pages or PDFs and return the paragraphs that are relevant to a query.
@@ -94,7 +95,7 @@ class Browse(Tool):
             url_list: Instead of url, up to five addresses to read at once.
             query: What to look for on the pages.
         """
-        urls = _urls(url, url_list)
+        urls = one_or_several("url", url, url_list)
         deadline = time.monotonic() + self.timeout
         read = await asyncio.gather(*(self._within(each, deadline) for each in urls))
         found = [page for page in read if not isinstance(page, ToolError)]
@@ -151,17 +152,6 @@ class Browse(Tool):
         return Evidence(text=text, title=page[0].title, source=f"{address}#summary", url=address)
 
 
-def _urls(url: str, url_list: Sequence[str] | None) -> list[str]:
-    if bool(url.strip()) == bool(url_list):
-        raise ToolError("Give either url, which must not be empty, or url_list, not both.")
-    urls = list(dict.fromkeys(each.strip() for each in url_list or [url]))
-    if len(urls) > _MOST:
-        raise ToolError(f"url_list has {len(urls)} addresses; give at most {_MOST}.")
-    if not all(urls):
-        raise ToolError("An address in url_list is empty.")
-    return urls
-
-
 def _paragraphs(page: Page, document: Document) -> list[Evidence]:
     url = urldefrag(document.url).url
     title = clean(document.title) or page.title or _name(url)
@@ -199,5 +189,4 @@ def _failure(url: str, error: ToolError) -> Evidence:
 
 def _shown(url: str) -> str:
     """The address as the agent wrote it, which may be anything, on one line of bounded length."""
-    line = clean(url)
-    return line if len(line) <= 200 else line[:199] + "…"
+    return shortened(clean(url), 200)

@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from ..errors import ConfigError, DataError, ToolError
 from ..flights import once
+from ..text import shortened
 from ..trajectory import Evidence, read_lines
 from .base import Partial
 from .redact import redact
@@ -29,7 +30,6 @@ except ImportError:  # Windows: appends of several processes are then kept apart
     fcntl = None  # type: ignore[assignment]
 
 Mode = Literal["replay", "record"]
-_MODES = ("replay", "record")
 _SHOWN = 120  # characters of one argument in a message: the policy's note must hold the whole of it
 _CANDIDATES = 8
 _log = logging.getLogger(__name__)
@@ -88,8 +88,8 @@ class Cassette:
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: Mode = "replay", secrets: tuple[str, ...] = ()) -> None:
-        if mode not in _MODES:
-            raise ConfigError(f"unknown mode {mode!r} of a cassette; there are: {', '.join(_MODES)}")
+        if mode not in get_args(Mode):
+            raise ConfigError(f"unknown mode {mode!r} of a cassette; there are: {', '.join(get_args(Mode))}")
         self.path, self.mode, self.secrets = Path(path).expanduser().absolute(), mode, tuple(secrets)
         if mode == "record" and self.path.suffix == ".gz":
             raise ConfigError(f"cannot record into {self.path}: record into a .jsonl file and compress it afterwards")
@@ -364,5 +364,4 @@ def _where(ours: Any, theirs: Any) -> str:
 
 
 def _brief(arguments: dict[str, Any], length: int = _SHOWN) -> str:
-    text = json.dumps(arguments, ensure_ascii=False, sort_keys=True, default=str)
-    return text if len(text) <= length else text[: length - 1] + "…"
+    return shortened(json.dumps(arguments, ensure_ascii=False, sort_keys=True, default=str), length)

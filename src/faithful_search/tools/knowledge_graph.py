@@ -10,12 +10,12 @@ from typing import Any
 
 from ..trajectory import Evidence
 from .base import Tool
+from .condenser import Condenser
 from .graphs.facts import Fact, condensed, evidence_of, grouped
 from .graphs.labels import Labels
 from .graphs.rdf import SUFFIXES, RdfGraph
 from .graphs.triples import Triple, TripleGraph, read_triples
 from .words import words
-from .condenser import Condenser
 
 
 class KnowledgeGraph(Tool):

@@ -12,6 +12,7 @@ from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from .base import Tool
 from .retrieval.contents import split_contents
+from .untrusted import check_address
 from .web.http import Http
 from .web.unavailable import unavailable
 
@@ -51,11 +52,7 @@ class RemoteSearch(Tool):
             raise ConfigError(f"wire must be one of {', '.join(_PATHS)}; got {self.wire!r}")
         if self.top_k < 1:
             raise ConfigError(f"top_k must be at least 1, got {self.top_k}")
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{self.url!r} is no http(s) URL of a retrieval server, such as http://127.0.0.1:8000")
-        if "@" in parts.netloc:
-            raise ConfigError(f"no user or password in the URL of a retrieval server: give a token in {TOKEN}")
+        check_address(self.url, "http://127.0.0.1:8000", TOKEN)
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]

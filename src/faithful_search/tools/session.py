@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ..text import well_formed
 from ..trajectory import Evidence
 from .base import Observation
 
@@ -26,7 +27,7 @@ class Session:
         """The same observation with the next ids on its evidence, and no half characters in its texts."""
         first, self.given = self.given + 1, self.given + len(observation.evidence)
         named = tuple(_named(item, f"E{n}") for n, item in enumerate(observation.evidence, start=first))
-        return msgspec.structs.replace(observation, evidence=named, note=_whole(observation.note))
+        return msgspec.structs.replace(observation, evidence=named, note=well_formed(observation.note))
 
     def close(self) -> None:
         """The rollout has ended: its running calls are cancelled, later ones are answered with a note."""
@@ -53,14 +54,5 @@ class Session:
 
 
 def _named(item: Evidence, id: str) -> Evidence:
-    text, title, source, url = map(_whole, (item.text, item.title, item.source, item.url))
+    text, title, source, url = map(well_formed, (item.text, item.title, item.source, item.url))
     return Evidence(text, title, id, source, url, item.score)
-
-
-def _whole(text: str) -> str:
-    """JSON may hold half of a surrogate pair, which no tokenizer takes and no file."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..cache import Cache, key_of
 from ..errors import ConfigError, ToolError
+from ..text import shortened
 from ..trajectory import Evidence, ToolCall
 from .background import BackgroundLoop
 from .base import Observation, Tool, schema_of
@@ -161,7 +162,7 @@ class Toolbox:
         """
         if len(calls) != len(sessions):
             raise ConfigError(f"{len(calls)} calls for {len(sessions)} sessions: give one session for each call")
-        found: list[Observation | None] = [None if call else Observation() for call in calls]
+        found: list[Observation | None] = [None] * len(calls)
         background = self._background()
         try:
             background.run(self._gather(calls, sessions, found), patience=self.timeout + _GRACE)
@@ -171,11 +172,13 @@ class Toolbox:
         return [session.number(item) for session, item in zip(sessions, answered, strict=True)]
 
     def close(self) -> None:
-        """Stop the background thread; the next `run_batch` starts a new one."""
+        """Stop the background thread, and sort what was recorded; the next `run_batch` starts a new one."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
             loop.stop()
+        if self.cassette is not None:
+            self.cassette.close()
 
     def __enter__(self) -> Toolbox:
         return self
@@ -218,7 +221,7 @@ class Toolbox:
     async def _answer(self, call: ToolCall, session: Session) -> Observation:
         lane = self._lanes.get(str(call.name))
         if lane is None:
-            return _error(self._unknown(_short(str(call.name), _NAME_LENGTH)))
+            return self._unknown(call)
         if wrong := check_arguments(lane.method, call.arguments):
             lane.meter.count(error=True)
             return _error(f"Error: {lane.name}: {_short(wrong)}. {self._arguments[lane.name]}")
@@ -273,16 +276,19 @@ class Toolbox:
 
     def _late(self, call: ToolCall | None) -> Observation:
         """The answer to a call whose event loop was blocked; an empty one where there was no call."""
-        lane = self._lanes.get(str(call.name)) if call else None
-        if lane is None:
+        if call is None:
             return Observation()
+        lane = self._lanes.get(str(call.name))
+        if lane is None:
+            return self._unknown(call)
         lane.meter.count(error=True)
         return _error(str(lane.late()))
 
-    def _unknown(self, name: str) -> str:
+    def _unknown(self, call: ToolCall) -> Observation:
+        name = _short(str(call.name), _NAME_LENGTH)
         near = difflib.get_close_matches(name, self.names, n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
-        return f"Unknown tool {name!r}.{meant} {self._available()}"
+        return _error(f"Unknown tool {name!r}.{meant} {self._available()}")
 
     def _available(self) -> str:
         return f"Available tools: {', '.join(self.names)}." if self.tools else "There are no tools."
@@ -316,5 +322,4 @@ def _usage(tool: Tool) -> str:
 
 
 def _short(text: str, length: int = NOTE_LENGTH) -> str:
-    line = " ".join(text[: 4 * length].split())
-    return line if len(line) <= length else line[: length - 1] + "…"
+    return shortened(" ".join(text[: 4 * length].split()), length)

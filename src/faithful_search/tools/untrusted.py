@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError
+from ..text import shortened, well_formed
 
 _LONGEST_URL = 2_000
 _NOT_IN_A_URL = re.compile(r"[\s\x00-\x1f\x7f<>\"\ud800-\udfff]")
@@ -23,8 +24,7 @@ def line(value: Any, size: int) -> str:
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
         return ""
     text = str(value)[: 4 * size] if isinstance(value, str) else f"{value:.15g}"
-    told = " ".join(text.encode("utf-8", "replace").decode().split())
-    return told if len(told) <= size else told[: size - 1] + "…"
+    return shortened(" ".join(well_formed(text).split()), size)
 
 
 def rows(document: Any, key: str) -> Iterator[Mapping[str, Any]]:
@@ -57,14 +57,14 @@ def is_page(url: Any) -> bool:
         return False
 
 
-def checked_url(url: str) -> str:
-    """A service's address from a configuration, without a slash at its end.
+def check_address(url: str, like: str, keys: str = "") -> None:
+    """Refuse what is not the address of a service, such as `like`; what is secret goes into the environment, as `keys`.
 
     Raises:
-        ConfigError: when it is no http(s) address, or has a password in it, which would end up in logs.
+        ConfigError: when it is no http(s) address, or has a user or password in it, which would end up in logs.
     """
-    if not is_page(url):
-        raise ConfigError(f"{url!r} is not the address of a service; it should look like http://localhost:8888")
-    if "@" in urlsplit(url).netloc:
-        raise ConfigError("an address with a user or password in it would be printed and logged; leave them out")
-    return url.rstrip("/")
+    if is_page(url) and "@" not in urlsplit(url).netloc:
+        return
+    where = f": these go into {keys}" if keys else ""
+    shown = "" if "@" in url else f"; got {url.partition('?')[0]!r}"
+    raise ConfigError(f"an address must look like {like}, without a user or password{where}{shown}")

@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from ..errors import ConfigError, ToolError
+from ..text import well_formed
 from ..trajectory import Evidence
 from .base import Partial, Tool
+from .several import MOST, one_or_several
 from .web.providers.base import Provider
 from .web.providers.serper import Serper
 
-_MOST = 5
 _SPARE = 10  # results asked for at least: a service's page, of which some are dropped as doubles or excluded
 
 
@@ -66,7 +67,7 @@ class WebSearch(Tool):
         self.provider.check()
 
     async def web_search(
-        self, query: str = "", query_list: Annotated[list[str], Meta(min_length=1, max_length=_MOST)] | None = None
+        self, query: str = "", query_list: Annotated[list[str], Meta(min_length=1, max_length=MOST)] | None = None
     ) -> list[Evidence]:
         """Search the web and return the titles, addresses and snippets of the pages that match best.
 
@@ -86,13 +87,7 @@ class WebSearch(Tool):
         return Partial(results) if any(error.passing for error in failed) else results
 
     def _queries(self, query: str, query_list: Sequence[str] | None) -> list[str]:
-        if bool(query.strip()) == bool(query_list):
-            raise ToolError("Give either query, which must not be empty, or query_list, not both.")
-        queries = list(dict.fromkeys(_clean(each) for each in query_list or [query]))
-        if len(queries) > _MOST:
-            raise ToolError(f"query_list has {len(queries)} queries; give at most {_MOST}.")
-        if not all(queries):
-            raise ToolError("A query in query_list is empty; say what to search for.")
+        queries = [well_formed(each) for each in one_or_several("query", query, query_list)]
         if (length := max(map(len, queries))) > self.longest:
             raise ToolError(f"A query of {length} characters is too long; use at most {self.longest}.")
         return queries
@@ -129,7 +124,3 @@ def _address(url: str) -> str:
     """The page that an address names: without scheme, fragment, `www.` or a slash at its end."""
     parts = urlsplit(url)
     return f"{parts.netloc.lower().removeprefix('www.')}{parts.path.rstrip('/')}?{parts.query}"
-
-
-def _clean(query: str) -> str:
-    return query.encode("utf-8", "replace").decode().strip()

@@ -15,14 +15,14 @@ import msgspec
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from .base import Tool
+from .condenser import Condenser
 from .graphs import wikibase
 from .graphs.facts import Fact, condensed, listed, sentence
 from .graphs.naming import candidates
 from .graphs.wikibase import Statement
-from .untrusted import checked_url, line, rows, section
+from .untrusted import check_address, line, rows, section
 from .web.http import Http
 from .words import words
-from .condenser import Condenser
 
 _LONGEST_SEARCH = 250  # characters that the search takes
 _IDS = 50  # entities of one request
@@ -121,7 +121,7 @@ class Wikidata(Tool):
     _known: _Known = field(default_factory=_Known, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        checked_url(self.url)
+        check_address(self.url, "https://www.wikidata.org/w/api.php")
         if min(self.top_k, self.entities, self.searches) < 1 or not self.language:
             raise ConfigError(f"top_k, entities and searches must be at least 1, and language given; got {self}")
 

@@ -12,8 +12,8 @@ import msgspec
 from ...errors import ToolError
 from ...trajectory import Evidence
 from ..base import Partial
-from ..words import words
 from ..condenser import Condenser
+from ..words import words
 
 _log = logging.getLogger(__name__)
 MOST_VALUES = 10

@@ -16,8 +16,8 @@ import msgspec
 from ...bundled import world_file
 from ...errors import ConfigError, DataError
 from ...trajectory import Evidence, read_lines
+from ..paragraphs import paragraphs
 from .contents import split_contents
-from .paragraphs import paragraphs
 
 Corpus = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 """`"world"`; a `.jsonl`, `.jsonl.gz` or `.parquet` file, or a folder of such; a Hub dataset, `name` or
@@ -141,14 +141,13 @@ def _found(corpus: Corpus) -> Iterator[Evidence | BrokenRow]:
 
 def _passage(row: Any, number: int) -> Evidence | str:
     """The passage of a row, or why there is none."""
-    columns = (", ".join(map(str, row)) or "nothing") if isinstance(row, Mapping) else type(row).__name__
     if not isinstance(row, Mapping):
-        return f"no column 'text' with a string; it has: {columns}"
+        return f"expected an object with 'text'; it is {type(row).__name__}"
     text, title = row.get("text"), _said(row, ("title",))
     if not isinstance(text, str) and isinstance(row.get("contents"), str):
         title, text = _from_contents(row["contents"], title)
     if not isinstance(text, str):
-        return f"no column 'text' with a string; it has: {columns}"
+        return f"no column 'text' with a string; it has: {', '.join(map(str, row)) or 'nothing'}"
     passage = Evidence(text=text, title=title, source=_said(row, IDS) or str(number), url=_said(row, ("url",)))
     try:
         _ENCODER.encode(passage)

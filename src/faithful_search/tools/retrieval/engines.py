@@ -13,9 +13,13 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError, DataError, ToolError
-from .corpus import Corpus, OnBroken, called, digest, passages, readable_twice, refuse
+from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
+from .dense_build import batch_tokens
+from .embedder import Embedder
 from .index import EngineIndex
+from .opensearch import OpenSearchIndex
 from .passages import Progress, silent
+from .qdrant import QdrantIndex
 
 TIMEOUT = 20.0
 
@@ -90,7 +94,7 @@ def fill_engine(
     corpus, skipped = readable_twice(corpus), 0
     made_of = {"digest": digest(corpus), "paragraph_characters": paragraph_characters, "limit": limit}
 
-    def skip(broken: Any) -> None:
+    def skip(broken: BrokenRow) -> None:
         nonlocal skipped
         on_broken(broken)
         skipped += 1
@@ -105,7 +109,7 @@ def fill_engine(
     return Filled(count, skipped)
 
 
-def _engine(url: str, timeout: float, embedder: Any = None) -> EngineIndex:
+def _engine(url: str, timeout: float, embedder: Embedder | None = None) -> EngineIndex:
     kind, where, name = _parts(url)
     return _ENGINES[kind](where, name, timeout, embedder)
 
@@ -119,9 +123,7 @@ def _parts(url: str) -> tuple[str, str, str]:
     return kind, where, name
 
 
-def _qdrant(where: str, name: str, timeout: float, embedder: Any) -> EngineIndex:
-    from .qdrant import QdrantIndex
-
+def _qdrant(where: str, name: str, timeout: float, embedder: Embedder | None) -> EngineIndex:
     where = where if "://" in where else os.path.expanduser(where)
     if embedder is None and "://" not in where and not os.path.isdir(where):  # which opening would make
         raise DataError(f"there is no folder {where} of an embedded Qdrant")
@@ -129,8 +131,6 @@ def _qdrant(where: str, name: str, timeout: float, embedder: Any) -> EngineIndex
 
 
 def _opensearch(where: str, name: str, timeout: float, _: Any) -> EngineIndex:
-    from .opensearch import OpenSearchIndex
-
     return OpenSearchIndex(where, name, timeout=timeout)
 
 
@@ -138,16 +138,13 @@ _ENGINES = {"qdrant": _qdrant, "opensearch": _opensearch}
 _LIKE = "qdrant+http://localhost:6333/COLLECTION, qdrant+FOLDER/COLLECTION or opensearch+http://localhost:9200/INDEX"
 
 
-def _embedder(url: str, model: str | None, knobs: Mapping[str, Any]) -> Any:
+def _embedder(url: str, model: str | None, knobs: Mapping[str, Any]) -> Embedder | None:
     if _parts(url)[0] != "qdrant":
         if model is not None or knobs:
             raise ConfigError("OpenSearch and Elasticsearch search by words: no --model, nor what goes with it")
         return None
     if model is None:
         raise ConfigError("Qdrant needs --model, the encoder: --model intfloat/e5-base-v2, for example")
-    from .dense_build import batch_tokens
-    from .embedder import Embedder
-
     knobs = dict(knobs)
     if size := knobs.pop("batch_size", None):
         knobs["batch_tokens"] = batch_tokens(size)

@@ -23,12 +23,14 @@ import msgspec
 from ...errors import ConfigError, DataError
 from .bm25 import BM25Index
 from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
+from .dense import DenseIndex
+from .dense_files import Precision
+from .hybrid import HybridIndex
 from .index import Index
 from .passages import Passages, Progress, finished, silent, store
 from .spool import write_whole
 
 Kind = Literal["bm25", "dense", "hybrid"]
-Precision = Literal["float32", "float16"]
 VERSION = 2
 MANIFEST, SKIPPED = "manifest.json", "skipped.jsonl"
 _PLAN = "plan.json"
@@ -185,8 +187,6 @@ def fill(
     if plan.kind != "dense":
         BM25Index.build(work / "bm25", stored, progress=progress)
     if plan.dense is not None:
-        from .dense import DenseIndex
-
         settings = msgspec.structs.asdict(plan.dense) | dict(knobs or {})
         DenseIndex.build(work / "dense", stored, progress=progress, **settings)
     for half in work.rglob("*.new"):  # of a file that was being replaced
@@ -212,9 +212,6 @@ def _opened(folder: Path, kind: Kind, knobs: Mapping[str, Any]) -> Index:
     stored = Passages(folder)
     if kind == "bm25":
         return BM25Index(folder / "bm25", stored)
-    from .dense import DenseIndex
-    from .hybrid import HybridIndex
-
     dense = DenseIndex.open(folder / "dense", stored, **knobs)
     return dense if kind == "dense" else HybridIndex((BM25Index(folder / "bm25", stored), dense))
 

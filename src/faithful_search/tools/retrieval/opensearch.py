@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 import msgspec
 
 from ...errors import ConfigError, ToolError
 from ...trajectory import Evidence
+from ..untrusted import check_address
+from ..web.reply import retry_after
 from .index import EngineIndex
 from .passages import Progress, silent
 
@@ -108,11 +110,9 @@ class OpenSearchIndex(EngineIndex):
     timeout: float = 20.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ConfigError(f"the URL of a search engine is like http://localhost:9200, not {parts.netloc!r}")
-        if parts.username or parts.password:
-            raise ConfigError("credentials go into OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD, not into the URL")
+        check_address(self.url, "http://localhost:9200", "OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD")
+        if {"?", "#"} & set(self.url):
+            raise ConfigError("the address of a search engine has neither a query nor a fragment")
         object.__setattr__(self, "fields", tuple(self.fields))
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
@@ -300,9 +300,8 @@ def _refusal(response: httpx.Response, body: bytes) -> ToolError:
     if status in (401, 403):
         return ToolError(f"The search engine does not accept the credentials ({status}).")
     if status == 429 or status >= 500:
-        wait = response.headers.get("Retry-After", "")
         busy = f"The search engine is not available at the moment ({status})."
-        return ToolError(busy, passing=True, retry_after=float(wait) if wait.isdecimal() else None)
+        return ToolError(busy, passing=True, retry_after=retry_after(response.headers))
     try:
         reason = _reason(msgspec.json.decode(body, type=_Response).error)
     except msgspec.MsgspecError:

@@ -9,12 +9,12 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from ...errors import ConfigError, DataError, ToolError
 from ...trajectory import Evidence
+from ..untrusted import check_address
 from .embedder import Described, Embedder
 from .index import EngineIndex
 from .passages import Progress, silent
@@ -227,9 +227,7 @@ def _refusal(status: int, collection: str) -> ToolError:
 
 
 def _server(url: str, timeout: float) -> Any:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-        raise ConfigError("a Qdrant server is named like http://localhost:6333, its key in QDRANT_API_KEY")
+    check_address(url, "http://localhost:6333", "QDRANT_API_KEY")
     key = os.environ.get("QDRANT_API_KEY") or None
     return _package().QdrantClient(url=url, api_key=key, timeout=math.ceil(timeout), check_compatibility=False)
 

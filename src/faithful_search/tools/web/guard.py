@@ -15,6 +15,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import httpx
+
 from ...errors import ConfigError, ToolError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -227,8 +229,6 @@ def _ascii(host: str) -> str:
     host = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower()
     if host.isascii():
         return host
-    import httpx
-
     try:
         return httpx.URL(f"http://{host}/").raw_host.decode("ascii")
     except (httpx.InvalidURL, UnicodeError):

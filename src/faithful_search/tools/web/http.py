@@ -44,9 +44,9 @@ class Http:
     With a `guard`, for URLs that a policy chose: the guard judges every one, also behind redirects, which may lead to
     any URL it lets through, and every connection, which serves one exchange only. Without, for services that the user
     configured: connections are kept, and redirects followed only on the same host and never from https to http. Headers
-    given to `get` go to the host asked, and to no other; there are no
-    cookies, no proxies and nothing from `.netrc`. Keys belong into headers: nothing of these, and nothing of a URL but
-    its host, gets into a log or a message. `Reply.url` holds the whole URL, with its `params`.
+    given to `get` go to the host asked, and to no other; there are no cookies, no proxies and nothing from `.netrc`.
+    Keys belong into headers: nothing of these, and nothing of a URL but its host, gets into a log or a message.
+    `Reply.url` holds the whole URL, with its `params`.
 
     What fails but may pass (no connection, 408, 425, 429, 500, 502, 503, 504) is tried again with `patience`, and a
     host that goes on failing is left alone for a while. The error raised in the end is marked as `tried`. Answers

@@ -6,11 +6,11 @@ import importlib.util
 import os
 from dataclasses import dataclass, field
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 
 from ...errors import ConfigError, ToolError
+from ..untrusted import check_address
 from .guard import Guard
 from .http import Http
 from .pages import READABLE
@@ -97,9 +97,7 @@ class Jina:
     http: Http = field(default_factory=Http, repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-            raise ConfigError(f"the reader's address must look like https://r.jina.ai, without a key; got {self.url!r}")
+        check_address(self.url, "https://r.jina.ai", self.key_variable)
 
     @property
     def cache_key(self) -> str:

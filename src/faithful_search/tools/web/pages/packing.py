@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...retrieval.paragraphs import paragraphs
+from ...paragraphs import paragraphs
 from .base import Block, Paragraph
 
 

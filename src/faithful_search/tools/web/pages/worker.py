@@ -47,7 +47,8 @@ def answer_to(job: Job) -> bytes:
     except MemoryError:
         answer = Answer(None, "it needs too much memory to be read")
     except ImportError as error:
-        answer = Answer(None, f"it cannot be read here: {error.name} is not installed")
+        missing = isinstance(error, ModuleNotFoundError) and f"{error.name} is not installed"
+        answer = Answer(None, f"it cannot be read here: {missing or str(error).rstrip('.')}")
     except RecursionError:
         answer = Answer(None, "it is nested too deeply to be read")
     except Exception as error:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from ....errors import ToolError
 from ....trajectory import Evidence
-from ...untrusted import checked_url, rows
+from ...untrusted import check_address, rows
 from ..http import Http
 from .base import Provider, page, pages
 from .service import document_of
@@ -38,7 +38,7 @@ class SearXNG(Provider):
     name: ClassVar[str] = "searxng"
 
     def __post_init__(self) -> None:
-        checked_url(self.url)
+        check_address(self.url, "http://localhost:8888")
 
     @property
     def cache_key(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ....errors import ConfigError
 from ....trajectory import Evidence
-from ...untrusted import checked_url, rows, section
+from ...untrusted import check_address, rows, section
 from ..http import Http
 from .base import Provider, page, pages, unavailable
 from .service import document_of
@@ -37,7 +37,7 @@ class Serper(Provider):
     name: ClassVar[str] = "serper"
 
     def __post_init__(self) -> None:
-        checked_url(self.url)
+        check_address(self.url, "https://google.serper.dev", self.key_variable)
 
     @property
     def cache_key(self) -> str:
