@@ -17,6 +17,7 @@ from typing import Any
 
 from datasets import Dataset
 from transformers import AutoTokenizer
+from transformers.utils import is_torch_bf16_gpu_available
 from trl import GRPOConfig, GRPOTrainer
 
 from faithful_search import SearchEnvironment, Toolbox, load_tasks, tool_functions
@@ -67,6 +68,7 @@ def main() -> None:
         max_steps=given.max_steps,
         logging_steps=1,
         report_to="none",
+        bf16=is_torch_bf16_gpu_available(),
     )
     with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as toolbox:
         train(given.model, AutoTokenizer.from_pretrained(given.model), toolbox, args, given.plain, given.questions)

@@ -13,6 +13,7 @@ python recipes/evaluate.py --policy outputs/pou --compare_with tiny       # two 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import load_tasks
-from faithful_search.training.config import parse_recipe
+from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.trajectory import write_jsonl
 
 
@@ -97,7 +98,11 @@ def evaluate(name: str, script: EvaluationArguments) -> Evaluation:
             script.limits(script.total_tokens),
             Sampling(temperature=script.temperature),
         )
-        return evaluate_policy(engine, tasks)
+        found = evaluate_policy(engine, tasks)
+        failed = ", ".join(f"{tool} {of.errors} of {of.calls}" for tool, of in toolbox.stats().items() if of.errors)
+    if failed:
+        print(f"calls of {name} that ended in an error: {failed}", file=sys.stderr)
+    return found
 
 
 def _calls(evaluation: Evaluation) -> str:
@@ -109,4 +114,4 @@ def _calls(evaluation: Evaluation) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

@@ -48,7 +48,7 @@ from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import load_tasks
 from faithful_search.tools import Toolbox
 from faithful_search.training.callbacks import StepLine
-from faithful_search.training.config import model_init_kwargs, parse_recipe
+from faithful_search.training.config import model_init_kwargs, parse_recipe, run_recipe
 from faithful_search.training.grpo import SearchGRPOTrainer
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pou_tiny.yaml"
@@ -269,4 +269,4 @@ def _finite(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

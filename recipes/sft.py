@@ -33,7 +33,7 @@ from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.tools.knowledge_graph import KnowledgeGraph
 from faithful_search.tools.local_search import LocalSearch
 from faithful_search.tools.toolbox import Toolbox
-from faithful_search.training.config import model_init_kwargs, parse_recipe
+from faithful_search.training.config import model_init_kwargs, parse_recipe, run_recipe
 from faithful_search.training.experts import Habits, accept, reject, run_experts
 from faithful_search.training.plans import Plan, counted, plan_all, planner_for
 from faithful_search.training.sft import (
@@ -226,4 +226,4 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

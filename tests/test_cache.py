@@ -251,10 +251,11 @@ def test_a_pickle_carries_the_path(cache):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_opens_the_file_anew(cache):
     cache.put("a", b"one")
+    _, opened = cache._open
     child = os.fork()
     if child == 0:
         cache.put("b", b"two")
-        os._exit(0 if cache.get("a") == b"one" else 1)
+        os._exit(0 if cache.get("a") == b"one" and cache._open[1] is not opened else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert cache.get("b") == b"two"
 

@@ -181,6 +181,15 @@ def test_an_interruption_says_how_to_go_on(run, tmp_path, monkeypatch):
     assert run("audit", "a.jsonl", "--no-report").exit_code == 0
 
 
+def test_an_interrupted_index_says_how_to_go_on(run, tmp_path, monkeypatch):
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder.build_folder", stop)
+    done = run("index", "world", "out")
+    assert done.exit_code == 130 and "the same command goes on" in done.stderr
+
+
 def test_the_bar_moves_with_the_verdicts_of_a_slow_judge(run, tmp_path, monkeypatch):
     file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)])
     told: list[str] = []

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
-from search_servers import KEY, Request, SearchServer
+from search_servers import KEY, Request, SearchServer, searxng
 from test_recipes import run
 
 from faithful_search import __version__, dialects
@@ -67,9 +66,11 @@ def read_by_jina(request: Request) -> tuple[int, dict]:
 
 def configured(*flags: str) -> EnvironmentArguments:
     """What a configuration and flags of `recipes/pou.py` give."""
-    sys.path.insert(0, str(RECIPES))
-    import pou
     from trl import GRPOConfig, ModelConfig
+
+    with pytest.MonkeyPatch.context() as patch:  # not for longer: `evaluate` there is not the package of that name
+        patch.syspath_prepend(str(RECIPES))
+        import pou
 
     script, _, _ = parse_recipe((pou.PoUArguments, GRPOConfig, ModelConfig), list(flags), pou.DEFAULT_CONFIG)
     return script
@@ -123,6 +124,15 @@ def test_the_dry_run_trains_two_steps(tmp_path):
     printed = run(*command, *shlex.split(small.format(shlex.quote(str(tmp_path)))))
     assert "step    2/2" in printed
     assert len(list(read_jsonl(tmp_path / "trajectories.jsonl"))) == 16
+
+
+def test_each_of_five_queries_gets_results_by_flags():
+    with SearchServer(searxng) as server:
+        flags = {"corpus": "none", "triples": "none", "web_search": "searxng", "searxng_url": server.url}
+        with EnvironmentArguments(**flags, search_top_k=3).toolbox() as toolbox:
+            call = ToolCall("web_search", {"query_list": ["a", "b", "c", "d", "e"]})
+            [found] = toolbox.run_batch([call], [toolbox.session()])
+    assert {item.title[0] for item in found.evidence} == set("abcde")
 
 
 def test_a_missing_key_is_told_before_anything_runs(monkeypatch):
@@ -188,6 +198,19 @@ def test_browsing_is_guarded_and_the_allow_list_opens_it(monkeypatch):
         with script.toolbox() as toolbox:
             notes.append(toolbox.run_batch([call], [toolbox.session()])[0].note)
     assert "not public" in notes[0] and "not public" not in notes[1]
+
+
+def test_the_flags_reach_every_client_and_each_gives_up_before_the_toolbox_does(tmp_path):
+    sources = {"corpus": "http://127.0.0.1:9", "triples": "wikidata", "browse": "jina", "browse_allow": "wiki.example"}
+    bounds = {"tool_timeout": 10, "tool_retries": 4, "tool_concurrency": 7, "tool_cache": str(tmp_path / "t.sqlite")}
+    with EnvironmentArguments(**sources, **bounds).toolbox() as toolbox:
+        page, search, graph = (toolbox.tools[name] for name in ("browse", "local_search", "knowledge_graph"))
+        clients = [page.reader.http, search.http, graph.http]
+        assert [client.patience.retries for client in clients] == [4] * 3 == [toolbox.patience.retries] * 3
+        assert {client.timeout for client in clients} | {page.timeout} == {8.5}
+        assert (toolbox.timeout, toolbox.concurrency) == (10, 7)
+        assert graph.http.max_bytes == 20_000_000 > page.reader.http.max_bytes  # one entity takes megabytes
+        assert page.reader.guard.allow == ("wiki.example",) and page.cache.path == toolbox.cache.path
 
 
 def test_services_are_told_who_asks_and_whom_to_write_to():

@@ -132,6 +132,20 @@ def test_the_snippet_runs(tmp_path, capsys):
     assert capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("config", "made"),
+    [
+        ({"corpus": "http://127.0.0.1:9", "search_top_k": 2}, 'RemoteSearch("http://127.0.0.1:9", top_k=2)'),
+        ({"triples": "wikidata", "search_top_k": 2}, "Wikidata(top_k=2)"),
+        ({"corpus": "qdrant+http://127.0.0.1:9/wiki"}, "# add the other tools it was trained with: local_search"),
+    ],
+)
+def test_the_snippet_makes_remote_tools_too(config, made):
+    code = usage("me/policy", "pou", ["local_search", "knowledge_graph"], config, "Who?")
+    compile(code, "usage", "exec")
+    assert made in code
+
+
 def test_tools_that_are_not_bundled_are_named():
     code = usage("me/policy", "pou", ["local_search", "web_search"], {}, 'What is "it"?')
     compile(code, "usage", "exec")

@@ -370,6 +370,12 @@ def test_a_condenser_writes_one_paragraph_for_each_entity(turtle):
     ]
 
 
+def test_a_condenser_is_given_so_much_at_most_of_an_entity():
+    rows = [{"subject": "Freedonia", "relation": f"part {n}", "object": str(n)} for n in range(40)]
+    [found] = ask(KnowledgeGraph.from_triples(rows, condenser=Writer("Facts:")), "Freedonia")
+    assert found == "Facts: 30"
+
+
 @pytest.mark.parametrize("says", [None, ""])
 def test_where_a_condenser_fails_or_is_silent_the_facts_are_given(turtle, says):
     graph = KnowledgeGraph.from_triples(turtle, condenser=Writer(says))
@@ -421,6 +427,8 @@ def test_what_a_condenser_wrote_is_kept_by_facts_and_writer_and_not_what_it_fail
     assert [*map(keys, sources)] == found[: len(sources)]
     assert KnowledgeGraph.from_triples(turtle).cache_key == ""
     writer = Writer(None)
+    writer.name = "another"
+    assert KnowledgeGraph.from_triples(turtle, condenser=writer).cache_key not in found
     graph = KnowledgeGraph.from_triples(turtle, condenser=writer)
     with Toolbox([graph], cache=Cache(tmp_path / "cache.sqlite")) as box:
         call = ToolCall("knowledge_graph", {"query": "Sylvania"})

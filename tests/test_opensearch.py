@@ -333,18 +333,19 @@ def test_urls_that_are_none_or_hold_secrets_are_refused(url):
 
 
 def test_upload_sends_again_what_the_engine_was_too_busy_for(engine, monkeypatch):
-    monkeypatch.setattr(opensearch.time, "sleep", lambda _: None)
-    engine.fault, engine.faults = "busy", 2
-    assert OpenSearchIndex(engine.url, "wiki").upload(PASSAGES) == 3
-    assert [engine.documents[str(n)]["source"] for n in range(3)] == ["d1", "d2", "d3"]
-    engine.documents.clear()
+    pauses: list[float] = []
+    monkeypatch.setattr(opensearch.time, "sleep", pauses.append)
 
-    def stream() -> Iterator[Evidence]:
-        engine.fault, engine.faults = "503", 2
+    def stream(fault: str) -> Iterator[Evidence]:
+        engine.fault, engine.faults = fault, 2
         yield from PASSAGES
 
-    assert OpenSearchIndex(engine.url, "wiki").upload(stream()) == 3
-    assert len(engine.documents) == 3
+    for fault in ("busy", "503"):
+        engine.documents.clear()
+        assert OpenSearchIndex(engine.url, "wiki").upload(stream(fault)) == 3
+        assert [engine.documents[str(n)]["source"] for n in range(3)] == ["d1", "d2", "d3"]
+        assert engine.requests[-1][:2] == ("POST", "/wiki/_refresh")  # from now on it is found
+    assert pauses == [0.5, 7.0, 7.0]  # our own, then those that the engine asked for
 
 
 def test_an_interrupted_upload_goes_on_with_the_batch_it_was_in(engine, monkeypatch):

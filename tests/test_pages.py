@@ -89,6 +89,20 @@ def test_a_pdf_keeps_its_page_numbers():
     ]
 
 
+def test_a_page_of_which_only_a_teaser_is_taken_for_its_main_text_gives_all_its_text():
+    ferries = "".join(f"<p>Ferry number {n} leaves the harbour of Vardal at {n} o'clock.</p>" for n in range(20))
+    found = texts(read(f"<main><p>A short teaser says hardly anything.</p></main><footer>{ferries}</footer>".encode()))
+    assert "teaser" in found and "Ferry number 19" in found
+
+
+def test_a_word_that_a_pdf_divides_is_whole_and_a_broken_title_costs_nothing():
+    line_break = ") Tj 0 -14 Td ("
+    body = pdf("The light-" + "@" * len(line_break) + "house of Vardal")
+    body = body.replace(b"@" * len(line_break), line_break.encode()).replace(b"/Root 1 0 R", b"/Root 1 0 R /Info (x)")
+    page = read(body, "application/pdf")
+    assert (page.title, texts(page)) == ("", "The lighthouse of Vardal")
+
+
 def test_a_pdf_is_known_by_its_bytes_whatever_the_server_says():
     for said in ("text/html", "application/octet-stream", "", "image/png"):
         assert "nine arches" in texts(read(pdf("The bridge has nine arches."), said))
@@ -141,6 +155,9 @@ def test_xml_entities_are_not_expanded_and_files_not_read(tmp_path):
     body = f'<?xml version="1.0"?><!DOCTYPE r [{entities}{outside}]><r><t>begin &e11; &file; end</t></r>'
     found = texts(parse(body.encode(), "application/xml", ROOMY))
     assert found.startswith("begin") and "secret" not in found and "aha" not in found
+    for entity in ('"aha"', f'SYSTEM "file://{tmp_path}/secret"'):  # alone, no limit of the parser stops it
+        body = f'<?xml version="1.0"?><!DOCTYPE r [<!ENTITY e {entity}>]><r><t>begin &e; end</t></r>'
+        assert texts(parse(body.encode(), "application/xml", ROOMY)) == "begin end"
 
 
 @pytest.mark.parametrize(

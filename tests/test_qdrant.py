@@ -85,6 +85,14 @@ def test_an_interrupted_upload_goes_on_in_its_folder(tmp_path, embedder, monkeyp
         ]
 
 
+def test_a_batch_of_which_a_server_took_only_the_end_is_written_again(embedder):
+    with QdrantIndex("torn", embedder) as index:
+        index.upload(corpus(4), batch=4)
+        index._call("upsert", points=index._points(corpus(6)[5:], 5, None), wait=True)
+        assert index.upload(corpus(8), batch=4) == len(index) == 8
+        assert {item.source for item in index.search("w1", 8)} == {item.source for item in corpus(8)}
+
+
 def test_another_encoder_is_refused(tmp_path, embedder):
     with QdrantIndex("wiki", embedder, tmp_path / "store") as index:
         index.upload(corpus(5))
@@ -165,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def reply(self, status: int, value: Any) -> None:
         body = b"<html>" if status == 299 else json.dumps(value).encode()
-        self.send_response(200 if status == 299 else status)
+        self.send_response(200 if status == 299 else abs(status))
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         if status == 429:
@@ -224,6 +232,7 @@ def test_a_server_is_asked_with_the_key_of_the_environment(server, embedder, mon
         (404, False, "no collection 'wiki'"),
         (400, False, "refused the request"),
         (429, True, "busy"),
+        (-429, True, "refused the request"),  # it does not say for how long
         (500, True, "refused the request"),
         (503, True, "refused the request"),
         (299, False, "answer cannot be read"),

@@ -314,3 +314,13 @@ def test_two_processes_share_one_alpha_and_one_log(tmp_path):
     assert len(rows) == len({row.id for row in rows}) == 2 * 16
     for step in (0, 1):
         assert len({row.meta["alpha"] for row in rows if row.meta["step"] == step}) == 1
+
+
+@pytest.mark.parametrize("recipe", ["pou", "sft", "evaluate"])
+def test_a_recipe_that_cannot_begin_says_why_in_one_line(recipe, tmp_path):
+    missing = tmp_path / "missing.yaml"
+    command = [sys.executable, RECIPES / f"{recipe}.py", "--config", missing]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"error: cannot read the settings in {missing}")
+    assert "Traceback" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import itertools
 import json
@@ -32,8 +33,9 @@ from faithful_search.serving.app import application, guarded
 from faithful_search.serving.metrics import Counter as Total
 from faithful_search.serving.metrics import Histogram
 from faithful_search.serving.retrieval import Retrieval
-from faithful_search.serving.server import bind, running
+from faithful_search.serving.server import _server, bind, running
 from faithful_search.tools.retrieval.contents import join_contents, split_contents
+from faithful_search.tools.web.network import new_pool
 from faithful_search.trajectory import Evidence
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -197,6 +199,7 @@ def test_refused_with_a_reason(small, path, body, status, says):
     answer = httpx.post(f"{small}/{path}", content=body)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"] and says in answer.json()["error"]
+    assert (answer.headers.get("connection") == "close") is (status == 413)  # what is not read is no next request
 
 
 def test_the_wrong_method_is_told_what_there_is(small):
@@ -236,7 +239,8 @@ def test_a_body_that_never_comes_is_given_up(small):
     with socket.create_connection((host, int(port)), timeout=30) as slow:
         slow.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
         assert post(f"{small}/retrieve", queries=["a"]).status_code == 200  # others are served meanwhile
-        assert slow.recv(100).startswith(b"HTTP/1.1 408")
+        answer = slow.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 408") and b"connection: close" in answer.lower()
 
 
 def test_a_wrong_length_header_is_refused(small):
@@ -294,6 +298,53 @@ def test_a_kept_connection_may_rest_between_requests_and_send_much(prompt):
             assert answer.status_code == 200 and len(answer.json()["result"]) == 5
             time.sleep(seconds)
         assert client.post(f"{prompt}/nowhere", content=b"x" * 1_000_000).status_code == 404
+
+
+def test_an_idle_connection_outlasts_the_clients_so_that_none_sends_into_a_closed_one():
+    pool = new_pool(None)
+    assert _server(app_of(Shelf()), 1.0).config.timeout_keep_alive >= 2 * pool._keepalive_expiry
+
+
+@pytest.fixture
+def started(monkeypatch, tmp_path):
+    """The command without its server: what it would serve, and what it printed."""
+    (tmp_path / "corpus.jsonl").write_text('{"text": "Tea is steeped."}')
+    monkeypatch.setenv("FAITHFUL_SEARCH_CACHE", str(tmp_path / "cache"))
+
+    def start(*flags: str, token: str = ""):
+        apps = []
+        keep = lambda app, bound, *_, **__: (apps.append(app), bound.close())  # noqa: E731
+        monkeypatch.setattr("faithful_search.serving.server.serve", keep)
+        monkeypatch.setenv("FAITHFUL_SEARCH_SERVE_TOKEN", token)
+        result = CliRunner().invoke(cli, ["serve", str(tmp_path / "corpus.jsonl"), "--port", "0", *flags])
+        assert result.exit_code == 0, result.output
+        return apps[0], result
+
+    return start
+
+
+def posted(app, path: str, **body) -> int:
+    async def send() -> int:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+            return (await client.post(path, json=body)).status_code
+
+    return asyncio.run(send())
+
+
+@pytest.mark.parametrize(("host", "token", "warned"), [("127.0.0.1", "", 0), ("0.0.0.0", "", 1), ("0.0.0.0", "a", 0)])
+def test_an_address_open_to_all_without_a_token_is_warned_of(started, host, token, warned):
+    _, result = started("--host", host, token=token)
+    assert result.stderr.count("anybody who reaches this address can use it") == warned
+
+
+def test_the_commands_limits_and_token_hold(started):
+    app, _ = started("--topk-limit", "3", "--queries-limit", "2", "--body-limit", "200")
+    assert posted(app, "/retrieve", queries=["tea"] * 2, topk=3) == 200
+    assert posted(app, "/retrieve", queries=["tea"], topk=4) == 422
+    assert posted(app, "/retrieve", queries=["tea"] * 3) == posted(app, "/retrieve", queries=["t" * 200]) == 413
+    for flags, path in ((), "/retrieve"), (("--mcp-http",), "/mcp"):
+        app, _ = started(*flags, token="sesame")
+        assert posted(app, path, queries=["tea"]) == 401
 
 
 # --- failures behind it

@@ -19,6 +19,7 @@ from faithful_search.tools.patience import Patience
 from faithful_search.tools.web import unavailable
 from faithful_search.tools.web.http import Http
 from faithful_search.tools.web.providers import base, load, names
+from faithful_search.tools.web.providers.base import Provider
 from faithful_search.tools.web.providers.ddgs import Ddgs
 from faithful_search.tools.web.providers.searxng import SearXNG
 from faithful_search.tools.web.providers.serper import Serper
@@ -81,6 +82,36 @@ def test_no_results_are_no_evidence(service):
 def test_several_queries_run_at_once_and_are_interleaved_by_rank(service):
     found = search(tool(service, top_k=2, limit=5), "red", "blue", "green")
     assert urls(found) == [f"site{n}.example/{color}" for n in (1, 2) for color in ("red", "blue", "green")][:5]
+
+
+class Said(Provider):
+    """Answers each query as told; raises what is an exception."""
+
+    name, cache_key = "said", "said"
+
+    def __init__(self, **answers: list[str] | Exception) -> None:
+        self.answers = answers
+
+    def check(self) -> None:
+        """Nothing is missing."""
+
+    async def search(self, query: str, count: int) -> list[Evidence]:
+        answer = self.answers[query]
+        if isinstance(answer, Exception):
+            raise answer
+        return [Evidence(f"About {query}.", title=url, url=url) for url in answer]
+
+
+def test_a_page_under_several_addresses_comes_once():
+    same = ["https://tea.example/a", "http://www.tea.example/a/", "https://TEA.example/a#steep"]
+    other = ["https://tea.example/a?b=1", "https://tea.example/A"]
+    found = search(WebSearch(Said(red=same, blue=other)), "red", "blue")
+    assert [item.url for item in found] == [same[0], *other]
+
+
+def test_an_error_that_is_no_tools_is_not_shown_as_a_result():
+    with pytest.raises(ValueError, match="a bug at"):
+        search(WebSearch(Said(red=["https://tea.example/a"], blue=ValueError("a bug at 10.0.0.7"))), "red", "blue")
 
 
 def test_the_same_query_twice_is_asked_once(service):

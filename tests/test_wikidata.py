@@ -82,6 +82,25 @@ def test_entities_are_found_and_relations_ranked_by_any_of_their_names(graph, qu
     assert texts(graph, query)[0].startswith(first)
 
 
+def test_words_of_the_entitys_name_rank_nothing_and_a_name_that_fits_wholly_comes_first():
+    labels = {"Q1": "Population Bureau", "P1": "population", "P2": "head office address", "P3": "head"}
+    snak = {"datatype": "string", "datavalue": {"type": "string", "value": "Ann"}}
+    claims = {name: [{"rank": "normal", "mainsnak": snak}] for name in ("P1", "P2", "P3")}
+
+    def bureau(request: Request):
+        asked = request.parameters
+        if asked["action"] == "wbsearchentities":
+            named = asked["search"] == "Population Bureau"
+            return 200, {"search": [{"id": "Q9", "match": {"text": asked["search"]}}] if named else []}
+        found = {id: {"id": id, "labels": {"en": {"value": label}}} for id, label in labels.items()}
+        found["Q1"] |= {"claims": claims, "redirects": {"from": "Q9", "to": "Q1"}}  # Q9 was merged into it
+        return 200, {"entities": found}
+
+    with SearchServer(bureau) as server:
+        found = texts(tool(server), "Who is head of Population Bureau?")
+    assert found[0] == "The head of Population Bureau is Ann." and len(found) == 3
+
+
 def test_nothing_known_is_no_evidence_and_no_name_is_told(graph):
     assert ask(graph, "zzz unheard of") == []
     with Toolbox([graph]) as box:

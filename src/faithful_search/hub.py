@@ -13,6 +13,8 @@ from .errors import ConfigError
 from .evaluation.install import metrics_folder
 from .evaluation.metrics import names as metric_names
 from .evaluation.report import Evaluated, as_evaluation, table
+from .tools.opening import is_server
+from .tools.retrieval.engines import is_engine
 
 RESULT_NAMES = {
     "exact_match": "Exact match",
@@ -198,7 +200,14 @@ def _made(tool: str, search_tool: str | None, config: Mapping[str, Any]) -> tupl
     top_k = f", top_k={config['search_top_k']}" if isinstance(config.get("search_top_k"), int) else ""
     if tool in ("local_search", search_tool):
         named = "" if tool == "local_search" else f', name="{tool}"'
+        corpus = str(config.get("corpus") or "world")
+        if is_server(corpus):
+            return "RemoteSearch", f"RemoteSearch({_source(config, 'corpus')}{top_k}{named})"
+        if is_engine(corpus):
+            return None
         return "LocalSearch", f"LocalSearch.from_corpus({_source(config, 'corpus')}{top_k}{named})"
+    if tool == "knowledge_graph" and config.get("triples") == "wikidata":
+        return "Wikidata", f"Wikidata({top_k.removeprefix(', ')})"
     if tool == "knowledge_graph":
         return "KnowledgeGraph", f"KnowledgeGraph.from_triples({_source(config, 'triples')}{top_k})"
     return None

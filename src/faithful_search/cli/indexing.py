@@ -75,14 +75,17 @@ def index(
         "progress": partial(tqdm, disable=None),
     }
     start = time.monotonic()
-    if is_engine(out):
-        if kind or hnsw or half or overwrite:
-            raise click.UsageError("--kind, --hnsw, --half and --overwrite are for the index of a folder")
-        said = _upload(corpus, out, model, encoder | ({"revision": revision} if revision else {}), reading)
-    else:
-        dense = _dense(kind, model, revision, hnsw, half)
-        how = {"kind": kind or "bm25", "dense": dense, "knobs": encoder, "overwrite": overwrite}
-        said = _build(corpus, Path(out), how | reading)
+    try:
+        if is_engine(out):
+            if kind or hnsw or half or overwrite:
+                raise click.UsageError("--kind, --hnsw, --half and --overwrite are for the index of a folder")
+            said = _upload(corpus, out, model, encoder | ({"revision": revision} if revision else {}), reading)
+        else:
+            dense = _dense(kind, model, revision, hnsw, half)
+            how = {"kind": kind or "bm25", "dense": dense, "knobs": encoder, "overwrite": overwrite}
+            said = _build(corpus, Path(out), how | reading)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped; the same command goes on where it was") from None
     click.echo(f"{said}, {time.monotonic() - start:,.1f} s")
     click.echo(f"serve it: faithful-search serve {out}")
 

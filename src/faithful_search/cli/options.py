@@ -26,7 +26,7 @@ class Commands(click.Group):
             click.echo(f"error: {' '.join(str(error).split())}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt as stop:
-            click.echo(f"\n{stop or 'interrupted'}", err=True)
+            click.echo(f"\n{str(stop) or 'interrupted'}", err=True)
             ctx.exit(INTERRUPTED)
 
 

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import __version__
+from ..dialects.fence import Fence, one_line
 from ..errors import ConfigError
 from ..tools.base import Observation
 from ..tools.toolbox import Toolbox
-from ..trajectory import ToolCall
+from ..trajectory import Evidence, ToolCall
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, Tool
 
+_FENCE = Fence(r"<\||\[[Ee][0-9]++\]")
 _EVIDENCE = {
     "type": "object",
     "properties": {
@@ -78,15 +80,19 @@ def serve_stdio(toolbox: Toolbox) -> None:
 
 
 def as_text(found: Observation) -> str:
-    """What a model reads: one paragraph a passage with its id and title, or the note.
+    """What a model reads: a paragraph a passage, with id and title, or the note. Passages forge no id or role.
 
     Example:
         >>> from faithful_search.trajectory import Evidence
-        >>> as_text(Observation(evidence=(Evidence("The capital of France.", title="Paris", id="E1"),)))
-        '[E1] Paris: The capital of France.'
+        >>> as_text(Observation(evidence=(Evidence("The capital of France. [E2]", title="Paris", id="E1"),)))
+        '[E1] Paris: The capital of France. &#91;E2]'
     """
-    passages = [f"[{item.id}] {item.title + ': ' if item.title else ''}{item.text}" for item in found.evidence]
-    return "\n\n".join([*passages, *([found.note] if found.note else [])])
+    passages = [f"[{item.id}] {_title(item)}{_FENCE.escape(item.text)}" for item in found.evidence]
+    return "\n\n".join([*passages, *([_FENCE.escape(found.note)] if found.note else [])])
+
+
+def _title(item: Evidence) -> str:
+    return f"{one_line(_FENCE.escape(item.title))}: " if item.title else ""
 
 
 def _as_data(found: Observation) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class ToolArguments:
     domain_name: str = field(default="domain_search", metadata={"help": "what the policy calls that tool"})
     domain_description: str = field(default="", metadata={"help": "what the policy is told about that tool"})
     negative_tool: bool = field(default=False, metadata={"help": "add the deliberately irrelevant tool"})
-    search_top_k: int = field(default=3, metadata={"help": "pieces of evidence a call returns"})
+    search_top_k: int = field(default=3, metadata={"help": "pieces of evidence a query returns"})
     tool_timeout: float = field(default=30.0, metadata={"help": "seconds a call may take, repetitions included"})
     tool_retries: int = field(default=2, metadata={"help": "repetitions of a call that failed for the moment"})
     tool_concurrency: int = field(default=64, metadata={"help": "calls at once, of all tools"})
@@ -100,7 +100,6 @@ class ToolArguments:
             tools,
             timeout=self.tool_timeout,
             concurrency=self.tool_concurrency,
-            top_k=self.search_top_k,
             patience=self._patience,
             cache=self._cache,
             cassette=Cassette(self.cassette, self.cassette_mode) if self.cassette else None,  # type: ignore[arg-type]

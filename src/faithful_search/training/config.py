@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from trl import ModelConfig, TrlParser, get_quantization_config
 
-from ..errors import ConfigError
+from ..errors import ConfigError, FaithfulSearchError
 
 
 def parse_recipe(
@@ -46,6 +46,14 @@ def parse_recipe(
         names = ", ".join(item.removeprefix("--") for item in unknown if str(item).startswith("--"))
         raise ConfigError(f"{path}: no such settings: {names}; `--help` lists those there are")
     return tuple(parser.parse_args_into_dataclasses(args=flags))
+
+
+def run_recipe(main: Callable[[], Any]) -> None:
+    """Run a recipe as a program: what the package refuses is one line on the standard error and exit code 1."""
+    try:
+        main()
+    except FaithfulSearchError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:

@@ -253,7 +253,8 @@ def _dataset(name: str) -> Any:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise ConfigError(f"the dataset {name!r} needs datasets: pip install 'faithful-search[train]'") from error
+        told = f"{name!r} is no file or folder here; to look for such a dataset on the Hub takes the package datasets"
+        raise ConfigError(f"{told}: pip install 'faithful-search[train]'") from error
     repository, _, split = name.partition(":")
     try:
         return load_dataset(repository, split=split or "train")

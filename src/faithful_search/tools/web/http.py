@@ -33,6 +33,8 @@ _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _BODILESS = frozenset({204, 205})
 _MOST_PIECES = 50_000  # a body in crumbs costs time for each crumb, whatever its size
+_CALLS = 5
+"""In a row that fail, with all their repetitions, before a host is left alone."""
 _MOST_HOSTS = 1024
 _LOCK = threading.Lock()
 
@@ -269,7 +271,7 @@ class _Client:
             return answer
 
     def _breaker(self, server: bytes) -> Breaker:
-        breaker = self._breakers.pop(server, None) or Breaker()
+        breaker = self._breakers.pop(server, None) or Breaker(_CALLS * (1 + self._patience.retries))
         self._breakers[server] = breaker
         if len(self._breakers) > _MOST_HOSTS:
             self._breakers.popitem(last=False)
