@@ -9,7 +9,6 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import lab
@@ -25,7 +24,6 @@ from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Patience, Tool, Toolbox
 from faithful_search.tools.browse import Browse
-from faithful_search.tools.patience import Breaker
 from faithful_search.tools.remote_search import RemoteSearch
 from faithful_search.tools.web import http
 from faithful_search.tools.web.guard import Guard
@@ -173,13 +171,22 @@ def told(found: Iterable[Trajectory]) -> Iterator[Step]:
 
 FAILED = "Web search failed: the service"
 SEARCHES = {  # what a search server does: what the policy reads, of `web_search` and of `local_search`
-    "forbidden": ("The search service refuses to search; use another tool.", "the service: 403 Forbidden"),
-    "busy": (f"{FAILED}: 429 Too Many Requests.", "the service: 429 Too Many Requests"),
-    "unavailable": (f"{FAILED}: 503 Service Unavailable.", "the service: 503 Service Unavailable"),
-    "hang": (f"{FAILED} took longer than 4 seconds.", "the service took longer than 4 seconds"),
-    "cut": (f"{FAILED} broke off or garbled its answer.", "the service broke off or garbled its answer"),
-    "closed": (f"{FAILED} broke off or garbled its answer.", "the service broke off or garbled its answer"),
-    "html": ("Web search failed: the answer is not JSON.", "the answer is not JSON"),
+    "forbidden": (
+        "The search service refuses to search; use another tool.",
+        "Search is not available now; use another tool.",
+    ),
+    "busy": (f"{FAILED}: 429 Too Many Requests.", "Search failed: the service: 429 Too Many Requests."),
+    "unavailable": (f"{FAILED}: 503 Service Unavailable.", "Search failed: the service: 503 Service Unavailable."),
+    "hang": (f"{FAILED} took longer than 4 seconds.", "Search failed: the service took longer than 4 seconds."),
+    "cut": (
+        f"{FAILED} broke off or garbled its answer.",
+        "Search failed: the service broke off or garbled its answer.",
+    ),
+    "closed": (
+        f"{FAILED} broke off or garbled its answer.",
+        "Search failed: the service broke off or garbled its answer.",
+    ),
+    "html": ("Web search failed: the answer is not JSON.", "Search failed: the answer is not JSON."),
     "null": (
         "Web search failed: the search service answered with something else than results.",
         "The search server sent something that is no search result.",
@@ -223,7 +230,7 @@ def retrieve(request: Request) -> tuple[int, Any]:
 def test_the_real_tools_tell_every_fault_of_their_services(monkeypatch):
     count, draw = 200, random.Random(7)
     monkeypatch.setenv("SERPER_API_KEY", KEY)
-    monkeypatch.setattr(http, "Breaker", partial(Breaker, failures=10_000))  # else one host's faults hide one another
+    monkeypatch.setattr(http, "_CALLS", 10_000)  # else one host's faults hide one another
     settings = {"timeout": 4, "patience": Patience(0), "per_host": 1000, "max_bytes": 1_000_000}
 
     def planned(number: int, turn: int, site: WebSite) -> tuple[str, dict[str, str], str]:

@@ -75,14 +75,14 @@ class RemoteSearch(Tool):
         token = os.environ.get(TOKEN)
         headers = {"Authorization": f"Bearer {token}"} if token else None
         try:
-            reply = await self.http.post(self.endpoint, json=self._request(query), headers=headers)
+            answer = (await self.http.post(self.endpoint, json=self._request(query), headers=headers)).json()
         except ToolError as error:
             if error.status in (401, 403):
                 mend = f"{urlsplit(self.url).hostname} answers {error.status}: {TOKEN} must hold its token"
                 raise unavailable("Search is not available now; use another tool.", mend) from None
             raise error.retold(f"Search failed: {error}.") from None
         try:
-            return _READERS[self.wire](reply.json())[: self.top_k]
+            return _READERS[self.wire](answer)[: self.top_k]
         except _UNREADABLE as error:
             raise ToolError("The search server sent something that is no search result.") from error
 

@@ -271,7 +271,7 @@ class _Client:
             return answer
 
     def _breaker(self, server: bytes) -> Breaker:
-        breaker = self._breakers.pop(server, None) or Breaker(_CALLS * (1 + self._patience.retries))
+        breaker = self._breakers.pop(server, None) or Breaker(failures=_CALLS * (1 + self._patience.retries))
         self._breakers[server] = breaker
         if len(self._breakers) > _MOST_HOSTS:
             self._breakers.popitem(last=False)
