@@ -4,7 +4,7 @@
 
 DATA has the folders `hotpotqa`, `2wikimultihopqa` and `musique`, each with `corpus.jsonl.gz` (id, title, text) and
 `test.jsonl.gz` (id, question, supporting_titles). The indexes are kept in the second folder, so that nothing is encoded
-twice; an interrupted run goes on. Prints Markdown.
+twice; an interrupted run goes on. Prints Markdown, and draws recall@5 in that folder.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import numpy as np
 import tqdm
 
+from faithful_search.analysis import plots
 from faithful_search.evaluation.stats import Estimate, bootstrap
 from faithful_search.tasks import read_rows
 from faithful_search.tools.retrieval.bm25 import BM25Index
@@ -48,6 +50,7 @@ def main(data: Path, folder: Path, model: str, dtype: str, sample: int | None) -
     tables = {name: measured(data / name, folder / name, model, dtype, sample) for name in DATASETS}
     print_quality({name: scores for name, (scores, _) in tables.items()})
     print_graph({name: graph for name, (_, graph) in tables.items()})
+    print(f"\n{draw({name: scores for name, (scores, _) in tables.items()}, folder / 'recall.png')}")
 
 
 def measured(
@@ -125,6 +128,13 @@ def print_quality(tables: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         for way, values in ways.items():
             cells = [bootstrap(values[:, [column]]) for column in range(len(MEASURES))]
             print(f"| {name} | {len(values)} | {way} | {' | '.join(map(percent, cells))} |")
+
+
+def draw(tables: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> Path:
+    """Recall@5 of each way to search, a group of bars for each dataset."""
+    ways = {way: {name: bootstrap(tables[name][way][:, [0]]) for name in tables} for way in tables[DATASETS[0]]}
+    rows = {way: {"rows": msgspec.to_builtins(found)} for way, found in ways.items()}
+    return plots.bars(rows, list(tables), path, title="Gold titles among the first five passages")
 
 
 def percent(estimate: Estimate) -> str:

@@ -121,13 +121,16 @@ def compare(
     return _save(figure, path)
 
 
-def bars(evaluations: Mapping[str, Mapping[str, Any]], metrics: Sequence[str], path: PathLike) -> Path:
+def bars(
+    evaluations: Mapping[str, Mapping[str, Any]], metrics: Sequence[str], path: PathLike, title: str = "Evaluation"
+) -> Path:
     """Evaluations beside each other: a bar a metric and policy, with its 95 % interval and its value.
 
     Args:
         evaluations: by label, what `Evaluation.to_dict` gives (only `rows` is read).
         metrics: rows to draw; one that an evaluation has no value for leaves a gap.
         path: the file to write.
+        title: above the bars.
 
     Raises:
         DataError: when none of the evaluations has any of the metrics.
@@ -144,7 +147,7 @@ def bars(evaluations: Mapping[str, Mapping[str, Any]], metrics: Sequence[str], p
     axis.set_xlim(-0.6, len(metrics) - 0.4)
     axis.axhline(0, color="#444444", linewidth=0.8)
     axis.margins(y=0.12)
-    _finish(axis, "value, 95 % interval", title="Evaluation")
+    _finish(axis, "value, 95 % interval", title=title)
     axis.grid(False, axis="x")
     return _save(figure, path)
 

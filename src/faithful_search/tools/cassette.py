@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -99,6 +100,7 @@ class Cassette:
         self._lock = threading.Lock()
         self._calls: dict[str, Recorded] = {}
         self._read = (0, 0, 0)  # how much of which file is in `_calls`: inode, bytes, lines
+        self._sum = sha256()  # of these bytes
         self.unrecorded = 0
         """How many results could not be written; they were returned all the same."""
         if self.mode == "record":
@@ -237,12 +239,13 @@ class Cassette:
         known, done, count = self._read
         if (inode, size) == (known, done):
             return
-        if inode != known or size < done:
+        file.seek(0)
+        whole = file.read()
+        if sha256(whole[:done]).digest() != self._sum.digest():  # an inode alone tells little: it is given again
             done, count = 0, 0
-        file.seek(done)
-        lines = file.read().split(b"\n")
+        lines = whole[done:].split(b"\n")
         self._take_in((number, line) for number, line in enumerate(lines, count + 1) if line.strip())
-        self._read = (inode, size, count + len(lines) - 1)
+        self._read, self._sum = (inode, size, count + len(lines) - 1), sha256(whole)
 
     def _take_in(self, lines: Iterable[tuple[int, bytes]]) -> None:
         """Of two equal calls, as merging two recordings may leave them, the first counts."""
@@ -251,29 +254,31 @@ class Cassette:
             self._calls.setdefault(_key(recorded), recorded)
 
     def _append(self, file: FileIO, recorded: Recorded) -> None:
-        start = file.seek(0, os.SEEK_END)
+        start, line = file.seek(0, os.SEEK_END), _line(recorded)
         try:
-            _write(file, _line(recorded))
+            _write(file, line)
         except OSError:
             file.truncate(start)
             raise
         inode, _, count = self._read
         self._read = (inode, file.seek(0, os.SEEK_END), count + 1)
+        self._sum.update(line)
 
     def _sort(self, file: FileIO) -> None:
         lines = [_line(self._calls[key]) for key in sorted(self._calls)]
+        whole = b"".join(lines)
         file.seek(0)
-        if file.read() == b"".join(lines):
+        if file.read() == whole:
             return
         target = self.path.resolve()
         partial = target.with_name(f".{target.name}.partial")
         try:
-            partial.write_bytes(b"".join(lines))
+            partial.write_bytes(whole)
             shutil.copymode(target, partial)
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
-        self._read = (target.stat().st_ino, sum(map(len, lines)), len(lines))
+        self._read, self._sum = (target.stat().st_ino, len(whole), len(lines)), sha256(whole)
 
     def _explain(self, asked: Recorded) -> str:
         told = f"{asked.tool} {_brief(asked.arguments)} is not in the cassette {self.path.name}; "
