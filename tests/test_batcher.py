@@ -9,6 +9,7 @@ import os
 import pickle
 import threading
 import time
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -43,6 +44,58 @@ def test_calls_of_one_turn_are_one_batch_in_order():
 
     assert asyncio.run(many()) == [2 * n for n in range(10)]
     assert run.batches == [list(range(10))]
+
+
+def test_a_turn_that_takes_its_time_is_one_batch_all_the_same():
+    run = Recorder()
+
+    async def slowly(batcher, number):
+        time.sleep(0.02)  # long enough for a thread to begin
+        return await batcher.ask(number)
+
+    async def many():
+        batcher = Batcher(run)
+        await batcher.ask(9)
+        return await asyncio.gather(*(slowly(batcher, number) for number in range(3)))
+
+    assert asyncio.run(many()) == [0, 2, 4]
+    assert run.batches == [[9], [0, 1, 2]]
+
+
+def test_nothing_of_an_answered_call_is_kept():
+    class Heavy:
+        pass
+
+    async def ask(batcher):
+        item = Heavy()
+        await batcher.ask(item)
+        return weakref.ref(item)
+
+    batcher = Batcher(lambda items: [None] * len(items))
+    held = asyncio.run(ask(batcher))
+    deadline = time.monotonic() + 10
+    while held() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+        gc.collect()
+    assert held() is None
+
+
+def test_one_who_leaves_while_the_batch_runs_spoils_nothing_for_the_others():
+    run, said = Recorder(), []
+
+    async def scenario():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
+        batcher = Batcher(run)
+        run.gate.clear()
+        calls = [asyncio.ensure_future(batcher.ask(n)) for n in range(3)]
+        await asyncio.to_thread(run.begun.wait, 20)
+        calls[0].cancel()
+        await asyncio.sleep(0)
+        run.gate.set()
+        async with asyncio.timeout(20):
+            return await asyncio.gather(*calls[1:])
+
+    assert asyncio.run(scenario()) == [2, 4] and said == []
 
 
 def test_what_arrives_while_a_batch_runs_is_the_next_batch():

@@ -491,6 +491,17 @@ def test_summaries_by_a_model(site):
     )
 
 
+def test_what_a_model_is_given_is_bounded_and_its_failures_are_told_apart():
+    writer = Words()
+    asyncio.run(Condensing(writer, longest=12).condense("q", ["a" * 8, "b" * 8]))
+    assert writer.asked[0].fields == {"query": "q", "passages": "aaaaaaaa\n\nbb"}
+    for fails, passing in (("raises", False), ("none", True)):
+        with pytest.raises(ToolError, match="no summary could be written") as error:
+            asyncio.run(Condensing(Words(fails)).condense("q", ["a"]))
+        assert error.value.passing is passing
+    assert Condensing(writer).name.startswith("words condense@")  # in a cache's key: another prompt, another summary
+
+
 @pytest.mark.parametrize("fails", ["raises", "none", "hangs"])
 def test_when_the_model_fails_the_paragraphs_are_shown(site, fails, caplog):
     tool = browser(site, timeout=1.0 if fails == "hangs" else 60.0, condenser=Condensing(Words(fails)))

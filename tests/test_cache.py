@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+from faithful_search import flights
 from faithful_search.cache import Cache, key_of
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.flights import once
@@ -512,3 +513,32 @@ def test_work_of_one_name_is_done_once_and_of_two_names_twice():
         return await asyncio.gather(*(once(("same file", name), lambda name=name: work(name)) for name in "aabb"))
 
     assert asyncio.run(ask()) == [("a", False), ("a", True), ("b", False), ("b", True)] and done == ["a", "b"]
+
+
+def test_a_time_out_of_the_one_at_work_is_heard_by_all_and_not_taken_for_the_end_of_their_own_wait():
+    asked = []
+
+    async def late():
+        asked.append(1)
+        await asyncio.sleep(0.02)
+        raise TimeoutError
+
+    async def scene():
+        return await asyncio.gather(*(once("late", late, wait=20) for _ in range(3)), return_exceptions=True)
+
+    assert [type(error) for error in asyncio.run(scene())] == [TimeoutError] * 3 and asked == [1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_waits_for_nothing_that_its_parent_is_at():
+    async def scene():
+        async def work():
+            child = os.fork()
+            if child == 0:
+                os._exit(len(flights._flights))
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        return await once("at it", work)
+
+    assert asyncio.run(scene()) == (0, False)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, DataError, ToolError
+from faithful_search.tools.base import Partial
 from faithful_search.tools.cassette import Cassette, CassetteMiss
 from faithful_search.tools.redact import redact
 from faithful_search.trajectory import Evidence
@@ -115,7 +116,7 @@ def test_a_definite_error_is_replayed_and_a_passing_one_is_not_recorded(path):
 
 def test_a_miss_shows_the_nearest_call_what_differs_and_how_to_record(path):
     with Cassette(path, "record") as cassette:
-        for query in ("height of the Eiffel tower", "capital city of France", "population of Lyon"):
+        for query in ("Eiffel tower, height", "Aare, length", "capital city of France", "population of Lyon"):
             play(cassette, {"query": query, "top_k": 3}, returns(PARIS))
     with pytest.raises(CassetteMiss) as miss:
         play(Cassette(path), {"query": "capital city of Frnace", "site": "x"})
@@ -202,6 +203,48 @@ def test_processes_record_into_one_file(path):
     lines = path.read_text().splitlines()
     assert len(lines) == len(Cassette(path)) == 60 * 4
     assert os.listdir(path.parent) == ["calls.jsonl"]
+
+
+@pytest.mark.parametrize("others", ["a", "ab", "abc"])
+def test_a_file_that_others_sorted_meanwhile_is_read_anew(path, others):
+    """Also where the sorted file, the second one since, has the inode that the first one had."""
+    cassette = Cassette(path, "record")
+    play(cassette, {"query": "x"}, returns(PARIS))
+    for query in others:
+        with Cassette(path, "record") as other:
+            play(other, {"query": query}, returns(PARIS))
+    play(cassette, {"query": "y"}, returns(PARIS))
+    assert [play(cassette, {"query": query}) for query in others] == [[PARIS]] * len(others)
+    cassette.close()
+    assert cassette.unrecorded == 0 and len(Cassette(path)) == len(path.read_text().splitlines()) == len(others) + 2
+
+
+def test_a_sorted_recording_keeps_its_link_and_its_permissions(path, tmp_path):
+    Cassette(path, "record")
+    path.chmod(0o640)
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(path)
+    with Cassette(link, "record") as cassette:
+        for query in "ba":
+            play(cassette, {"query": query}, returns(PARIS))
+    assert link.is_symlink() and path.stat().st_mode & 0o777 == 0o640
+    assert [json.loads(line)["arguments"]["query"] for line in path.read_text().splitlines()] == ["a", "b"]
+
+
+def test_a_partial_result_is_shown_and_not_recorded(path):
+    async def live():
+        return Partial([PARIS])
+
+    with Cassette(path, "record") as cassette:
+        assert play(cassette, {"query": "x"}, live) == [PARIS]
+        assert play(cassette, {"query": "x"}, returns()) == []
+    assert len(Cassette(path)) == 1
+
+
+def test_what_another_recorded_meanwhile_is_not_asked_again(path):
+    first, second = Cassette(path, "record"), Cassette(path, "record")
+    play(first, {"query": "x"}, returns(PARIS))
+    assert play(second, {"query": "x"}) == [PARIS]
 
 
 def test_a_closed_recording_is_the_same_file_whatever_the_order(tmp_path):
@@ -365,8 +408,10 @@ def test_a_key_reaches_neither_file_nor_log_nor_message(path, monkeypatch, caplo
 def test_keys_given_otherwise_and_in_urls_of_the_environment(path, monkeypatch):
     monkeypatch.setenv("MY_PROXY", "http://user:proxy-pass@proxy.example:3128")
     monkeypatch.setenv("SHORT_KEY", "abc")
-    play(Cassette(path, "record", ("given-1",)), {"q": "x"}, returns(Evidence("given-1 proxy-pass abcd given-2")))
-    assert play(Cassette(path), {"q": "x"})[0].text == "[secret] [secret] abcd given-2"
+    monkeypatch.setenv("SEVERAL_KEYS", "first-1, second-2")
+    told = Evidence("given-1 given-12 proxy-pass abcd given-2 second-2 first-1")
+    play(Cassette(path, "record", ("given-1", "given-12")), {"q": "x"}, returns(told))
+    assert play(Cassette(path), {"q": "x"})[0].text == f"{' '.join(['[secret]'] * 3)} abcd given-2 [secret] [secret]"
 
 
 @pytest.mark.parametrize(

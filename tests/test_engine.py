@@ -187,7 +187,8 @@ def test_reading_a_repaired_rollout_again_is_strict_and_else_the_same():
 
 def test_no_repair_of_several_calls_of_long_text_or_of_what_is_not_a_call():
     one = '{"name": "shelf", "arguments": {"query": "x"}}'
-    for raw in (one + one, one[:-2] + "x" * 5000, "{'name': 'shelf'}", "[" + one + "]x" + one, "{oops", "{" * 999):
+    two = "{'name': 'shelf', 'arguments': {}}</tool_call><tool_call>{'name': 'shelf', 'arguments': {}}"
+    for raw in (one + one, two, one[:-2] + "x" * 5000, "{'name': 'shelf'}", "[" + one + "]x" + one, "{oops", "{" * 999):
         t = run([f"<think>a</think><tool_call>{raw}</tool_call>", ANSWER], ROME, turn_tokens=6000, total_tokens=20000)
         assert t.steps[0].call is None and "could not be read" in t.steps[0].note, raw
 
@@ -402,6 +403,13 @@ def test_search_r1_appends_raw_text_inside_one_turn():
     text = decode(t.tokens.completion_ids)
     assert text.startswith(turns[0] + "\n\n<information>")
     assert text.endswith(turns[1] + "<|im_end|>")
+
+
+def test_a_response_after_which_no_token_is_left_ends_the_episode():
+    end = run([FIRST, ANSWER], ROME).tokens.turns[0][2]
+    cut = run([FIRST, ANSWER], ROME, total_tokens=end)
+    assert (cut.stop_reason, len(cut.steps), cut.steps[0].evidence) == ("token_limit", 1, ())
+    assert run([FIRST, ANSWER], ROME, total_tokens=end + 1).steps[0].evidence
 
 
 def test_limits_must_be_positive():

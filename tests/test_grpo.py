@@ -6,6 +6,7 @@ import json
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import lab
@@ -20,6 +21,7 @@ from faithful_search.rollout import Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
 from faithful_search.training.advantages import group_relative, leave_one_out
+from faithful_search.training.callbacks import StepLine
 from faithful_search.training.grpo import SearchGRPOTrainer, prompt_dataset
 from faithful_search.trajectory import Evidence, ToolCall, Trajectory, read_jsonl
 
@@ -189,6 +191,16 @@ def test_what_is_logged_of_tools_is_this_steps(tmp_path):
     assert [step.get("tools/shelf/errors") for step in steps] == [0.0, 0.25, None]
     assert [step.get("tools/errors") for step in steps] == [0.0, 0.25, None]
     assert ["tools/shelf/p95" in step for step in steps] == [True, True, False]
+
+
+def test_a_step_is_one_line_that_says_what_went_wrong():
+    written: list[str] = []
+    line, state = StepLine(), SimpleNamespace(is_world_process_zero=True, global_step=3, max_steps=10)
+    line.training_bar = SimpleNamespace(write=written.append)
+    line.on_log(None, state, None, {"reward": 0.5, "tools/calls": 1.25, "tools/errors": 0.0})
+    line.on_log(None, state, None, {"reward": 0.5, "tools/errors": 0.25, "parts/citation/abstained": 0.5})
+    assert written[0].startswith("step    3/10  reward 0.500  calls 1.250  ") and "errors" not in written[0]
+    assert written[1].startswith("step    3/10  reward 0.500  tool errors 25%  cite abstained 50%  ")
 
 
 def test_the_state_does_not_move_in_evaluation(tmp_path):

@@ -567,6 +567,13 @@ class TestManyAtOnce:
         assert "127.0.0.1 keeps failing: leave it alone for 30 seconds" in {str(item) for item in outcomes[5:8]}
         assert outcomes[8].status == 200
 
+    def test_retries_of_one_call_are_one_failure_and_a_refusal_is_not_tried_again(self, site, monkeypatch):
+        attempts, follow = [], http_module._Client._follow
+        monkeypatch.setattr(http_module._Client, "_follow", lambda *asked: attempts.append(asked) or follow(*asked))
+        outcomes = ask(guarded(patience=HASTY), *[site.url("/status/500")] * 7)
+        assert ["keeps failing" in str(item) for item in outcomes] == [False] * 5 + [True] * 2
+        assert (len(site.seen), len(attempts)) == (5 * 3, 5 * 3 + 2)
+
     def test_a_page_that_is_missing_is_no_failure_of_its_host(self, site):
         ask(guarded(), *[site.url("/nothing")] * 8)
         assert len(site.seen) == 8

@@ -243,6 +243,21 @@ def test_names_are_read_in_the_language_preferred_and_asked_for_in_any(turtle):
     assert ask(KnowledgeGraph.from_triples(turtle), "Fredonien capital")[0] == "The capital of Freedonia is Glooston."
 
 
+def test_regional_languages_nameless_subjects_and_iris_that_are_no_addresses(tmp_path):
+    path = tmp_path / "graph.ttl"
+    path.write_text("""
+@prefix p: <http://graph.example/property#> .
+@prefix rdfs: <http://www.w3.org/2000/01/rdf-schema#> .
+<urn:x:1> rdfs:label "Farbe"@de, "Tint"@en-GB ; p:shade "Red" .
+<urn:x:2> rdfs:label "Maison"@fr, "House" ; p:shade "White" .
+[] p:likes <urn:x:1> .
+""")
+    graph = KnowledgeGraph.from_triples(path)
+    [found] = asyncio.run(graph.knowledge_graph("Farbe"))
+    assert (found.text, found.url, found.source) == ("The shade of Tint is Red.", "", "1-shade")
+    assert ask(graph, "Maison") == ["The shade of House is White."]
+
+
 def test_what_has_no_label_is_called_by_its_iri(turtle):
     graph = KnowledgeGraph.from_triples(turtle)
     assert ask(graph, "Rufus Firefly") == ["Rufus Firefly, leads: Freedonia."]

@@ -37,6 +37,7 @@ class Flaky:
         (ToolError("gone"), False),
         (TimeoutError(), True),
         (ConnectionResetError(), True),
+        (ToolError("tried", passing=True, tried=True), False),
         (ValueError(), False),
         (asyncio.CancelledError(), False),
     ],
@@ -61,7 +62,7 @@ def test_it_is_tried_again_as_often_as_said():
 def test_what_does_not_pass_or_asks_for_too_much_is_not_tried_again(error):
     fails = Flaky(error)
     with pytest.raises(type(error)):
-        asyncio.run(Patience(first=0.001).persist(fails))
+        asyncio.run(asyncio.wait_for(Patience(first=0.001).persist(fails), 20))
     assert fails.calls == 1
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from stub_server import StubServer
@@ -20,7 +21,7 @@ from faithful_search.evaluation.suite import Evaluation
 from faithful_search.judges import GroundingJudge, LexicalJudge
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.training.config import parse_recipe, read_config
-from faithful_search.trajectory import read_jsonl
+from faithful_search.trajectory import Step, ToolCall, Trajectory, read_jsonl
 
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes"
@@ -301,6 +302,26 @@ def test_evaluations_with_another_tool_are_a_configuration_and_say_who_was_calle
     assert list(found["tiny"]["tool_calls"]) == tools
     counts = dict(re.findall(r"(\w+) (\d+)", capsys.readouterr().out.rpartition("calls of tiny: ")[2]))
     assert [*counts][: len(tools)] == tools and sum(map(int, counts.values())) > 0
+
+
+def test_calls_are_told_with_tools_nobody_called_and_names_made_up():
+    calls = tuple(Step(call=ToolCall(name)) for name in ("ghost", "atlas", "ghost"))
+    found = SimpleNamespace(tool_calls={"search": 0, "atlas": 1}, trajectories=[Trajectory(steps=calls)])
+    assert evaluate_recipe()._calls(found) == "search 0, atlas 1, ghost 2 (unknown)"
+
+
+def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_often_as_wanted(monkeypatch, capsys):
+    recipe = evaluate_recipe()
+
+    def one_wrong_call(engine, tasks):
+        calls = [ToolCall("local_search", arguments) for arguments in ({}, {"query": "x"})]
+        engine.toolbox.run_batch(calls, [engine.toolbox.session()] * 2)
+        return len(tasks)
+
+    monkeypatch.setattr(recipe, "evaluate_policy", one_wrong_call)
+    [script] = parse_recipe((recipe.EvaluationArguments,), ["--limit", "2", "--samples", "3"])
+    assert recipe.evaluate("tiny", script) == 6
+    assert "calls of tiny that ended in an error: local_search 1 of 2\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow

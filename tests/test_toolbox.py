@@ -23,8 +23,10 @@ from faithful_search.cache import Cache, key_of
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.evaluation.probes import blanked
 from faithful_search.tools import Irrelevant, Patience, Tool, Toolbox, ToolStats, load, method_of, names, schema_of
+from faithful_search.tools.base import Partial
 from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.meter import LATEST, Meter
+from faithful_search.tools.session import Session
 from faithful_search.trajectory import Evidence, ToolCall
 
 
@@ -78,6 +80,8 @@ class Trouble(Tool):
             raise asyncio.CancelledError
         if kind == "string":
             return "text"
+        if kind == "strings":
+            return ["text"]
         return []
 
 
@@ -110,7 +114,7 @@ def test_ids_run_on_through_a_rollout_and_start_anew_in_another(toolbox):
 
 def test_order_is_that_of_the_batch_whatever_finishes_first(toolbox):
     session = toolbox.session()
-    calls = [echo("slow", wait=0.1), None, echo("fast"), ToolCall("trouble", {"kind": "hang"}), echo("faster")]
+    calls = [echo("slow", wait=0.1), None, echo("fast"), ToolCall("trouble", {"kind": "tool"}), echo("faster")]
     found = toolbox.run_batch(calls, [session] * 5)
     assert [[item.text for item in o.evidence] for o in found] == [["slow"], [], ["fast"], [], ["faster"]]
     assert [ids(o) for o in found] == [["E1"], [], ["E2"], [], ["E3"]]
@@ -162,15 +166,20 @@ def test_whole_numbers_pass_as_floats(toolbox):
     ("kind", "note"),
     [
         ("tool", "The page asks for a password."),
-        ("hang", "Error: trouble did not answer within 0.5 seconds."),
-        ("stubborn", "Error: trouble did not answer within 0.5 seconds."),
         ("cancelled", "Error: trouble was cancelled."),
         ("string", "Error: trouble failed: it returned str, not a list of Evidence."),
+        ("strings", "Error: trouble failed: it returned list, not a list of Evidence."),
     ],
 )
 def test_failures_become_notes(toolbox, kind, note):
     found = one(toolbox, ToolCall("trouble", {"kind": kind}))
     assert (found.note, found.error, found.evidence) == (note, True, ())
+
+
+def test_a_tool_that_is_late_is_given_up_even_when_it_ignores_that():
+    with Toolbox([Trouble()], timeout=0.2) as toolbox:
+        found = [one(toolbox, ToolCall("trouble", {"kind": kind})) for kind in ("hang", "stubborn")]
+    assert [(o.note, o.error) for o in found] == [("Error: trouble did not answer within 0.2 seconds.", True)] * 2
 
 
 def test_tools_that_end_badly_after_they_were_given_up_leave_no_word_behind():
@@ -217,10 +226,10 @@ def test_giving_up_on_a_call_ends_the_tools_work():
         toolbox = Toolbox([Waiter()])
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(toolbox.call(ToolCall("waiter"), toolbox.session()), 0.05)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert ended == ["yes"]  # not only with its loop
 
     asyncio.run(give_up())
-    assert ended == ["yes"]
 
 
 def test_blocking_work_in_threads_overlaps():
@@ -249,13 +258,15 @@ def test_nothing_found_is_a_note_but_no_error(toolbox):
     assert (found.note, found.error) == ("No results.", False)
 
 
-def test_a_tool_that_blocks_the_loop_costs_its_batch_not_the_program(toolbox):
+def test_a_tool_that_blocks_the_loop_costs_its_batch_not_the_program(toolbox, monkeypatch):
+    monkeypatch.setattr("faithful_search.tools.toolbox._GRACE", 0.1)
     start = time.monotonic()
     quick, blocked = toolbox.run_batch(
         [echo("quick"), ToolCall("trouble", {"kind": "block"})], [toolbox.session(), toolbox.session()]
     )
     assert time.monotonic() - start < 4
-    assert blocked.error and "did not answer" in blocked.note
+    assert (blocked.note, blocked.error) == ("Error: trouble did not answer within 0.5 seconds.", True)
+    assert toolbox.stats()["trouble"].errors == 1
     assert one(toolbox, echo("after")).evidence[0].text == "after"
     assert quick.evidence or quick.error
 
@@ -288,12 +299,6 @@ def test_concurrency_is_a_limit():
     with Toolbox([tool], concurrency=30) as toolbox:  # one tool may take all of them
         toolbox.run_batch([ToolCall("busy")] * 40, [toolbox.session()] * 40)
     assert tool.most == 30
-
-
-def test_time_spent_waiting_for_a_slot_is_not_the_tools_time():
-    with Toolbox([Echo()], concurrency=1, timeout=0.5) as toolbox:
-        found = toolbox.run_batch([echo("x", wait=0.2)] * 4, [toolbox.session()] * 4)
-    assert [o.error for o in found] == [False] * 4
 
 
 def test_inside_a_running_loop(toolbox):
@@ -373,10 +378,11 @@ def test_a_forgotten_toolbox_ends_its_thread():
     assert not own.is_alive()
 
 
-def test_waiting_longer_than_the_patience_for_slots_is_no_blocked_loop():
-    with Toolbox([Echo()], timeout=0.4, concurrency=1) as toolbox:
-        found = toolbox.run_batch([echo("x", wait=0.2)] * 9, [toolbox.session()] * 9)
-    assert [o.error for o in found] == [False] * 9
+def test_waiting_for_a_slot_is_neither_the_tools_time_nor_a_blocked_loop(monkeypatch):
+    monkeypatch.setattr("faithful_search.tools.toolbox._GRACE", 0.1)
+    with Toolbox([Echo()], timeout=0.5, concurrency=1) as toolbox:
+        found = toolbox.run_batch([echo("x", wait=0.1)] * 8, [toolbox.session()] * 8)
+    assert [o.error for o in found] == [False] * 8
 
 
 def test_stats_count_calls_errors_and_seconds(toolbox):
@@ -631,6 +637,7 @@ def test_lists_with_bounds_are_told_to_the_policy_and_checked():
         assert told(queries=["a"] * 4) == "Error: many: argument 'queries': expected 'array' of length <= 3"
         assert told(queries=[]) == "Error: many: argument 'queries': expected 'array' of length >= 1"
         assert told(queries=[" ", ""]) == "Error: many: argument 'queries' is empty"
+        assert told(queries=["a", " "]) == ""
         assert told(queries="a") == "Error: many: argument 'queries': expected 'array', got 'str'"
         assert told(queries=["a", 3]) == "Error: many: argument 'queries[1]': expected 'str', got 'int'"
         full = one(toolbox, ToolCall("many", {"queries": ["a", "b"], "query": "", "sites": None}))
@@ -676,19 +683,18 @@ def test_a_thousand_calls_to_a_tool_that_hangs_end_with_its_first_time_outs():
 
 
 def test_a_tool_that_hangs_leaves_slots_to_the_others():
-    with Toolbox([Service(), Echo()], timeout=1.5, concurrency=8, per_tool=4) as toolbox:
-        start = time.monotonic()
-        done: list[float] = []
+    async def both(toolbox: Toolbox) -> list:
+        stuck = [toolbox.session() for _ in range(50)]
+        rest = [asyncio.ensure_future(toolbox.call(ToolCall("service", {"query": "hang"}), one)) for one in stuck]
+        async with asyncio.timeout(15):
+            found = await asyncio.gather(*(toolbox.call(echo("x"), toolbox.session()) for _ in range(50)))
+        for session in stuck:
+            session.close()
+        await asyncio.gather(*rest)
+        return found
 
-        async def both() -> None:
-            stuck = [toolbox.call(ToolCall("service", {"query": "hang"}), toolbox.session()) for _ in range(50)]
-            rest = asyncio.gather(*stuck)
-            await asyncio.gather(*(toolbox.call(echo("x"), toolbox.session()) for _ in range(50)))
-            done.append(time.monotonic() - start)
-            await rest
-
-        asyncio.run(both())
-    assert done[0] < 1.4
+    with Toolbox([Service(), Echo()], timeout=30, concurrency=8, per_tool=4) as toolbox:
+        assert [o.error for o in asyncio.run(both(toolbox))] == [False] * 50
 
 
 def test_who_has_waited_a_time_out_for_calls_that_hang_is_refused():
@@ -766,6 +772,26 @@ def test_equal_calls_at_once_are_made_once(cache):
     assert (stats.calls, stats.hits, stats.made) == (40, 39, 1)
 
 
+class Half(Service):
+    name = "service"
+
+    async def service(self, query: str) -> list[Evidence]:
+        """Ask.
+
+        Args:
+            query: What.
+        """
+        return Partial(await super().service(query))
+
+
+def test_a_partial_result_is_shown_to_all_who_wait_for_it_and_not_kept(cache):
+    service = Half(slow=0.1)
+    with Toolbox([service], cache=cache) as toolbox:
+        found = [*ask(toolbox, *["a"] * 5), *ask(toolbox, "a")]
+    assert [[item.text for item in o.evidence] for o in found] == [["About a."]] * 6
+    assert service.asked == ["a", "a"] and len(cache) == 0
+
+
 def test_the_end_of_one_episode_loses_nothing_of_the_others_that_wait_for_the_same(cache):
     service = Service(slow=0.3)
 
@@ -785,21 +811,23 @@ def test_the_end_of_one_episode_loses_nothing_of_the_others_that_wait_for_the_sa
     assert service.asked == ["a", "a"]
 
 
-def test_who_has_waited_long_for_anothers_answer_asks_by_itself(cache):
+def test_who_has_waited_long_for_anothers_answer_asks_by_itself(cache, monkeypatch):
     """The one that asks may sit on an event loop that a tool blocks."""
     service = Service()
     key = key_of(tool="service", cache_key=service.cache_key, arguments={"query": "a"})
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     async def never() -> bytes:
+        begun.set()
         while not release.is_set():
             await asyncio.sleep(0.01)
         return b"[]"
 
     leader = threading.Thread(target=lambda: asyncio.run(cache.get_or_compute(key, never)))
     leader.start()
-    time.sleep(0.2)
-    with Toolbox([service], cache=cache, timeout=0.5) as toolbox:
+    assert begun.wait(20)
+    monkeypatch.setattr("faithful_search.tools.toolbox._GRACE", 0.1)
+    with Toolbox([service], cache=cache, timeout=0.3) as toolbox:
         [found] = ask(toolbox, "a")
     release.set()
     leader.join()
@@ -838,36 +866,62 @@ def test_a_cassette_comes_first_and_needs_no_keys(tmp_path):
 
 
 def test_a_closed_session_ends_its_calls_and_no_others():
+    begun: list[str] = []
     ended: list[str] = []
 
     class Patient(Tool):
         name = "patient"
 
         async def patient(self, who: str) -> list[Evidence]:
-            """Wait.
+            """Wait until the second session is closed.
 
             Args:
                 who: For whom.
             """
+            begun.append(who)
             try:
-                await asyncio.sleep(1.5)
+                while who == "1" or not sessions[1].closed:
+                    await asyncio.sleep(0.01)
             except asyncio.CancelledError:
                 ended.append(who)
                 raise
             return [Evidence(who)]
 
+    def close_two() -> None:
+        while len(begun) < 3:
+            time.sleep(0.01)
+        sessions[3].close()
+        sessions[1].close()
+
     with Toolbox([Patient()], per_tool=3) as toolbox:
         sessions = [toolbox.session() for _ in range(4)]
         calls = [ToolCall("patient", {"who": str(n)}) for n in range(4)]  # the last has to wait
-        for number, seconds in ((3, 0.1), (1, 0.3)):
-            threading.Timer(seconds, sessions[number].close).start()
-        start = time.monotonic()
+        threading.Thread(target=close_two, daemon=True).start()
         found = toolbox.run_batch(calls, sessions)
-        assert time.monotonic() - start < 10
         late = toolbox.run_batch([calls[1]], [sessions[1]])
     assert [ids(o) for o in found] == [["E1"], [], ["E1"], []]
     assert found[1].note == found[3].note == late[0].note == "patient was not asked: the episode has ended."
-    assert ended == ["1"]
+    assert (begun, ended) == (["0", "1", "2"], ["1"])
+
+
+def test_a_session_whose_loop_is_gone_closes_all_the_same():
+    loop, session = asyncio.new_event_loop(), Session()
+    with session.running(loop.create_future()):
+        loop.close()
+        session.close()
+    assert session.closed
+
+
+def test_half_characters_in_an_error_do_not_reach_the_note():
+    class Half(Tool):
+        name = "half"
+
+        async def half(self) -> list[Evidence]:
+            """Fail."""
+            raise ToolError("no page \ud83d there")
+
+    with Toolbox([Half()]) as toolbox:
+        assert one(toolbox, ToolCall("half")).note == "no page ? there"
 
 
 def test_a_tool_that_would_end_the_program_ends_its_call():
@@ -883,12 +937,6 @@ def test_a_tool_that_would_end_the_program_ends_its_call():
         assert one(toolbox, echo("x")).evidence
 
 
-def test_calls_on_a_blocked_loop_are_counted_and_named(toolbox):
-    found = one(toolbox, ToolCall("trouble", {"kind": "block"}))
-    assert found.note == "Error: trouble did not answer within 0.5 seconds."
-    assert toolbox.stats()["trouble"].errors == 1
-
-
 def test_stats_of_a_stretch_are_a_difference():
     with Toolbox([Echo()]) as toolbox:
         toolbox.run_batch([echo("x")] * 5, [toolbox.session()] * 5)
@@ -898,6 +946,13 @@ def test_stats_of_a_stretch_are_a_difference():
     assert (between.calls, between.errors, between.made, len(between.latest)) == (3, 1, 2, 2)
     assert before.p95 < 0.1 <= between.p50 <= between.p95 < 1
     assert (before - before).p50 is None and ToolStats().p95 is None
+
+
+def test_a_difference_of_counts_and_its_quantiles_by_hand():
+    before = ToolStats(4, 3, 3, 2, 1, 1, 0.5, (0.5,))
+    between = ToolStats(9, 5, 4, 3, 7, 4, 2.5, (0.5, 0.1, 0.2, 0.9)) - before
+    assert between == ToolStats(5, 2, 1, 1, 6, 3, 2.0, (0.1, 0.2, 0.9))
+    assert (between.p50, between.p95) == (0.2, pytest.approx(0.83))
 
 
 def test_a_meter_counts_from_many_threads_and_remembers_the_latest():
@@ -934,7 +989,7 @@ def test_all_settings_travel(cache, tmp_path):
 
 def test_those_who_wait_for_a_call_that_hangs_hear_of_its_time_out_and_do_not_repeat_it(cache, caplog):
     service = Service()
-    with Toolbox([service], timeout=0.5, cache=cache, patience=Patience(0)) as toolbox:
+    with Toolbox([service], timeout=0.2, cache=cache, patience=Patience(0)) as toolbox:
         found = ask(toolbox, *["hang"] * 20)
-    assert {o.note for o in found} == {"Error: service did not answer within 0.5 seconds."}
+    assert {o.note for o in found} == {"Error: service did not answer within 0.2 seconds."}
     assert service.asked == ["hang"] and caplog.messages == []

@@ -107,7 +107,6 @@ class _Worker:
             self._called.acquire()
             while batch := self._next():
                 _deliver(batch, self._outcomes([call.item for call in batch]))
-                del batch  # nothing of an answered call is kept while waiting
             if self._stopped:
                 return
 
