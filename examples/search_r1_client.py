@@ -34,7 +34,7 @@ def information(passages: list[dict]) -> str:
 def main() -> None:
     """Search for what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("search_url", nargs="?", default="http://127.0.0.1:8000/retrieve")
+    parser.add_argument("search_url", nargs="?", default="http://127.0.0.1:8000/retrieve", help="with its path")
     parser.add_argument("queries", nargs="*", default=["capital city", "river", ""])
     parser.add_argument("--topk", type=int, default=3)
     args = parser.parse_args()

@@ -107,6 +107,8 @@ def test_what_is_neither_a_file_nor_a_dataset(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DataError, match="there is no such file or folder"):
         list(passages(tmp_path / "missing"))
+    with pytest.raises(DataError, match="cannot read mistyped: there is no such file or folder"):
+        list(passages("mistyped"))  # a dataset's name has its owner: the Hub is not asked
     (tmp_path / "notes.txt").touch()
     with pytest.raises(DataError, match=r"notes.txt: expected a \.jsonl"):
         list(passages(tmp_path / "notes.txt"))

@@ -369,7 +369,11 @@ class TestAllowList:
         address = host if ":" in host or host[0].isdigit() else "10.1.2.3"
         for guard in (Guard((entry,)), pickle.loads(pickle.dumps(Guard((entry,)))), copy.deepcopy(Guard((entry,)))):
             plain = httpx.URL(guard.check(url))
-            guard.admit(plain.host, plain.port or {"http": 80, "https": 443}[plain.scheme], [address])
+            port = plain.port or {"http": 80, "https": 443}[plain.scheme]
+            guard.admit(plain.host, port, [address])
+            with pytest.raises(Refused):  # without the entry
+                GUARD.check(url)
+                GUARD.admit(plain.host, port, [address])
 
     @pytest.mark.parametrize(
         ("entry", "url", "address"),

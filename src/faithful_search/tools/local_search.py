@@ -65,7 +65,7 @@ class LocalSearch(Tool):
         description: str = "",
     ) -> LocalSearch:
         """Index `corpus` by BM25, or reopen its cached index: `"world"`, a `.jsonl[.gz]` or `.parquet` file, a folder
-        of such, a Hub dataset (`name` or `name:split`), or rows `id`, `title`, `text`.
+        of such, a Hub dataset (`owner/name[:split]`), or rows `id`, `title`, `text`.
 
         Raises:
             DataError: an unreadable or empty corpus, or a row without text, naming it. `faithful-search index` leaves

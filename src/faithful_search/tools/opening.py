@@ -19,9 +19,9 @@ def open_search(
     """The tool that searches a corpus, wherever it is.
 
     Args:
-        corpus: `"world"`, a `.jsonl[.gz]` or `.parquet` file or a folder of such, a Hub dataset (`name` or
-            `name:split`), the folder of an index that `faithful-search index` made, the `http(s)://` URL of a retrieval
-            server, or a search engine: `qdrant+http://host:port/collection`, `qdrant+folder/collection`,
+        corpus: `"world"`, a `.jsonl[.gz]` or `.parquet` file or a folder of such, a Hub dataset (`owner/name` or
+            `owner/name:split`), the folder of an index that `faithful-search index` made, the `http(s)://` URL of a
+            retrieval server, or a search engine: `qdrant+http://host:port/collection`, `qdrant+folder/collection`,
             `opensearch+http://host:port/index`.
         name: what the policy calls it.
         description: what the policy is told; empty for the default.

@@ -20,14 +20,14 @@ from ..paragraphs import paragraphs
 from .contents import split_contents
 
 Corpus = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
-"""`"world"`; a `.jsonl`, `.jsonl.gz` or `.parquet` file, or a folder of such; a Hub dataset, `name` or
-`name:split`; or rows. A row has `text` and, if it likes, `id`, `title` and `url`; or, as Search-R1's, `contents`: the
-title's line, then the text."""
+"""`"world"`; a `.jsonl`, `.jsonl.gz` or `.parquet` file, or a folder of such; a Hub dataset, `owner/name`
+or `owner/name:split`; or rows. A row has `text` and, if it likes, `id`, `title` and `url`; or, as Search-R1's,
+`contents`: the title's line, then the text."""
 
 TEXTS, IDS = ("text", "contents"), ("id", "_id", "docid")
 _COLUMNS = (*TEXTS, *IDS, "title", "url")
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
-_DATASET = re.compile(r"[\w.-]+(?:/[\w.-]+)?(?::[\w.+%\[\]-]+)?")
+_DATASET = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.+%\[\]-]+)?")
 _BATCH = 1024
 
 

@@ -45,7 +45,7 @@ def _title(reader: Any) -> str:
     """The document's own title; a broken one is no reason to lose the document."""
     try:
         return clean(str((reader.metadata or {}).get("/Title") or ""))
-    except Exception:
+    except Exception:  # pypdf fails on such metadata in many unrelated ways
         return ""
 
 
