@@ -58,6 +58,10 @@ def index(
     CORPUS is "world" (bundled), a .jsonl, .jsonl.gz or .parquet file, a folder of such, or a dataset of the Hub
     (OWNER/NAME or OWNER/NAME:SPLIT). Rows have text, and id, title and url if they like; or contents, as Search-R1's. A
     row that cannot be read is reported and left out. Stopped at any point, the same command goes on where it was.
+
+    An engine is qdrant+http://HOST:PORT/COLLECTION, which needs --model, or qdrant+FOLDER/COLLECTION without a server;
+    or opensearch+http://HOST:PORT/INDEX, which may be Elasticsearch. Keys are read from the environment:
+    QDRANT_API_KEY, OPENSEARCH_API_KEY, ELASTICSEARCH_API_KEY.
     """
     from tqdm.auto import tqdm
 
