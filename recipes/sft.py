@@ -134,7 +134,7 @@ def policy(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig) ->
         name = str(Path(args.output_dir or ".") / "untrained")
         with PartialState().main_process_first():
             if PartialState().is_main_process:
-                build_tiny(name, TinyConfig(**mapping(script.tiny)))
+                build_tiny(name, TinyConfig(**{"dialect": script.dialect, **mapping(script.tiny)}))
     tokenizer = AutoTokenizer.from_pretrained(name, revision=model_args.model_revision)
     return name, ChatFormat.of(tokenizer, dialects.load(script.dialect))
 
@@ -162,7 +162,8 @@ def toolbox_of(source: Source, script: ExpertArguments) -> Toolbox:
     """The expert's tools; where every token is trained on, those of the world hold its training part only."""
     part = script.loss_on == "all"
     corpus: Any = training_part("passages") if part and source.corpus == "world" else source.corpus
-    tools: list[Any] = [LocalSearch.from_corpus(corpus, top_k=script.top_k)]
+    search = LocalSearch.from_corpus(corpus, top_k=script.top_k)
+    tools: list[Any] = [replace(search, name=dialects.load(script.dialect).search_tool or search.name)]
     if source.triples != "none":
         triples: Any = training_part("triples") if part and source.triples == "world" else source.triples
         tools.append(KnowledgeGraph.from_triples(triples, top_k=script.top_k))

@@ -288,6 +288,45 @@ def test_reject_names_each_reason(toolbox):
     assert kept == [good] and reasons == {"citation": 2, "format": 1}
 
 
+SEARCH_R1 = dialects.load("search_r1")
+
+
+@pytest.fixture(scope="module")
+def one_tool():
+    with Toolbox([LocalSearch.from_corpus(PASSAGES, name="search")]) as box:
+        yield box
+
+
+def test_a_dialect_that_can_only_search_calls_its_tool_by_its_own_name(one_tool):
+    episode = run_expert(PLAN, one_tool, SEARCH_R1, CALM)
+    first, second, last = episode.steps
+    assert [step.call.name for step in (first, second)] == ["search", "search"]
+    assert first.call.arguments == {"query": "director of Zodiac"}
+    assert second.think.startswith("The director of Zodiac is David Fincher.")
+    assert (last.answer, first.helpful, last.refs) == ("Denver", None, ())
+    assert "<search>director of Zodiac</search>" in SEARCH_R1.render(episode)
+
+
+def test_without_verdicts_an_answer_need_only_stand_in_evidence_that_was_seen(one_tool):
+    episode = run_expert(PLAN, one_tool, SEARCH_R1, CALM)
+    assert reject(episode) is None
+    elsewhere = tuple(msgspec.structs.replace(step, evidence=()) for step in episode.steps)
+    assert reject(msgspec.structs.replace(episode, steps=elsewhere)) == "ungrounded"
+    assert reject(msgspec.structs.replace(episode, answer="Boulder")) == "wrong_answer"
+
+
+def test_what_is_found_is_left_unsaid_as_often_as_asked(one_tool):
+    silent = run_expert(PLAN, one_tool, SEARCH_R1, replace(CALM, unsaid=1.0))
+    thoughts = [step.think for step in silent.steps]
+    assert not any("David Fincher is" in thought or "is David Fincher" in thought for thought in thoughts)
+    assert thoughts[-1] == "I can answer now." and "the birth city of David Fincher" in thoughts[1]
+    assert reject(silent) is None  # right, and written as it should be
+    plans = [replace(PLAN, id=f"q{number}") for number in range(200)]
+    some = run_experts(plans, one_tool, SEARCH_R1, replace(CALM, unsaid=0.4))
+    unsaid = sum(episode.steps[-1].think == "I can answer now." for episode in some)
+    assert 50 <= unsaid <= 110
+
+
 def test_habits_refuse_rates_that_are_none():
     with pytest.raises(ConfigError, match="dropped"):
         Habits(dropped=1.5)

@@ -28,7 +28,7 @@ from faithful_search.training.sft import (
     save_policy,
     sft_trainer,
 )
-from faithful_search.training.tiny import TinyConfig, build_tiny
+from faithful_search.training.tiny import TinyConfig, build_tiny, script_of
 from faithful_search.trajectory import Evidence, Step, Trajectory, read_jsonl
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "pieces": 700}
@@ -148,6 +148,23 @@ def test_check_unseen_names_the_episode():
         check_unseen([episode], ["Rome is old."])
 
 
+def test_a_tiny_base_model_writes_search_r1_in_few_tokens(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(build_tiny(tmp_path, TinyConfig(**SMALL, dialect="search_r1")))
+    chat = ChatFormat.of(tokenizer, dialects.load("search_r1"))
+    assert tokenizer.chat_template is None
+    prompt = chat.prompt_ids("What is the capital of France?")
+    assert tokenizer.decode(prompt).endswith("Question: What is the capital of France?\n") and len(prompt) < 200
+    turn = "<think>I need it.</think>\n<search>capital of France</search>"
+    tags = [piece for piece in tokenizer.tokenize(turn) if piece.startswith("<")]
+    assert tags == ["<think>", "</think>", "<search>", "</search>"]
+    assert tokenizer.decode(chat.encode(turn)) == turn
+
+
+def test_a_tiny_policy_needs_a_dialect_that_has_a_script():
+    with pytest.raises(ConfigError, match="dialect 'recall'; there are: pou, search_r1"):
+        script_of("recall")
+
+
 # The recipe
 
 
@@ -234,7 +251,7 @@ def test_recipe_pairs_its_lists(recipe):
         recipe.sources_of(script)
 
 
-@pytest.mark.parametrize("name", ["sft_tiny.yaml", "sft_smollm2-135m.yaml"])
+@pytest.mark.parametrize("name", ["sft_tiny.yaml", "sft_tiny_search_r1.yaml", "sft_smollm2-135m.yaml"])
 def test_every_key_of_the_configs_is_a_flag(recipe, name):
     config = Path(__file__).parents[1] / "recipes" / "configs" / name
     script, args, _ = recipe.parse(["--config", str(config), "--use_cpu", "true"])

@@ -181,16 +181,31 @@ def test_the_bundled_world_has_its_splits(split, least):
     assert load_tasks("world", split, limit=5) == tasks[:5]
 
 
+def test_questions_for_agents_without_a_graph_rest_on_passages_alone():
+    asked = load_tasks("world_passages", "validation")
+    every = load_tasks("world", "validation")
+    assert [task for task in every if task in asked] == asked
+    assert {all(fact["passage"] for fact in task.meta["chain"]) for task in asked} == {True}
+    assert len(asked) == sum(all(fact["passage"] for fact in task.meta["chain"]) for task in every) == 178
+
+
 def test_the_bundled_world_says_what_it_has():
     with pytest.raises(DataError, match=r"no file 'dev\.jsonl\.gz'; it has: .*train\.jsonl\.gz"):
         load_tasks("world", "dev")
     assert world_file("triples.jsonl.gz").is_file()
 
 
+def test_a_dialect_without_a_tiny_policy_is_told_which_have_one():
+    with pytest.raises(DataError, match="no tiny policy writes the dialect 'recall'; there are: pou, search_r1"):
+        tiny_policy("recall")
+
+
 def test_a_package_without_its_policy_says_how_to_make_it(tmp_path, monkeypatch):
     monkeypatch.setattr("faithful_search.bundled._data", lambda name: tmp_path / name)
     with pytest.raises(DataError, match=r"no tiny policy in .*recipes/sft\.py"):
         tiny_policy()
+    with pytest.raises(DataError, match=r"sft_tiny_search_r1\.yaml"):
+        tiny_policy("search_r1")
     with pytest.raises(DataError, match=r"has no file 'train\.jsonl\.gz'"):
         world_file("train.jsonl.gz")
 

@@ -17,12 +17,27 @@ def world_file(name: str) -> Path:
     return path
 
 
-def tiny_policy() -> Path:
-    """Directory of the bundled tiny policy, cold-started by `recipes/sft.py --config recipes/configs/sft_tiny.yaml`."""
-    path = _data("tiny_policy")
+TINY = {"pou": ("tiny_policy", "sft_tiny.yaml"), "search_r1": ("tiny_search_r1", "sft_tiny_search_r1.yaml")}
+"""By dialect: the folder of the tiny policy that writes it, and the configuration that made it."""
+
+
+def tiny_policy(dialect: str = "pou") -> Path:
+    """Directory of the bundled tiny policy of a dialect, cold-started by `recipes/sft.py`.
+
+    Raises:
+        DataError: when there is none.
+
+    Example:
+        >>> tiny_policy("search_r1").name
+        'tiny_search_r1'
+    """
+    if dialect not in TINY:
+        raise DataError(f"no tiny policy writes the dialect {dialect!r}; there are: {', '.join(TINY)}")
+    folder, config = TINY[dialect]
+    path = _data(folder)
     if not (path / "config.json").exists():
         raise DataError(
-            f"no tiny policy in {path}; make it with: python recipes/sft.py --config recipes/configs/sft_tiny.yaml"
+            f"no tiny policy in {path}; make it with: python recipes/sft.py --config recipes/configs/{config}"
         )
     return path
 

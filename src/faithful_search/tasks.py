@@ -18,6 +18,8 @@ from .trajectory import read_lines
 ANSWER_COLUMNS = ("answers", "answer", "golden_answers", "gold_answers", "ground_truth", "target")
 QUESTION_COLUMNS = ("question", "query", "problem")
 ANSWER_SPLIT = "<|answer_split|>"
+WORLD = ("world", "world_passages")
+"""Names of the bundled questions."""
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,17 +63,29 @@ def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -
 def load_tasks(source: str | os.PathLike[str], split: str = "train", limit: int | None = None) -> list[Task]:
     """Load tasks from `"world"` (bundled), a local `.jsonl[.gz]`, `.json`, `.csv` or `.parquet` file, or the Hub.
 
+    `"world_passages"` is those of the bundled questions that its passages alone can answer, for agents without a
+    knowledge graph.
+
     Raises:
         DataError: when the source cannot be read, is empty, or lacks a question or answers column.
     """
-    if str(source) == "world":
-        source = world_file(f"{split}.jsonl.gz")
-    path = Path(source)
-    rows = _local_rows(path) if path.exists() else _hub_rows(str(source), split)
+    rows = _rows(source, split)
     tasks = [task_from_row(row, number, f"{source}, row") for number, row in enumerate(islice(rows, limit))]
     if not tasks:
         raise DataError(f"{source}: no questions in it")
     return tasks
+
+
+def _rows(source: str | os.PathLike[str], split: str) -> Iterator[dict[str, Any]]:
+    if str(source) in WORLD:
+        rows = read_rows(world_file(f"{split}.jsonl.gz"))
+        return rows if source == "world" else filter(_in_passages, rows)
+    path = Path(source)
+    return _local_rows(path) if path.exists() else _hub_rows(str(source), split)
+
+
+def _in_passages(row: Mapping[str, Any]) -> bool:
+    return all(fact.get("passage") for fact in row["meta"]["chain"])
 
 
 def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,11 +19,11 @@ from tqdm.auto import tqdm
 
 from ..dialects.base import Dialect
 from ..errors import ConfigError
-from ..rewards import Correctness, Format, cited_evidence, step_validity
+from ..rewards import Citation, Correctness, Format, cited_evidence, step_validity
 from ..tools.base import Observation
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
-from .plans import Hop, Plan, contains, unqualified
+from .plans import SEARCH, Hop, Plan, contains, unqualified
 
 UNKNOWN = "unknown"
 BLANK = "content"
@@ -33,6 +33,7 @@ FIRST = ("I need {need}.", "First I need {need}.", "To answer this I need {need}
 NEXT = ("{found} I need {need}.", "{found} Now I need {need}.")
 DONE = ("{found} That is the answer.", "{found} This answers the question.")
 CONCLUDE = ("{found} So the answer is {answer}.",)
+UNSAID = ("I can answer now.",)
 OTHER_TOOL = ("Nothing on {need}. I try {tool}.", "This does not give {need}. I try {tool}.")
 REWORD = ("Nothing on {need}. I search again.", "This does not give {need}. I try other words.")
 GIVE_UP = ("Nothing on {need}. I do not know the answer.",)
@@ -52,6 +53,8 @@ class Habits:
         blind: per episode: every response from some hop on is blanked; once each tool has been tried the expert
             answers "unknown".
         shuffled: per response: its evidence comes in random order; ids are given afterwards and run on in order.
+        unsaid: per finding: the next thought does not say what was found but only goes on. Such episodes are right and
+            yet not faithful in VERITAS's sense: a policy that has both habits can be trained towards either.
     """
 
     wrong_tool: float = 0.15
@@ -60,6 +63,7 @@ class Habits:
     blanked: float = 0.03
     blind: float = 0.02
     shuffled: float = 0.4
+    unsaid: float = 0.0
 
     def __post_init__(self) -> None:
         wrong = {name: rate for name, rate in vars(self).items() if not 0 <= rate <= 1}
@@ -89,7 +93,8 @@ def run_experts(
     hop's subject was named neither by the question nor by evidence seen. `meta["blind"]` marks episodes that rightly
     end in "unknown".
     """
-    desk = _Desk(toolbox, habits or Habits(), seed)
+    names = {SEARCH: dialect.search_tool} if dialect.search_tool else {}
+    desk = _Desk(toolbox, habits or Habits(), seed, names)
     bar = tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress)
     done: list[Trajectory] = []
     with bar:
@@ -106,13 +111,14 @@ def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> s
 
     Stage 1: the format is valid; each verdict parses, agrees with its references, and these exist; (ours:) the answer
     is right and stands in cited evidence or in the question (a yes or no need not), or it is "unknown" where the
-    tools had been blinded. Stage 2: `min_steps` ≤ T ≤ `max_steps`.
+    tools had been blinded. In a dialect without verdicts any evidence seen is as good as cited. Stage 2: `min_steps` ≤
+    T ≤ `max_steps`.
     """
     if trajectory.stop_reason in ("not_found", "not_named"):
         return trajectory.stop_reason
     if Format().score(trajectory).value != 1.0:
         return "format"
-    if not all(step_validity(trajectory)):
+    if Citation().covers(trajectory.dialect) and not all(step_validity(trajectory)):
         return "citation"
     if not _right(trajectory):
         return "wrong_answer"
@@ -148,8 +154,10 @@ def _grounded(trajectory: Trajectory) -> bool:
     answer = trajectory.answer or ""
     if answer.casefold() in ("yes", "no", UNKNOWN):
         return True
-    cited = (text for item in cited_evidence(trajectory) for text in (item.title, item.text))
-    return any(contains(text, answer) for text in (trajectory.question or "", *cited))
+    cites = Citation().covers(trajectory.dialect)
+    evidence = cited_evidence(trajectory) if cites else trajectory.evidence.values()
+    texts = (text for item in evidence for text in (item.title, item.text))
+    return any(contains(text, answer) for text in (trajectory.question or "", *texts))
 
 
 def _run(episodes: Sequence[_Episode], toolbox: Toolbox) -> None:
@@ -164,11 +172,12 @@ def _run(episodes: Sequence[_Episode], toolbox: Toolbox) -> None:
 
 @dataclass
 class _Desk:
-    """What all episodes share: the tools' arguments, the habits, and recent evidence of each tool as decoys."""
+    """What all episodes share: the tools' names and arguments, the habits, and each tool's recent evidence as decoys."""
 
     toolbox: Toolbox
     habits: Habits
     seed: int
+    names: Mapping[str, str]
     arguments: dict[str, str] = field(default_factory=dict)
     decoys: defaultdict[str, deque[Evidence]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=64)))
 
@@ -226,7 +235,7 @@ class _Episode:
                 self.stop_reason = "not_named"
                 return
             blind = number >= self.blind_from
-            think = self._say(NEXT if found else FIRST, found=found, need=hop.need)
+            think = self._onward(found, hop.need)
             found = ""
             queries = self._queries(hop, blind)
             for turn, (tool, query) in enumerate(queries):
@@ -244,8 +253,21 @@ class _Episode:
                 self._give_up(hop, blind)
                 return
         answer = self.plan.answers[0]
-        think = self._say(DONE if contains(found, answer) else CONCLUDE, found=found, answer=answer)
-        self._add(Step(think, answer=answer, helpful=verdict, refs=refs))
+        self._add(Step(self._conclusion(found, answer), answer=answer, helpful=verdict, refs=refs))
+
+    def _onward(self, found: str, need: str) -> str:
+        if found and not self._leaves_unsaid():
+            return self._say(NEXT, found=found, need=need)
+        return self._say(FIRST, need=need)
+
+    def _conclusion(self, found: str, answer: str) -> str:
+        if self._leaves_unsaid():
+            return self._say(UNSAID)
+        return self._say(DONE if contains(found, answer) else CONCLUDE, found=found, answer=answer)
+
+    def _leaves_unsaid(self) -> bool:
+        rate = self.desk.habits.unsaid
+        return rate > 0 and self.rng.random() < rate  # no draw at 0: other episodes stay what they were
 
     def _give_up(self, hop: Hop, blind: bool) -> None:
         self._add(Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN, helpful=False))
@@ -264,7 +286,8 @@ class _Episode:
 
     def _queries(self, hop: Hop, blind: bool) -> list[Call]:
         """The hop's queries on the tools there are; now and then another tool comes first. Blinded: each tool once."""
-        queries = [query for query in dict.fromkeys(hop.queries) if query[0] in self.desk.arguments]
+        named = dict.fromkeys((self.desk.names.get(tool, tool), query) for tool, query in hop.queries)
+        queries = [query for query in named if query[0] in self.desk.arguments]
         others = [query for query in queries if query[0] != queries[0][0]]
         if others and self.rng.random() < self.desk.habits.wrong_tool:
             queries.remove(others[0])

@@ -13,25 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    set_seed,
+)
 
-from ..bundled import world_file
+from ..bundled import tiny_policy, world_file
+from ..dialects.search_r1 import SearchR1
+from ..errors import ConfigError
 from ..tasks import load_tasks, read_rows
-from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, OTHER_TOOL, REWORD
+from ..trajectory import Step
+from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, OTHER_TOOL, REWORD, UNSAID
 from .swap_names import NameFinder
 
 OFTEN = 200
 """How often the agent's own phrases are repeated for the BPE trainer, so that each of their words becomes one piece."""
 
 SPECIAL = ("<|end|>", "<|user|>", "<|assistant|>", "<|tools|>", "<|pad|>")
-TAGS = tuple(
-    f"<{slash}{tag}>"
-    for tag in ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
-    for slash in ("", "/")
-)
-SCAFFOLD = ('{"name": "', '", "arguments": {"query": "', '"}}', "local_search", "knowledge_graph")
-VERDICTS = ("yes", "no", "null", "unknown", "content")
 CHAT_TEMPLATE = (
     "{% if tool_names %}<|tools|>{{ tool_names | join(' ') }}{% endif %}"
     "{% for message in messages %}{% if message['role'] != 'system' %}"
@@ -42,9 +46,57 @@ CHAT_TEMPLATE = (
 
 
 @dataclass(frozen=True)
-class TinyConfig:
-    """Shape of the tiny policy. `pieces` is the BPE part of the vocabulary; the world's names come on top."""
+class Script:
+    """What a dialect writes again and again, each part of it one token.
 
+    Attributes:
+        tags: names of its tags.
+        scaffold: other markup.
+        words: single words of weight; `evidence_ids` of them are added where the dialect has ids.
+        cites: whether it has ids.
+        chat_template: how turns are framed; none for a base model.
+        phrases: text that stands in every episode.
+    """
+
+    tags: tuple[str, ...]
+    scaffold: tuple[str, ...]
+    words: tuple[str, ...]
+    cites: bool = False
+    chat_template: str | None = None
+    phrases: tuple[str, ...] = ()
+
+
+SCRIPTS = {
+    "pou": Script(
+        ("think", "helpful", "ref", "tool_call", "tool_response", "answer"),
+        ('{"name": "', '", "arguments": {"query": "', '"}}', "local_search", "knowledge_graph"),
+        ("yes", "no", "null", "unknown", "content"),
+        cites=True,
+        chat_template=CHAT_TEMPLATE,
+    ),
+    "search_r1": Script(
+        ("think", "search", "information", "answer"),
+        ("Doc ", '(Title: "', '") '),
+        ("unknown", "content"),
+        phrases=(
+            SearchR1().prompt("", ())[0]["content"],
+            SearchR1().on_invalid(Step()) or "",
+            *UNSAID,
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class TinyConfig:
+    """Shape of the tiny policy. `pieces` is the BPE part of the vocabulary; the world's names come on top.
+
+    `start` names the dialect of a bundled tiny policy of the same shape: its weights are taken over, those of tokens
+    that both vocabularies have included. Whoever can read in one dialect need not learn it again in another.
+    """
+
+    dialect: str = "pou"
+    start: str = ""
     hidden_size: int = 192
     intermediate_size: int = 512
     num_hidden_layers: int = 4
@@ -76,13 +128,41 @@ def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
             pad_token_id=tokenizer.pad_token_id,
         )
     )
+    if config.start:
+        take_over(model, tokenizer, tiny_policy(config.start))
     model.save_pretrained(out_dir)
     tokenizer.save_pretrained(out_dir)
     return out_dir
 
 
+def take_over(model: Any, tokenizer: Any, start: Path) -> None:
+    """Give the model the weights of the policy in `start`; tokens that only it knows keep their own.
+
+    Raises:
+        ConfigError: when the two have different shapes.
+    """
+    old = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+    known, places = AutoTokenizer.from_pretrained(start).get_vocab(), tokenizer.get_vocab()
+    shared = [token for token in places if token in known]
+    rows = model.get_input_embeddings().weight.detach().clone()
+    weights = old.state_dict()
+    learnt = weights.pop("model.embed_tokens.weight")
+    weights.pop("lm_head.weight", None)
+    try:
+        rows[[places[token] for token in shared]] = learnt[[known[token] for token in shared]]
+        model.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        raise ConfigError(f"the policy in {start} has another shape than the one to be made: {error}") from error
+    model.get_input_embeddings().weight.data.copy_(rows)
+
+
 def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
-    """The tokenizer of the tiny policy, trained on the world's sentences; the same on every run."""
+    """The tokenizer of the tiny policy, trained on the world's sentences; the same on every run.
+
+    Raises:
+        ConfigError: for a dialect that has no script here.
+    """
+    script = script_of(config.dialect)
     backend: Any = Tokenizer(models.BPE(byte_fallback=True, unk_token=None))
     backend.normalizer = normalizers.Replace(" ", "▁")
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"▁?\p{L}+|▁?\p{N}|▁?[^\s\p{L}\p{N}▁]+|▁+|\s"), "isolated")
@@ -94,23 +174,31 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
         initial_alphabet=[*map(chr, range(33, 127)), "\n", "▁"],
         show_progress=False,
     )
-    backend.train_from_iterator(_sentences(names), trainer)
+    backend.train_from_iterator(_sentences(names, script), trainer)
     backend = _without_special_bytes(backend)
-    ids = [f"E{number}" for number in range(1, config.evidence_ids + 1)]
-    backend.add_tokens([AddedToken(text, normalized=False) for text in (*TAGS, *SCAFFOLD)])
-    backend.add_tokens([AddedToken(text, normalized=False, single_word=True) for text in (*VERDICTS, *ids, *names)])
+    tags = [f"<{slash}{tag}>" for tag in script.tags for slash in ("", "/")]
+    ids = [f"E{number}" for number in range(1, config.evidence_ids + 1)] if script.cites else []
+    backend.add_tokens([AddedToken(text, normalized=False) for text in (*tags, *script.scaffold)])
+    backend.add_tokens([AddedToken(text, normalized=False, single_word=True) for text in (*script.words, *ids, *names)])
     backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in SPECIAL])
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         eos_token="<|end|>",
         pad_token="<|pad|>",
         additional_special_tokens=list(SPECIAL[1:4]),
-        chat_template=CHAT_TEMPLATE,
+        chat_template=script.chat_template,
         clean_up_tokenization_spaces=False,
     )
 
 
-def _sentences(names: list[str]) -> Iterator[str]:
+def script_of(dialect: str) -> Script:
+    """What is known of a dialect's writing. Raises `ConfigError` naming those that a tiny policy can be made for."""
+    if dialect not in SCRIPTS:
+        raise ConfigError(f"no tiny policy can be made for dialect {dialect!r}; there are: {', '.join(SCRIPTS)}")
+    return SCRIPTS[dialect]
+
+
+def _sentences(names: list[str], script: Script) -> Iterator[str]:
     """What the BPE pieces have to spell: the experts' phrases, then the world's texts with the names cut out.
 
     The passages of held-out questions are among them, because the policy must be able to read them. Only their ordinary
@@ -129,6 +217,7 @@ def _sentences(names: list[str]) -> Iterator[str]:
             *OTHER_TOOL,
             *REWORD,
             *GIVE_UP,
+            *script.phrases,
             "No results.",
             "Unknown tool. Available tools:",
         )
