@@ -13,6 +13,8 @@ from .fence import Fence
 from .messages import as_asked, flatten
 
 Message = dict[str, Any]
+LAST_CALL = "This call was not run: no further call can be made. Give the final answer now."
+"""What an agent reads that calls a tool in its last turn and is then made to answer."""
 
 
 class Dialect(ABC):
@@ -48,6 +50,14 @@ class Dialect(ABC):
     joins: ClassVar[bool] = False
     marks: ClassVar[Mapping[str, float]] = {}
     signs: ClassVar[Mapping[str, float]] = {}
+
+    @property
+    def answer_opening(self) -> str | None:
+        """What opens an answer, for an environment that makes the agent give one (`force_answer`).
+
+        `None` where an answer has no tag of its own: such an agent cannot be made to answer.
+        """
+        return "<answer>" if "</answer>" in self.stop else None
 
     @abstractmethod
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
@@ -129,3 +139,14 @@ class Dialect(ABC):
     def on_invalid(self, step: Step) -> str | None:
         """What the environment says to a turn with neither call nor answer; `None` ends the episode."""
         return None
+
+    def force_answer(self, step: Step) -> tuple[Step, str] | None:
+        """Make an agent answer whose last turn gave no answer: what stands before `answer_opening`.
+
+        Returns the step as `parse` will read it, and what the environment writes behind it: here the response to its
+        call, a note that there are no more calls. `None` ends the episode: the turn called nothing, or its call is not
+        closed, which a dialect with turns of the chat's own cannot answer.
+        """
+        if "call" not in step.spans or any(issue.kind == "call_unclosed" for issue in step.issues):
+            return None
+        return msgspec.structs.replace(step, note=LAST_CALL), self.render_observation((), LAST_CALL)

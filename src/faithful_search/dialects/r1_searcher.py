@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Span, Step
-from .base import Message
+from .base import Dialect, Message
 from .doc_lines import MOST_DOCUMENTS
 from .fence import Fence, one_line, tags, unescape
 from .tagged import SearchReader, Tagged, plain_prompt, query
@@ -141,6 +141,15 @@ class R1Searcher(Tagged):
         ]
         body = "\n".join(passages) if passages else _note(escape(note))
         return f"{_GAP}{self.opening}\n{body}\n{self.closing}{_GAP}"
+
+    @property
+    def answer_opening(self) -> str:
+        """The thought runs up to `</think>`, so that stands before the answer."""
+        return f"</think>{_GAP}<answer>"
+
+    def force_answer(self, step: Step) -> tuple[Step, str] | None:
+        """The response to its call is a note: behind a call alone, `</think>` would still be that turn's."""
+        return Dialect.force_answer(self, step)
 
     def response_span(self, observation: str) -> Span:
         """Where the inner text of a rendered tool response is; the whole of one without the response's tokens."""

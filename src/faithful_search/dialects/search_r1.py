@@ -19,7 +19,7 @@ Kinds of issues are those of `pou` without the verdict's, and
 | call_empty | an empty query |
 | response_unasked | information for a turn that did not search |
 | response_missing | the agent goes on after a query without any information |
-| response_unclosed | common here: the environment cuts observations at 500 tokens, closing tag and all |
+| response_unclosed | common here: that system's environment cuts observations at 500 tokens, closing tag and all |
 | after_answer | a turn that comes after an answer (the trajectory's answer is still the last of all) |
 | elided | a line of dots where a transcript was shortened |
 | another_episode | logs run into each other: a second prompt follows, and what is behind it is not read |

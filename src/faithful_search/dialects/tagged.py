@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar
 
+import msgspec
+
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .turns import MOST_STEPS, Grammar, TurnReader, episode_start, skip, too_many_turns
@@ -105,6 +107,16 @@ class Tagged(Dialect):
         """The words of a query; there is one tool, and nothing else to write."""
         return f"a query between an opening and a closing {self.grammar.call} tag"
 
+    def force_answer(self, step: Step) -> tuple[Step, str] | None:
+        """A blank line behind a call, which stays without response; behind any other turn what `on_invalid` says.
+
+        So the answer is a turn of its own to `parse`. `None` where a turn without a call gets no second chance.
+        """
+        if "call" in step.spans and not any(issue.kind == "call_unclosed" for issue in step.issues):
+            return _without_response(step), "\n\n"
+        said = self.on_invalid(step)
+        return None if said is None else (step, said)
+
     def _response(self, text: str, start: int, fields: dict[str, Any], found: int) -> int:
         """Put the tool response that begins at `start` into the step's fields; returns where it ends."""
         end, next_at = self._response_end(text, start)
@@ -137,6 +149,13 @@ class Tagged(Dialect):
 def query(call: ToolCall) -> str:
     """A call as the words of its query."""
     return call.raw or str(call.arguments.get("query", ""))
+
+
+def _without_response(step: Step) -> Step:
+    """The step with the issue that `TurnReader.turns` notes when the agent goes on, where it notes it."""
+    missing = Issue("response_missing", "no tool response follows the call", step.spans["call"])
+    placed = sum(issue.span is not None for issue in step.issues)  # what the whole turn lacks is noted at its end
+    return msgspec.structs.replace(step, issues=(*step.issues[:placed], missing, *step.issues[placed:]))
 
 
 def plain_prompt(text: str, user: str, assistant: str) -> tuple[int, str | None]:

@@ -9,6 +9,7 @@ Where templates differ:
 * a turn's end need not be the tokenizer's EOS (`<end_of_turn>`, `<|end|>`). It then is one more stop string, and an
   episode that ended by itself gets the EOS behind it, untrained: trainers take what ends otherwise as cut.
 * a template that refuses the system role gets the system text as the opening of the first user message.
+* without a template (a base model's tokenizer) the prompt is raw text, behind the BOS where the tokenizer writes one.
 * a generation prompt may open the thought itself (`<think>`). It stands in the prompt, so it is neither sampled nor
   trained, but a turn is read as if it had written it.
 """
@@ -97,6 +98,12 @@ class ChatFormat:
         eos = self.tokenizer.eos_token_id
         return [] if eos is None or self.end_ids[-1:] == [eos] else [eos]
 
+    @cached_property
+    def _bos_ids(self) -> list[int]:
+        """The tokenizer's BOS where it puts one before raw text; a chat template writes its own."""
+        bos = self.tokenizer.bos_token_id
+        return [] if bos is None or self.tokenizer("a")["input_ids"][:1] != [bos] else [bos]
+
     def encode(self, text: str) -> list[int]:
         """Ids of `text` without anything added around it."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -112,18 +119,21 @@ class ChatFormat:
         `tool_names`, for templates that tell a small model only those.
         """
         if not getattr(self.tokenizer, "chat_template", None):
-            return self.encode("\n".join(message["content"] for message in messages))
+            return self._bos_ids + self.encode("\n".join(message["content"] for message in messages))
         names = [tool["function"]["name"] for tool in tools]
         return self.encode(_render(self.tokenizer, folded(messages) if self.folds_system else messages, names))
 
-    def observation_ids(self, text: str, ended: bool) -> list[int]:
-        """Ids the environment appends for the tool response `text`; `ended`: the model closed its turn itself."""
+    def observation_ids(self, text: str, ended: bool, opened: str = "") -> list[int]:
+        """Ids the environment appends for the tool response `text`; `ended`: the model closed its turn itself.
+
+        `opened` is what the environment writes of the agent's next turn.
+        """
         if self.dialect.observation_role is None:
-            return self.encode(text)
+            return self.encode(text + opened)
         # `end` is encoded either way: some tokenizers let it swallow the blanks behind it.
         if ended:
-            return self.encode(self.end + self.before + text + self.after)[len(self.end_ids) :]
-        return self.encode(self.gap + self.end + self.before + text + self.after)
+            return self.encode(self.end + self.before + text + self.after + opened)[len(self.end_ids) :]
+        return self.encode(self.gap + self.end + self.before + text + self.after + opened)
 
     def closing_ids(self, ids: Sequence[int]) -> list[int]:
         """What closes an episode that ended by itself, sampled as `ids`: `end` if it is missing, then the EOS."""
@@ -134,6 +144,15 @@ class ChatFormat:
     def opened(self, first: bool) -> str:
         """What the template has already written of a turn: `prefill`, in every turn that a prompt of it opens."""
         return self.prefill if first or self.dialect.observation_role is not None else ""
+
+    @property
+    def answer_opening(self) -> str:
+        """What the environment writes of a later turn to make it an answer; a thought that is open is closed first.
+
+        Empty where the dialect has no such opening.
+        """
+        opening = self.dialect.answer_opening
+        return f"</think>\n{opening}" if opening and self.opened(first=False) else opening or ""
 
     def render_observation(self, evidence: Sequence[Evidence], note: str = "") -> str:
         """The dialect's tool response, fenced for this tokenizer too."""

@@ -19,6 +19,10 @@ class EnvironmentArguments(ToolArguments):
     dialect: str = field(default="pou", metadata={"help": "how the agent writes"})
     turns: int = field(default=10, metadata={"help": "reasoning steps an episode may have"})
     turn_tokens: int = field(default=256, metadata={"help": "tokens a turn may have"})
+    observation_tokens: int = field(default=0, metadata={"help": "tokens a tool response may have; 0: no limit"})
+    force_answer: bool = field(
+        default=False, metadata={"help": "open an answer for the agent when its last turn gave none"}
+    )
     generation_batch: int = field(default=64, metadata={"help": "rows per forward pass when sampling and probing"})
 
     def toolbox(self, condenser: Condenser | None = None) -> Toolbox:
@@ -41,4 +45,4 @@ class EnvironmentArguments(ToolArguments):
 
     def limits(self, total_tokens: int) -> Limits:
         """The bounds of an episode of at most `total_tokens` after the prompt."""
-        return Limits(self.turns, self.turn_tokens, total_tokens)
+        return Limits(self.turns, self.turn_tokens, total_tokens, self.observation_tokens, self.force_answer)

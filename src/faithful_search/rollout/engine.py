@@ -35,7 +35,8 @@ class Engine:
         concurrency: episodes in flight; an ended one makes room for the next.
 
     Raises:
-        ConfigError: when `concurrency` is below 1.
+        ConfigError: when `concurrency` is below 1, an empty tool response already has more than
+            `limits.observation_tokens`, or `limits.force_answer` is set for a dialect whose answers have no tag.
 
     Example:
         ```python
@@ -59,6 +60,7 @@ class Engine:
         self.dialect = dialects.load(dialect) if isinstance(dialect, str) else dialect
         self.limits = limits or Limits()
         self.chat = ChatFormat.of(generator.tokenizer, self.dialect)
+        _check(self.limits, self.chat)
         self.sampling = msgspec.structs.replace(
             sampling or Sampling(), stop=self.dialect.stop + self.chat.stop, max_new_tokens=self.limits.turn_tokens
         )
@@ -114,3 +116,17 @@ class Engine:
                     issue.why, form=self.dialect.call_form(self.toolbox.names)
                 )
             episodes[number].take_observation(observation)
+
+
+def _check(limits: Limits, chat: ChatFormat) -> None:
+    if limits.force_answer and not chat.answer_opening:
+        raise ConfigError(
+            f"force_answer: dialect {chat.dialect.name!r} has no tag that opens an answer; leave it off, or take a "
+            "dialect that has one, such as 'search_r1'"
+        )
+    frame = len(chat.encode(chat.render_observation(()))) if limits.observation_tokens else 0
+    if limits.observation_tokens < frame:
+        raise ConfigError(
+            f"observation_tokens={limits.observation_tokens} is too few: an empty tool response of dialect "
+            f"{chat.dialect.name!r} takes {frame} tokens; give several hundred, or 0 for no limit"
+        )

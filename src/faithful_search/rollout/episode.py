@@ -16,9 +16,11 @@ from ..inference.chat import ChatFormat
 from ..tasks import Task
 from ..tools.base import Observation
 from ..trajectory import Issue, Span, Step, Tokens, ToolCall, Trajectory
+from .fitting import fit
 
 END_REASONS = {
     "answered": "the agent gave an answer",
+    "answered_forced": "the last allowed turn gave no answer; the agent gave one that the environment opened for it",
     "turn_limit": "the last allowed turn gave no answer; its call, if any, was not run",
     "token_limit": "the episode's tokens were used up",
     "turn_token_limit": "a turn was cut at its token limit before any action, or within its call",
@@ -27,15 +29,32 @@ END_REASONS = {
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of an episode: turns of the agent, tokens it may sample in a turn, and completion tokens in all."""
+    """Bounds of an episode.
+
+    Attributes:
+        turns: turns of the agent.
+        turn_tokens: tokens it may sample in a turn.
+        total_tokens: completion tokens in all, those of tool responses included.
+        observation_tokens: tokens of a tool response as the dialect writes it, its tags included, without what a chat
+            template puts around it; 0 for no limit. What is longer is shortened inside its tags (`fitting.fit`).
+        force_answer: when the last turn gives no answer, the environment opens one and the agent completes it: one
+            turn more, of at most `turn_tokens`.
+
+    Raises:
+        ConfigError: for a limit below 1 (`observation_tokens`: below 0).
+    """
 
     turns: int = 10
     turn_tokens: int = 512
     total_tokens: int = 8192
+    observation_tokens: int = 0
+    force_answer: bool = False
 
     def __post_init__(self) -> None:
         if min(self.turns, self.turn_tokens, self.total_tokens) < 1:
             raise ConfigError(f"limits must be at least 1, got {self}")
+        if self.observation_tokens < 0:
+            raise ConfigError(f"observation_tokens must be at least 0 (0: no limit), got {self.observation_tokens}")
 
 
 class Episode:
@@ -62,6 +81,8 @@ class Episode:
         self.steps: list[Step] = []
         self.text = ""
         self.stop_reason: str | None = None
+        self.forced = ""  # what the environment wrote of the turn that is due
+        self.cut: list[dict[str, int]] = []
 
     @property
     def context(self) -> list[int]:
@@ -85,32 +106,33 @@ class Episode:
         step = self._repaired(self._parse(completion))
         self.steps.append(step)
         if step.answer is not None:
-            self._finish("answered")
-        elif len(self.steps) == self.limits.turns:
-            self._finish("turn_limit")
+            self._finish("answered_forced" if self.forced else "answered")
+        elif len(self.steps) >= self.limits.turns:
+            self._take_last()
         elif completion.finish == "length" and any(issue.kind == "call_unclosed" for issue in step.issues):
             self._finish(self._cut())
         elif step.call is None and "call" not in step.spans:
             self._take_no_action(step, completion)
-            return None
-        return (step.call or _unreadable(step)) if self.stop_reason is None else None
+        else:
+            return step.call or _unreadable(step)
+        return None
 
     def take_observation(self, observation: Observation) -> None:
         """Append the tool response to the last call; ends the episode when it no longer fits."""
-        text = self.chat.render_observation(observation.evidence, observation.note)
-        start, end = (len(self.text) + place for place in self.chat.dialect.response_span(text))
-        self._append_response(text)
-        if self.stop_reason is None:
-            step = self.steps[-1]
-            self.steps[-1] = msgspec.structs.replace(
-                step,
-                evidence=observation.evidence,
-                note=observation.note,
-                spans={**step.spans, "response": (start, end)},
-            )
+        shown = self._fitted(observation)
+        text = self.chat.render_observation(shown.evidence, shown.note)
+        if self._append_response(text):
+            step = msgspec.structs.replace(self.steps[-1], evidence=shown.evidence, note=shown.note)
+            self.steps[-1] = self._with_response(step, text)
+        else:
+            self._finish("token_limit")
 
     def trajectory(self) -> Trajectory:
-        """The episode as a value, token ids included."""
+        """The episode as a value, token ids included.
+
+        `meta["observations_cut"]` tells of each tool response that was shortened to `Limits.observation_tokens` its
+        `step` (from 1), how many passages were `found`, and how many of them the agent has `shown`.
+        """
         return Trajectory(
             steps=tuple(self.steps),
             question=self.task.question,
@@ -121,13 +143,14 @@ class Episode:
             answers=self.task.answers,
             text=self.text,
             tokens=Tokens(self.prompt_ids, self.ids, self.mask, tuple(self.turns), self.logprobs),
+            meta={"observations_cut": list(self.cut)} if self.cut else {},
         )
 
     def _parse(self, completion: Completion) -> Step:
         ids = completion.ids
         closing = len(self.chat.end_ids) if self.chat.ended(ids) else int(completion.finish == "eos")
         own = ids[: len(ids) - closing]
-        opened = self.chat.opened(first=not self.steps)
+        opened = self.chat.opened(first=not self.steps) + self.forced
         text = opened + self.chat.tokenizer.decode(own, skip_special_tokens=False)
         step = self.chat.dialect.parse_turn(text, first=not self.steps)
         offset = len(self.text)
@@ -145,7 +168,8 @@ class Episode:
     def _take_no_action(self, step: Step, completion: Completion) -> None:
         answer = self.chat.dialect.on_invalid(step)
         if answer is not None:
-            self._append_response(answer)
+            if not self._append_response(answer):
+                self._finish("token_limit")
         elif completion.finish == "length":
             self._finish(self._cut())
         else:
@@ -154,15 +178,47 @@ class Episode:
     def _cut(self) -> str:
         return "token_limit" if len(self.ids) >= self.limits.total_tokens else "turn_token_limit"
 
-    def _append_response(self, text: str) -> None:
-        start, middle, _ = self.turns[-1]
-        ids = self.chat.observation_ids(text, self.chat.ended(self.ids[start:middle]))
-        if len(self.ids) + len(ids) >= self.limits.total_tokens:
-            self._finish("token_limit")
+    def _take_last(self) -> None:
+        """The last turn gave no answer: the end, unless the agent is made to answer now."""
+        wanted = self.limits.force_answer and not self.forced and self.chat.answer_opening
+        made = self.chat.dialect.force_answer(self.steps[-1]) if wanted else None
+        if made is None or not self._append_response(made[1], self.chat.answer_opening):
+            self._finish("turn_limit")
             return
+        step, said = made
+        self.steps[-1] = self._with_response(step, said) if step.note else step
+        self.forced = self.chat.answer_opening
+
+    def _fitted(self, observation: Observation) -> Observation:
+        """What the agent is shown of an observation."""
+        limit = self.limits.observation_tokens
+        if not limit:
+            return observation
+        shown = fit(observation, self._size, limit)
+        if shown != observation:
+            found = len(observation.evidence)
+            self.cut.append({"step": len(self.steps), "found": found, "shown": len(shown.evidence)})
+        return shown
+
+    def _size(self, shown: Observation) -> int:
+        return len(self.chat.encode(self.chat.render_observation(shown.evidence, shown.note)))
+
+    def _with_response(self, step: Step, text: str) -> Step:
+        """The step with the place of its tool response `text`, which was appended last."""
+        before = len(self.text) - len(text)
+        start, end = (before + place for place in self.chat.dialect.response_span(text))
+        return msgspec.structs.replace(step, spans={**step.spans, "response": (start, end)})
+
+    def _append_response(self, text: str, opened: str = "") -> bool:
+        """Append what the environment says and opens; nothing, and false, where that leaves the agent no token."""
+        start, middle, _ = self.turns[-1]
+        ids = self.chat.observation_ids(text, self.chat.ended(self.ids[start:middle]), opened)
+        if len(self.ids) + len(ids) >= self.limits.total_tokens:
+            return False
         self._append(ids, 0, None)
         self.turns[-1] = (start, middle, len(self.ids))
         self.text += text
+        return True
 
     def _append(self, ids: list[int], mask: int, logprobs: list[float] | None) -> None:
         self.ids += ids
@@ -176,7 +232,7 @@ class Episode:
         self.stop_reason = reason
         # Trainers read off the last token whether an episode was cut:
         # one that ended by itself ends with the end-of-turn token, or with the EOS behind it where that is another.
-        if reason in ("answered", "no_action") or not self.ids:
+        if reason in ("answered", "answered_forced", "no_action") or not self.ids:
             self._append(self.chat.closing_ids(self.ids), 0, None)
 
 

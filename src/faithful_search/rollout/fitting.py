@@ -1,0 +1,86 @@
+"""An observation cut to a number of tokens with its tags whole: what is shortened is the text inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from ..tools.base import Observation
+from ..trajectory import Evidence
+
+_CHARS_PER_TOKEN = 4
+_LONGEST_WORD = 30
+
+
+def fit(observation: Observation, size: Callable[[Observation], int], limit: int) -> Observation:
+    """The observation, shortened until `size` of it is at most `limit` tokens; as it is where it fits.
+
+    Leading passages stay whole, the last one that fits is shortened (at a word's end where one is near), those behind
+    it are dropped; a title is never cut. A note is shortened likewise. Where not even the first passage's beginning
+    fits, nothing is left of it: the caller sees to it that an empty observation fits. The result depends on the
+    arguments only.
+
+    Args:
+        observation: what the tool returned.
+        size: tokens that an observation takes as the policy sees it; asked some 20 times at most, and of a long
+            observation only about its beginning.
+        limit: in tokens.
+
+    Example:
+        >>> long = Observation((Evidence("one two three", "A"), Evidence("four five", "B")))
+        >>> words = lambda seen: sum(len(f"{item.title} {item.text}".split()) for item in seen.evidence)
+        >>> [item.text for item in fit(long, words, 6).evidence]
+        ['one two three', 'four']
+    """
+    length = sum(map(_length, observation.evidence)) or len(observation.note)
+
+    def fits(chars: int) -> bool:
+        return size(_beginning(observation, chars)) <= limit
+
+    low, high = 0, min(length, _CHARS_PER_TOKEN * limit)
+    while fits(high):
+        if high == length:
+            return observation
+        low, high = high, min(length, 2 * high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return _beginning(observation, low)
+
+
+def _length(item: Evidence) -> int:
+    return 1 + len(item.title) + len(item.text)
+
+
+def _beginning(observation: Observation, chars: int) -> Observation:
+    """The observation's first `chars` characters, those of titles counted and one more for each passage."""
+    if not observation.evidence:
+        return msgspec.structs.replace(observation, note=_cut(observation.note, chars))
+    evidence = _leading(observation.evidence, chars)
+    return msgspec.structs.replace(observation, evidence=evidence, note=observation.note if evidence else "")
+
+
+def _leading(evidence: Sequence[Evidence], chars: int) -> tuple[Evidence, ...]:
+    kept: list[Evidence] = []
+    for item in evidence:
+        room = chars - _length(item)
+        if room < 0:
+            return (*kept, *_shortened(item, room + len(item.text)))
+        kept.append(item)
+        chars = room
+    return tuple(kept)
+
+
+def _shortened(item: Evidence, chars: int) -> tuple[Evidence, ...]:
+    """The passage with so many characters of its text, or nothing where none of it is left."""
+    text = _cut(item.text, chars) if chars > 0 else ""
+    return (msgspec.structs.replace(item, text=text),) if text else ()
+
+
+def _cut(text: str, chars: int) -> str:
+    if len(text) <= chars:
+        return text
+    cut = text[:chars]
+    words = cut.rstrip() if text[chars].isspace() else cut[: max(cut.rfind(" "), cut.rfind("\n")) + 1].rstrip()
+    return words if words and len(cut) - len(words) <= _LONGEST_WORD else cut.rstrip()

@@ -1,0 +1,415 @@
+"""What bounds an episode from within: observations of so many tokens, and an answer that the agent is made to give."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+
+import lab
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from faithful_search import dialects
+from faithful_search.dialects.base import LAST_CALL
+from faithful_search.errors import ConfigError
+from faithful_search.inference.base import Completion, Sampling
+from faithful_search.inference.chat import ChatFormat
+from faithful_search.rollout import Engine, Limits
+from faithful_search.rollout.arguments import EnvironmentArguments
+from faithful_search.rollout.episode import END_REASONS
+from faithful_search.rollout.fitting import fit
+from faithful_search.tasks import Task
+from faithful_search.tools import Toolbox
+from faithful_search.tools.base import Observation
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+
+TASK = Task("q1", "Where?", ("Rome",))
+ROME = Evidence("It is in Rome.", "Place")
+SEARCH = "<think>a</think>\n<search>rome</search>"
+CLOSED = " Rome </answer>"
+INVALID = dialects.load("search_r1").on_invalid(dialects.load("search_r1").parse_turn("", first=True))
+ANSWERING = [name for name in dialects.names() if dialects.load(name).answer_opening]
+WITHOUT_NOTE = ("search_r1", "research", "self_eval")
+
+
+class Search:
+    name = "search"
+
+    def __init__(self, *evidence: Evidence) -> None:
+        self.evidence = list(evidence)
+
+    async def search(self, query: str) -> list[Evidence]:
+        """Search.
+
+        Args:
+            query: What to look for.
+        """
+        return self.evidence
+
+
+class Turns:
+    """Writes the given turns, each up to its first stop string, and notes what it was shown."""
+
+    def __init__(self, turns, own=None, closes: str = "") -> None:
+        self.tokenizer, self.turns, self.closes = own or lab.tokenizer(), list(turns), closes
+        self.seen: list[list[int]] = []
+        self.made: list[Completion] = []
+
+    def generate(self, prompts, sampling, max_new_tokens=None):
+        return [self._turn(prompt, sampling, limit) for prompt, limit in zip(prompts, max_new_tokens, strict=True)]
+
+    def _turn(self, prompt, sampling, limit):
+        text = self.turns[min(len(self.seen), len(self.turns) - 1)]
+        ends = [text.find(stop) + len(stop) for stop in sampling.stop if stop in text]
+        text = text[: min(ends, default=len(text))] + (self.closes if not ends else "")
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        finish = "length" if len(ids) > limit else "stop" if ends else "eos" if self.closes else "length"
+        self.seen.append(list(prompt))
+        self.made.append(Completion(ids[:limit], finish, [-0.5 - k for k in range(len(ids[:limit]))]))
+        return self.made[-1]
+
+
+def run(script, *evidence: Evidence, dialect: str = "search_r1", own=None, closes: str = "", **limits):
+    engine = Engine(
+        Turns(script, own, closes), Toolbox([Search(*(evidence or (ROME,)))]), dialect, Limits(**limits), Sampling()
+    )
+    t = engine.run([TASK])[0]
+    exact(engine, t)
+    return engine, t
+
+
+def exact(engine: Engine, t: Trajectory) -> None:
+    """The policy was shown exactly the tokens before its turn, and the mask and log-probabilities mark its own."""
+    ids, mask, logprobs = t.tokens.completion_ids, t.tokens.mask, t.tokens.logprobs
+    assert len(ids) == len(mask) == len(logprobs) and len(t.steps) == len(t.tokens.turns)
+    generator, before = engine.generator, 0
+    for shown, made, (start, middle, end) in zip(generator.seen, generator.made, t.tokens.turns, strict=True):
+        assert start == before and shown == t.tokens.prompt_ids + ids[:start]
+        assert ids[start:middle] == made.ids and mask[start:middle] == [1] * (middle - start)
+        assert logprobs[start:middle] == made.logprobs
+        assert mask[middle:end] == [0] * (end - middle) and logprobs[middle:end] == [0.0] * (end - middle)
+        before = end
+    assert mask[before:] == [0] * (len(ids) - before) and len(ids) - before <= 2
+    assert t.stop_reason in END_REASONS
+
+
+def same(read: Trajectory, t: Trajectory) -> None:
+    """Both have the same steps; a turn without any text has no place of its own in a text."""
+    one, two = ([replace(s, spans={}) if empty(s) else s for s in item.steps] for item in (read, t))
+    assert one == two and read.answer == t.answer
+
+
+def empty(step: Step) -> bool:
+    return step.spans["step"][0] == step.spans["step"][1]
+
+
+def decode(ids) -> str:
+    return lab.tokenizer().decode(ids)
+
+
+def size(observation: Observation, format_: ChatFormat) -> int:
+    return len(format_.encode(format_.render_observation(observation.evidence, observation.note)))
+
+
+@cache
+def chat(dialect: str) -> ChatFormat:
+    return ChatFormat.of(lab.tokenizer(), dialects.load(dialect))
+
+
+# the forced answer
+
+
+def test_an_agent_that_only_searches_is_made_to_answer():
+    engine, t = run([SEARCH, SEARCH, CLOSED], turns=2, force_answer=True)
+    assert (t.stop_reason, t.answer, len(t.steps)) == ("answered_forced", "Rome", 3)
+    assert decode(engine.generator.seen[2]).endswith(f"</information>\n\n{SEARCH}\n\n<answer>")
+    assert t.text.endswith(f"{SEARCH}\n\n<answer> Rome </answer>")
+    assert decode(t.tokens.completion_ids) == t.text + "<|im_end|>"
+    own = decode([token for token, mask in zip(t.tokens.completion_ids, t.tokens.mask, strict=True) if mask])
+    assert own == SEARCH + SEARCH + CLOSED
+    assert not t.steps[1].evidence and "response_missing" in {issue.kind for issue in t.steps[1].issues}
+    assert t.text[slice(*t.steps[2].spans["answer"])] == " Rome "
+    read = dialects.parse(t.text, "search_r1")
+    assert (read.steps, read.answer) == (t.steps, t.answer)
+
+
+@pytest.mark.parametrize("turn", ["", "hm", "<think>b", "<think>b</think><search>unfinished", "<answer>unfinished"])
+@pytest.mark.parametrize("closes", ["", "<|im_end|>"])
+def test_a_last_turn_with_nothing_is_told_so_and_made_to_answer(turn, closes):
+    engine, t = run([SEARCH, turn, CLOSED], turns=2, force_answer=True, closes=closes)
+    assert (t.stop_reason, t.answer) == ("answered_forced", "Rome")
+    assert decode(engine.generator.seen[2]).endswith(f"{turn}{closes}{INVALID}<answer>")
+    same(dialects.parse(t.text, "search_r1"), t)
+
+
+def test_the_first_turn_may_be_the_last():
+    assert run([SEARCH, CLOSED], turns=1, force_answer=True)[1].answer == "Rome"
+
+
+def test_an_agent_that_answers_is_not_forced():
+    answer = "<think>b</think><answer>Rome</answer>"
+    for turns in ([SEARCH, answer], [answer]):
+        engine, t = run(turns, turns=2, force_answer=True)
+        assert (t.stop_reason, t.answer, len(engine.generator.seen)) == ("answered", "Rome", len(turns))
+    plain, forced = (run([SEARCH, answer], turns=2, force_answer=on)[1] for on in (False, True))
+    assert plain == forced
+
+
+@pytest.mark.parametrize("turn", ["I cannot say", "Rome <search>more</search>"])
+def test_a_forced_answer_that_is_not_one_ends_as_before(turn):
+    _, t = run([SEARCH, turn], turns=1, force_answer=True, turn_tokens=60)
+    assert (t.stop_reason, t.answer, len(t.steps)) == ("turn_limit", None, 2)
+    assert t.tokens.completion_ids[-1] != lab.tokenizer().eos_token_id
+
+
+def test_without_the_limit_or_without_room_nothing_is_opened():
+    end = run([SEARCH], turns=1)[1].tokens.turns[0][2]
+    opened = len("\n\n<answer>")
+    for limits in ({}, {"force_answer": True, "total_tokens": end + opened}):
+        _, t = run([SEARCH, CLOSED], turns=1, **limits)
+        assert (t.stop_reason, len(t.steps), len(t.tokens.completion_ids)) == ("turn_limit", 1, end)
+    _, t = run([SEARCH, CLOSED], turns=1, force_answer=True, total_tokens=end + opened + 4)
+    assert (t.stop_reason, len(t.steps)) == ("turn_limit", 2) and t.text.endswith("<answer> Rom")
+
+
+@pytest.mark.parametrize("name", ANSWERING)
+def test_every_dialect_with_an_answer_tag_can_be_forced(name):
+    dialect = dialects.load(name)
+    call = dialect.render_turn(Step(think="a", call=ToolCall("search", {"query": "rome"})))
+    engine, t = run([call, call, " Rome</answer>"], dialect=name, turns=2, force_answer=True)
+    assert (t.stop_reason, t.steps[2].answer) == ("answered_forced", "Rome")
+    same(dialect.parse(t.text), t)
+    assert decode(engine.generator.seen[2]).endswith("<answer>")
+    assert t.steps[1].note == ("" if name in WITHOUT_NOTE else LAST_CALL)
+
+
+def test_the_answer_of_a_dialect_without_a_tag_cannot_be_forced():
+    for name in set(dialects.names()) - set(ANSWERING):
+        with pytest.raises(ConfigError, match=f"force_answer: dialect '{name}'"):
+            Engine(Turns([]), Toolbox([Search()]), name, Limits(force_answer=True))
+
+
+def test_in_a_chat_the_opening_stands_in_a_turn_of_the_agents():
+    call = '<think>a</think><tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>'
+    for closes in ("", "<|im_end|>"):
+        engine, t = run([call + closes, "Rome</answer>"], dialect="pou", turns=1, force_answer=True)
+        shown = decode(engine.generator.seen[1])
+        assert shown.endswith("</tool_response><|im_end|>\n<|im_start|>assistant\n<answer>")
+        assert (t.stop_reason, t.answer, t.steps[0].note) == ("answered_forced", "Rome", LAST_CALL)
+    _, t = run(["<think>a</think>", "Rome</answer>"], dialect="pou", turns=1, force_answer=True)
+    assert (t.stop_reason, t.answer) == ("turn_limit", None)
+
+
+def test_a_thought_that_the_template_opens_is_closed_before_the_answer():
+    own = lab.family("qwen3_thinking")
+    call = 'a</think><tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>'
+    engine, t = run([call, "Rome</answer>"], dialect="pou", own=own, turns=1, force_answer=True)
+    assert own.decode(engine.generator.seen[1]).endswith("assistant\n<think>\n</think>\n<answer>")
+    assert t.answer == "Rome" and dialects.parse(t.text, "pou").steps == t.steps
+
+
+PIECES = [SEARCH, "<search></search>", "hm", "", "<think>x", "<think>x</think>", "<search>q", "<answer>no", CLOSED]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from(PIECES), min_size=1, max_size=5),
+    st.integers(1, 4),
+    st.integers(5, 300),
+    st.sampled_from(["", "<|im_end|>"]),
+)
+def test_whatever_the_agent_does_the_tokens_are_exact_and_the_text_is_read_back(turns, most, tokens, closes):
+    _, t = run(turns, turns=most, turn_tokens=tokens, total_tokens=3000, force_answer=True, closes=closes)
+    assert len(t.steps) <= most + 1
+    assert (t.stop_reason == "answered_forced") is (len(t.steps) == most + 1 and t.answer is not None)
+    same(dialects.parse(t.text, "search_r1"), t)
+
+
+# the observation's limit
+
+WORDS = st.text("ab \n.<>&;é漢\U0001f600", max_size=60)
+FOUND = st.lists(st.builds(Evidence, WORDS, WORDS), max_size=4).map(
+    lambda found: tuple(Evidence(item.text, item.title, f"E{n}") for n, item in enumerate(found, 1))
+)
+
+
+@pytest.mark.parametrize("name", dialects.names())
+@settings(max_examples=25, deadline=None)
+@given(found=FOUND, note=WORDS, room=st.integers(0, 150))
+def test_a_cut_observation_has_at_most_so_many_tokens_and_is_a_beginning(name, found, note, room):
+    format_ = chat(name)
+    limit = size(Observation(), format_) + room
+    whole = Observation(found, "" if found else note)
+    shown = fit(whole, lambda seen: size(seen, format_), limit)
+    assert size(shown, format_) <= limit
+    assert (shown == whole) is (size(whole, format_) <= limit)
+    assert shown == fit(whole, lambda seen: size(seen, format_), limit)
+    *kept, last = [*shown.evidence, None]
+    if kept:
+        assert tuple(kept[:-1]) == found[: len(kept) - 1]
+        last, origin = kept[-1], found[len(kept) - 1]
+        assert (last.title, last.id) == (origin.title, origin.id) and origin.text.startswith(last.text)
+    assert whole.note.startswith(shown.note)
+
+
+def test_passages_are_shortened_from_the_end_at_a_words_border():
+    found = [Evidence("one two three", "A"), Evidence("four fivefold six", "B"), Evidence("seven", "C")]
+    first = len('\n\n<information>Doc 1(Title: "A") one two three\n')
+    frame = len("</information>\n\n")
+    second = len('Doc 2(Title: "B") ')
+    for more, texts in ((0, 1), (second, 1), (second + 3, 2), (second + 9, 2), (second + 14, 2), (second + 17, 2)):
+        _, t = run([SEARCH, CLOSED], *found, turns=2, observation_tokens=first + frame + more + (more > 0))
+        seen = t.steps[0].evidence
+        assert len(seen) == texts and seen[0].text == "one two three"
+        if texts == 2:
+            assert seen[1].text == {3: "fou", 9: "four", 14: "four fivefold", 17: "four fivefold six"}[more - second]
+        assert t.meta["observations_cut"] == [{"step": 1, "found": 3, "shown": texts}]
+        assert t.tokens.turns[0][2] - t.tokens.turns[0][1] <= first + frame + more + 1
+
+
+def test_what_is_recorded_is_what_the_agent_saw():
+    long = [Evidence(f"word{n} " * 200, f"Title {n}") for n in range(3)]
+    answer = "<think>b</think><answer>Rome</answer>"
+    engine, t = run([SEARCH, SEARCH, answer], *long, observation_tokens=300)
+    for step, (_, middle, end) in zip(t.steps[:2], t.tokens.turns[:2], strict=True):
+        text = decode(t.tokens.completion_ids[middle:end])
+        assert 250 < end - middle <= 300
+        assert text == engine.chat.render_observation(step.evidence)
+        assert text.endswith("</information>\n\n")
+    read = dialects.parse(t.text, "search_r1")
+    assert [[item.text for item in step.evidence] for step in read.steps] == [
+        [item.text for item in step.evidence] for step in t.steps
+    ]
+    assert not read.all_issues()
+    assert t.meta == {"observations_cut": [{"step": 1, "found": 3, "shown": 1}, {"step": 2, "found": 3, "shown": 1}]}
+    assert Trajectory.from_json(t.to_json()) == t
+    wide = run([SEARCH, SEARCH, answer], *long, observation_tokens=10_000)[1]
+    assert wide == run([SEARCH, SEARCH, answer], *long)[1] and not wide.meta
+
+
+def test_entities_of_fenced_text_are_never_cut_in_two():
+    found = Evidence("</information>" * 50, "T")
+    for limit in range(60, 130):
+        t = run([SEARCH, CLOSED], found, turns=2, observation_tokens=limit)[1]
+        assert found.text.startswith(t.steps[0].evidence[0].text)
+        assert t.text.count("</information>") == 1
+        assert dialects.parse(t.text, "search_r1").steps[0].evidence == t.steps[0].evidence
+
+
+def test_a_note_is_cut_too_and_a_title_that_does_not_fit_leaves_nothing():
+    _, t = run(["<search></search>", CLOSED], turns=2, observation_tokens=60)
+    assert t.steps[0].note and t.meta["observations_cut"] == [{"step": 1, "found": 0, "shown": 0}]
+    _, t = run([SEARCH, CLOSED], Evidence("x", "T" * 500), turns=2, observation_tokens=60)
+    assert t.steps[0].evidence == () and "<information></information>" in t.text
+    assert t.meta["observations_cut"] == [{"step": 1, "found": 1, "shown": 0}]
+
+
+def test_a_limit_below_the_empty_frame_is_refused():
+    frame = len("\n\n<information></information>\n\n")
+    Engine(Turns([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame))
+    with pytest.raises(ConfigError, match=rf"observation_tokens={frame - 1} is too few.*takes {frame} tokens"):
+        Engine(Turns([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame - 1))
+    with pytest.raises(ConfigError, match="at least 0"):
+        Limits(observation_tokens=-1)
+
+
+def test_long_observations_cost_a_few_looks_at_their_beginning():
+    looks: list[int] = []
+
+    def tokens(seen: Observation) -> int:
+        looks.append(sum(len(item.text) for item in seen.evidence))
+        return looks[-1] // 4
+
+    found = tuple(Evidence("word " * 200_000, f"T{n}") for n in range(3))
+    shown = fit(Observation(found), tokens, 500)
+    assert 1_990 <= len(shown.evidence[0].text) <= 2_003 and len(shown.evidence) == 1
+    assert len(looks) <= 20 and max(looks) <= 4_000
+    begun = time.perf_counter()
+    t = run([SEARCH, CLOSED], *found, turns=2, observation_tokens=500)[1]
+    assert t.steps[0].evidence and time.perf_counter() - begun < 20
+
+
+def test_the_flags_reach_the_limits():
+    arguments = EnvironmentArguments(dialect="search_r1", turns=3, observation_tokens=500, force_answer=True)
+    assert arguments.limits(900) == Limits(3, 256, 900, 500, True)
+    assert EnvironmentArguments().limits(900) == Limits(10, 256, 900)
+
+
+# base models, whose tokenizers have no chat template
+
+
+def bare(**named):
+    """A byte-level tokenizer without template; with a BOS it puts that before every text, as Llama's does."""
+    from tokenizers.processors import TemplateProcessing
+
+    own = lab.byte_tokenizer(("<|bos|>", "<|endoftext|>", "<|pad|>"), **named)
+    if "bos_token" in named:
+        bos = ("<|bos|>", own.bos_token_id)
+        own.backend_tokenizer.post_processor = TemplateProcessing(single="<|bos|> $A", special_tokens=[bos])
+    return own
+
+
+@pytest.mark.parametrize("bos", [True, False])
+@pytest.mark.parametrize("closes", ["", "<|endoftext|>"])
+def test_a_base_model_gets_the_prompt_as_text_behind_its_bos(bos, closes):
+    own = bare(eos_token="<|endoftext|>", **({"bos_token": "<|bos|>"} if bos else {}))
+    answer = "<think>b</think>\n<answer>Rome</answer>"
+    engine, t = run(["hm", SEARCH, answer], own=own, closes=closes)
+    [message] = engine.dialect.prompt(TASK.question, [])
+    assert own.decode(t.tokens.prompt_ids) == "<|bos|>" * bos + message["content"]
+    assert t.tokens.prompt_ids == own(message["content"])["input_ids"]
+    response = engine.chat.render_observation(t.steps[1].evidence)
+    assert own.decode(t.tokens.completion_ids) == f"hm{closes}{INVALID}{SEARCH}{response}{answer}<|endoftext|>"
+    assert t.tokens.mask[-1] == 0 and t.text == f"hm{INVALID}{SEARCH}{response}{answer}"
+    assert own.bos_token_id is None or own.bos_token_id not in t.tokens.completion_ids
+
+
+def test_a_bos_that_the_tokenizer_does_not_write_is_not_added():
+    own = lab.byte_tokenizer(("<|bos|>", "<|endoftext|>"), bos_token="<|bos|>", eos_token="<|endoftext|>")
+    ids = ChatFormat.of(own, dialects.load("search_r1")).prompt_ids("Where?")
+    assert own.bos_token_id not in ids
+
+
+def test_a_template_writes_the_bos_itself():
+    own = bare(bos_token="<|bos|>", eos_token="<|endoftext|>", chat_template="{{ bos_token }}" + lab.TEMPLATE)
+    ids = ChatFormat.of(own, dialects.load("search_r1")).prompt_ids("Where?")
+    assert ids.count(own.bos_token_id) == 1 and ids[0] == own.bos_token_id
+
+
+def test_what_the_environment_says_in_a_base_models_episode_is_not_trained():
+    """Information, the line after an invalid action, and the opening of the answer: all of it, and nothing else."""
+    own = bare(eos_token="<|endoftext|>", bos_token="<|bos|>", pad_token="<|pad|>")
+    long = Evidence("word " * 400, "Long")
+    engine, t = run(
+        ["hm", SEARCH, SEARCH, CLOSED], ROME, long, own=own, turns=3, observation_tokens=200, force_answer=True
+    )
+    said = [own.decode(t.tokens.completion_ids[middle:end]) for _, middle, end in t.tokens.turns]
+    shown = engine.chat.render_observation(t.steps[1].evidence)
+    assert said == [INVALID, shown, "\n\n<answer>", ""] and len(shown) <= 200
+    trained = own.decode([k for k, own_ in zip(t.tokens.completion_ids, t.tokens.mask, strict=True) if own_])
+    assert trained == "hm" + SEARCH + SEARCH + CLOSED
+    assert t.stop_reason == "answered_forced" and t.tokens.completion_ids[-1] == own.eos_token_id
+
+
+def test_a_base_model_samples_whole_episodes():
+    """A real model and generator, without template or EOS of a chat: the ids it is trained on are those it sampled."""
+    from faithful_search.inference.transformers import TransformersGenerator
+
+    class Recording(TransformersGenerator):
+        def generate(self, prompts, sampling, max_new_tokens=None):
+            made = super().generate(prompts, sampling, max_new_tokens)
+            self.seen += [list(prompt) for prompt in prompts]
+            self.made += made
+            return made
+
+    own = type(lab.tokenizer())(tokenizer_object=lab.tokenizer()._tokenizer, eos_token="<|im_end|>")
+    generator = Recording(lab.model(), own)
+    generator.seen, generator.made = [], []
+    limits = Limits(turns=3, turn_tokens=9, force_answer=True, observation_tokens=100)
+    engine = Engine(generator, Toolbox([Search(ROME)]), "search_r1", limits, Sampling(logprobs=True))
+    t = engine.run([TASK])[0]
+    exact(engine, t)
+    assert len(t.steps) == 4 and (t.stop_reason, t.answer) == ("turn_limit", None)
+    assert own.decode(generator.seen[3]).endswith(f"{INVALID}<answer>")
