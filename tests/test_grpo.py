@@ -80,6 +80,7 @@ def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **
         toolbox=Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]),
         reward=reward or Luck(),
         limits=Limits(turns=3, turn_tokens=12 if not scripted else 200, total_tokens=400),
+        max_abstained=1.0,
         **own,
     )
     if scripted:
@@ -198,9 +199,14 @@ def test_a_step_is_one_line_that_says_what_went_wrong():
     line, state = StepLine(), SimpleNamespace(is_world_process_zero=True, global_step=3, max_steps=10)
     line.training_bar = SimpleNamespace(write=written.append)
     line.on_log(None, state, None, {"reward": 0.5, "tools/calls": 1.25, "tools/errors": 0.0})
-    line.on_log(None, state, None, {"reward": 0.5, "tools/errors": 0.25, "parts/citation/abstained": 0.5})
+    line.on_log(
+        None,
+        state,
+        None,
+        {"reward": 0.5, "tools/errors": 0.25, "parts/citation/abstained": 0.5, "judge/abstained": 0.25},
+    )
     assert written[0].startswith("step    3/10  reward 0.500  calls 1.250  ") and "errors" not in written[0]
-    assert written[1].startswith("step    3/10  reward 0.500  tool errors 25%  cite abstained 50%  ")
+    assert written[1].startswith("step    3/10  reward 0.500  tool errors 25%  cite abstained 50%  no reward 25%  ")
 
 
 def test_the_state_does_not_move_in_evaluation(tmp_path):

@@ -16,7 +16,8 @@ from faithful_search.rewards.citation import Citation
 from faithful_search.rewards.correctness import Correctness
 from faithful_search.rewards.evidence_sensitivity import EvidenceSensitivity
 from faithful_search.rewards.format import Format
-from faithful_search.rewards.mix import Adaptive, Mix, MixState, Warmup, sigmoid
+from faithful_search.rewards.mix import Adaptive, Mix, MixState, sigmoid
+from faithful_search.rewards.warmup import Warmup
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 
@@ -148,6 +149,7 @@ def test_a_weighted_sum_with_warm_up_by_steps():
     assert mix.combine(down, MixState(step=120))[0].value is None
     assert mix.alpha(MixState()) is None and mix.outcomes(components) == []
     assert mix.advance(MixState(0.3, 5), [1.0]) == MixState(0.3, 6)
+    assert mix.advance(MixState(0.3, 5), [1.0], step=5) == MixState(0.3, 5)
     assert Warmup(("a",), 3, 3).ramp("a", 2) == 0.0 and Warmup(("a",), 3, 3).ramp("a", 3) == 1.0
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .. import registry
-from ..judges import Writer
+from ..judges import GroundingJudge, Judge, Writer
 from .answer_support import AnswerSupport
 from .base import Reward, Score
 from .citation import Citation, cited_evidence, step_validity
@@ -15,13 +16,15 @@ from .evidence_sensitivity import EvidenceSensitivity
 from .format import Format
 from .info_think import InfoThink
 from .judged import JudgedReward
-from .mix import Adaptive, Mix, MixState, Warmup
+from .mix import Adaptive, Mix, MixState
 from .perturbation import Passage, corpus_snippets
 from .think_answer import ThinkAnswer
 from .think_search import ThinkSearch
 from .tool_use import ToolUse
+from .warmup import Warmup
 
 __all__ = [
+    "FAITHFULNESS",
     "Adaptive",
     "AnswerSupport",
     "Citation",
@@ -45,7 +48,11 @@ __all__ = [
     "names",
     "pou_mix",
     "step_validity",
+    "veritas_mix",
 ]
+
+FAITHFULNESS = ("info_think", "think_search", "think_answer")
+"""The parts of `veritas_mix` that its curriculum holds back."""
 
 
 def load(name: str) -> type[Reward]:
@@ -102,3 +109,62 @@ def answer_only_mix(correctness: Reward | None = None) -> Mix:
         ['correctness']
     """
     return Mix(parts={"correctness": correctness or Correctness()})
+
+
+def veritas_mix(
+    judge: Judge | None = None,
+    *,
+    exact_match: float = 1.0,
+    info_think: float = 0.05,
+    think_search: float = 0.0,
+    think_answer: float = 0.02,
+    warmup: Warmup | None = None,
+    soft: bool = False,
+    search_judge: Judge | None = None,
+    answer_judge: Judge | None = None,
+) -> Mix:
+    """VERITAS's reward (section 4, equation 1), without a gate.
+
+    ```
+    R = w_em·EM + w_it·info_think + w_ts·think_search + w_ta·think_answer
+    ```
+
+    A trajectory without pairs (no search, no answer) has nothing to be faithful to and counts 0.0 there (ours): so
+    neither not searching nor not answering earns anything. A row whose judge abstained has no value. The paper's two
+    rows are 1.0 / 0.05 / 0 / 0 (the better EM) and 1.0 / 0.05 / 0 / 0.02, the default.
+
+    Args:
+        judge: of info_think, and of think_search unless it has its own; by default words are compared.
+        exact_match, info_think, think_search, think_answer: the weights. A part of weight 0 is left out.
+        warmup: the curriculum; its parts are of `FAITHFULNESS`, and those left out are passed over.
+        soft: average the judge's p instead of its labels.
+        search_judge: of think_search (the paper measures it with an NLI model).
+        answer_judge: of think_answer, by default none: the answer must occur in the last thought, as in the paper.
+
+    Raises:
+        ConfigError: when every weight is 0, or the warm-up names no part that there could be.
+
+    Example:
+        >>> mix = veritas_mix(warmup=Warmup(FAITHFULNESS, 20, 30))
+        >>> mix.weights_at(20)
+        {'exact_match': 1.0, 'info_think': 0.0, 'think_answer': 0.0}
+        >>> mix.weights_at(25)
+        {'exact_match': 1.0, 'info_think': 0.025, 'think_answer': 0.01}
+    """
+    judge = judge or GroundingJudge()
+    every: dict[str, tuple[Reward, float]] = {
+        "exact_match": (Correctness(), exact_match),
+        "info_think": (InfoThink(judge, soft), info_think),
+        "think_search": (ThinkSearch(search_judge or judge, soft), think_search),
+        "think_answer": (ThinkAnswer(answer_judge, soft), think_answer),
+    }
+    kept = {name: pair for name, pair in every.items() if pair[1]}
+    if warmup is not None:
+        warmup = replace(warmup, parts=tuple(name for name in warmup.parts if name in kept or name not in every))
+    return Mix(
+        parts={name: reward for name, (reward, _) in kept.items()},
+        weights={name: weight for name, (_, weight) in kept.items()},
+        gate=None,
+        warmup=warmup,
+        absent={name: 0.0 for name in FAITHFULNESS if name in kept},
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -16,6 +16,7 @@ from .citation import Citation
 from .correctness import Correctness
 from .evidence_sensitivity import EvidenceSensitivity
 from .format import Format
+from .warmup import Warmup
 
 MISSING = 0.1
 """The share of a batch's outcomes that a judge may leave open before their mean counts for nothing."""
@@ -67,23 +68,11 @@ class Adaptive:
 
 
 @dataclass(frozen=True)
-class Warmup:
-    """The weights of `parts` rise linearly from 0 at step `start` to their full value at step `end`."""
-
-    parts: tuple[str, ...]
-    start: int
-    end: int
-
-    def ramp(self, part: str, step: int) -> float:
-        """The factor in [0, 1] on a part's weight at a step."""
-        if part not in self.parts or step >= self.end:
-            return 1.0
-        return (step - self.start) / (self.end - self.start) if step > self.start else 0.0
-
-
-@dataclass(frozen=True)
 class MixState:
-    """What a `Mix` remembers between updates: the outcome's EMA (starts at 0) and the number of updates."""
+    """What a `Mix` remembers between updates: the outcome's EMA (starts at 0) and the step that `warmup` goes by.
+
+    In training the step is the optimizer's, counted from 1; 0 is before the first.
+    """
 
     ema: float = 0.0
     step: int = 0
@@ -116,8 +105,9 @@ class Mix(Reward):
     the batch (equations 7 to 9). `score_batch` combines at `state0` and advances nothing.
 
     A part without a value (its judge abstained, or it does not apply: no gold answers, say) makes the whole row `None`,
-    and `why` says which; the zeros that a paper defines stay in the sum. A part of weight 0 at a step takes no part in
-    that. A row that fails the gate is `invalid` whatever its parts are.
+    and `why` says which; the zeros that a paper defines stay in the sum. A part named in `absent` that does not apply
+    counts as the value given there instead; where its judge abstained, the row has no value all the same. A part of
+    weight 0 at a step takes no part in that. A row that fails the gate is `invalid` whatever its parts are.
 
     Args:
         parts: rewards by name; at most one is `Adaptive`.
@@ -127,6 +117,7 @@ class Mix(Reward):
         gate: a reward that must reach 1.0, or `None`.
         invalid: the value of a row that fails the gate.
         warmup: a schedule for some weights.
+        absent: by part name, what a part counts where it does not apply to a row. Not for an `Adaptive` part.
         state0: where training starts, and what `score_batch` uses.
 
     Example:
@@ -147,6 +138,7 @@ class Mix(Reward):
     gate: Reward | None = field(default_factory=Format)
     invalid: float = -1.0
     warmup: Warmup | None = None
+    absent: Mapping[str, float] = field(default_factory=dict)
     state0: MixState = MixState()
 
     name: ClassVar[str] = "mix"
@@ -161,9 +153,15 @@ class Mix(Reward):
         if len(set(names)) < len(names):
             raise ConfigError(f"Mix: two components share a name: {', '.join(sorted(names))}")
         for given, what in ((self.weights, "weights"), (self.warmup and self.warmup.parts, "warmup")):
-            unknown = sorted(set(given or ()) - set(self.parts))
-            if unknown:
-                raise ConfigError(f"Mix: {what} name {', '.join(unknown)}; the parts are {', '.join(self.parts)}")
+            self._check_names(given or (), what)
+        self._check_names(self.absent, "absent")
+        if any(isinstance(self.parts[name], Adaptive) for name in self.absent):
+            raise ConfigError("Mix: absent cannot name an Adaptive part; it is two rewards")
+
+    def _check_names(self, given: Iterable[str], what: str) -> None:
+        unknown = sorted(set(given) - set(self.parts))
+        if unknown:
+            raise ConfigError(f"Mix: {what} name {', '.join(unknown)}; the parts are {', '.join(self.parts)}")
 
     @property
     def needs_policy(self) -> bool:  # type: ignore[override]
@@ -199,18 +197,19 @@ class Mix(Reward):
         scores = [row[adaptive.outcome.name] for row in components]
         return [score.value for score in scores if score.value is not None or score.parts.get("abstained")]
 
-    def advance(self, state: MixState, outcomes: Sequence[float | None]) -> MixState:
-        """The state after an update whose global batch had these outcomes.
+    def advance(self, state: MixState, outcomes: Sequence[float | None], step: int | None = None) -> MixState:
+        """The state for an update whose global batch had these outcomes: that of `step`, by default the next.
 
         The EMA stays where it is when there are none, and when the judge abstained from more than a tenth of them:
         what is then left (exact matches, say, for which no judge is asked) is no sample of the batch.
         """
         adaptive = self._adaptive()
         values = [value for value in outcomes if value is not None]
+        step = state.step + 1 if step is None else step
         if adaptive is None or not values or len(outcomes) - len(values) > MISSING * len(outcomes):
-            return MixState(state.ema, state.step + 1)
+            return MixState(state.ema, step)
         mean = sum(values) / len(values)
-        return MixState(adaptive.beta * state.ema + (1 - adaptive.beta) * mean, state.step + 1)
+        return MixState(adaptive.beta * state.ema + (1 - adaptive.beta) * mean, step)
 
     def alpha(self, state: MixState) -> float | None:
         """The weight of the process in the adaptive part; `None` when there is none."""
@@ -220,8 +219,12 @@ class Mix(Reward):
     def combine(self, components: Sequence[Components], state: MixState) -> list[Score]:
         """One score a row; `parts` has each component's value, and `alpha`."""
         alpha = self.alpha(state)
-        weights = {name: self._weight(name, state.step) for name in self.parts}
+        weights = self.weights_at(state.step)
         return [self._combine_row(row, weights, alpha) for row in components]
+
+    def weights_at(self, step: int) -> dict[str, float]:
+        """Each part's weight at a step: its own, as far as the warm-up lets it count."""
+        return {name: self._weight(name, step) for name in self.parts}
 
     def _combine_row(self, row: Components, weights: Mapping[str, float], alpha: float | None) -> Score:
         parts: dict[str, Any] = {name: score.value for name, score in row.items()}
@@ -240,12 +243,16 @@ class Mix(Reward):
         for name, part in self.parts.items():
             if weights[name] == 0:
                 continue
-            value = part.value(row, alpha or 0.0) if isinstance(part, Adaptive) else row[name].value
+            value = part.value(row, alpha or 0.0) if isinstance(part, Adaptive) else self._value(name, row[name])
             if value is None:
                 culprit = next(key for key in _names(name, part) if row[key].value is None)
                 return _missing(culprit, row[culprit], parts)
             total += weights[name] * value
         return Score(total, "", parts)
+
+    def _value(self, name: str, score: Score) -> float | None:
+        applies = score.value is not None or score.parts.get("abstained")
+        return score.value if applies else self.absent.get(name)
 
     def _weight(self, name: str, step: int) -> float:
         weight = 1 / len(self.parts) if self.weights is None else self.weights.get(name, 0.0)

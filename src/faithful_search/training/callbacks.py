@@ -105,6 +105,11 @@ class StepLine(ProgressCallback):
         ("parts/answer_support", "ans"),
         ("parts/correctness", "anc"),
         ("parts/alpha", "α"),
+        ("parts/exact_match", "EM"),
+        ("parts/info_think", "i-t"),
+        ("parts/info_think/weight", "w i-t"),
+        ("parts/think_search", "t-s"),
+        ("parts/think_answer", "t-a"),
         ("tools/calls", "calls"),
         ("tools/entropy", "H"),
         ("loss", "loss"),
@@ -127,6 +132,8 @@ class StepLine(ProgressCallback):
         if logs.get("tools/errors"):
             shown.append(f"tool errors {logs['tools/errors']:.0%}")
         shown += [f"{name} abstained {share:.0%}" for name, share in silent.items() if share]
+        if logs.get("judge/abstained"):
+            shown.append(f"no reward {logs['judge/abstained']:.0%}")
         self.training_bar.write(
             f"step {state.global_step:>4}/{state.max_steps}  {'  '.join(shown)}  {now - self.last:.1f}s"
         )

@@ -172,7 +172,7 @@ def _run(episodes: Sequence[_Episode], toolbox: Toolbox) -> None:
 
 @dataclass
 class _Desk:
-    """What all episodes share: the tools' names and arguments, the habits, and each tool's recent evidence as decoys."""
+    """What all episodes share: the tools' names and arguments, the habits, recent evidence of each tool as decoys."""
 
     toolbox: Toolbox
     habits: Habits

@@ -6,6 +6,7 @@ other than TRL's is asked for: the advantages that `_generate_and_score_completi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -21,13 +22,14 @@ from ..errors import ConfigError, DataError
 from ..evaluation.tool_use import tool_counts, tool_entropy, tool_ratios
 from ..inference.base import Sampling
 from ..inference.transformers import TransformersGenerator
-from ..rewards import Mix, Reward
+from ..rewards import Mix, Reward, Score
 from ..rollout import Engine, Limits
 from ..tasks import Task, task_from_row
 from ..tools import Toolbox, ToolStats
 from ..trajectory import Tokens, Trajectory
 from .advantages import ESTIMATORS, Estimator
 from .callbacks import RewardState, TrajectoryLog, with_scores
+from .outage import JudgeWatch, silence, together
 
 
 class SearchGRPOTrainer(GRPOTrainer):
@@ -44,10 +46,13 @@ class SearchGRPOTrainer(GRPOTrainer):
         advantages: "trl", "group_relative" or "leave_one_out".
         trajectory_file: where every rollout is logged, with its scores and reasons.
         generation_batch: rows per forward pass when sampling and probing.
+        max_abstained: the share of a global batch's rollouts that a judge may leave without reward. Beyond it the
+            steps of that batch are still made and a checkpoint is saved; then `train` raises `JudgeError`. Rollouts
+            without reward train nothing, and every batch that has some is a warning and the metric `judge/abstained`.
 
     Raises:
         DataError: when the dataset has no question or answers.
-        ConfigError: for an unknown estimator.
+        ConfigError: for an unknown estimator, or a share that is none.
         TemplateError: when the tokenizer has no usable chat template.
 
     Example:
@@ -73,6 +78,7 @@ class SearchGRPOTrainer(GRPOTrainer):
         advantages: str = "trl",
         trajectory_file: str | Path | None = None,
         generation_batch: int = 64,
+        max_abstained: float = 0.5,
         callbacks: Sequence[Any] = (),
         **kwargs: Any,
     ) -> None:
@@ -87,6 +93,8 @@ class SearchGRPOTrainer(GRPOTrainer):
             )
         self.estimator = ESTIMATORS[advantages]
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
+        self.judge_watch = JudgeWatch(max_abstained)
+        own = [RewardState(mix.state0), self.judge_watch, *([self.rollout_log] if self.rollout_log else [])]
         super().__init__(
             model=model,
             args=args,
@@ -94,7 +102,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             rollout_func=self._rollout,
             train_dataset=prompt_dataset(train_dataset),
             eval_dataset=None if eval_dataset is None else prompt_dataset(eval_dataset),
-            callbacks=[*callbacks, RewardState(mix.state0), *([self.rollout_log] if self.rollout_log else [])],
+            callbacks=[*callbacks, *own],
             **kwargs,
         )
         self.toolbox = toolbox
@@ -110,6 +118,16 @@ class SearchGRPOTrainer(GRPOTrainer):
             limits or Limits(total_tokens=args.max_completion_length or Limits().total_tokens),
             Sampling(temperature=args.temperature, top_p=args.top_p, top_k=args.top_k or 0),
         )
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, as `Trainer.train` does.
+
+        Raises:
+            JudgeError: when training was ended because the judge gave too few verdicts, see `max_abstained`.
+        """
+        outcome = super().train(*args, **kwargs)
+        self.judge_watch.check(cast(str, self.args.output_dir), self.state.global_step)
+        return outcome
 
     @property
     def reward_state(self) -> RewardState:
@@ -144,7 +162,11 @@ class SearchGRPOTrainer(GRPOTrainer):
         log_metric: Any,
         **columns: Any,
     ) -> list[float | None]:
-        """TRL's reward function: score the rollouts, advance the reward's state by the global batch, log every part."""
+        """TRL's reward function: score the rollouts, advance the reward's state by the global batch, log every part.
+
+        A schedule goes by the optimizer's steps: this batch's is the one made next. (Reward calls may be more or fewer,
+        with gradient accumulation, `steps_per_generation` and `num_iterations`.)
+        """
         step, training = self.state.global_step, self._training
         first = self.accelerator.process_index * len(trajectory)
         rollouts = [
@@ -155,9 +177,11 @@ class SearchGRPOTrainer(GRPOTrainer):
             components = self.mix.components(rollouts)
         holder = self.reward_state
         if training:
-            holder.mix = self.mix.advance(holder.mix, gather_object(self.mix.outcomes(components)))
+            outcomes = gather_object(self.mix.outcomes(components))
+            holder.mix = self.mix.advance(holder.mix, outcomes, self.mix.state0.step + step + 1)
         scores = self.mix.combine(components, holder.mix)
         self._log_parts(rollouts, components, log_metric)
+        self._watch(components, scores, log_metric)
         self.last_rewards = [score.value for score in scores]
         if training and self.rollout_log is not None:
             alpha = self.mix.alpha(holder.mix)
@@ -170,6 +194,12 @@ class SearchGRPOTrainer(GRPOTrainer):
                 self.rollout_log.append(every)
         return self.last_rewards
 
+    def _watch(self, components: list[Any], scores: list[Score], log_metric: Any) -> None:
+        found = together(gather_object([silence(components, scores)]))
+        log_metric("judge/abstained", found.share)
+        main = self.accelerator.is_main_process
+        self.judge_watch.note(found, self.state.global_step + 1, self._training, main)
+
     def _log_parts(self, rollouts: list[Trajectory], components: list[Any], log_metric: Any) -> None:
         for name in components[0]:
             values = [row[name].value for row in components if row[name].value is not None]
@@ -179,6 +209,8 @@ class SearchGRPOTrainer(GRPOTrainer):
                 f"parts/{name}/abstained",
                 sum(bool(row[name].parts.get("abstained")) for row in components) / len(components),
             )
+        for name, weight in self.mix.weights_at(self.reward_state.mix.step).items():
+            log_metric(f"parts/{name}/weight", weight)
         alpha = self.mix.alpha(self.reward_state.mix)
         if alpha is not None:
             log_metric("parts/alpha", alpha)
@@ -243,6 +275,16 @@ def _check_settings(args: GRPOConfig) -> None:
             f"save_steps={args.save_steps:g} would cut a generation's {cycle} batches in two, and a resumed run would "
             f"differ; make save_steps x gradient_accumulation_steps a multiple of {cycle}"
         )
+
+
+def steps_per_epoch(args: GRPOConfig, questions: int) -> int:
+    """Optimizer steps of one pass over that many questions; a last, incomplete batch of questions is left out.
+
+    For `Warmup.parse`. `args` must be those that the trainer gets, in the process that it runs in.
+    """
+    batch = cast(int, args.generation_batch_size) // cast(int, args.num_generations)
+    cycle = (args.steps_per_generation or 1) * args.num_iterations
+    return max(1, math.ceil(questions // batch * cycle / args.gradient_accumulation_steps))
 
 
 def as_mix(reward: Reward) -> Mix:

@@ -1,0 +1,94 @@
+"""When the judge gives no verdicts in the middle of training: it is said loudly, and beyond a share the run stops."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from transformers import TrainerCallback
+
+from ..errors import ConfigError, JudgeError
+from ..rewards import Score
+
+logger = logging.getLogger(__name__)
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """What the judge left open of some rollouts: how many have no reward for it, how many of each part, and why."""
+
+    rows: int
+    lost: int = 0
+    parts: dict[str, int] = {}
+    why: str = ""
+
+    @property
+    def share(self) -> float:
+        """The share of rollouts without a reward."""
+        return self.lost / self.rows if self.rows else 0.0
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} of {count}" for name, count in self.parts.items())
+        return f"no verdict on {parts} of {self.rows} rollouts; {self.lost} of them have no reward: {self.why}"
+
+
+def silence(components: Sequence[dict[str, Score]], scores: Sequence[Score]) -> Silence:
+    """What the judge left open of one process's rollouts, by their components and their rewards."""
+    left = [(name, score.why) for row in components for name, score in row.items() if score.parts.get("abstained")]
+    lost = sum(score.value is None and bool(score.parts.get("abstained")) for score in scores)
+    return Silence(len(scores), lost, dict(Counter(name for name, _ in left)), left[0][1] if left else "")
+
+
+def together(found: Sequence[Silence]) -> Silence:
+    """The same of all processes' rollouts."""
+    parts = sum((Counter(item.parts) for item in found), Counter[str]())
+    why = next((item.why for item in found if item.why), "")
+    return Silence(sum(item.rows for item in found), sum(item.lost for item in found), dict(parts), why)
+
+
+class JudgeWatch(TrainerCallback):
+    """Ends training with a checkpoint when more than a share of a global batch's rollouts have no reward.
+
+    The rows without reward train nothing (their advantage is 0). The steps that use the batch are made, so that the
+    checkpoint lies between two batches and a resumed run asks new questions; then the run stops.
+
+    Args:
+        limit: the largest share that is put up with, in [0, 1]; 1.0 never stops.
+    """
+
+    def __init__(self, limit: float = 0.5) -> None:
+        if not 0 <= limit <= 1:
+            raise ConfigError(f"max_abstained must be in [0, 1], not {limit}")
+        self.limit = limit
+        self.trouble = ""
+
+    def note(self, found: Silence, step: int, training: bool, loud: bool) -> None:
+        """Take note of a global batch, the same in every process; `loud`: this one writes the log."""
+        if found.parts and loud:
+            logger.warning("step %d: %s", step, found)
+        if training and not self.trouble and found.share > self.limit:
+            self.trouble = f"at step {step} {found}"
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trouble = ""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        cycle = (args.steps_per_generation or 1) * args.num_iterations
+        between = state.global_step * args.gradient_accumulation_steps % cycle == 0
+        if self.trouble and (between or state.global_step >= state.max_steps):
+            control.should_log = control.should_save = control.should_training_stop = True
+
+    def check(self, output_dir: str, step: int) -> None:
+        """Raise what ended the training, if something did.
+
+        Raises:
+            JudgeError: saying why, and how to go on.
+        """
+        if self.trouble:
+            raise JudgeError(
+                f"{self.trouble}. That is more than max_abstained={self.limit:g} of a batch, so training stopped; the "
+                f"checkpoint is {Path(output_dir) / f'checkpoint-{step}'}. When the judge answers again, resume from it"
+            )
