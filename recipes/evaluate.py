@@ -8,6 +8,7 @@ python recipes/evaluate.py --policy outputs/pou --blank content             # al
 python recipes/evaluate.py --policy outputs/pou --config recipes/configs/eval_negative_tool.yaml  # one tool is useless
 python recipes/evaluate.py --policy outputs/pou --config recipes/configs/eval_unseen_tool.yaml    # one it never saw
 python recipes/evaluate.py --policy outputs/pou --compare_with tiny       # two policies side by side
+python recipes/evaluate.py --policy outputs/veritas --config recipes/configs/eval_veritas_tiny.yaml  # Search-R1
 ```
 """
 
@@ -23,25 +24,27 @@ import msgspec
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-from faithful_search.bundled import tiny_policy
 from faithful_search.evaluation import report
 from faithful_search.evaluation.probes import blanked
-from faithful_search.evaluation.suite import Evaluation, evaluate_policy
+from faithful_search.evaluation.suite import Evaluation, default_rewards, evaluate_policy
 from faithful_search.evaluation.tool_use import tool_counts
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.judges import Judge
+from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import load_tasks
 from faithful_search.training.config import parse_recipe, run_recipe
+from faithful_search.training.runs import policy_source
 from faithful_search.trajectory import write_jsonl
 
 
 @dataclass
-class EvaluationArguments(EnvironmentArguments):
-    """Which policy, on which questions."""
+class EvaluationArguments(EnvironmentArguments, JudgeArguments):
+    """Which policy, on which questions, and who judges."""
 
-    policy: str = field(default="tiny", metadata={"help": "directory or Hub id; 'tiny' is the bundled one"})
+    policy: str = field(default="tiny", metadata={"help": "directory or Hub id; 'tiny' is the dialect's bundled one"})
     compare_with: str | None = field(
         default=None, metadata={"help": "a second policy, measured on the same questions first"}
     )
@@ -65,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if script.threads:
         torch.set_num_threads(script.threads)
     names = [name for name in (script.compare_with, script.policy) if name is not None]
-    found = {name: evaluate(name, script) for name in names}
+    judge = script.load_judge()
+    found = {name: evaluate(name, script, judge) for name in names}
     out = Path(script.output_dir)
     report.write_metrics(out / "metrics.json", {**{k: v.to_dict() for k, v in found.items()}, "script": asdict(script)})
     for name, file in ((script.policy, "trajectories.jsonl"), (script.compare_with, "trajectories_compared.jsonl")):
@@ -82,10 +86,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return {name: evaluation.to_dict() for name, evaluation in found.items()}
 
 
-def evaluate(name: str, script: EvaluationArguments) -> Evaluation:
-    """One policy on the questions."""
+def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None) -> Evaluation:
+    """One policy on the questions; see `default_rewards` for what is measured."""
     set_seed(script.seed)
-    source = str(tiny_policy()) if name == "tiny" else name
+    source = policy_source(name, script.dialect)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, script.dtype))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     generator = TransformersGenerator(model, AutoTokenizer.from_pretrained(source), script.generation_batch)
@@ -98,7 +102,7 @@ def evaluate(name: str, script: EvaluationArguments) -> Evaluation:
             script.limits(script.total_tokens),
             Sampling(temperature=script.temperature),
         )
-        found = evaluate_policy(engine, tasks)
+        found = evaluate_policy(engine, tasks, default_rewards(script.dialect, judge))
         failed = ", ".join(f"{tool} {of.errors} of {of.calls}" for tool, of in toolbox.stats().items() if of.errors)
     if failed:
         print(f"calls of {name} that ended in an error: {failed}", file=sys.stderr)

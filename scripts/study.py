@@ -1,10 +1,11 @@
-"""What GRPO adds, on the bundled world: every setting trained, measured once on the test split, and compared.
+"""What a method adds on the bundled world: every setting trained with every seed, measured once, and compared.
 
 ```
-python scripts/study.py --out outputs/study --workers 2        # resumes: what is there is not made again
+python scripts/study.py pou --out outputs/study --workers 2          # resumes: what is there is not made again
+python scripts/study.py veritas --out outputs/veritas_study --workers 2 --steps 60
 ```
 
-Writes `study.json`, `study.md` (tables), `entropy.png` (PoU beside format + answer rewards) and `results.png`.
+Writes `study.json`, `study.md` (tables), curves of training (`entropy.png`, `training.png`) and `results.png`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +29,103 @@ from faithful_search.evaluation.report import write_metrics
 from faithful_search.evaluation.stats import Estimate, paired_difference, question_means, t_quantile
 
 RECIPES = Path(__file__).parent.parent / "recipes"
-METRICS = (
-    "exact_match",
-    "f1",
-    "valid_format",
-    "citation_validity",
-    "evidence_sensitivity",
-    "answer_support",
-    "calls",
-    "tool_entropy",
-)
-BARS = ("exact_match", "citation_validity", "evidence_sensitivity", "tool_entropy")
-GRPO = {
-    "PoU": ("pou_tiny.yaml", 3),
-    "format + answer only": ("pou_tiny_answer_only.yaml", 3),
-    "PoU, B = 2": ("pou_tiny_b2.yaml", 1),
-    "PoU without R_pt": ("pou_tiny_no_pt.yaml", 1),
-    "PoU without R_ans": ("pou_tiny_no_ans.yaml", 1),
-    "PoU, static mix": ("pou_tiny_static_mix.yaml", 1),
+CONFIGS = RECIPES / "configs"
+LIMITS = {"turns": 6, "turn_tokens": 96}
+Flags = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to train: a recipe, its configuration, what differs from it, and with how many seeds."""
+
+    recipe: str
+    config: str
+    flags: Flags = field(default_factory=dict)
+    seeds: int = 3
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is compared with the cold start, and by which figures.
+
+    Attributes:
+        dialect: of the policies.
+        settings: by name.
+        measure: flags of `recipes/evaluate.py`.
+        metrics: columns of the tables.
+        bars: those of them that are drawn.
+        curves: by the figure's file name, which curves of training and of which settings.
+    """
+
+    dialect: str
+    settings: Mapping[str, Setting]
+    measure: Flags
+    metrics: tuple[str, ...]
+    bars: tuple[str, ...]
+    curves: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+
+
+SFT = {
+    "loss_on": "agent",
+    "swaps_per_episode": 0,
+    "episodes": 3000,
+    "per_device_train_batch_size": 32,
+    "learning_rate": 1e-4,
+    "save_dtype": "float32",
+    "save_strategy": "no",
+    "warmup_steps": 3,
+    "model_name_or_path": tiny_policy(),
 }
+"""As many steps of as many episodes as GRPO has rollouts, on the agent's tokens and the real names."""
+
+POU = Study(
+    dialect="pou",
+    settings={
+        "further SFT": Setting("sft.py", "sft_tiny.yaml", SFT),
+        "PoU": Setting("pou.py", "pou_tiny.yaml"),
+        "format + answer only": Setting("pou.py", "pou_tiny_answer_only.yaml"),
+        "PoU, B = 2": Setting("pou.py", "pou_tiny_b2.yaml", seeds=1),
+        "PoU without R_pt": Setting("pou.py", "pou_tiny_no_pt.yaml", seeds=1),
+        "PoU without R_ans": Setting("pou.py", "pou_tiny_no_ans.yaml", seeds=1),
+        "PoU, static mix": Setting("pou.py", "pou_tiny_static_mix.yaml", seeds=1),
+    },
+    measure={"total_tokens": 768, **LIMITS},
+    metrics=(
+        *("exact_match", "f1", "valid_format", "citation_validity", "evidence_sensitivity", "answer_support"),
+        *("calls", "tool_entropy"),
+    ),
+    bars=("exact_match", "citation_validity", "evidence_sensitivity", "tool_entropy"),
+    curves={
+        "entropy.png": (("PoU", "format + answer only"), ("tools/entropy", "tools/ratio/local_search")),
+        "training.png": (
+            ("PoU", "format + answer only"),
+            ("parts/correctness", "parts/citation", "tools/calls"),
+        ),
+    },
+)
+
+FAITHFULNESS = ("info_think_lexical", "think_search_lexical", "think_answer_sub_em")
+VERITAS = Study(
+    dialect="search_r1",
+    settings={
+        "EM": Setting("veritas.py", "veritas_tiny_em_only.yaml"),
+        "EM + info-think": Setting("veritas.py", "veritas_tiny_info_think.yaml"),
+        "EM + info-think, no curriculum": Setting(
+            "veritas.py", "veritas_tiny_info_think.yaml", {"curriculum_start": 0, "curriculum_end": 0}
+        ),
+        "EM + info-think + think-answer": Setting("veritas.py", "veritas_tiny.yaml"),
+    },
+    measure={"config": CONFIGS / "eval_veritas_tiny.yaml"},
+    metrics=("exact_match", "f1", *FAITHFULNESS, "valid_format", "calls"),
+    bars=("exact_match", *FAITHFULNESS),
+    curves={
+        "training.png": (
+            ("EM", "EM + info-think", "EM + info-think, no curriculum", "EM + info-think + think-answer"),
+            ("parts/exact_match", "parts/info_think", "parts/think_answer", "tools/calls"),
+        )
+    },
+)
+STUDIES = {"pou": POU, "veritas": VERITAS}
 
 
 @dataclass(frozen=True)
@@ -54,69 +133,45 @@ class Run:
     """One training run, or none: the cold start itself."""
 
     setting: str
-    seed: int
     folder: Path
+    policy: Path
     command: tuple[str, ...] = ()
-
-    @property
-    def policy(self) -> str:
-        return str(self.folder if self.command else tiny_policy())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=list(STUDIES))
     parser.add_argument("--out", type=Path, default=Path("outputs/study"))
-    parser.add_argument("--steps", type=int, default=30, help="steps of every run")
+    parser.add_argument("--steps", type=int, default=40, help="steps of every run")
     parser.add_argument("--split", default="test")
     parser.add_argument("--limit", type=int, default=None, help="questions of the split; all without it")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each")
-    parser.add_argument("--sft_learning_rate", default="1e-4")
     args = parser.parse_args()
-    runs = plan(args)
+    study = STUDIES[args.study]
+    runs = plan(study, args)
     with ThreadPoolExecutor(args.workers) as pool:
-        list(tqdm(pool.map(lambda run: do(run, args), runs), total=len(runs), desc="runs"))
-    summarise(runs, args.out)
+        list(tqdm(pool.map(lambda run: do(run, study.measure, args), runs), total=len(runs), desc="runs"))
+    summarise(study, runs, args.out)
 
 
-def plan(args: argparse.Namespace) -> list[Run]:
-    """The cold start, further SFT, GRPO with each reward; seeds side by side so that partial studies are balanced."""
-    runs = [Run("cold start", 0, args.out / "cold_start")]
-    for seed in range(3):
-        folder = args.out / f"sft_{seed}"
-        runs.append(Run("further SFT", seed, folder, sft_command(folder, seed, args)))
-        for setting, (config, seeds) in GRPO.items():
-            if seed < seeds:
-                folder = args.out / f"{config.removesuffix('.yaml')}_{seed}"
-                runs.append(Run(setting, seed, folder, grpo_command(config, folder, seed, args)))
+def plan(study: Study, args: argparse.Namespace) -> list[Run]:
+    """The cold start and every setting; seeds side by side, so that what is there of a partial study is balanced."""
+    runs = [Run("cold start", args.out / "cold_start", tiny_policy(study.dialect))]
+    for seed in range(max(setting.seeds for setting in study.settings.values())):
+        for name, setting in study.settings.items():
+            if seed < setting.seeds:
+                folder = args.out / f"{''.join(c if c.isalnum() else '_' for c in name)}_{seed}"
+                runs.append(Run(name, folder, folder, command(setting, folder, seed, args.steps)))
     return runs
 
 
-def sft_command(folder: Path, seed: int, args: argparse.Namespace) -> tuple[str, ...]:
-    """As many steps of as many episodes as GRPO has rollouts, on the agent's tokens and the real names."""
-    flags = {
-        "model_name_or_path": tiny_policy(),
-        "output_dir": folder,
-        "loss_on": "agent",
-        "swaps_per_episode": 0,
-        "episodes": 3000,
-        "max_steps": args.steps,
-        "per_device_train_batch_size": 32,
-        "learning_rate": args.sft_learning_rate,
-        "seed": seed,
-        "save_dtype": "float32",
-        "save_strategy": "no",
-        "threads": 1,
-        "warmup_steps": 3,
-    }
-    return (str(RECIPES / "sft.py"), "--config", str(RECIPES / "configs" / "sft_tiny.yaml"), *_flags(flags))
+def command(setting: Setting, folder: Path, seed: int, steps: int) -> tuple[str, ...]:
+    trained = {} if setting.recipe == "sft.py" else {"eval_limit": 0}
+    own = {"config": CONFIGS / setting.config, "output_dir": folder, "seed": seed, "max_steps": steps, "threads": 1}
+    return (str(RECIPES / setting.recipe), *_flags({**own, **trained, **setting.flags}))
 
 
-def grpo_command(config: str, folder: Path, seed: int, args: argparse.Namespace) -> tuple[str, ...]:
-    flags = {"output_dir": folder, "seed": seed, "max_steps": args.steps, "eval_limit": 0, "threads": 1}
-    return (str(RECIPES / "pou.py"), "--config", str(RECIPES / "configs" / config), *_flags(flags))
-
-
-def do(run: Run, args: argparse.Namespace) -> None:
+def do(run: Run, measure: Flags, args: argparse.Namespace) -> None:
     """Train where needed and measure once."""
     measured = run.folder / "test"
     if (measured / "metrics.json").exists():
@@ -124,28 +179,12 @@ def do(run: Run, args: argparse.Namespace) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     if run.command and not (run.folder / "model.safetensors").exists():
         _python(run.command, run.folder / "train.log")
-    limit = ["--limit", str(args.limit)] if args.limit else []
-    flags = [
-        "--policy",
-        run.policy,
-        "--split",
-        args.split,
-        *limit,
-        "--output_dir",
-        str(measured),
-        "--threads",
-        "1",
-        "--turns",
-        "6",
-        "--total_tokens",
-        "768",
-        "--turn_tokens",
-        "96",
-    ]
-    _python((str(RECIPES / "evaluate.py"), *flags), run.folder / "test.log")
+    flags = {**measure, "policy": run.policy, "split": args.split, "output_dir": measured, "threads": 1}
+    limit = {"limit": args.limit} if args.limit else {}
+    _python((str(RECIPES / "evaluate.py"), *_flags({**flags, **limit})), run.folder / "test.log")
 
 
-def summarise(runs: list[Run], out: Path) -> None:
+def summarise(study: Study, runs: list[Run], out: Path) -> None:
     """Tables and figures of what has been measured."""
     evaluations: dict[str, list[dict[str, Any]]] = {}
     histories: dict[str, list[Any]] = {}
@@ -154,22 +193,23 @@ def summarise(runs: list[Run], out: Path) -> None:
         evaluations.setdefault(run.setting, []).append(next(value for key, value in metrics.items() if key != "script"))
         if (run.folder / "history.json").exists():
             histories.setdefault(run.setting, []).append(json.loads((run.folder / "history.json").read_text()))
+    paired = [metric for metric in study.metrics if metric != "tool_entropy"]  # that one is of the corpus, not of rows
     rows = {
-        setting: {metric: over_seeds(found, metric) for metric in METRICS} for setting, found in evaluations.items()
+        setting: {metric: over_seeds(found, metric) for metric in study.metrics}
+        for setting, found in evaluations.items()
     }
     gains = {
-        setting: {metric: gain(evaluations["cold start"][0], found, metric) for metric in METRICS[:-1]}
+        setting: {metric: gain(evaluations["cold start"][0], found, metric) for metric in paired}
         for setting, found in evaluations.items()
         if setting != "cold start"
     }
     write_metrics(out / "study.json", {"values": rows, "differences_to_cold_start": gains})
-    tables = {"Values": markdown(rows, METRICS), "Paired differences to the cold start": markdown(gains, METRICS[:-1])}
+    tables = {"Values": markdown(rows, study.metrics), "Paired differences to the cold start": markdown(gains, paired)}
     text = "\n\n".join(f"## {title}\n\n{table}" for title, table in tables.items())
     (out / "study.md").write_text(text + "\n", encoding="utf-8")
-    shown = {name: histories[name] for name in ("PoU", "format + answer only")}
-    plots.compare(shown, ["tools/entropy", "tools/ratio/local_search"], out / "entropy.png", window=5)
-    plots.compare(shown, ["parts/correctness", "parts/citation", "tools/calls"], out / "training.png", window=5)
-    plots.bars({name: {"rows": row} for name, row in _plain(rows).items()}, BARS, out / "results.png")
+    for file, (settings, curves) in study.curves.items():
+        plots.compare({name: histories[name] for name in settings}, list(curves), out / file, window=5)
+    plots.bars({name: {"rows": row} for name, row in _plain(rows).items()}, study.bars, out / "results.png")
     print(text)
 
 

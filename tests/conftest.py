@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def imports_set_aside() -> Iterator[None]:
+    """Every training collects garbage when it begins; among all that torch and others imported that takes long."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

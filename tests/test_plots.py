@@ -121,3 +121,33 @@ def test_figures_leave_pyplot_alone_and_work_in_a_thread(tmp_path):
     thread.join()
     assert Path(tmp_path / "thread.png").stat().st_size > 10_000
     assert ("matplotlib.pyplot" in sys.modules) == before
+
+
+def moved(weight):
+    rows = {"reward": 1.0, "parts/exact_match": 1.0, "parts/exact_match/weight": 1.0, "parts/info_think": 0.5}
+    return [{"step": step, **rows, "parts/info_think/weight": weight(step)} for step in (1, 2, 3)]
+
+
+def test_weights_that_a_curriculum_moves_are_drawn_in_their_parts_colours(tmp_path, figures):
+    reward_curves(moved(lambda step: 0.01 * step), tmp_path / "curriculum.png")
+    upper, lower = figures[0].axes
+    assert legend(upper) == ["total reward", "exact match", "information-think"]
+    assert legend(lower) == ["weight of information-think"]
+    assert lower.lines[1].get_ydata().tolist() == pytest.approx([0.01, 0.02, 0.03])
+    assert lower.lines[0].get_color() == upper.lines[-1].get_color() != upper.lines[2].get_color()
+    assert lower.get_xlabel() == "training step" and not upper.get_xlabel()
+
+
+def test_weights_that_stay_are_not_drawn_and_alpha_has_its_own_panel(tmp_path, figures):
+    reward_curves(moved(lambda step: 0.05), tmp_path / "constant.png")
+    adaptive = [{**row, "parts/alpha": 0.5} for row in moved(lambda step: 0.01 * step)]
+    reward_curves(adaptive, tmp_path / "both.png")
+    assert len(figures[0].axes) == 1 and figures[0].axes[0].get_xlabel() == "training step"
+    assert [axis.get_ylabel() for axis in figures[1].axes] == ["reward", "alpha", "weight"]
+
+
+def test_a_single_tool_is_shown_by_how_often_it_is_called(tmp_path, figures):
+    rows = [{"step": step, "tools/ratio/search": 1.0, "tools/calls": float(step)} for step in (1, 2, 3)]
+    tool_curves(rows, tmp_path / "tools.png")
+    (axis,) = figures[0].axes
+    assert axis.lines[0].get_ydata().tolist() == [1.0, 2.0, 3.0] and axis.get_ylabel() == "calls per rollout"

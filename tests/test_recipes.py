@@ -47,17 +47,29 @@ def evaluate_recipe():
     return module
 
 
+CPU = ["--bf16", "false", "--use_cpu", "true"]
+
+
+def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
+    """The dataclasses of the recipe that a configuration's name begins with, and what a test has to say beside it."""
+    import pou
+    import reward_model
+    import sft
+    import veritas
+
+    return {
+        "pou": ((pou.PoUArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
+        "veritas": ((veritas.VeritasArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
+        "sft": ((sft.ExpertArguments, SFTConfig, ModelConfig), ["--questions", "world", *CPU]),
+        "rm": ((reward_model.RewardModelArguments, SFTConfig, ModelConfig), CPU),
+        "eval": ((evaluate_recipe().EvaluationArguments,), ["--questions", "world"]),
+    }[recipe]
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_configuration_is_accepted(path):
-    import pou
-    import sft
-
-    types, flags = {
-        "pou": ((pou.PoUArguments, GRPOConfig, ModelConfig), ["--bf16", "false", "--use_cpu", "true"]),
-        "sft": ((sft.ExpertArguments, SFTConfig, ModelConfig), ["--bf16", "false", "--use_cpu", "true"]),
-        "eval": ((evaluate_recipe().EvaluationArguments,), []),
-    }[path.stem.partition("_")[0]]
-    settings = parse_recipe(types, ["--config", str(path), "--questions", "world", *flags])
+    types, flags = flags_of(path.stem.partition("_")[0])
+    settings = parse_recipe(types, ["--config", str(path), *flags])
     given = {key: value for key, value in read_config(path).items() if isinstance(value, (str, int))}
     for key in given.keys() - {"questions", "bf16", "use_cpu", "report_to"}:
         holder = next(item for item in settings if hasattr(item, key))
@@ -313,7 +325,7 @@ def test_calls_are_told_with_tools_nobody_called_and_names_made_up():
 def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_often_as_wanted(monkeypatch, capsys):
     recipe = evaluate_recipe()
 
-    def one_wrong_call(engine, tasks):
+    def one_wrong_call(engine, tasks, rewards):
         calls = [ToolCall("local_search", arguments) for arguments in ({}, {"query": "x"})]
         engine.toolbox.run_batch(calls, [engine.toolbox.session()] * 2)
         return len(tasks)
@@ -337,7 +349,7 @@ def test_two_processes_share_one_alpha_and_one_log(tmp_path):
         assert len({row.meta["alpha"] for row in rows if row.meta["step"] == step}) == 1
 
 
-@pytest.mark.parametrize("recipe", ["pou", "sft", "evaluate"])
+@pytest.mark.parametrize("recipe", ["pou", "veritas", "sft", "reward_model", "evaluate"])
 def test_a_recipe_that_cannot_begin_says_why_in_one_line(recipe, tmp_path):
     missing = tmp_path / "missing.yaml"
     command = [sys.executable, RECIPES / f"{recipe}.py", "--config", missing]

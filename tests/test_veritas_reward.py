@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from trl import GRPOConfig
 
 import faithful_search as fs
 from faithful_search import dialects
+from faithful_search.dialects.search_r1 import SearchR1
 from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.inference.base import Completion
 from faithful_search.judges import GroundingJudge, Pair, Verdict
@@ -213,6 +215,7 @@ TURNS = [
 ]
 
 
+FORCED = ["Teska</answer>", " the Orlen </answer>", "Rome", "<think>so</think><answer>Teska</answer>"]
 FOUND_ONLY = ["<think>I need Orlen.</think><search>Orlen</search>", f"<think>{FOUND}</think><search>Orlen</search>"]
 
 
@@ -224,10 +227,11 @@ class Writer:
 
     def generate(self, prompts, sampling, max_new_tokens=None):
         limits = max_new_tokens or [sampling.max_new_tokens] * len(prompts)
-        return [self._turn(limit, sampling.stop) for limit in limits]
+        return [self._turn(prompt, limit, sampling.stop) for prompt, limit in zip(prompts, limits, strict=True)]
 
-    def _turn(self, limit: int, stop: tuple[str, ...]) -> Completion:
-        text = self.draw.choice(self.turns)
+    def _turn(self, prompt: list[int], limit: int, stop: tuple[str, ...]) -> Completion:
+        opened = self.tokenizer.decode(prompt).endswith("<answer>")
+        text = self.draw.choice(FORCED if opened else self.turns)
         ends = [text.index(mark) + len(mark) for mark in stop if mark in text]
         text = text[: min(ends, default=len(text))]
         cut = self.draw.random() < self.cut
@@ -249,8 +253,19 @@ class Search(lab.Shelf):
         return self.evidence
 
 
+class Brief(SearchR1):
+    """Search-R1 with a prompt that costs an untrained model little."""
+
+    def prompt(self, question, tools):
+        return [{"role": "user", "content": question}]
+
+
+LIMITS = Limits(turns=3, turn_tokens=200, total_tokens=700)
+
+
 def trainer(path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,), **settings) -> SearchGRPOTrainer:
-    own = {key: settings.pop(key) for key in ("max_abstained", "trajectory_file", "train_dataset") if key in settings}
+    names = ("max_abstained", "trajectory_file", "train_dataset", "limits")
+    own = {key: settings.pop(key) for key in names if key in settings}
     defaults = {
         "per_device_train_batch_size": 4,
         "num_generations": 4,
@@ -273,9 +288,8 @@ def trainer(path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,
         args=GRPOConfig(str(path), **{**defaults, **settings}),
         toolbox=Toolbox([Search(*evidence)]),
         reward=mix,
-        dialect="search_r1",
-        limits=Limits(turns=3, turn_tokens=200, total_tokens=700),
-        **{"train_dataset": TASKS, **own},
+        dialect=Brief(),
+        **{"train_dataset": TASKS, "limits": LIMITS, **own},
     )
     made.engine.generator = writer or Writer()
     return made
@@ -299,21 +313,18 @@ RISING = [0.0, 0.025, 0.05, 0.05]
     ],
 )
 def test_the_curriculum_goes_by_optimizer_steps(tmp_path, cadence):
-    made = trainer(tmp_path, veritas_mix(warmup=CURRICULUM), Writer(FOUND_ONLY), max_steps=4, **cadence)
+    made = trainer(tmp_path, veritas_mix(warmup=CURRICULUM), Writer(FOUND_ONLY), max_steps=3, **cadence)
     made.train()
     steps = [row["step"] for row in made.state.log_history if "parts/info_think/weight" in row]
     weights = history(made, "parts/info_think/weight")
     assert weights == pytest.approx([RISING[step - 1] for step in steps])
-    assert steps == (
-        [1, 3] if "num_iterations" in cadence or cadence.get("steps_per_generation") == 4 else [1, 2, 3, 4]
-    )
+    assert steps == ([1, 3] if "num_iterations" in cadence or cadence.get("steps_per_generation") == 4 else [1, 2, 3])
     assert set(history(made, "parts/exact_match/weight")) == {1.0}
     assert len(history(made, "parts/info_think")) == len(steps)  # scored before it counts, too
 
 
-@pytest.mark.parametrize("rebuild", [False, True])
-def test_the_curriculum_survives_a_resume(tmp_path, rebuild):
-    settings = {"save_strategy": "steps", "save_steps": 2, "restore_callback_states_from_checkpoint": rebuild}
+def test_the_curriculum_survives_a_resume(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 2}
     trainer(tmp_path, veritas_mix(warmup=CURRICULUM), **settings).train()
     resumed = trainer(tmp_path, veritas_mix(warmup=CURRICULUM), max_steps=4, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
@@ -330,16 +341,16 @@ def test_the_curriculum_survives_a_resume(tmp_path, rebuild):
     ],
 )
 def test_steps_per_epoch_are_the_trainers(tmp_path, cadence):
-    made = trainer(tmp_path, veritas_mix(), train_dataset=TASKS[:7], max_steps=-1, num_train_epochs=1, **cadence)
+    made = trainer(tmp_path, veritas_mix(), train_dataset=TASKS[:5], max_steps=-1, num_train_epochs=1, **cadence)
     made.train()
-    assert made.state.global_step == steps_per_epoch(made.args, 7)
+    assert made.state.global_step == steps_per_epoch(made.args, 5)
 
 
 def test_a_judge_that_is_down_stops_the_run_with_a_checkpoint_and_no_harm(tmp_path, caplog):
     made = trainer(tmp_path, veritas_mix(Moody(lambda asked: False)), Writer(FOUND_ONLY), max_steps=4)
     with caplog.at_level(logging.WARNING), pytest.raises(JudgeError, match=r"no connection.*checkpoint-1\b.*resume"):
         made.train()
-    (line,) = [record.message for record in caplog.records if record.name.startswith("faithful_search")]
+    (line,) = [record.message for record in caplog.records if record.name.startswith(("faithful_search", "trl"))]
     assert line == (
         "step 1: no verdict on info_think of 4 of 4 rollouts; 4 of them have no reward: "
         "the judge abstained: no connection to the judge"
@@ -349,23 +360,21 @@ def test_a_judge_that_is_down_stops_the_run_with_a_checkpoint_and_no_harm(tmp_pa
     assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
 
 
-@pytest.mark.parametrize("estimator", ["trl", "leave_one_out"])
-@pytest.mark.parametrize("scale", ["group", "batch"])
+@pytest.mark.parametrize(("estimator", "scale"), [("trl", "group"), ("trl", "batch"), ("leave_one_out", "group")])
 def test_a_batch_without_any_reward_leaves_the_weights_as_they_are(tmp_path, estimator, scale):
     mix = veritas_mix(Moody(lambda asked: False))
-    made = trainer(tmp_path, mix, Writer(FOUND_ONLY), scale_rewards=scale, max_abstained=1.0, max_steps=2)
+    made = trainer(tmp_path, mix, Writer(FOUND_ONLY), scale_rewards=scale, max_abstained=1.0, max_steps=1)
     made.estimator = ESTIMATORS[estimator]
     before = [parameter.clone() for parameter in made.model.parameters()]
     made.train()
-    assert history(made, "judge/abstained") == [1.0, 1.0]
+    assert history(made, "judge/abstained") == [1.0]
     assert all(math.isfinite(loss) for loss in history(made, "loss"))
     for old, new in zip(before, made.model.parameters(), strict=True):
         assert torch.equal(old, new)
 
 
-@pytest.mark.parametrize("rebuild", [False, True])
-def test_a_stopped_run_goes_on_when_the_judge_is_back(tmp_path, rebuild):
-    settings = {"max_steps": 4, "restore_callback_states_from_checkpoint": rebuild}
+def test_a_stopped_run_goes_on_when_the_judge_is_back(tmp_path):
+    settings = {"max_steps": 4, "restore_callback_states_from_checkpoint": True}
     writer = Writer(FOUND_ONLY)
     log = tmp_path / "trajectories.jsonl"
     made = trainer(tmp_path, veritas_mix(Moody(lambda asked: asked < 2)), writer, trajectory_file=log, **settings)
@@ -409,6 +418,17 @@ def test_an_outage_below_the_limit_or_without_weight_does_not_stop_the_run(tmp_p
     assert [record.message.partition(" rollouts")[0] for record in caplog.records if "outage" in record.name] == [
         f"step {step}: no verdict on info_think of 4 of 4" for step in (1, 2)
     ]
+
+
+def test_questions_without_gold_answers_train_nothing_and_are_a_line_in_the_log(tmp_path, caplog):
+    made = trainer(tmp_path, veritas_mix(), train_dataset=[Task("q", "Where?")], max_abstained=0.0, max_steps=1)
+    before = [parameter.clone() for parameter in made.model.parameters()]
+    with caplog.at_level(logging.WARNING):
+        made.train()
+    (line,) = [record.message for record in caplog.records if record.name.startswith(("faithful_search", "trl"))]
+    assert line == "step 1: 4 of 4 rollouts have no reward: exact_match: no gold answers to compare with"
+    assert history(made, "judge/abstained") == [0.0]
+    assert all(torch.equal(old, new) for old, new in zip(before, made.model.parameters(), strict=True))
 
 
 def test_a_share_that_is_none(tmp_path):
@@ -481,18 +501,25 @@ METRICS = {
 }
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A short training's mix, its trainer's log, and its rollouts, read from theirs."""
+    path = tmp_path_factory.mktemp("trained")
+    mix = veritas_mix(think_search=0.3, warmup=Warmup(FAITHFULNESS, 1, 4))
+    settings = {"per_device_train_batch_size": 24, "max_steps": 3, "num_generations": 8}
+    limits = Limits(turns=3, turn_tokens=120, total_tokens=500, observation_tokens=150, force_answer=True)
+    log = path / "trajectories.jsonl"
+    writer = Writer(TURNS * 4 + ODD, 0.15)
+    made = trainer(path, mix, writer, TRICKY, trajectory_file=log, limits=limits, **settings)
+    made.train()
+    return mix, list(read_jsonl(log)), log, made.state.log_history
+
+
 @pytest.fixture
-def trained(tmp_path, monkeypatch):
-    """A short training's rollouts, read from its log, and the mix that it was given."""
+def offline(tmp_path, monkeypatch):
     for name in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
         monkeypatch.setattr(evaluate.config, name, tmp_path / name)
     monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
-    mix = veritas_mix(think_search=0.3, warmup=Warmup(FAITHFULNESS, 1, 4))
-    settings = {"per_device_train_batch_size": 64, "max_steps": 3, "num_generations": 8}
-    log = tmp_path / "trajectories.jsonl"
-    made = trainer(tmp_path, mix, Writer(TURNS * 4 + ODD, 0.15), TRICKY, trajectory_file=log, **settings)
-    made.train()
-    return mix, list(read_jsonl(log)), log
 
 
 def measured(name: str, predictions: list, rows: list[Trajectory]) -> list[float | None]:
@@ -516,10 +543,12 @@ def sums(mix: Mix, columns: dict[str, list[float | None]], rows: list[Trajectory
     ]
 
 
-def test_the_reward_in_training_is_what_the_modules_report_on_the_same_text(trained):
-    """To the last bit, for odd and cut turns and evidence full of markup, as text and as a logged trajectory."""
-    mix, rows, _ = trained
-    assert len(rows) == 192 and len({row.stop_reason for row in rows}) >= 3
+def test_the_reward_in_training_is_what_the_modules_report_on_the_same_text(trained, offline):
+    """To the last bit, for odd, cut and forced turns and evidence full of markup, as text and as a trajectory."""
+    mix, rows, _, _ = trained
+    ends = Counter(row.stop_reason for row in rows)
+    assert {"answered", "answered_forced", "turn_limit", "turn_token_limit"} <= ends.keys()
+    assert sum(bool(row.meta.get("observations_cut")) for row in rows) >= 20
     for predictions in ([row.text for row in rows], rows):
         columns = {name: measured(name, predictions, rows) for name in METRICS}
         for name, column in columns.items():
@@ -529,9 +558,17 @@ def test_the_reward_in_training_is_what_the_modules_report_on_the_same_text(trai
     assert len({row.meta["reward"] for row in rows}) > 8
 
 
+def test_the_log_says_how_many_were_made_to_answer(trained):
+    _, rows, _, logged = trained
+    for reason in ("answered", "answered_forced"):
+        shares = [row[f"ended/{reason}"] for row in logged if "reward" in row]
+        ends = [[row.stop_reason for row in rows if row.meta["step"] == step].count(reason) / 24 for step in range(3)]
+        assert shares == pytest.approx(ends) and max(shares) > 0
+
+
 def test_the_reward_in_training_is_what_an_audit_reports(trained, tmp_path):
     """Of the log itself, and of a file with nothing but the texts, written anew from the steps where that is exact."""
-    mix, rows, log = trained
+    mix, rows, log, _ = trained
     kept = [row for row in rows if not any(issue.kind == "elided" for issue in row.all_issues())]
     plain, written = tmp_path / "texts.jsonl", dialects.load("search_r1").render
     plain.write_text(
@@ -540,7 +577,7 @@ def test_the_reward_in_training_is_what_an_audit_reports(trained, tmp_path):
             for row in kept
         )
     )
-    assert len(kept) > 150
+    assert len(kept) > 50
     for source, expected in ((log, rows), (plain, kept)):
         out = tmp_path / source.stem
         fs.audit(source, out, metrics=[metric for metric, _ in METRICS.values()], dialect="search_r1")

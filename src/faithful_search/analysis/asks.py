@@ -21,6 +21,7 @@ _ASKS = {
     "unused_evidence": "which share of the calls returned evidence that nothing later takes up?",
     "uncited_evidence": "which share of the calls returned evidence that nothing later cites?",
     "answered": "is there an answer?",
+    "answered_forced": "was the answer opened for the agent?",
     "calls": "how many calls does an episode make?",
 }
 _HOW = {

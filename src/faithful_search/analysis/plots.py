@@ -30,6 +30,8 @@ FEW = 3
 """Up to this many policies, bars carry their values; more would write over each other."""
 STYLES = ("-", "--", "-.", ":")
 RATIO = "tools/ratio/"
+ALPHA = "parts/alpha"
+WEIGHT = "/weight"
 LABELS = {
     "reward": "total reward",
     "parts/format": "valid format",
@@ -37,17 +39,24 @@ LABELS = {
     "parts/evidence_sensitivity": "evidence sensitivity, R_pt",
     "parts/answer_support": "answer support, R_ans",
     "parts/correctness": "answer correctness, R_anc",
+    "parts/exact_match": "exact match",
+    "parts/info_think": "information-think",
+    "parts/think_search": "think-search",
+    "parts/think_answer": "think-answer",
     "parts/alpha": "alpha (weight of R_ans)",
     "tools/entropy": "normalised tool entropy",
     "tools/calls": "tool calls per rollout",
     "ended/answered": "share of rollouts answered",
+    "ended/answered_forced": "share made to answer",
 }
 _STEP = "training step"
 _WIDE, _DPI = 9.0, 120
 
 
 def reward_curves(history: Histories, path: PathLike, window: int | None = None) -> Path:
-    """Every component of the reward, the total, and alpha, over the steps: raw values light, running means strong.
+    """Every component of the reward and the total over the steps: raw values light, running means strong.
+
+    Below them, where there are such, alpha and the weights that a curriculum moves, each in its component's colour.
 
     Args:
         history: one, or several by label (told apart by line style).
@@ -59,24 +68,33 @@ def reward_curves(history: Histories, path: PathLike, window: int | None = None)
     """
     runs = _by_label(history)
     parts = [name for name in _metrics(runs) if name.startswith("parts/") and name.count("/") == 1]
-    drawn = ["reward", *(name for name in parts if name not in ("parts/alpha", "parts/outcome_ema"))]
-    figure, (upper, lower) = _figure(2, (3, 1))
+    drawn = ["reward", *(name for name in parts if name not in (ALPHA, "parts/outcome_ema"))]
+    moved = [name for name in drawn if _moves(runs, name + WEIGHT)]
+    rows = 1 + (ALPHA in parts) + bool(moved)
+    figure, (upper, *below) = _figure(rows, (3, 1, 1)[:rows])
     found = _draw_metrics(upper, runs, drawn, window)
     _require(found, "reward or parts/…", path)
-    _draw_metrics(lower, runs, ["parts/alpha"], window, first=len(PALETTE) - 1)
     _finish(upper, "reward", title="Rewards over training")
-    _finish(lower, "alpha", limits=(-0.05, 1.05))
-    lower.set_xlabel(_STEP)
+    if ALPHA in parts:
+        _draw_metrics(below[0], runs, [ALPHA], window, first=len(PALETTE) - 1)
+        _finish(below[0], "alpha", limits=(-0.05, 1.05))
+    for name in moved:
+        _draw_metrics(below[-1], runs, [name + WEIGHT], 1, first=drawn.index(name) - 1)
+    if moved:
+        _finish(below[-1], "weight")
+    figure.axes[-1].set_xlabel(_STEP)
     return _save(figure, path)
 
 
 def tool_curves(history: Histories, path: PathLike, window: int | None = None) -> Path:
     """The share of calls to each tool, and below it the normalised entropy, over the steps (Proof-of-Use, figure 4).
 
-    Arguments and errors as for `reward_curves`.
+    With a single tool, how often it is called. Arguments and errors as for `reward_curves`.
     """
     runs = _by_label(history)
     tools = [name for name in _metrics(runs) if name.startswith(RATIO)]
+    if len(tools) == 1:
+        return _call_curve(runs, path, window)
     figure, (upper, lower) = _figure(2, (3, 2))
     _require(_draw_metrics(upper, runs, tools, window), f"{RATIO}…", path)
     _draw_metrics(lower, runs, ["tools/entropy"], window, first=len(PALETTE) - 1)
@@ -214,7 +232,21 @@ def _smoothed(steps: Floats, values: Floats, window: int) -> tuple[Floats, Float
     return steps, running_mean(values, window)
 
 
+def _call_curve(runs: Mapping[str, History], path: PathLike, window: int | None) -> Path:
+    figure, (axis,) = _figure(1, (1,), height=3.6)
+    _require(_draw_metrics(axis, runs, ["tools/calls"], window), "tools/calls", path)
+    _finish(axis, "calls per rollout", title="Use of the tool over training")
+    axis.set_xlabel(_STEP)
+    return _save(figure, path)
+
+
+def _moves(runs: Mapping[str, History], metric: str) -> bool:
+    return any(len(set(_series(history, metric)[1].tolist())) > 1 for history in runs.values())
+
+
 def _name(metric: str) -> str:
+    if metric.endswith(WEIGHT):
+        return f"weight of {_name(metric.removesuffix(WEIGHT))}"
     return LABELS.get(metric, metric.removeprefix(RATIO).removeprefix("parts/"))
 
 

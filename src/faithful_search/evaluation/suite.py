@@ -12,10 +12,12 @@ import numpy as np
 
 from ..errors import DataError
 from ..inference.base import Generator
+from ..judges import Judge
 from ..rewards import AnswerSupport, Citation, Correctness, EvidenceSensitivity, Format, Reward, Score
 from ..rollout import Engine
 from ..tasks import Task
 from ..trajectory import Trajectory
+from . import metrics
 from .stats import NOTHING, Estimate, Floats, bootstrap, left_out, mean_ci, paired_difference, question_means
 from .tool_use import tool_counts
 
@@ -56,16 +58,33 @@ class Evaluation(msgspec.Struct, frozen=True):
             raise DataError(f"not an evaluation: {error}") from error
 
 
-def default_rewards() -> dict[str, Reward]:
-    """The suite's metrics that are rewards, by the name of their row."""
-    return {
+def default_rewards(dialect: str = "pou", judge: Judge | None = None) -> dict[str, Reward]:
+    """The suite's metrics that are rewards, by the name of their row.
+
+    Answer and form always; Proof-of-Use's metrics where the dialect has the verdicts that they check; VERITAS's where
+    it has not, and wherever a judge is given. The rows of the latter say what made them: `info_think_lexical` compared
+    words, `info_think_faithfulness` asked a judge.
+
+    Example:
+        >>> list(default_rewards("search_r1"))[3:]
+        ['info_think_lexical', 'think_search_lexical', 'think_answer_sub_em']
+    """
+    rewards: dict[str, Reward] = {
         "exact_match": Correctness("em"),
         "f1": Correctness("f1"),
         "valid_format": Format(),
-        "citation_validity": Citation(),
-        "evidence_sensitivity": EvidenceSensitivity(),
-        "answer_support": AnswerSupport(),
     }
+    cites = Citation().covers(dialect)
+    if cites:
+        rewards |= {
+            "citation_validity": Citation(),
+            "evidence_sensitivity": EvidenceSensitivity(),
+            "answer_support": AnswerSupport(),
+        }
+    if judge is not None or not cites:
+        for name in ("info_think_faithfulness", "think_search_faithfulness", "think_answer_faithfulness"):
+            rewards |= metrics.load(name, judge)
+    return rewards
 
 
 def evaluate_policy(
@@ -84,16 +103,19 @@ def evaluate_policy(
     | citation_validity | share of the steps t ≥ 2 with R_cite = +1, in [0, 1]: (R_cite + 1) / 2; T = 1 does not apply |
     | evidence_sensitivity | R_pt in [-1, 1], where there was a step to perturb |
     | answer_support | R_ans, where there was a valid citation |
-    | answered | 1 when the episode ended with an answer |
+    | info_think_…, think_search_…, think_answer_… | VERITAS's, where there was such a pair; the name says who judged |
+    | answered | 1 when the episode ended with an answer of the agent's own accord |
+    | answered_forced | 1 when it ended with one that was opened for it; where the engine's limits say `force_answer` |
     | calls | tool calls of known and unknown tools |
     | tool_entropy | not a mean: normalised entropy of all calls over the toolbox's tools, bootstrapped over questions |
 
     Where a paper's zero means "does not apply", the rollout is left out of the mean and counted in `not_applicable`.
+    With a single tool there is no entropy.
 
     Args:
         engine: the policy with its tools; greedy or sampled is its business.
         tasks: the suite.
-        rewards: by row name; default `default_rewards()`.
+        rewards: by row name; default `default_rewards()` of the engine's dialect.
         policy: whom the rewards that need the policy ask; default the engine's generator.
         on_progress: a `tqdm`-like class, called with `total`, `desc` and `unit`; default a progress bar on a terminal.
 
@@ -109,9 +131,10 @@ def evaluate_policy(
     if not tasks:
         raise DataError("no questions to evaluate on")
     rollouts = run_episodes(engine, tasks, on_progress)
-    chosen = default_rewards() if rewards is None else rewards
+    chosen = default_rewards(engine.dialect.name) if rewards is None else rewards
     bound = {name: reward.bind(policy=policy or engine.generator) for name, reward in chosen.items()}
-    return evaluate_rollouts(rollouts, [task.id for task in tasks], bound, engine.toolbox.names)
+    questions = [task.id for task in tasks]
+    return evaluate_rollouts(rollouts, questions, bound, engine.toolbox.names, engine.limits.force_answer)
 
 
 def run_episodes(
@@ -123,7 +146,11 @@ def run_episodes(
 
 
 def evaluate_rollouts(
-    trajectories: Sequence[Trajectory], questions: Sequence[str], rewards: Mapping[str, Reward], tools: Sequence[str]
+    trajectories: Sequence[Trajectory],
+    questions: Sequence[str],
+    rewards: Mapping[str, Reward],
+    tools: Sequence[str],
+    forced: bool = False,
 ) -> Evaluation:
     """Score rollouts that exist already: `evaluate_policy` without the running.
 
@@ -132,18 +159,22 @@ def evaluate_rollouts(
         questions: the question's id of each.
         rewards: by row name; those that need the policy have it bound.
         tools: names of the tools that were available.
+        forced: whether agents were made to answer, so that there is a row for it.
     """
     if len(questions) != len(trajectories):
         raise DataError(f"{len(trajectories)} trajectories for {len(questions)} question ids: give one for each")
     scores = {name: reward.score_batch(trajectories) for name, reward in rewards.items()}
     values = {name: [rewards[name].measure(score) for score in column] for name, column in scores.items()}
     values["answered"] = [float(item.stop_reason == "answered" or _ends_with_answer(item)) for item in trajectories]
+    if forced:
+        values["answered_forced"] = [float(item.stop_reason == "answered_forced") for item in trajectories]
     values["calls"] = [float(tool_counts([item]).total()) for item in trajectories]
     calls = {tool: [tool_counts([item])[tool] for item in trajectories] for tool in tools}
-    bounds = {"answered": (0.0, 1.0), "calls": (0.0, math.inf)}
+    bounds = {"answered": (0.0, 1.0), "answered_forced": (0.0, 1.0), "calls": (0.0, math.inf)}
     bounds |= {name: reward.bounds for name, reward in rewards.items()}
     rows = {name: mean_of(column, scores.get(name, []), questions, bounds[name]) for name, column in values.items()}
-    rows[ENTROPY] = entropy_estimate(calls, questions)
+    if len(calls) > 1:
+        rows[ENTROPY] = entropy_estimate(calls, questions)
     return Evaluation(
         rows=rows,
         questions=list(questions),

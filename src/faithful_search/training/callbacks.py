@@ -112,6 +112,7 @@ class StepLine(ProgressCallback):
         ("parts/think_answer", "t-a"),
         ("tools/calls", "calls"),
         ("tools/entropy", "H"),
+        ("ended/answered_forced", "forced"),
         ("loss", "loss"),
     )
 

@@ -29,7 +29,7 @@ from ..tools import Toolbox, ToolStats
 from ..trajectory import Tokens, Trajectory
 from .advantages import ESTIMATORS, Estimator
 from .callbacks import RewardState, TrajectoryLog, with_scores
-from .outage import JudgeWatch, silence, together
+from .outage import JudgeWatch, silence, together, without_dump
 
 
 class SearchGRPOTrainer(GRPOTrainer):
@@ -223,7 +223,8 @@ class SearchGRPOTrainer(GRPOTrainer):
             log_metric("tools/entropy", entropy)
         log_metric("tools/calls", sum(counts.values()) / len(rollouts))
         self._log_tools(len(rollouts), log_metric)
-        log_metric("ended/answered", sum(item.stop_reason == "answered" for item in rollouts) / len(rollouts))
+        for reason in ("answered", *(["answered_forced"] if self.engine.limits.force_answer else [])):
+            log_metric(f"ended/{reason}", sum(item.stop_reason == reason for item in rollouts) / len(rollouts))
 
     def _log_tools(self, rollouts: int, log_metric: Any) -> None:
         """What was counted of the tools since the last time."""
@@ -243,7 +244,8 @@ class SearchGRPOTrainer(GRPOTrainer):
             log_metric("tools/errors", sum(stats.errors for stats in every.values()) / calls)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        output = super()._generate_and_score_completions(inputs)
+        with without_dump():
+            output = super()._generate_and_score_completions(inputs)
         if self.estimator is not None:
             output["advantages"] = self._estimate(self.estimator, output["advantages"])
         return output

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,17 @@ logger = logging.getLogger(__name__)
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """What the judge left open of some rollouts: how many have no reward for it, how many of each part, and why."""
+    """What the judge left open of some rollouts: how many have no reward for it, how many of each part, and why.
+
+    `other` of them have no reward for another `reason`, such as a question without gold answers.
+    """
 
     rows: int
     lost: int = 0
     parts: dict[str, int] = {}
     why: str = ""
+    other: int = 0
+    reason: str = ""
 
     @property
     def share(self) -> float:
@@ -38,15 +44,33 @@ class Silence(msgspec.Struct, frozen=True):
 def silence(components: Sequence[dict[str, Score]], scores: Sequence[Score]) -> Silence:
     """What the judge left open of one process's rollouts, by their components and their rewards."""
     left = [(name, score.why) for row in components for name, score in row.items() if score.parts.get("abstained")]
-    lost = sum(score.value is None and bool(score.parts.get("abstained")) for score in scores)
-    return Silence(len(scores), lost, dict(Counter(name for name, _ in left)), left[0][1] if left else "")
+    empty = [score for score in scores if score.value is None]
+    other = [score.why for score in empty if not score.parts.get("abstained")]
+    parts, why = dict(Counter(name for name, _ in left)), left[0][1] if left else ""
+    return Silence(len(scores), len(empty) - len(other), parts, why, len(other), other[0] if other else "")
 
 
 def together(found: Sequence[Silence]) -> Silence:
     """The same of all processes' rollouts."""
     parts = sum((Counter(item.parts) for item in found), Counter[str]())
-    why = next((item.why for item in found if item.why), "")
-    return Silence(sum(item.rows for item in found), sum(item.lost for item in found), dict(parts), why)
+    rows, lost, other = (sum(getattr(item, name) for item in found) for name in ("rows", "lost", "other"))
+    why, reason = (next(filter(None, (getattr(item, name) for item in found)), "") for name in ("why", "reason"))
+    return Silence(rows, lost, dict(parts), why, other, reason)
+
+
+@contextmanager
+def without_dump() -> Iterator[None]:
+    """Without what TRL logs when a rollout has no reward: all its tokens. `JudgeWatch` says it in a line."""
+    logger = logging.getLogger("trl.trainer.grpo_trainer")
+    logger.addFilter(_no_dump)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_no_dump)
+
+
+def _no_dump(record: logging.LogRecord) -> bool:
+    return "All reward functions returned None" not in str(record.msg)[:100]  # behind the process's rank
 
 
 class JudgeWatch(TrainerCallback):
@@ -69,6 +93,8 @@ class JudgeWatch(TrainerCallback):
         """Take note of a global batch, the same in every process; `loud`: this one writes the log."""
         if found.parts and loud:
             logger.warning("step %d: %s", step, found)
+        if found.other and loud:
+            logger.warning("step %d: %d of %d rollouts have no reward: %s", step, found.other, found.rows, found.reason)
         if training and not self.trouble and found.share > self.limit:
             self.trouble = f"at step {step} {found}"
 

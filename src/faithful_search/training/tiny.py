@@ -146,14 +146,12 @@ def take_over(model: Any, tokenizer: Any, start: Path) -> None:
     shared = [token for token in places if token in known]
     rows = model.get_input_embeddings().weight.detach().clone()
     weights = old.state_dict()
-    learnt = weights.pop("model.embed_tokens.weight")
-    weights.pop("lm_head.weight", None)
+    learnt = weights["model.embed_tokens.weight"]
     try:
         rows[[places[token] for token in shared]] = learnt[[known[token] for token in shared]]
-        model.load_state_dict(weights, strict=False)
+        model.load_state_dict({**weights, "model.embed_tokens.weight": rows, "lm_head.weight": rows})
     except RuntimeError as error:
         raise ConfigError(f"the policy in {start} has another shape than the one to be made: {error}") from error
-    model.get_input_embeddings().weight.data.copy_(rows)
 
 
 def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:

@@ -1,0 +1,115 @@
+"""Train a search agent with VERITAS's rewards: exact match first, faithfulness warmed up; evaluated before and after.
+
+```
+accelerate launch recipes/veritas.py            # the embedded default: tiny Search-R1 policy, bundled world
+accelerate launch recipes/veritas.py --config recipes/configs/veritas_tiny_no_curriculum.yaml
+accelerate launch recipes/veritas.py --judge nli --judge_model outputs/rm_tiny    # from recipes/reward_model.py
+accelerate launch recipes/veritas.py --config recipes/configs/veritas_qwen2.5-7b.yaml \\
+    --questions train.jsonl.gz --eval_questions test.jsonl.gz --corpus http://127.0.0.1:8000 \\
+    --judge_url http://127.0.0.1:8001           # passages and judge are served
+```
+
+Every flag of `VeritasArguments`, TRL's `GRPOConfig` and `ModelConfig` may stand in the YAML file or on the command
+line, which wins.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trl import GRPOConfig, ModelConfig
+
+from faithful_search.analysis.results import leave
+from faithful_search.errors import ConfigError
+from faithful_search.evaluation.suite import default_rewards
+from faithful_search.judges import Judge
+from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
+from faithful_search.tasks import load_tasks
+from faithful_search.training.config import parse_recipe, run_recipe
+from faithful_search.training.grpo import steps_per_epoch
+from faithful_search.training.runs import RunArguments, begin, build_trainer, check_data, train
+
+DEFAULT_CONFIG = Path(__file__).parent / "configs" / "veritas_tiny.yaml"
+
+
+@dataclass
+class VeritasArguments(RunArguments):
+    """What is asked, how it is rewarded and when, and who judges."""
+
+    dialect: str = field(default="search_r1", metadata={"help": "how the agent writes"})
+    triples: str = field(default="none", metadata={"help": "as for the other recipes; Search-R1 has search only"})
+    turns: int = field(default=5, metadata={"help": "reasoning steps an episode may have before the forced answer"})
+    turn_tokens: int = field(default=500, metadata={"help": "tokens a turn may have"})
+    observation_tokens: int = field(default=500, metadata={"help": "tokens of a search's result; 0: no limit"})
+    force_answer: bool = field(
+        default=True, metadata={"help": "after the last turn without an answer the policy is made to give one"}
+    )
+    w_exact_match: float = field(default=1.0, metadata={"help": "weight of the answer's exact match"})
+    w_info_think: float = field(default=0.05, metadata={"help": "weight of information-think faithfulness"})
+    w_think_search: float = field(default=0.0, metadata={"help": "weight of think-search faithfulness"})
+    w_think_answer: float = field(default=0.02, metadata={"help": "weight of think-answer faithfulness"})
+    curriculum_start: str = field(
+        default="0", metadata={"help": "T1: until here only the exact match counts; in steps (15) or epochs (1.0ep)"}
+    )
+    curriculum_end: str = field(
+        default="0", metadata={"help": "T2: from here the faithfulness weights are full, likewise; both 0: always"}
+    )
+    soft: bool = field(default=False, metadata={"help": "reward the judge's probabilities instead of its labels"})
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    given = list(sys.argv[1:] if argv is None else argv)
+    script, args, model_args = parse(given)
+    begin(script, args)
+    judge = script.load_judge()
+    with script.toolbox() as toolbox:
+        trainer = build_trainer(script, args, model_args, toolbox, build_reward(script, args, judge))
+        record = train(trainer, script, model_args, default_rewards(script.dialect, judge))
+    return leave(record, "recipes/veritas.py", given) if record else {}
+
+
+def parse(argv: Sequence[str] | None = None) -> tuple[VeritasArguments, GRPOConfig, ModelConfig]:
+    """The three dataclasses; without `--config` the embedded default's file is read.
+
+    Raises:
+        ConfigError: for settings that contradict each other.
+    """
+    script, args, model_args = parse_recipe((VeritasArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
+    weights = (script.w_exact_match, script.w_info_think, script.w_think_search, script.w_think_answer)
+    if min(weights) < 0 or max(weights) == 0:
+        raise ConfigError(f"weights are 0 (the part is left out) or more, and one must be more, not {weights}")
+    check_data(script)
+    return script, args, model_args
+
+
+def build_reward(script: VeritasArguments, args: GRPOConfig, judge: Judge | None = None) -> Mix:
+    """VERITAS's objective with its curriculum, or one of its ablations.
+
+    Raises:
+        ConfigError: when the curriculum is neither in steps nor in epochs, or ends before it starts.
+        DataError: for questions that cannot be read.
+    """
+    return veritas_mix(
+        judge,
+        exact_match=script.w_exact_match,
+        info_think=script.w_info_think,
+        think_search=script.w_think_search,
+        think_answer=script.w_think_answer,
+        warmup=curriculum(script, args),
+        soft=script.soft,
+    )
+
+
+def curriculum(script: VeritasArguments, args: GRPOConfig) -> Warmup | None:
+    """When the faithfulness weights rise; `None` when they are full from the first step."""
+    epoch = steps_per_epoch(args, len(load_tasks(script.questions)))
+    warmup = Warmup.parse(FAITHFULNESS, script.curriculum_start, script.curriculum_end, epoch)
+    return warmup if warmup.end else None
+
+
+if __name__ == "__main__":
+    run_recipe(main)

@@ -1,0 +1,51 @@
+"""What a training run leaves beside its policy: metrics, history, the model card, a table and plots."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..evaluation import report
+from ..evaluation.record import Record
+from ..hub import model_card
+from . import plots
+
+
+def leave(record: Record, recipe: str, argv: Sequence[str]) -> dict[str, Any]:
+    """Write `metrics.json`, `history.json`, `README.md`, `rewards.png` and `tools.png`; print the table.
+
+    Args:
+        record: the run.
+        recipe: path of the recipe, for the card.
+        argv: the flags it was called with, likewise.
+
+    Returns:
+        What `metrics.json` holds.
+
+    Raises:
+        DataError: when no step was logged, so that there is nothing to draw.
+    """
+    out = Path(record.folder)
+    metrics = record.metrics()
+    report.write_metrics(out / "metrics.json", metrics)
+    (out / "history.json").write_text(json.dumps(record.history, indent=1), encoding="utf-8")
+    model_card(
+        out,
+        base_model=record.model,
+        dialect=record.dialect,
+        recipe=recipe,
+        command=f"accelerate launch {recipe} {shlex.join(argv)}".strip(),
+        metrics=record.results or None,
+        config=record.settings,
+        tools=record.tools,
+        dataset=record.questions,
+    )
+    if record.before and record.after:
+        print(f"\n{report.table(record.before, record.after, ('before', 'after'))}")
+    plots.reward_curves(record.history, out / "rewards.png")
+    plots.tool_curves(record.history, out / "tools.png")
+    print(f"\npolicy, card, trajectories, plots and metrics are in {out}")
+    return metrics

@@ -1,0 +1,45 @@
+"""What a training run was and what came of it, as a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .suite import Evaluation
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One run.
+
+    Attributes:
+        folder: where the policy was saved.
+        model: what training started from.
+        dialect, tools: how the policy writes, and what it was given.
+        questions: the held-out ones.
+        settings: every flag of the recipe, and those of the trainer that matter most.
+        steps: optimizer steps taken.
+        history: the trainer's log, a dictionary a step, without infinities.
+        before, after: evaluations on the held-out questions; `None` where there was none.
+    """
+
+    folder: str
+    model: str
+    dialect: str
+    tools: list[str]
+    questions: str
+    settings: dict[str, Any]
+    steps: int
+    history: list[dict[str, Any]]
+    before: Evaluation | None = None
+    after: Evaluation | None = None
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The evaluations that there are, as plain JSON types."""
+        found = {"before": self.before, "after": self.after}
+        return {name: evaluation.to_dict() for name, evaluation in found.items() if evaluation is not None}
+
+    def metrics(self) -> dict[str, Any]:
+        """What `metrics.json` holds: the results, the settings, the model and the number of steps."""
+        return {**self.results, "settings": self.settings, "model": self.model, "steps": self.steps}
