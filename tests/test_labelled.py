@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, DataError
+from faithful_search.evaluation.agreement import parse_judge, run
 from faithful_search.evaluation.agreement.labelled import load, sample
+from faithful_search.judges import Pair, Verdict
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "faithfulness"
 real = pytest.mark.skipif(not REAL.is_dir(), reason="the labelled data is not here")
@@ -21,6 +23,7 @@ real = pytest.mark.skipif(not REAL.is_dir(), reason="the labelled data is not he
 
 def write(path, rows):
     text = "".join(json.dumps(row) + "\n" for row in rows)
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
@@ -184,6 +187,54 @@ def test_samples_are_seeded_nested_and_per_source(tmp_path):
     assert set(few) <= set(more) and [row for row in found if row in more] == more
     assert sample(found, 5, seed=2) != few
     assert sample(found, 1000) == found
+
+
+def test_a_row_may_say_what_is_asked_and_how_sure_its_labeller_was(tmp_path):
+    row = {"premise": "P", "claim": "C", "label": 1}
+    more = [{"task": "info_think", "p": 0.8}, {"p": "often", "task": None}, {"p": 7}, {"p": 0}]
+    found = load(write(tmp_path / "file.jsonl", [row, *({**row, **own} for own in more)]))
+    assert [item.task for item in found] == ["support", "info_think", "support", "support", "support"]
+    assert [item.p for item in found] == [None, 0.8, None, None, 0.0]
+    with pytest.raises(DataError, match=r"row 1: unknown task 'guess'; there are: support, info_think"):
+        load(write(tmp_path / "bad.jsonl", [{**row, "task": "guess"}]))
+
+
+class Heard:
+    name = "heard"
+
+    def __init__(self):
+        self.asked = []
+
+    def judge_batch(self, pairs):
+        self.asked += pairs
+        return [Verdict(1.0, True, "", self.name) for _ in pairs]
+
+
+def test_a_judge_is_asked_the_rows_own_task_and_tasks_are_different_pairs(tmp_path):
+    row = {"premise": "P", "claim": "C", "label": 1}
+    found = load(write(tmp_path / "file.jsonl", [row, {**row, "task": "info_think"}]))
+    judge = Heard()
+    run(found, {"heard": judge}, tmp_path / "out", progress=False, draws=10)
+    assert judge.asked == [Pair("P", "C"), Pair("P", "C", "", "info_think")]
+
+
+def test_labels_of_another_run_are_a_judge(tmp_path):
+    rows = [
+        {"premise": f"P{n}", "claim": "C", "label": n % 2, "task": "info_think", "p": 0.25 + n % 2 / 2} for n in (1, 2)
+    ]
+    both = [{"premise": "Q", "claim": "C", "label": label} for label in (0, 1, 1)]
+    path = write(tmp_path / "second" / "pairs.jsonl", [*rows, *both])
+    name, judge = parse_judge(f"labels:{path}")
+    assert name == "labels:second"
+    asked = [Pair("P1", "C", "", "info_think"), Pair("P2", "C", "", "info_think"), Pair("P1", "C"), Pair("Q", "C")]
+    found = judge.judge_batch(asked)
+    assert [(own.p, own.label) for own in found] == [(0.75, True), (0.25, False), (None, None), (None, None)]
+    assert "no label" in found[2].why and "both ways" in found[3].why
+    assert parse_judge(f"labels:{path.parent}")[1].name == judge.name
+    write(path, rows)
+    assert parse_judge(f"labels:{path}")[1].name != judge.name
+    with pytest.raises(DataError, match="no such file"):
+        parse_judge(f"labels:{tmp_path}/none.jsonl")
 
 
 @pytest.fixture(scope="module")

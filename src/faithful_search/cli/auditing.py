@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import ConfigError
-from ..judges import KINDS, Judge
+from .judge_options import Progress, judge_of, judge_options
 from .options import FOLDER, config, debug
 
 if TYPE_CHECKING:
@@ -18,34 +16,11 @@ if TYPE_CHECKING:
     from ..inference.base import Generator
 
 UNFINISHED = 3
-_PAUSE = 0.5
-"""Seconds between two changes of what a progress bar says."""
 
 
 @click.command()
 @click.argument("file")
-@click.option("--judge", type=click.Choice(KINDS), default="lexical", show_default=True, help="Who judges.")
-@click.option("--judge-model", help="Hub id or directory; for an endpoint the served model's name.")
-@click.option("--judge-url", help="Base URL of an OpenAI-compatible endpoint; default the Hub's Inference Providers.")
-@click.option(
-    "--judge-cache",
-    type=click.Path(dir_okay=False),
-    help="SQLite file of an endpoint's answers, 'none' for none; default in the Hub's assets folder.",
-)
-@click.option(
-    "--judge-concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Requests to it at a time."
-)
-@click.option("--judge-timeout", type=float, default=60.0, show_default=True, help="Seconds a request may take.")
-@click.option(
-    "--judge-max-tokens", type=int, default=16, show_default=True, help="Of its label; more where it reasons first."
-)
-@click.option(
-    "--judge-together/--judge-apart",
-    default=True,
-    show_default=True,
-    help="Claims on the same evidence in one request.",
-)
-@click.option("--judge-prices", help="Of a million prompt and completion tokens, as 0.15,0.6: the cost is counted.")
+@judge_options
 @click.option("--metrics", help="Names, separated by commas; by default all that need no policy.")
 @click.option(
     "--how", type=click.Choice(["squad", "pokee"]), default="squad", show_default=True, help="Normaliser of answers."
@@ -69,15 +44,6 @@ _PAUSE = 0.5
 def audit(
     ctx: click.Context,
     file: str,
-    judge: str,
-    judge_model: str | None,
-    judge_url: str | None,
-    judge_cache: str | None,
-    judge_concurrency: int,
-    judge_timeout: float,
-    judge_max_tokens: int,
-    judge_together: bool,
-    judge_prices: str | None,
     metrics: str | None,
     how: Any,
     dialect: str | None,
@@ -89,6 +55,7 @@ def audit(
     overwrite: bool,
     no_report: bool,
     report_rows: int,
+    **judging: Any,
 ) -> None:
     """Measure how faithful the trajectories in FILE are to their evidence.
 
@@ -98,18 +65,8 @@ def audit(
     from ..evaluation.audit import SPOOLED
     from ..evaluation.audit import audit as measure
 
-    folder, progress = out or Path(_name(file) + "-audit"), _Progress()
-    asked = _judge(
-        judge=judge,
-        judge_model=judge_model,
-        judge_url=judge_url,
-        judge_cache=judge_cache,
-        judge_concurrency=judge_concurrency,
-        judge_timeout=judge_timeout,
-        judge_max_tokens=judge_max_tokens,
-        judge_together=judge_together,
-        judge_prices=judge_prices,
-    )
+    folder, progress = out or Path(_name(file) + "-audit"), Progress()
+    asked = judge_of(judging)
     found = measure(
         file,
         folder,
@@ -140,40 +97,6 @@ def _name(file: str) -> str:
     if file == "-":
         return "stdin"
     return Path(file.removesuffix(".gz")).stem or "trajectories"
-
-
-class _Progress:
-    """A bar over rows that also counts a served model's verdicts as they come: some rows may take it long."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._verdicts, self._shown = 0, 0.0
-
-    def __call__(self, **settings: Any) -> Any:
-        from tqdm.auto import tqdm
-
-        self._bar = tqdm(disable=None, **settings)
-        return self._bar
-
-    def of(self, judge: Judge | None) -> Judge | None:
-        """The judge, which now tells of its verdicts if it can."""
-        return replace(judge, on_progress=self._heard) if hasattr(judge, "on_progress") else judge  # type: ignore[type-var]
-
-    def _heard(self, count: int) -> None:
-        self._verdicts += count
-        if self._bar is not None and time.monotonic() - self._shown > _PAUSE:
-            self._shown = time.monotonic()
-            self._bar.set_description(f"auditing, {self._verdicts:,} verdicts")
-
-
-def _judge(**settings: Any) -> Judge | None:
-    """The judge that the options name; `None` is the comparison of words."""
-    from ..judges.arguments import JudgeArguments
-
-    try:
-        return JudgeArguments(**settings).load_judge()
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _generator(policy: Path) -> Generator:

@@ -21,6 +21,7 @@ from ...trajectory import read_lines
 from ..report import write_metrics
 from ..stats import DRAWS
 from .labelled import Labelled, sample
+from .recorded import RecordedJudge
 from .table import Agreement, Ratings, measured
 
 CHUNK = 64
@@ -131,12 +132,16 @@ def parse_judge(spec: str) -> tuple[str, Judge]:
     """A judge and its name from what is typed on a command line.
 
     ```
-    lexical | containment | embedding:MODEL | nli:MODEL | generator:MODEL | endpoint:MODEL@URL
+    lexical | containment | embedding:MODEL | nli:MODEL | generator:MODEL | endpoint:MODEL@URL | remote:URL
+    labels:PATH
     ```
     MODEL is a Hub id or a directory (for `endpoint` the served name). The name is the kind and the model's last part.
+    PATH is a labelled file or a folder of them, such as another run of a judge over the same pairs, which are looked up
+    in it; pairs that it does not hold are abstained from.
 
     Raises:
         ConfigError: for anything else.
+        DataError: for a PATH that holds no labels.
 
     Example:
         >>> parse_judge("containment")
@@ -147,6 +152,10 @@ def parse_judge(spec: str) -> tuple[str, Judge]:
         return spec, LexicalJudge()
     if kind == "lexical" and model:
         raise ConfigError(f"{spec!r}: the lexical judge has no model")
+    if kind == "labels" and model:
+        return _short(kind, model.removesuffix("/pairs.jsonl")), RecordedJudge.read(model)
+    if kind == "remote":
+        return spec, load_judge(kind, url=model)
     if kind != "endpoint":
         return _short(kind, model), load_judge(kind, model or None)
     served, _, url = model.rpartition("@")
@@ -226,7 +235,7 @@ def _judge_all(
 
 
 def _judged(name: str, judge: Judge, rows: Sequence[Labelled]) -> list[Verdict]:
-    verdicts = judge.judge_batch([Pair(row.premise, row.hypothesis, row.question) for row in rows])
+    verdicts = judge.judge_batch([Pair(row.premise, row.hypothesis, row.question, row.task) for row in rows])
     if len(verdicts) != len(rows):
         raise JudgeError(f"{name} gave {len(verdicts)} verdicts for {len(rows)} pairs")
     return verdicts
@@ -234,7 +243,7 @@ def _judged(name: str, judge: Judge, rows: Sequence[Labelled]) -> list[Verdict]:
 
 def _digest(row: Labelled) -> str:
     """Of what a judge reads, the prompt's version included: what changed is asked about again."""
-    text = json.dumps([row.premise, row.hypothesis, row.question, prompting.load("support").digest])
+    text = json.dumps([row.premise, row.hypothesis, row.question, prompting.load(row.task).digest])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

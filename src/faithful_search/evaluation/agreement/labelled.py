@@ -23,11 +23,12 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from ...errors import ConfigError, DataError
+from ...judges.base import Task
 from ...tasks import read_rows
 from ...text import normalize
 
@@ -47,7 +48,10 @@ FALSE = (
 
 
 class Labelled(msgspec.Struct, frozen=True):
-    """Whether `hypothesis` follows from `premise`, as a person said; `group` is what must not be split."""
+    """Whether `hypothesis` follows from `premise`, as a person or a judge said; `group` is what must not be split.
+
+    `task` is what a judge is asked about the pair, `p` the probability that whoever labelled it gave, if any.
+    """
 
     id: str
     premise: str
@@ -57,6 +61,8 @@ class Labelled(msgspec.Struct, frozen=True):
     source: str
     split: Split
     group: str
+    task: Task = "support"
+    p: float | None = None
 
 
 class _Raw(msgspec.Struct, frozen=True):
@@ -70,6 +76,8 @@ class _Raw(msgspec.Struct, frozen=True):
     source: str
     keys: tuple[str, ...]
     held_out: bool
+    task: Task = "support"
+    p: float | None = None
 
 
 Reader = Callable[[Row, str], Iterator[_Raw]]
@@ -79,13 +87,15 @@ def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Label
     """The labelled rows of a file, or of every `.jsonl[.gz]` file in a directory, in order.
 
     The kind of a file is told by the columns of its first row. A file that is none of the four above needs a premise, a
-    hypothesis and a label in columns of one of these names (and may have `question`, `id`, `source`):
+    hypothesis and a label in columns of one of these names (and may have `question`, `id`, `source`, `task`, `p`):
 
     ```
     premise      premise, evidence, context, document, passage, knowledge (a text, or a list of texts)
     hypothesis   hypothesis, claim, statement, response, answer
     label        label, supported, attributable, faithful, entailed: a boolean, 0 or 1, or a word such as
                  "yes", "supported", "attributable", "entailment", "not supported", "neutral", "contradiction"
+    task         what a judge is asked (see `judges.base.Task`); "support" without it
+    p            the labeller's probability that the label is true; left out where it is no number in [0, 1]
     ```
 
     AttributionBench's files are split together with those beside them, also when only one is loaded.
@@ -201,7 +211,8 @@ def _generic(row: Row, place: str) -> Iterator[_Raw]:
     premise, hypothesis, label = (_first(row, names) for names in (PREMISE, HYPOTHESIS, LABEL))
     source = str(row.get("source") or place.split(":")[0])
     where = place if row.get("id") is None else f"{place}:{row['id']}"
-    yield _raw(where, _texts(premise), hypothesis, row.get("question") or "", _label(label), source)
+    raw = _raw(where, _texts(premise), hypothesis, row.get("question") or "", _label(label), source)
+    yield msgspec.structs.replace(raw, task=_task(row.get("task")), p=_p(row.get("p")))
 
 
 _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
@@ -251,9 +262,31 @@ def _label(value: Any) -> bool:
     return word in TRUE
 
 
+def _task(value: Any) -> Task:
+    if value is not None and value not in get_args(Task):
+        raise ValueError(f"unknown task {value!r}; there are: {', '.join(get_args(Task))}")
+    return value or "support"
+
+
+def _p(value: Any) -> float | None:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+    return float(value) if known else None
+
+
 def _placed(raw: _Raw, reserved: set[str]) -> Labelled:
     side: Split = "heldout" if raw.held_out else "overlap" if reserved.intersection(raw.keys) else "train"
-    return Labelled(raw.id, raw.premise, raw.hypothesis, raw.question, raw.label, raw.source, side, raw.keys[0][:16])
+    return Labelled(
+        id=raw.id,
+        premise=raw.premise,
+        hypothesis=raw.hypothesis,
+        question=raw.question,
+        label=raw.label,
+        source=raw.source,
+        split=side,
+        group=raw.keys[0][:16],
+        task=raw.task,
+        p=raw.p,
+    )
 
 
 def _digest(text: str) -> str:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from itertools import chain, islice
-from multiprocessing import get_context
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,7 @@ from ...trajectory import Trajectory
 from .. import metrics as metric_names
 from ..report import write_metrics
 from ..suite import progress_bar
+from ..workers import in_order
 from .files import STDIN, count_rows, local_file
 from .score_log import ScoreLog
 from .scoring import Batch, Plan, Scorer
@@ -37,8 +34,6 @@ _ROWS, _BYTES = 64, 1 << 20
 """A batch is so many rows or bytes: what is in memory at a time, for each worker twice."""
 _JUDGED = 16
 """Rows of a batch where a model on this machine judges: what an interruption loses, and when the bar moves."""
-_WORTH_A_POOL = 8
-"""Batches; starting processes takes longer than scoring fewer."""
 _NO_VERDICT = frozenset(("lure", "condense"))
 """Prompts that no score rests on."""
 Progress = Callable[..., Any]
@@ -296,45 +291,11 @@ def _size(plan: Plan) -> int:
 
 def _outcomes(batches: Iterator[list[Raw]], plan: Plan, workers: int) -> Iterator[Batch]:
     """The scored batches in order."""
-    first = list(islice(batches, _WORTH_A_POOL)) if workers > 1 else []
-    if workers == 1 or len(first) < _WORTH_A_POOL:
-        return map(Scorer(plan).score, chain(first, batches))
-    return _pooled(chain(first, batches), plan, workers)
+    return in_order(partial(_scorer, plan), batches, workers)
 
 
-def _pooled(batches: Iterable[list[Raw]], plan: Plan, workers: int) -> Iterator[Batch]:
-    """Scored by processes, at most two batches each under way."""
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _set_up, (plan,))
-    waiting: deque[Future[Batch]] = deque()
-    try:
-        for batch in batches:
-            waiting.append(pool.submit(_work, batch))
-            if len(waiting) >= 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise ConfigError(
-            "a worker process died: out of memory, or, in a script, audit() must be called under "
-            '`if __name__ == "__main__":`; workers=1 needs no processes. Run again to go on'
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_scorer: Scorer | None = None
-
-
-def _set_up(plan: Plan) -> None:
-    """A worker's beginning. An interruption is the parent's business."""
-    global _scorer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _scorer = Scorer(plan)
-
-
-def _work(batch: list[Raw]) -> Batch:
-    assert _scorer is not None
-    return _scorer.score(batch)
+def _scorer(plan: Plan) -> Callable[[list[Raw]], Batch]:
+    return Scorer(plan).score
 
 
 def _processes(plan: Plan, workers: int | None) -> int:

@@ -77,8 +77,11 @@ def _decoded(line: bytes, path: str | os.PathLike[str], number: int) -> Line:
         raise DataError(f"{path}, line {number}: not a row's scores ({error})") from error
 
 
-def _lock(file: IO[bytes], path: Path) -> None:
-    """Keep a second audit out of the file while this one writes; where the system has no locks, trust."""
+def lock(file: IO[bytes], path: Path, who: str = "audit") -> None:
+    """Keep a second run out of the file while this one writes; where the system has no locks, trust.
+
+    Raises `DataError` while another one writes.
+    """
     try:
         import fcntl
     except ImportError:
@@ -87,7 +90,7 @@ def _lock(file: IO[bytes], path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise DataError(f"another audit is writing {path}; wait for it, or use another folder") from None
+        raise DataError(f"another {who} is writing {path}; wait for it, or use another folder") from None
     except OSError:  # a file system without locks
         return
 
@@ -107,7 +110,7 @@ class ScoreLog:
         try:
             path.touch()
             self._file = path.open("r+b")
-            _lock(self._file, path)
+            lock(self._file, path)
             if not resume:
                 self._file.truncate()
             self._index()

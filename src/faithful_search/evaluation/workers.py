@@ -1,0 +1,70 @@
+"""Work on batches in several processes, results in order, only a few batches under way."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain, islice
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+from ..errors import ConfigError
+
+T = TypeVar("T")
+R = TypeVar("R")
+WORTH_A_POOL = 8
+"""Batches; starting processes takes longer than working on fewer."""
+
+
+def in_order(make: Callable[[], Callable[[T], R]], batches: Iterator[T], workers: int) -> Iterator[R]:
+    """What the function that `make` gives says of each batch; with one worker, or few batches, in this process.
+
+    Args:
+        make: called once in each process, where there are several; must then be picklable.
+        batches: at most two for each worker are under way.
+        workers: processes.
+
+    Raises:
+        ConfigError: when a process died.
+    """
+    first = list(islice(batches, WORTH_A_POOL)) if workers > 1 else []
+    if workers == 1 or len(first) < WORTH_A_POOL:
+        return map(make(), chain(first, batches))
+    return _pooled(make, chain(first, batches), workers)
+
+
+def _pooled(make: Callable[[], Callable[[T], R]], batches: Iterable[T], workers: int) -> Iterator[R]:
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _set_up, (make,))
+    waiting: deque[Future[R]] = deque()
+    try:
+        for batch in batches:
+            waiting.append(pool.submit(_work, batch))
+            if len(waiting) >= 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise ConfigError(
+            "a worker process died: out of memory, or, in a script, this must be called under "
+            '`if __name__ == "__main__":`; workers=1 needs no processes. Run again to go on'
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_function: Callable[[Any], Any] | None = None
+
+
+def _set_up(make: Callable[[], Callable[[Any], Any]]) -> None:
+    """A worker's beginning. An interruption is the parent's business."""
+    global _function
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _function = make()
+
+
+def _work(batch: Any) -> Any:
+    assert _function is not None
+    return _function(batch)
