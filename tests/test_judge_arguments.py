@@ -44,8 +44,8 @@ def test_the_cache_can_be_switched_off():
     [
         (("oracle",), "unknown judge 'oracle'; there are: lexical"),
         (("lexical", "some/model"), "'lexical' has no model"),
-        (("lexical", None, URL), "goes with the judge 'endpoint', not 'lexical'"),
-        (("nli", "some/model", URL), "goes with the judge 'endpoint', not 'nli'"),
+        (("lexical", None, URL), "goes with the judge 'endpoint' or 'remote', not 'lexical'"),
+        (("nli", "some/model", URL), "goes with the judge 'endpoint' or 'remote', not 'nli'"),
         (("nli",), "'nli' needs a model"),
         (("endpoint", None, URL), "'endpoint' needs a model"),
         (("endpoint", "served", "127.0.0.1:9"), "must begin with http"),

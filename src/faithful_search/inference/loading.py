@@ -21,6 +21,7 @@ def open_model(
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
     subfolder: str = "",
+    **how: Any,
 ) -> tuple[Any, Any]:
     """The model in eval mode, and its tokenizer.
 
@@ -31,6 +32,7 @@ def open_model(
         dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
         revision: branch, tag or commit on the Hub.
         subfolder: where in the repository or directory the model lies.
+        **how: further arguments of the class's `from_pretrained`, such as `attn_implementation`.
 
     Raises:
         ConfigError: when it cannot be opened.
@@ -38,7 +40,7 @@ def open_model(
     device = device or _best_device()
     wanted = dtype or ("float32" if str(device).startswith("cpu") else "auto")
     try:
-        model = auto.from_pretrained(name, dtype=wanted, revision=revision, subfolder=subfolder)
+        model = auto.from_pretrained(name, dtype=wanted, revision=revision, subfolder=subfolder, **how)
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, subfolder=subfolder)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"cannot open the model {name!r}: {error}") from error
@@ -51,9 +53,10 @@ def open_generator(
     device: str | None = None,
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
+    **how: Any,
 ) -> TransformersGenerator:
     """A causal LM, or a PEFT adapter's directory, as a generator; arguments and errors as `open_model`."""
-    model, tokenizer = open_model(AutoModelForCausalLM, name, device=device, dtype=dtype, revision=revision)
+    model, tokenizer = open_model(AutoModelForCausalLM, name, device=device, dtype=dtype, revision=revision, **how)
     return TransformersGenerator(model, tokenizer)
 
 

@@ -9,7 +9,7 @@ from .base import Judge, Pair, Request, Verdict, Writer
 from .grounding import GroundingJudge
 from .lexical import LexicalJudge
 
-KINDS = ("lexical", "embedding", "nli", "generator", "endpoint")
+KINDS = ("lexical", "embedding", "nli", "generator", "endpoint", "remote")
 
 __all__ = [
     "KINDS",
@@ -35,6 +35,7 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
     | nli | an NLI classifier, or a seq2seq model of the TRUE kind | those of `NLIJudge.from_pretrained` |
     | generator | a causal LM | those of `GeneratorJudge.from_pretrained` |
     | endpoint | the served model's name | `url`, and those of `EndpointJudge` |
+    | remote | none: the server has it | `url` of `faithful-search serve-judge`, and those of `RemoteJudge` |
 
     Raises:
         ConfigError: for an unknown kind, or without the model or the packages that the kind needs.
@@ -47,6 +48,8 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
         raise ConfigError(f"unknown judge {kind!r}; there are: {', '.join(KINDS)}")
     if kind == "lexical":
         return GroundingJudge(**knobs)
+    if kind == "remote":
+        return _remote(model, **knobs)
     if not model:
         raise ConfigError(f"the judge {kind!r} needs a model")
     if kind == "endpoint":
@@ -59,6 +62,16 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
         raise ConfigError(
             f"the judge {kind!r} runs a model here and needs {error.name}: pip install 'faithful-search[train]'"
         ) from error
+
+
+def _remote(model: str | None, url: str | None = None, **knobs: Any) -> Judge:
+    from .remote import RemoteJudge
+
+    if model:
+        raise ConfigError(f"the judge 'remote' has no model: its server was started with one; got {model!r}")
+    if not url:
+        raise ConfigError("the judge 'remote' needs the URL of `faithful-search serve-judge`")
+    return RemoteJudge(url, **knobs)
 
 
 def _local(kind: str) -> Any:
@@ -77,5 +90,9 @@ def _local(kind: str) -> Any:
 
 
 def is_lexical(judge: Judge) -> bool:
-    """Whether the judge only compares words: what it measures is then called `…_lexical`."""
-    return isinstance(judge, (GroundingJudge, LexicalJudge))
+    """Whether the judge only compares words: what it measures is then called `…_lexical`. A served judge tells.
+
+    Raises:
+        JudgeError: when it does not, because its server is down.
+    """
+    return isinstance(judge, (GroundingJudge, LexicalJudge)) or bool(getattr(judge, "lexical", False))

@@ -8,6 +8,8 @@ from typing import Any
 from ..errors import ConfigError
 from . import KINDS, Judge, load
 
+_SERVED = ("endpoint", "remote")
+
 
 @dataclass
 class JudgeArguments:
@@ -18,14 +20,20 @@ class JudgeArguments:
         default=None, metadata={"help": "its model: a served name, a Hub id or a directory"}
     )
     judge_url: str | None = field(
-        default=None, metadata={"help": "base URL of an OpenAI-compatible endpoint, with /v1"}
+        default=None,
+        metadata={"help": "base URL of an OpenAI-compatible endpoint, with /v1; or of `faithful-search serve-judge`"},
     )
     judge_cache: str | None = field(
         default=None,
         metadata={"help": "SQLite file of the endpoint's answers, 'none' for none; default in the Hub's assets"},
     )
-    judge_concurrency: int = field(default=16, metadata={"help": "requests at once to the endpoint"})
-    judge_timeout: float = field(default=60.0, metadata={"help": "seconds a request to the endpoint may take"})
+    judge_concurrency: int = field(
+        default=16, metadata={"help": "requests at once to the endpoint or the served judge"}
+    )
+    judge_timeout: float | None = field(
+        default=None,
+        metadata={"help": "seconds a request may take; by default 60 to an endpoint, 300 to a served judge"},
+    )
     judge_max_tokens: int = field(default=16, metadata={"help": "tokens of its reply; more where it reasons first"})
     judge_together: bool = field(
         default=True,
@@ -42,8 +50,10 @@ class JudgeArguments:
         Raises:
             ConfigError: for an unknown kind, without the model it needs, or with one (or a URL) that it cannot have.
         """
-        if self.judge != "endpoint" and self.judge_url:
-            raise ConfigError(f"the judge's URL {self.judge_url!r} goes with the judge 'endpoint', not {self.judge!r}")
+        if self.judge not in _SERVED and self.judge_url:
+            raise ConfigError(
+                f"the judge's URL {self.judge_url!r} goes with the judge 'endpoint' or 'remote', not {self.judge!r}"
+            )
         if self.judge == "lexical":
             if self.judge_model:
                 raise ConfigError(f"the judge 'lexical' has no model; say which judge {self.judge_model!r} belongs to")
@@ -51,12 +61,14 @@ class JudgeArguments:
         return load(self.judge, self.judge_model, **self._knobs())
 
     def _knobs(self) -> dict[str, Any]:
-        if self.judge != "endpoint":
+        if self.judge not in _SERVED:
             return {}
-        knobs: dict[str, Any] = {
-            "url": self.judge_url,
-            "concurrency": self.judge_concurrency,
-            "timeout": self.judge_timeout,
+        served: dict[str, Any] = {"url": self.judge_url, "concurrency": self.judge_concurrency}
+        if self.judge_timeout is not None:
+            served["timeout"] = self.judge_timeout
+        if self.judge == "remote":
+            return served
+        knobs = served | {
             "max_tokens": self.judge_max_tokens,
             "together": self.judge_together,
             "prices": None if self.judge_prices is None else _prices(self.judge_prices),

@@ -17,7 +17,7 @@ from ..errors import ConfigError, TemplateError
 from ..inference.base import Completion, Generator, Sampling
 from ..inference.batching import batches
 from ..inference.chat import control_tokens, fenceable, folded
-from . import prompting
+from . import distilled, prompting
 from .base import Pair, Request, Verdict
 
 LABELS = ("1", "0")
@@ -52,6 +52,7 @@ class GeneratorJudge:
         window: tokens of the longest prompt.
         batch_tokens: tokens of a batch, padding included.
         max_new_tokens: tokens of the longest text that `write_batch` returns.
+        temperature: sharpens (below 1) or flattens p, as a distilled judge was calibrated; see `distilled.calibrated`.
 
     Raises:
         ConfigError: for a knob out of range, or a tokenizer that does not tell the two labels apart.
@@ -63,12 +64,14 @@ class GeneratorJudge:
     window: int = 4096
     batch_tokens: int = 16384
     max_new_tokens: int = 512
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 1:
             raise ConfigError(f"threshold must be in [0, 1], got {self.threshold}")
         if self.window < 1:
             raise ConfigError(f"window must be at least 1 token, got {self.window}")
+        distilled.check_temperature(self.temperature)
 
     @classmethod
     def from_pretrained(
@@ -83,6 +86,8 @@ class GeneratorJudge:
     ) -> Self:
         """The judge of a Hub id or a directory, that of a PEFT adapter included.
 
+        A distilled judge's `judge.json` sets what `knobs` leave open.
+
         Args:
             model: the Hub id or directory.
             device: a torch device; by default a GPU where there is one.
@@ -92,13 +97,15 @@ class GeneratorJudge:
             **knobs: the judge's other fields.
 
         Raises:
-            ConfigError: when it cannot be opened.
+            ConfigError: when it cannot be opened, or was distilled as a judge of another kind.
         """
         from ..inference.loading import max_tokens, open_generator
 
+        given = {} if window is None else {"window": window}
+        knobs = distilled.settings(model, "generator", revision) | given | knobs
         generator = open_generator(model, device=device, dtype=dtype, revision=revision)
-        window = window or max_tokens(generator.model, generator.tokenizer) or cls.window
-        return cls(generator, model, window=window, **knobs)
+        fits = max_tokens(generator.model, generator.tokenizer) or cls.window
+        return cls(generator, model, **{"window": fits, **knobs})
 
     @property
     def name(self) -> str:
@@ -107,8 +114,21 @@ class GeneratorJudge:
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict a pair, in order."""
-        asked = [self._asked(pair) for pair in pairs]
+        asked = [self.asked(pair) for pair in pairs]
         return list(map(self._verdict, pairs, asked, self._probs(asked)))
+
+    def asked(self, pair: Pair) -> Asked:
+        """The prompt about a pair up to the token that tells the labels apart, and that token for each label."""
+        safe = Pair(**self._safe(prompting.fields_of(pair)), task=pair.task)
+        if len(safe.premise) <= self.window * _LONGEST_TOKEN:
+            whole = self._read(safe)
+            if len(whole.ids) <= self.window:
+                return whole
+        kept = self._kept(safe)
+        if kept < 0:
+            return Asked([], [], f"the prompt is longer than {self.window} tokens even without its premise")
+        why = f"; the middle of the premise was left out: {kept} of {len(safe.premise)} characters were read"
+        return self._read(_shortened(safe, kept))._replace(note=why)
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
         """The most probable text for each request; `None` where it is empty, cut off, or the prompt too long."""
@@ -118,18 +138,6 @@ class GeneratorJudge:
         sampling = Sampling(temperature=0.0, max_new_tokens=self.max_new_tokens)
         done = dict(zip(fit, self.generator.generate([rows[row] for row in fit], sampling), strict=True))
         return [self._written(done.get(row)) for row in range(len(rows))]
-
-    def _asked(self, pair: Pair) -> _Asked:
-        safe = Pair(**self._safe(prompting.fields_of(pair)), task=pair.task)
-        if len(safe.premise) <= self.window * _LONGEST_TOKEN:
-            whole = self._read(safe)
-            if len(whole.ids) <= self.window:
-                return whole
-        kept = self._kept(safe)
-        if kept < 0:
-            return _Asked([], [], f"the prompt is longer than {self.window} tokens even without its premise")
-        why = f"; the middle of the premise was left out: {kept} of {len(safe.premise)} characters were read"
-        return self._read(_shortened(safe, kept))._replace(note=why)
 
     def _kept(self, pair: Pair) -> int:
         """How many characters of the premise can stay, -1 when not even none."""
@@ -143,7 +151,7 @@ class GeneratorJudge:
             kept -= 1 + kept // 50
         return kept
 
-    def _read(self, pair: Pair) -> _Asked:
+    def _read(self, pair: Pair) -> Asked:
         """The prompt up to the token that tells the labels apart, and that token for each label."""
         text = self._text(prompting.render(pair))
         ids, tail = self._encode(text), text[-_TAIL:]
@@ -152,9 +160,9 @@ class GeneratorJudge:
         kept, at = _shared(before, yes, no), _shared(yes, no)
         if at == min(len(yes), len(no)):
             raise ConfigError(f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} apart")
-        return _Asked(ids[: len(ids) - len(before) + kept] + yes[kept:at], [[yes[at]], [no[at]]])
+        return Asked(ids[: len(ids) - len(before) + kept] + yes[kept:at], [[yes[at]], [no[at]]])
 
-    def _probs(self, asked: Sequence[_Asked]) -> list[list[float]]:
+    def _probs(self, asked: Sequence[Asked]) -> list[list[float]]:
         """Each prompt's probabilities of the labels; none where there is no prompt."""
         probs: list[list[float]] = [[] for _ in asked]
         fit = [row for row, one in enumerate(asked) if one.ids]
@@ -165,14 +173,14 @@ class GeneratorJudge:
                 probs[row] = own
         return probs
 
-    def _verdict(self, pair: Pair, asked: _Asked, probs: list[float]) -> Verdict:
+    def _verdict(self, pair: Pair, asked: Asked, probs: list[float]) -> Verdict:
         judge = f"{self.name} {prompting.load(pair.task).id}"
         if not probs:
             return Verdict(None, None, asked.note, judge)
         yes, no = probs
         if not 0 < yes + no < float("inf"):
             return Verdict(None, None, f"the model gave the labels the probabilities {yes} and {no}", judge)
-        p = yes / (yes + no)
+        p = distilled.calibrated(yes / (yes + no), self.temperature)
         return Verdict(p, p >= self.threshold, f"p(1) = {yes:.3g}, p(0) = {no:.3g}{asked.note}", judge)
 
     def _written(self, completion: Completion | None) -> str | None:
@@ -217,7 +225,7 @@ class GeneratorJudge:
         return rest[: len(rest) - len(rest.lstrip())] if rest.lstrip().startswith(LABELS[0]) else ""
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """A prompt and the labels' tokens after it; `note` says what was left out, or why there is no prompt."""
 
     ids: list[int]

@@ -16,6 +16,7 @@ from ..errors import ConfigError
 from ..inference.batching import batches
 from ..inference.loading import max_tokens, open_model
 from ..text import well_formed
+from . import distilled
 from .base import Pair, Verdict
 from .windows import windows
 
@@ -46,6 +47,7 @@ class NLIJudge:
         stride: how many of them neighbouring windows share at most.
         batch_tokens: tokens of a batch, padding included.
         label: the classifier's label that means support, when it is not called entailment.
+        temperature: sharpens (below 1) or flattens p, as a distilled judge was calibrated; see `distilled.calibrated`.
 
     Raises:
         ConfigError: for a model of neither kind, one without such a label or padding token, or a knob out of range.
@@ -59,6 +61,7 @@ class NLIJudge:
     stride: int = 64
     batch_tokens: int = 8192
     label: str | None = None
+    temperature: float = 1.0
     _head: _Head = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +71,7 @@ class NLIJudge:
             raise ConfigError(f"the tokenizer of {self.name} has no padding token; set `tokenizer.pad_token`")
         if not 0 <= self.threshold <= 1:
             raise ConfigError(f"threshold must be in [0, 1], got {self.threshold}")
+        distilled.check_temperature(self.temperature)
         writes = _writes(self.model.config, type(self.model).__name__)
         head = _Writes.of(self) if writes else _Classifies.of(self)
         object.__setattr__(self, "_head", head)
@@ -82,7 +86,7 @@ class NLIJudge:
         revision: str | None = None,
         **knobs: Any,
     ) -> Self:
-        """The judge of a Hub id or a directory.
+        """The judge of a Hub id or a directory; a distilled one's `judge.json` sets what `knobs` leave open.
 
         Args:
             model: the Hub id or directory.
@@ -92,8 +96,9 @@ class NLIJudge:
             **knobs: the judge's other fields.
 
         Raises:
-            ConfigError: when it cannot be opened, or is of neither kind.
+            ConfigError: when it cannot be opened, is of neither kind, or was distilled as a judge of another kind.
         """
+        knobs = distilled.settings(model, "nli", revision) | knobs
         try:
             config = AutoConfig.from_pretrained(model, revision=revision)
         except (OSError, ValueError, KeyError) as error:
@@ -110,10 +115,20 @@ class NLIJudge:
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict a pair, in order. An empty hypothesis follows from nothing: p = 0, unasked."""
-        sizes = self._count([pair.hypothesis for pair in pairs])
-        readings = list(map(self._reading, pairs, sizes))
+        readings = self._readings(pairs)
         probs = iter(self._probs([(window, own.hypothesis) for own in readings for window in own.windows]))
         return [self._verdict(own, list(islice(probs, len(own.windows)))) for own in readings]
+
+    def inputs(self, pairs: Sequence[Pair]) -> list[list[tuple[str, str]]]:
+        """What is read of each pair: (window of the premise, hypothesis), none for an empty hypothesis."""
+        return [[(window, own.hypothesis) for window in own.windows] for own in self._readings(pairs)]
+
+    def encode(self, inputs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        """The rows of tokens that the model reads for what `inputs` gives."""
+        return self._head.encode(self.tokenizer, inputs, self._limit) if inputs else []
+
+    def _readings(self, pairs: Sequence[Pair]) -> list[_Reading]:
+        return list(map(self._reading, pairs, self._count([pair.hypothesis for pair in pairs])))
 
     def _reading(self, pair: Pair, tokens: int) -> _Reading:
         hypothesis, note = well_formed(pair.hypothesis), ""
@@ -131,12 +146,12 @@ class NLIJudge:
     def _verdict(self, reading: _Reading, probs: list[float]) -> Verdict:
         if not probs:
             return Verdict(0.0, False, reading.note, self.name)
-        p = max(probs)
+        p = distilled.calibrated(max(probs), self.temperature)
         where = f", the most of {len(probs)} windows" if len(probs) > 1 else ""
         return Verdict(p, p >= self.threshold, f"p(entailment) = {p:.3f}{where}{reading.note}", self.name)
 
     def _probs(self, inputs: Sequence[tuple[str, str]]) -> list[float]:
-        rows = self._head.encode(self.tokenizer, inputs, self._limit) if inputs else []
+        rows = self.encode(inputs)
         probs = [0.0] * len(rows)
         for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
             padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt")

@@ -1,0 +1,130 @@
+"""Distil a judge: labelled (information, thought) pairs → a small model that says what the labeller would say.
+
+```
+accelerate launch recipes/reward_model.py --config recipes/configs/rm_tiny.yaml     # a tiny judge, on the bundled world
+accelerate launch recipes/reward_model.py --config recipes/configs/rm_mpnet.yaml --pairs claims.jsonl.gz more.jsonl.gz
+accelerate launch recipes/reward_model.py --config recipes/configs/rm_qwen2.5-14b.yaml --pairs outputs/labels
+```
+
+Every flag of `RewardModelArguments`, TRL's `SFTConfig` and `ModelConfig` may stand in the YAML file or on the command
+line, which wins. What comes out is used with `--judge nli --judge_model DIR`, or `--judge generator` for that head.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from trl import ModelConfig, SFTConfig, get_peft_config
+
+from faithful_search.bundled import tiny_policy
+from faithful_search.evaluation.agreement.comparison import parse_judge
+from faithful_search.hub import judge_card
+from faithful_search.training.config import model_init_kwargs, parse_recipe, run_recipe
+from faithful_search.training.judge_rows import load_pairs
+from faithful_search.training.judge_sources import described
+from faithful_search.training.reward_model import Distillation, Distilled, train_judge
+
+DEFAULT_CONFIG = Path(__file__).parent / "configs" / "rm_tiny.yaml"
+SETTINGS = (
+    *("learning_rate", "lr_scheduler_type", "num_train_epochs", "max_steps"),
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "seed"),
+)
+"""The trainer's, for the card."""
+
+
+@dataclass
+class RewardModelArguments:
+    """What is learnt from, which head learns it, and what is measured beside it."""
+
+    pairs: list[str] = field(
+        default_factory=lambda: ["world"],
+        metadata={"help": "'world' (made from the bundled world), labelled files, directories or Hub datasets"},
+    )
+    limit: int = field(default=0, metadata={"help": "at most so many pairs of each source and split; 0: all"})
+    second_labels: str | None = field(
+        default=None, metadata={"help": "the same pairs, labelled once more: how far the labeller agrees with itself"}
+    )
+    beside: list[str] = field(
+        default_factory=lambda: ["lexical"],
+        metadata={"help": "judges measured on the same held-out pairs: lexical, nli:MODEL, embedding:MODEL, …"},
+    )
+    head: str = field(default="encoder", metadata={"help": "'encoder' (a classifier) or 'generator' (p of 1 and 0)"})
+    balance: str = field(default="resample", metadata={"help": "of the labels: 'resample', 'weights' or 'none'"})
+    validation: float = field(default=0.1, metadata={"help": "share of the groups set aside to stop and calibrate by"})
+    patience: int = field(default=5, metadata={"help": "evaluations without a better kappa before it stops; 0: never"})
+    freeze_embeddings: bool = field(default=False, metadata={"help": "hold an encoder's embeddings still"})
+    freeze_layers: int = field(default=0, metadata={"help": "hold so many of an encoder's lowest layers still"})
+    window: int = field(default=384, metadata={"help": "tokens of a premise that an encoder reads at once"})
+    stride: int = field(default=64, metadata={"help": "tokens that neighbouring windows share"})
+    save_dtype: str | None = field(default=None, metadata={"help": "dtype of the saved weights, such as float16"})
+    measure_dtype: str | None = field(
+        default=None,
+        metadata={"help": "dtype in which the judges are measured, such as bfloat16; default as they load"},
+    )
+    untrained: bool = field(default=True, metadata={"help": "measure the model before training too"})
+    license: str | None = field(default=None, metadata={"help": "of the weights, for the card"})
+    resume: bool = field(default=False, metadata={"help": "go on from the last checkpoint in output_dir"})
+    threads: int = field(default=0, metadata={"help": "CPU threads of this process; 0 leaves torch's own choice"})
+
+
+def main(argv: Sequence[str] | None = None) -> Distilled:
+    script, args, model_args = parse_recipe((RewardModelArguments, SFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
+    if script.threads:
+        torch.set_num_threads(script.threads)
+    name = str(model_args.model_name_or_path)
+    rows = load_pairs(script.pairs, script.limit or None, args.seed)
+    say(f"{len(rows)} labelled pairs, {sum(row.split == 'heldout' for row in rows)} of them held out")
+    found = train_judge(
+        rows,
+        str(tiny_policy()) if name == "tiny" else name,
+        args,
+        distillation(script),
+        peft_config=get_peft_config(model_args),
+        beside=dict(map(parse_judge, script.beside)),
+        second=load_pairs([script.second_labels]) if script.second_labels else (),
+        model_kwargs={key: value for key, value in model_init_kwargs(model_args).items() if value is not None},
+        base_name=name,
+        resume=script.resume,
+    )
+    if PartialState().is_main_process:
+        finish(found, script, args, name, argv)
+    return found
+
+
+def distillation(script: RewardModelArguments) -> Distillation:
+    """The part of the flags that says how a judge is made."""
+    return Distillation(**{name: getattr(script, name) for name in Distillation.__dataclass_fields__})
+
+
+def finish(found: Distilled, script: RewardModelArguments, args: Any, name: str, argv: Sequence[str] | None) -> None:
+    """The model card, and the table for those who watch."""
+    command = shlex.join(["accelerate", "launch", "recipes/reward_model.py", *(sys.argv[1:] if argv is None else argv)])
+    judge_card(
+        found.folder,
+        file=found.file,
+        base_model=name,
+        agreement=found.agreement,
+        recipe="reward_model",
+        command=command,
+        config={**asdict(script), **{setting: getattr(args, setting) for setting in SETTINGS}},
+        license=script.license,
+        sources=described(found.file.trained_on, script.pairs),
+    )
+    say(found.agreement.table() if found.agreement else "not measured")
+    say(f"the judge is in {found.folder}: --judge {found.file.kind} --judge_model {found.folder}")
+
+
+def say(line: str) -> None:
+    """Print once, whatever the number of processes."""
+    PartialState().print(line)
+
+
+if __name__ == "__main__":
+    run_recipe(main)

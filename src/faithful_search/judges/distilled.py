@@ -1,0 +1,122 @@
+"""What a distilled judge's directory says about it: `judge.json`, and the temperature that calibrates its p."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ..errors import ConfigError
+
+FILE = "judge.json"
+Kind = Literal["nli", "generator"]
+
+
+class JudgeFile(msgspec.Struct, frozen=True):
+    """What a directory or Hub repository holds beside a distilled judge's model and tokenizer.
+
+    Attributes:
+        kind: how it judges: `--judge` takes this.
+        task: what it was trained to be asked.
+        prompt: `name@version` of the prompt that it was trained on; `None` for a classifier, which has none.
+        temperature: p = sigmoid(logit(p of the model) / temperature).
+        threshold: the smallest p that counts as support.
+        base_model: what training started from.
+        trained_on: sources of the labelled pairs.
+        window, stride: tokens of a premise that a classifier reads at once, and that neighbouring windows share.
+    """
+
+    kind: Kind
+    task: str = "support"
+    prompt: str | None = None
+    temperature: float = 1.0
+    threshold: float = 0.5
+    base_model: str = ""
+    trained_on: tuple[str, ...] = ()
+    window: int | None = None
+    stride: int | None = None
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+        if not 0 <= self.threshold <= 1:
+            raise ConfigError(f"threshold must be in [0, 1], got {self.threshold}")
+
+    def knobs(self) -> dict[str, Any]:
+        """The fields of the judge that these settings set."""
+        found = {name: getattr(self, name) for name in ("temperature", "threshold", "window", "stride")}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def write(self, folder: str | os.PathLike[str]) -> Path:
+        """Write `judge.json` into `folder`; a failed write leaves an old one as it was."""
+        path = Path(folder) / FILE
+        partial = path.with_name(f"{FILE}.partial")
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+        partial.replace(path)
+        return path
+
+
+def read(model: str, revision: str | None = None) -> JudgeFile | None:
+    """The `judge.json` of a directory or Hub repository; `None` where there is none.
+
+    Raises:
+        ConfigError: when it cannot be read.
+    """
+    path = _found(model, revision)
+    if path is None:
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=JudgeFile)
+    except (OSError, msgspec.MsgspecError, ConfigError) as error:
+        raise ConfigError(f"cannot read {FILE} of the judge {model!r}: {error}") from error
+
+
+def settings(model: str, kind: Kind, revision: str | None = None) -> dict[str, Any]:
+    """What `judge.json` sets of a judge of this kind; empty where there is no such file.
+
+    Raises:
+        ConfigError: when it cannot be read, or is that of a judge of the other kind.
+    """
+    found = read(model, revision)
+    if found is None:
+        return {}
+    if found.kind != kind:
+        raise ConfigError(f"{model!r} is a distilled judge of the kind {found.kind!r}: use --judge {found.kind}")
+    return found.knobs()
+
+
+def check_temperature(value: float) -> None:
+    """Raises `ConfigError` for what is no temperature."""
+    if not 0 < value < math.inf:
+        raise ConfigError(f"temperature must be above 0, got {value}")
+
+
+def calibrated(p: float, temperature: float) -> float:
+    """sigmoid(logit(p) / temperature): nearer to 0.5 for a temperature above 1, and on the same side of it always.
+
+    Example:
+        >>> round(calibrated(0.9, 2.0), 3), calibrated(0.5, 2.0), calibrated(1.0, 2.0)
+        (0.75, 0.5, 1.0)
+    """
+    if temperature == 1.0 or not 0 < p < 1:
+        return p
+    cooled = 1 / (1 + math.exp(-max(-700.0, math.log(p / (1 - p)) / temperature)))
+    return min(cooled, math.nextafter(0.5, 0)) if p < 0.5 else max(cooled, 0.5)
+
+
+def _found(model: str, revision: str | None) -> Path | None:
+    if Path(model).is_dir():
+        path = Path(model) / FILE
+        return path if path.exists() else None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(model, FILE, revision=revision))
+    except EntryNotFoundError:  # not in the repository, or the Hub is out of reach and nothing is kept of it
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot open the model {model!r}: {error}") from error

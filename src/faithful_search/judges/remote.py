@@ -1,0 +1,238 @@
+"""The judge behind `faithful-search serve-judge`: it judges elsewhere, so that who asks needs neither model nor GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ..errors import ConfigError, JudgeError, ToolError
+from ..tools.background import BackgroundLoop
+from ..tools.patience import Patience
+from ..tools.remote_search import TOKEN
+from ..tools.untrusted import check_address
+from ..tools.web.http import Http
+from .base import Pair, Verdict
+
+CHUNK = 64
+"""Pairs of one request."""
+_SILENCE = 60.0
+"""Seconds for which the background loop may show no sign of life before it counts as hanging."""
+_PATH = "/judge"
+_MOST_BYTES = 16_000_000
+_START = "is `faithful-search serve-judge` running there?"
+
+
+@dataclass(frozen=True)
+class RemoteJudge:
+    """Asks a judge that `faithful-search serve-judge` serves; its verdicts are those of the judge there.
+
+    Pairs are asked for in requests of 64, identical ones once; the server judges identical pairs of all its clients
+    once. A pair without an answer gets a verdict that abstains and says why and what to do: the server was down for
+    longer than `patience`, it was busy for longer than `timeout`, what it sent is no verdict. A server that keeps
+    failing is left alone for a while, so that a batch is not slowed down by each of its pairs. Callable from threads
+    and inside a running event loop, which it blocks. A pickle carries the settings.
+
+    A server that wants a token gets the one in the environment variable `FAITHFUL_SEARCH_SERVE_TOKEN`.
+
+    Args:
+        url: of the server, as `http://127.0.0.1:8001`.
+        timeout: seconds for one request, its repetitions included.
+        concurrency: requests under way at once.
+        patience: how often, and after which pauses, a request is made again after a failure that passes.
+
+    Raises:
+        ConfigError: for settings that cannot work.
+
+    How it can be gamed: as the judge that is served.
+    """
+
+    url: str
+    timeout: float = 300.0
+    concurrency: int = 8
+    patience: Patience = field(default_factory=lambda: Patience(retries=5))
+
+    def __post_init__(self) -> None:
+        check_address(self.url, "http://127.0.0.1:8001", TOKEN)
+        if urlsplit(self.url).query or self.timeout <= 0 or self.concurrency < 1:
+            raise ConfigError(f"timeout and concurrency must be positive, and the url without a query; got {self}")
+        self._equip()
+
+    def _equip(self) -> None:
+        object.__setattr__(self, "_line", _Line(self))
+
+    @property
+    def base(self) -> str:
+        """The URL without `/judge`."""
+        return self.url.rstrip("/").removesuffix(_PATH)
+
+    @property
+    def name(self) -> str:
+        """`remote:` and the name of the judge that is served; the URL while the server does not tell."""
+        try:
+            return f"remote:{self._line.about().judge}"
+        except JudgeError:
+            return f"remote:{self.base}"
+
+    @property
+    def lexical(self) -> bool:
+        """Whether the judge that is served only compares words.
+
+        Raises:
+            JudgeError: when the server does not tell.
+        """
+        return self._line.about().lexical
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """One verdict a pair, in order.
+
+        Raises:
+            JudgeError: when nothing can be judged: the token is wrong, or another server is there.
+        """
+        distinct = list(dict.fromkeys(pairs))
+        found = dict(zip(distinct, self._line.ask(distinct), strict=True))
+        return [found[pair] for pair in pairs]
+
+    def close(self) -> None:
+        """Close the connections and the background thread; the next batch opens them again."""
+        self._line.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_line"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._equip()
+
+    if TYPE_CHECKING:
+        _line: ClassVar[_Line]
+
+
+class _About(msgspec.Struct, frozen=True):
+    """What `/health` tells."""
+
+    judge: str
+    lexical: bool = False
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    verdicts: list[Verdict]
+
+
+class _Line:
+    """The connection of a judge, on a background loop; made when it is needed, and anew in a forked child."""
+
+    def __init__(self, judge: RemoteJudge) -> None:
+        self.base, self.concurrency = judge.base, judge.concurrency
+        self._http = Http(judge.timeout, judge.patience, judge.concurrency, max_bytes=_MOST_BYTES)
+        self._quick = Http(min(judge.timeout, 5.0), Patience(retries=0))
+        self._about: _About | None = None
+        self._start_fresh()
+
+    def _start_fresh(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._loop: BackgroundLoop | None = None
+
+    def about(self) -> _About:
+        if self._about is None:
+            self._about = self._run(self._ask_about())
+        return self._about
+
+    def ask(self, pairs: list[Pair]) -> list[Verdict]:
+        if not pairs:
+            return []
+        chunks = [pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK)]
+        return [verdict for chunk in self._run(self._ask_all(chunks)) for verdict in chunk]
+
+    def close(self) -> None:
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None and loop.usable:
+            loop.stop()
+
+    def _run(self, work: Any) -> Any:
+        try:
+            return self._background().run(work, patience=_SILENCE)
+        except TimeoutError as error:
+            raise JudgeError(f"the judge's background thread hangs: {error}") from error
+
+    def _background(self) -> BackgroundLoop:
+        if self._pid != os.getpid():  # a forked child has no such thread, and the lock may be held for ever
+            self._start_fresh()
+        with self._lock:
+            if self._loop is None or not self._loop.usable:
+                self._loop = BackgroundLoop(threads=4)
+                weakref.finalize(self, self._loop.stop, 0)
+            return self._loop
+
+    async def _ask_about(self) -> _About:
+        try:
+            reply = await self._quick.get(f"{self.base}/health")
+            return msgspec.json.decode(reply.body, type=_About)
+        except ToolError as error:
+            raise JudgeError(f"cannot ask the judge at {self.base}: {error}; {_START}") from None
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise JudgeError(f"at {self.base} is a server, but no served judge; {_START}") from None
+
+    async def _ask_all(self, chunks: list[list[Pair]]) -> list[list[Verdict]]:
+        found: list[list[Verdict]] = [[] for _ in chunks]
+        rest = iter(enumerate(chunks))
+        workers = min(self.concurrency, len(chunks))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(workers):
+                    group.create_task(self._work(rest, found))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return found
+
+    async def _work(self, rest: Iterator[tuple[int, list[Pair]]], found: list[list[Verdict]]) -> None:
+        for place, chunk in rest:
+            found[place] = await self._ask(chunk)
+
+    async def _ask(self, chunk: list[Pair]) -> list[Verdict]:
+        token = os.environ.get(TOKEN)
+        try:
+            reply = await self._http.post(
+                f"{self.base}{_PATH}",
+                json={"pairs": [msgspec.to_builtins(pair) for pair in chunk]},
+                headers={"Authorization": f"Bearer {token}"} if token else None,
+            )
+        except ToolError as error:
+            return await self._unanswered(chunk, error)
+        return _read(reply.body, len(chunk)) or self._abstain(chunk, f"what it sent is no verdicts; {_START}")
+
+    async def _unanswered(self, chunk: list[Pair], error: ToolError) -> list[Verdict]:
+        if error.status in (401, 403):
+            raise JudgeError(f"the judge at {self.base} answers {error.status}: {TOKEN} must hold its token")
+        if error.status in (404, 405):
+            raise JudgeError(f"at {self.base} is a server, but no served judge ({error}); {_START}")
+        if error.status != 413 or len(chunk) == 1:
+            return self._abstain(chunk, f"{error}; {_START if error.passing else 'its log says more'}")
+        half = len(chunk) // 2
+        return [*await self._ask(chunk[:half]), *await self._ask(chunk[half:])]
+
+    def _abstain(self, chunk: list[Pair], why: str) -> list[Verdict]:
+        verdict = Verdict(None, None, f"no verdict from the judge at {self.base}: {why}", f"remote:{self.base}")
+        return [verdict] * len(chunk)
+
+
+def _read(body: bytes, count: int) -> list[Verdict]:
+    """The verdicts of so many pairs; none where these are none."""
+    try:
+        found = msgspec.json.decode(body, type=_Answer).verdicts
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+    return found if len(found) == count and all(map(_is_sound, found)) else []
+
+
+def _is_sound(verdict: Verdict) -> bool:
+    return verdict.label is None if verdict.p is None else verdict.label is not None and 0 <= verdict.p <= 1

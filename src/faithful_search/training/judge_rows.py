@@ -1,0 +1,155 @@
+"""Labelled pairs made ready for a judge's training: which side each is on, balanced, and as tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import DataError
+from ..evaluation.agreement.labelled import SPLITS, Labelled, load, sample
+from ..judges import Pair
+from ..judges.generator import GeneratorJudge
+from ..judges.nli import NLIJudge
+from ..text import content_words
+from .world_pairs import world_pairs
+
+IGNORED = -100
+Balance = Literal["none", "weights", "resample"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Pairs to learn from, pairs to stop and calibrate by, and pairs that are looked at once, at the end.
+
+    No group (question, or premise where there is none) is in two of them.
+    """
+
+    train: tuple[Labelled, ...]
+    validation: tuple[Labelled, ...]
+    heldout: tuple[Labelled, ...]
+
+
+def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) -> list[Labelled]:
+    """The labelled pairs of `world` (made from the bundled world), files, directories and Hub datasets, in order.
+
+    Args:
+        sources: where they are.
+        limit: at most so many of each source and split, chosen by `seed`.
+        seed: also of the world's pairs.
+
+    Raises:
+        DataError: for what cannot be read.
+    """
+    rows = [row for source in sources for row in _loaded(source, seed)]
+    if limit is None:
+        return rows
+    return [kept for split in SPLITS for kept in sample([row for row in rows if row.split == split], limit, seed)]
+
+
+def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
+    """The rows by their fixed split; of the groups to train on, the share `validation` is set aside by their hash.
+
+    Rows whose split is `overlap` are in no part.
+
+    Raises:
+        DataError: when a part has no row, or that to learn from not both labels.
+    """
+    learnt = [row for row in rows if row.split == "train"]
+    aside = {row.group for row in learnt if _share(row.group) < validation}
+    parts = Parts(
+        tuple(row for row in learnt if row.group not in aside),
+        tuple(row for row in learnt if row.group in aside),
+        tuple(row for row in rows if row.split == "heldout"),
+    )
+    empty = [name for name, own in vars(parts).items() if not own]
+    if empty:
+        raise DataError(f"of {len(rows)} labelled pairs none is left for: {', '.join(empty)}; give more pairs")
+    if len({row.label for row in parts.train}) < 2:
+        raise DataError(f"all {len(parts.train)} pairs to train on have the label {parts.train[0].label}")
+    return parts
+
+
+def class_weights(rows: Sequence[Labelled]) -> tuple[float, float]:
+    """The weights of false and true under which both labels weigh the same; over the rows they are 1 on average.
+
+    Example:
+        >>> row = Labelled("1", "premise", "hypothesis", "", True, "mine", "train", "g")
+        >>> class_weights([row, row, row, Labelled("2", "p", "h", "", False, "mine", "train", "g")])
+        (2.0, 0.6666666666666666)
+    """
+    true = sum(row.label for row in rows)
+    return len(rows) / (2 * (len(rows) - true)), len(rows) / (2 * true)
+
+
+def resampled(rows: Sequence[Labelled], seed: int = 0) -> list[Labelled]:
+    """Every row, and rows of the rarer label over again until both labels are equally many."""
+    true, false = ([row for row in rows if row.label is label] for label in (True, False))
+    rare, missing = min(true, false, key=len), abs(len(true) - len(false))
+    rng = random.Random(f"{seed} balance")
+    again = rare * (missing // len(rare)) + rng.sample(rare, missing % len(rare))
+    return [*rows, *again]
+
+
+def pair_of(row: Labelled) -> Pair:
+    """What a judge is asked about a row."""
+    return Pair(row.premise, row.hypothesis, row.question, row.task)
+
+
+def classifier_rows(judge: NLIJudge, rows: Sequence[Labelled], entails: int) -> list[dict[str, Any]]:
+    """The tokens that the classifier reads of each row, and its label's number (`entails`: that of a true label).
+
+    A premise of several windows is learnt from by the window that shares the most words with the hypothesis: the judge
+    takes the largest p of all windows, so that this one is to carry a true label, and it is the likeliest to wrongly
+    carry a false one. A row whose hypothesis is empty is left out: the judge answers it unasked.
+    """
+    read = judge.inputs([pair_of(row) for row in rows])
+    kept = [(row, _nearest(inputs)) for row, inputs in zip(rows, read, strict=True) if inputs]
+    encoded = judge.encode([inputs for _, inputs in kept])
+    labels = (entails if row.label else 1 - entails for row, _ in kept)
+    return [
+        {**tokens, "labels": label, "length": len(tokens["input_ids"])}
+        for tokens, label in zip(encoded, labels, strict=True)
+    ]
+
+
+def generator_rows(judge: GeneratorJudge, rows: Sequence[Labelled]) -> list[dict[str, Any]]:
+    """The judge's prompt about each row and the label's token, which alone is learnt; too long ones are left out."""
+    found = []
+    for row in rows:
+        asked = judge.asked(pair_of(row))
+        if asked.ids:
+            ids = asked.ids + asked.choices[0 if row.label else 1]
+            found.append({"input_ids": ids, "labels": [IGNORED] * len(asked.ids) + ids[-1:], "length": len(ids)})
+    return found
+
+
+def _loaded(source: str, seed: int) -> list[Labelled]:
+    if source == "world":
+        return world_pairs(seed=seed)
+    return load(source if Path(source).exists() else _downloaded(source))
+
+
+def _downloaded(name: str) -> str:
+    """The folder of a Hub dataset's labelled pairs."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return snapshot_download(name, repo_type="dataset", allow_patterns=["*.jsonl", "*.jsonl.gz"])
+    except Exception as error:  # the Hub's failures are of many unrelated types
+        raise DataError(f"{name!r} is neither a file or directory here nor a dataset of the Hub: {error}") from error
+
+
+def _nearest(inputs: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """The window that holds most of the hypothesis's words; the first of equals."""
+    if len(inputs) == 1:
+        return inputs[0]
+    wanted = set(content_words(inputs[0][1]))
+    return max(inputs, key=lambda own: len(wanted.intersection(content_words(own[0]))))
+
+
+def _share(group: str) -> float:
+    return int(hashlib.sha256(f"validation {group}".encode()).hexdigest()[:8], 16) / 2**32

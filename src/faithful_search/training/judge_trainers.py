@@ -1,0 +1,82 @@
+"""Trainers of judges: Transformers' for classifiers, TRL's for generators, both evaluated by asking the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import Trainer
+from trl import SFTTrainer
+
+from ..evaluation.agreement import statistics
+from ..evaluation.agreement.labelled import Labelled
+from ..judges import Judge
+from .calibration import negative_log_likelihood
+from .judge_rows import pair_of
+
+
+class _ByAgreement:
+    """Evaluates by asking the judge that is being trained about the validation pairs, as it will be asked in use.
+
+    Metrics: `eval_kappa` (Cohen's, of its labels with the given ones; 0 where it is undefined), `eval_agreement` and
+    `eval_nll` (of its p, in nats).
+    """
+
+    def __init__(self, *args: Any, judging: Callable[[Any], Judge], pairs: Sequence[Labelled], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.judging, self.pairs = judging, list(pairs)
+
+    def evaluate(
+        self: Any, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """The metrics, logged; the arguments are Transformers' own and only the prefix is used."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            found = agreement(self.judging(self.model), self.pairs)
+            metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+            self.log(dict(metrics))  # in eval mode: TRL keeps what it logs of training apart by that
+        finally:
+            self.model.train(training)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+
+class ClassifierTrainer(_ByAgreement, Trainer):
+    """Transformers' trainer; takes `judging`, a judge from its model, and the validation `pairs` as well."""
+
+
+class LabelTrainer(_ByAgreement, SFTTrainer):
+    """TRL's supervised trainer, likewise."""
+
+
+def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
+    """κ, agreement rate and negative log-likelihood of a judge beside labels; pairs it abstained from are left out."""
+    verdicts = judge.judge_batch([pair_of(row) for row in rows])
+    judged = [(own.p, own.label, row.label) for own, row in zip(verdicts, rows, strict=True) if own.p is not None]
+    if not judged:
+        return {"kappa": 0.0, "agreement": 0.0, "nll": float("inf")}
+    p, said, truth = map(list, zip(*judged, strict=True))
+    return {
+        "kappa": statistics.cohen_kappa(truth, said, draws=1).value or 0.0,
+        "agreement": sum(a == b for a, b in zip(said, truth, strict=True)) / len(truth),
+        "nll": negative_log_likelihood(p, truth),
+    }
+
+
+def weighted_loss(weights: Sequence[float]) -> Callable[..., torch.Tensor]:
+    """Cross entropy of a classifier's outputs in which label k weighs `weights[k]`, as Trainer's `compute_loss_func`.
+
+    The sum is divided by the rows of the whole accumulated batch, over all processes; a classifier's own loss does not
+    know of them, and Trainer would count it once for each part.
+    """
+    return partial(_weighted, weights=tuple(weights))
+
+
+def _weighted(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None, *, weights: Any) -> torch.Tensor:
+    logits = outputs["logits"].float()
+    total = cross_entropy(logits, labels, weight=logits.new_tensor(weights), reduction="sum")
+    return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)

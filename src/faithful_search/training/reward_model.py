@@ -1,0 +1,315 @@
+"""Distils a judge: from labelled (information, thought) pairs to a small model that says what the labeller would.
+
+VERITAS, section 4: a language model tuned with LoRA whose p("1") at the answer's position is the score. Ours besides:
+an encoder (or a small decoder) as classifier, for machines without a GPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch
+from datasets import Dataset
+from transformers import DataCollatorWithPadding, EarlyStoppingCallback
+from transformers.trainer_utils import get_last_checkpoint
+
+from ..errors import ConfigError, DataError
+from ..evaluation.agreement.comparison import run as compare
+from ..evaluation.agreement.labelled import Labelled
+from ..evaluation.agreement.recorded import RecordedJudge
+from ..evaluation.agreement.table import Agreement
+from ..inference.loading import max_tokens, open_generator
+from ..inference.transformers import TransformersGenerator
+from ..judges import Judge, prompting
+from ..judges.distilled import FILE, JudgeFile
+from ..judges.generator import GeneratorJudge
+from ..judges.nli import NLIJudge
+from .calibration import fit_temperature
+from .judge_models import entailment_index, freeze, open_classifier
+from .judge_rows import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, pair_of, resampled
+from .judge_trainers import ClassifierTrainer, LabelTrainer, weighted_loss
+
+Head = Literal["encoder", "generator"]
+AFTER, BEFORE, SECOND = "distilled", "untrained", "second run"
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How a judge is distilled; learning rate, batches and steps are the trainer's own settings.
+
+    Attributes:
+        head: `encoder`, a classifier that becomes an `nli` judge, or `generator`, a language model that says 1 or 0.
+        balance: of the labels: `weights` in the loss (encoder only), `resample` the rarer one, or `none`.
+        validation: the share of the groups to learn from that is set aside for stopping and calibration.
+        patience: evaluations in a row without a better κ after which training stops; 0 never stops early.
+        freeze_embeddings, freeze_layers: what of an encoder is held still.
+        window, stride: tokens of a premise that an encoder reads at once, and that neighbouring windows share.
+        save_dtype: of the saved weights, such as `float16`; by default that of training.
+        measure_dtype: of the judges when they are asked about the held-out pairs, such as `bfloat16` where that is much
+            faster; by default as they load (float32 on a CPU). The temperature is fitted to the judge as it loads.
+        untrained: whether the model before training is measured too.
+    """
+
+    head: Head = "encoder"
+    balance: Balance = "resample"
+    validation: float = 0.1
+    patience: int = 5
+    freeze_embeddings: bool = False
+    freeze_layers: int = 0
+    window: int = 384
+    stride: int = 64
+    save_dtype: str | None = None
+    measure_dtype: str | None = None
+    untrained: bool = True
+
+    def __post_init__(self) -> None:
+        if self.head not in ("encoder", "generator"):
+            raise ConfigError(f"the head is 'encoder' or 'generator', got {self.head!r}")
+        if self.balance not in ("none", "weights", "resample"):
+            raise ConfigError(f"balance is 'none', 'weights' or 'resample', got {self.balance!r}")
+        if self.head == "generator" and self.balance == "weights":
+            raise ConfigError("the generator head learns with the language model's own loss: balance by 'resample'")
+        if self.head == "generator" and (self.freeze_embeddings or self.freeze_layers):
+            raise ConfigError("freeze_embeddings and freeze_layers go with the encoder head; a generator takes LoRA")
+        if not 0 < self.validation < 1:
+            raise ConfigError(f"validation is a share of the pairs, above 0 and below 1, got {self.validation}")
+        for name in ("patience", "freeze_layers"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
+        for name in filter(None, (self.save_dtype, self.measure_dtype)):
+            _dtype(name)
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """What was made: the judge's directory, its description, and its agreement with the held-out labels."""
+
+    folder: Path
+    file: JudgeFile
+    agreement: Agreement | None
+
+
+def train_judge(
+    rows: Sequence[Labelled],
+    model: str,
+    args: Any,
+    how: Distillation | None = None,
+    *,
+    peft_config: Any = None,
+    beside: Mapping[str, Judge] | None = None,
+    second: Sequence[Labelled] = (),
+    model_kwargs: Mapping[str, Any] | None = None,
+    base_name: str | None = None,
+    resume: bool = False,
+) -> Distilled:
+    """Train a judge on the rows to learn from, calibrate it, save it to `args.output_dir`, and measure it.
+
+    The held-out rows are asked about once, at the end, of the judge as it was saved.
+
+    Args:
+        rows: of `labelled.load`; their split says what each is for.
+        model: Hub id or directory of what to start from.
+        args: TRL's `SFTConfig`. The state with the best κ on the validation pairs is kept.
+        how: see `Distillation`.
+        peft_config: of the generator's adapter.
+        beside: judges that are measured on the same held-out rows, by the names they shall have in the table.
+        second: the same pairs labelled once more: how far the labeller agrees with itself.
+        model_kwargs: for `from_pretrained`.
+        base_name: what the judge's file and the results call the model; by default as it is opened.
+        resume: go on from the last checkpoint in `args.output_dir`.
+
+    Raises:
+        ConfigError: for settings that do not fit together, or a model that cannot be opened.
+        DataError: when there are too few rows.
+    """
+    how = how or Distillation()
+    parts = divided(rows, how.validation)
+    args = _arranged(args, how)
+    make = _classifier if how.head == "encoder" else _generator
+    trainer = make(parts, model, args, how, peft_config, dict(model_kwargs or {}))
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)  # where there is none to resume from
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if resume else None)
+    base_name = base_name or model
+    file = _save(trainer, parts, base_name, args, how)
+    trainer.accelerator.wait_for_everyone()
+    measures = trainer.is_world_process_zero()
+    del trainer  # its model and optimizer make room for the judges that are measured
+    if not measures:
+        return Distilled(Path(args.output_dir), file, None)
+    judges = {**_measured(model, base_name, args, how, model_kwargs), **(beside or {})}
+    if second:
+        judges[SECOND] = RecordedJudge.of(second)
+    found = compare(parts.heldout, judges, args.output_dir, seed=args.seed, progress=not args.disable_tqdm)
+    return Distilled(Path(args.output_dir), file, found)
+
+
+def _arranged(args: Any, how: Distillation) -> Any:
+    """The trainer's settings with those that this training rests on: evaluated and saved together, the best κ kept."""
+    args = copy.copy(args)
+    if str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
+        raise ConfigError("set eval_strategy to 'steps' or 'epoch': the judge with the best κ is kept")
+    args.save_strategy, args.save_steps = type(args.save_strategy)(args.eval_strategy.value), args.eval_steps or 500
+    args.load_best_model_at_end, args.metric_for_best_model, args.greater_is_better = True, "kappa", True
+    args.restore_callback_states_from_checkpoint = True
+    args.save_only_model = False
+    return args
+
+
+def _classifier(
+    parts: Parts, name: str, args: Any, how: Distillation, peft_config: Any, kwargs: dict[str, Any]
+) -> ClassifierTrainer:
+    if peft_config is not None:
+        raise ConfigError("the encoder head is trained whole (or with layers frozen): leave use_peft to the generator")
+    model, tokenizer = open_classifier(name, args.seed, **kwargs)
+    freeze(model, how.freeze_embeddings, how.freeze_layers)
+
+    def judging(model: Any) -> NLIJudge:
+        return NLIJudge(model, tokenizer, name, window=how.window, stride=how.stride)
+
+    entails = entailment_index(model)
+    false, true = class_weights(parts.train) if how.balance == "weights" else (1.0, 1.0)
+    dataset = _dataset(classifier_rows(judging(model), _balanced(parts, args, how), entails))
+    return ClassifierTrainer(
+        model,
+        args,
+        judging=judging,
+        pairs=parts.validation,
+        train_dataset=dataset,
+        eval_dataset=dataset.select([0]),  # unread: it lets the trainer evaluate, which asks the judge
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        compute_loss_func=weighted_loss((false, true) if entails else (true, false)),
+        callbacks=_stopping(how),
+    )
+
+
+def _generator(
+    parts: Parts, name: str, args: Any, how: Distillation, peft_config: Any, kwargs: dict[str, Any]
+) -> LabelTrainer:
+    opened = open_generator(name, device="cpu" if args.use_cpu else None, **kwargs)
+    tokenizer = opened.tokenizer
+    window = _window(opened, args)
+
+    def judging(model: Any) -> GeneratorJudge:
+        return GeneratorJudge(TransformersGenerator(model, tokenizer), name, window=window)
+
+    dataset = _dataset(generator_rows(judging(opened.model), _balanced(parts, args, how)))
+    return LabelTrainer(
+        opened.model,
+        args,
+        judging=judging,
+        pairs=parts.validation,
+        train_dataset=dataset,
+        eval_dataset=dataset.select([0]),  # unread, see `_classifier`
+        processing_class=tokenizer,
+        peft_config=peft_config,
+        callbacks=_stopping(how),
+    )
+
+
+def _balanced(parts: Parts, args: Any, how: Distillation) -> Sequence[Labelled]:
+    return resampled(parts.train, args.seed) if how.balance == "resample" else parts.train
+
+
+def _dataset(rows: list[dict[str, Any]]) -> Dataset:
+    if not rows:
+        raise DataError("no pair is left to learn from: every hypothesis is empty, or no prompt fits into max_length")
+    return Dataset.from_list(rows)
+
+
+def _window(opened: TransformersGenerator, args: Any) -> int:
+    """Tokens of the longest prompt: one less than a row holds, for the label."""
+    known = [size for size in (args.max_length, max_tokens(opened.model, opened.tokenizer)) if size]
+    return min(known, default=GeneratorJudge.window + 1) - 1
+
+
+def _stopping(how: Distillation) -> list[Any]:
+    return [EarlyStoppingCallback(how.patience)] if how.patience else []
+
+
+def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillation) -> JudgeFile:
+    """The model as it judges, and `judge.json` with the temperature fitted to the saved model's own p."""
+    if how.save_dtype:
+        trainer.model.to(_dtype(how.save_dtype))
+    trainer.save_model()
+    judge = trainer.judging(trainer.model)
+    file = JudgeFile(
+        kind="nli" if how.head == "encoder" else "generator",
+        task=_only({row.task for row in parts.train}),
+        base_model=base_name,
+        trained_on=tuple(dict.fromkeys(row.source for row in parts.train)),
+        window=judge.window,
+        stride=how.stride if how.head == "encoder" else None,
+    )
+    if how.head == "generator":
+        file = msgspec.structs.replace(file, prompt=prompting.load(file.task).id)
+    if trainer.is_world_process_zero():
+        file.write(args.output_dir)
+        file = msgspec.structs.replace(file, temperature=_temperature(_load(args, how), parts.validation))
+        file.write(args.output_dir)
+    return file
+
+
+def _temperature(judge: Judge, rows: Sequence[Labelled]) -> float:
+    verdicts = judge.judge_batch([pair_of(row) for row in rows])
+    judged = [(own.p, row.label) for own, row in zip(verdicts, rows, strict=True) if own.p is not None]
+    return fit_temperature([p for p, _ in judged], [label for _, label in judged])
+
+
+def _measured(
+    model: str, base_name: str, args: Any, how: Distillation, kwargs: Mapping[str, Any] | None
+) -> dict[str, Judge]:
+    """The judges after and before training, named so that kept verdicts are those of the same weights and dtype."""
+    read = f" in {how.measure_dtype}" if how.measure_dtype else ""
+    made = _load(args, how, how.measure_dtype)
+    found: dict[str, Judge] = {AFTER: replace(made, source=f"{made.source}#{_fingerprint(args.output_dir)}{read}")}
+    if how.untrained:
+        untrained = _untrained_classifier if how.head == "encoder" else _untrained_generator
+        found[BEFORE] = replace(
+            untrained(model, args, how, dict(kwargs or {})), source=f"{base_name} (untrained){read}"
+        )
+    return found
+
+
+def _untrained_classifier(model: str, args: Any, how: Distillation, kwargs: dict[str, Any]) -> NLIJudge:
+    if how.measure_dtype:
+        kwargs["dtype"] = how.measure_dtype
+    opened, tokenizer = open_classifier(model, args.seed, **kwargs)
+    return NLIJudge(opened.to(args.device).eval(), tokenizer, window=how.window, stride=how.stride)
+
+
+def _untrained_generator(model: str, args: Any, how: Distillation, kwargs: dict[str, Any]) -> GeneratorJudge:
+    generator = open_generator(model, device=str(args.device), dtype=how.measure_dtype, revision=kwargs.get("revision"))
+    return GeneratorJudge(generator, window=_window(generator, args))
+
+
+def _fingerprint(folder: str) -> str:
+    """Of the saved judge: verdicts kept beside it are those of this one, not of one that lay there before."""
+    files = sorted([*Path(folder).glob("*.safetensors"), Path(folder) / FILE])
+    digest = hashlib.sha256()
+    for file in files:
+        with open(file, "rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()[:8]
+
+
+def _load(args: Any, how: Distillation, dtype: str | None = None) -> Any:
+    kind: Any = NLIJudge if how.head == "encoder" else GeneratorJudge
+    return kind.from_pretrained(args.output_dir, device=str(args.device), dtype=dtype)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ConfigError(f"{name!r} is no dtype of torch; float32, bfloat16 and float16 are")
+    return found
+
+
+def _only(tasks: set[str]) -> str:
+    return tasks.pop() if len(tasks) == 1 else "support"

@@ -1,0 +1,213 @@
+"""Information-think pairs of the bundled world whose labels are known by construction.
+
+Experts play the questions in Search-R1's form; each response with the thought after it is a true pair, and gives one
+false pair with the same response. What is true here: a thought deals with what it has read when it states what that
+says about the need at hand, or says that it is not there.
+
+| false pair | the thought |
+|---|---|
+| `name` | states the finding with another name of the same type, one from the evidence where there is one |
+| `claim` | states a finding that the evidence lacks |
+| `denial` | says that the evidence lacks what it holds |
+| `unsaid` | goes on as if nothing had been read |
+| `other` | states what another episode found |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from .. import dialects
+from ..bundled import world_file
+from ..errors import DataError
+from ..evaluation.agreement.labelled import Labelled, Split
+from ..judges import Pair
+from ..rewards import InfoThink
+from ..tasks import Task, load_tasks, read_rows
+from ..text import normalize
+from ..tools.local_search import LocalSearch
+from ..tools.toolbox import Toolbox
+from ..trajectory import Evidence, Step, Trajectory
+from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, REWORD, UNSAID, Habits, run_experts
+from .plans import Hop, Plan, contains, plan_all, planner_for
+from .sft import held_out_facts
+from .swap_names import NameFinder, NameSwapper
+
+SOURCE, QUESTIONS, DIALECT = "world", "world_passages", "search_r1"
+HABITS = Habits(wrong_tool=0.0, dropped=0.15, nothing=0.03, blanked=0.05, blind=0.03, shuffled=0.5)
+SPLITS: dict[str, Split] = {"train": "train", "validation": "heldout", "test": "heldout"}
+_DENIES = ("Nothing on ", "This does not give ")
+
+
+def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True, top_k: int = 3) -> list[Labelled]:
+    """As many true as false pairs; the same for the same arguments.
+
+    Pairs of training questions come from the training part of the passages, those of validation and test questions are
+    held out: no fact is on both sides.
+
+    Args:
+        seed: of the episodes, the false thoughts and the names.
+        limit: episodes of each split; all questions without it.
+        swap: exchange the names of training pairs for others of their type, so that a judge learns to read instead of
+            remembering the world; held-out facts are never stated.
+        top_k: passages a response holds.
+    """
+    names = json.loads(world_file("names.json").read_text(encoding="utf-8"))
+    rows: list[Labelled] = []
+    for split in SPLITS:
+        rows += _Maker(names, seed).rows(split, limit, top_k)
+    return _swapped(rows, names, seed) if swap else rows
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A response and the thought after it; `hop` is what the agent was after, `following` what it needs next."""
+
+    pair: Pair
+    hop: Hop
+    following: Hop | None
+    answer: str
+    found: bool
+
+
+class _Maker:
+    """Plays a split's questions and writes their pairs."""
+
+    def __init__(self, names: Mapping[str, str], seed: int) -> None:
+        self.names, self.seed = names, seed
+        self.finder = NameFinder(names)
+        self.facts = {tuple(fact) for row in _passages() for fact in row["facts"]}
+        self.kinds: dict[str, list[str]] = defaultdict(list)
+        for name, kind in sorted(names.items()):
+            self.kinds[kind].append(name)
+
+    def rows(self, split: str, limit: int | None, top_k: int) -> list[Labelled]:
+        """The labelled pairs of a split, a true one and then its false one."""
+        plans, _ = plan_all(load_tasks(QUESTIONS, split, limit), planner_for("world"))
+        corpus = [row for row in _passages() if split != "train" or row["split"] == "train"]
+        dialect = dialects.load(DIALECT)
+        search = replace(LocalSearch.from_corpus(corpus, top_k=top_k), name=dialect.search_tool or "search")
+        with Toolbox([search], top_k=top_k) as toolbox:
+            episodes = run_experts(plans, toolbox, dialect, HABITS, self.seed)
+        read = [own for plan, episode in zip(plans, episodes, strict=True) for own in _read(plan, episode)]
+        self.others = [own for own in read if own.found]
+        return [row for number, own in enumerate(read) for row in self._both(own, f"{split}:{number}", SPLITS[split])]
+
+    def _both(self, own: _Read, id: str, split: Split) -> list[Labelled]:
+        rng = random.Random(f"{self.seed} {id}")
+        makers = (self._name, self._denial, self._unsaid, self._other) if own.found else (self._claim, self._other)
+        made = rng.choices(makers, weights=(3, 2, 2, 1) if own.found else (3, 1))[0]
+        false = msgspec.structs.replace(own.pair, hypothesis=made(own, rng))
+        kind = made.__name__.removeprefix("_")
+        group = hashlib.sha256(normalize(own.pair.question, "pokee").encode()).hexdigest()[:16]
+        return [
+            Labelled(
+                id=f"{SOURCE}:{id}:{how}",
+                premise=pair.premise,
+                hypothesis=pair.hypothesis,
+                question=pair.question,
+                label=label,
+                source=SOURCE,
+                split=split,
+                group=group,
+                task="info_think",
+            )
+            for how, pair, label in (("true", own.pair, True), (kind, false, False))
+        ]
+
+    def _name(self, own: _Read, rng: random.Random) -> str:
+        """The finding with another name of the same type in place of what was found."""
+        subject, relation, found = _fact(own.hop)
+        near = [name for name in self.finder.find(own.pair.premise) if self.names[name] == self.names.get(found)]
+        pool = near if rng.random() < 0.5 else self.kinds[self.names.get(found, "")]
+        fit = sorted({name for name in pool if name not in (found, subject)})
+        fit = [name for name in fit if (subject, relation, name) not in self.facts] or self.kinds[self.names[found]]
+        return own.pair.hypothesis.replace(found, rng.choice(fit))
+
+    def _claim(self, own: _Read, rng: random.Random) -> str:
+        """A finding where there is none: what is true but was not read, or a name of its type."""
+        subject, relation, found = _fact(own.hop)
+        near = [name for name in self.finder.find(own.pair.premise) if self.names[name] == self.names.get(found)]
+        pool = sorted({name for name in near if name != subject}) if rng.random() < 0.5 else []
+        pool = [name for name in pool if (subject, relation, name) not in self.facts]
+        return _onward(own, f"The {relation} of {subject} is {rng.choice(pool or [found])}.", rng)
+
+    def _denial(self, own: _Read, rng: random.Random) -> str:
+        return rng.choice((*REWORD, *GIVE_UP)).format(need=own.hop.need)
+
+    def _unsaid(self, own: _Read, rng: random.Random) -> str:
+        if own.following is None:
+            return rng.choice((*UNSAID, rng.choice(FIRST).format(need=own.hop.need)))
+        return rng.choice(FIRST).format(need=rng.choice((own.hop, own.following)).need)
+
+    def _other(self, own: _Read, rng: random.Random) -> str:
+        """What was found elsewhere and does not stand here."""
+        for _ in range(50):
+            other = rng.choice(self.others)
+            if not contains(own.pair.premise, _fact(other.hop)[0]) and other.pair.question != own.pair.question:
+                return other.pair.hypothesis
+        raise DataError(f"no thought of another episode fits the question {own.pair.question!r}")
+
+
+def _read(plan: Plan, episode: Trajectory) -> list[_Read]:
+    """The episode's pairs with what each thought is about; thoughts that cannot be told are left out."""
+    found = []
+    for asked in InfoThink().pairs(episode):
+        said = asked.pair.hypothesis
+        place = next((place for place, hop in enumerate(plan.hops) if _about(said, hop)), None)
+        if asked.settled is None and place is not None:
+            following = plan.hops[place + 1] if place + 1 < len(plan.hops) else None
+            denied = said.startswith(_DENIES)
+            found.append(_Read(asked.pair, plan.hops[place], following, plan.answers[0], not denied))
+    return found
+
+
+def _about(said: str, hop: Hop) -> bool:
+    return said.startswith((hop.statement, *(f"{start}{hop.need}." for start in _DENIES)))
+
+
+def _fact(hop: Hop) -> tuple[str, str, str]:
+    """Subject, relation and object of a hop of the world, whose statement reads "The R of S is O."."""
+    relation = hop.need.removeprefix("the ").removesuffix(f" of {hop.subject}")
+    return hop.subject, relation, hop.statement.removeprefix(f"The {relation} of {hop.subject} is ").removesuffix(".")
+
+
+def _onward(own: _Read, found: str, rng: random.Random) -> str:
+    """A finding, and what an expert says after it."""
+    if own.following is not None:
+        return rng.choice(NEXT).format(found=found, need=own.following.need)
+    return rng.choice(DONE if contains(found, own.answer) else CONCLUDE).format(found=found, answer=own.answer)
+
+
+def _swapped(rows: Sequence[Labelled], names: Mapping[str, str], seed: int) -> list[Labelled]:
+    """The rows, those to learn from about other names: a true pair and the false one after it about the same."""
+    tasks: list[Task] = [task for split in ("validation", "test") for task in load_tasks("world", split)]
+    held = [row for file in ("passages", "triples") for row in read_rows(world_file(f"{file}.jsonl.gz"))]
+    facts = held_out_facts(tasks, [row for row in held if row["split"] != "train"])
+    swapper = NameSwapper(names, facts)
+    twins = zip(rows[::2], rows[1::2], strict=True)
+    return [row for both in twins for row in (_renamed(*both, swapper, seed) if both[0].split == "train" else both)]
+
+
+def _renamed(true: Labelled, false: Labelled, swapper: NameSwapper, seed: int) -> tuple[Labelled, ...]:
+    said = [Step(think=row.hypothesis) for row in (true, false)]
+    draft = Trajectory((Step(evidence=(Evidence(true.premise),)), *said), true.question)
+    try:
+        swapped = swapper.swap(draft, random.Random(f"{seed} {true.id}"))
+    except DataError:  # so many names that each draw met a held-out fact: the pairs stay as they are
+        return true, false
+    new = {"premise": swapped.steps[0].evidence[0].text, "question": swapped.question}
+    thoughts = zip((true, false), swapped.steps[1:], strict=True)
+    return tuple(msgspec.structs.replace(row, hypothesis=step.think, **new) for row, step in thoughts)
+
+
+def _passages() -> list[dict[str, Any]]:
+    return list(read_rows(world_file("passages.jsonl.gz")))
