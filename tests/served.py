@@ -1,4 +1,4 @@
-"""A small index whose answers are known, and `faithful-search serve` as a real process."""
+"""A small index whose answers are known; `faithful-search serve` and `serve-judge` as real processes."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def command(*arguments: str, **more: str) -> Iterator[tuple[subprocess.Popen, str]]:
-    """`faithful-search serve ARGUMENTS` and its URL, once it says that it is ready."""
+def command(*arguments: str, verb: str = "serve", port: int = 0, **more: str) -> Iterator[tuple[subprocess.Popen, str]]:
+    """`faithful-search serve ARGUMENTS`, or another verb, and its URL, once it says that it is ready."""
     process = subprocess.Popen(
-        [*COMMAND, "serve", *arguments, "--port", "0"],
+        [*COMMAND, verb, *arguments, "--port", str(port)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -161,9 +161,11 @@ def test_the_readme_links_and_names_what_exists():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
     configs = [
-        f"recipes/configs/{name}.yaml" for name in re.findall(r"^\| `((?:pou|sft|eval)_[^`]+)` \|", text, re.MULTILINE)
+        f"recipes/configs/{name}.yaml"
+        for name in re.findall(r"^\| `((?:pou|veritas|rm|sft|eval)_[^`]+)` \|", text, re.MULTILINE)
     ]
-    assert len(configs) == 14
+    there = {f"recipes/configs/{path.name}" for path in (ROOT / "recipes" / "configs").glob("*.yaml")}
+    assert set(configs) == there and len(configs) == len(there)
     assert [path for path in (*links, *configs) if not (ROOT / path).exists()] == []
 
 
@@ -226,22 +228,28 @@ def test_the_bundled_world_is_in_the_package():
 
 
 POLICY = PACKAGE / "data" / "tiny_policy"
+POLICIES = [POLICY, PACKAGE / "data" / "tiny_search_r1"]
 
 
-def test_the_bundled_policy_is_small():
-    with (POLICY / "model.safetensors").open("rb") as file:
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
+def test_the_bundled_policies_are_small(policy):
+    with (policy / "model.safetensors").open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     parameters = sum(math.prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
     assert 2e6 <= parameters <= 6e6
-    assert sum(path.stat().st_size for path in POLICY.iterdir()) <= 8 * 2**20
+    assert sum(path.stat().st_size for path in policy.iterdir()) <= 8 * 2**20
 
 
-def test_the_bundled_policys_tokenizer_chats_and_knows_every_name_whole():
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
+def test_the_bundled_policies_tokenizers_know_every_name_whole(policy):
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(POLICY)
-    chat = [{"role": "user", "content": "Where?"}]
-    assert "Where?" in tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    if policy == POLICY:
+        chat = [{"role": "user", "content": "Where?"}]
+        assert "Where?" in tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    else:
+        assert tokenizer.chat_template is None
     names = json.loads((PACKAGE / "data" / "world" / "names.json").read_text(encoding="utf-8"))
     ids = tokenizer(list(names), add_special_tokens=False)["input_ids"]
     assert [name for name, own in zip(names, ids, strict=True) if len(own) != 1] == [] and len(names) > 500

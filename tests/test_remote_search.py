@@ -17,7 +17,7 @@ from served import Shelf, command, passage
 
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.serving.app import application, guarded
-from faithful_search.serving.metrics import Metrics
+from faithful_search.serving.metrics import RetrievalMetrics
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import running
 from faithful_search.serving.wire import Limits
@@ -190,7 +190,7 @@ def test_a_server_killed_in_the_midst_is_told_to_the_policy():
 
 
 def test_an_overloaded_server_is_asked_again():
-    limits, metrics = Limits(requests=1), Metrics()
+    limits, metrics = Limits(requests=1), RetrievalMetrics()
     retrieval = Retrieval(Shelf(seconds=0.3), limits=limits, metrics=metrics)
     with running(application(retrieval.answers, limits=limits, metrics=metrics)) as url:
         tool = RemoteSearch(url, top_k=1, http=Http(timeout=60, patience=Patience(retries=4)))

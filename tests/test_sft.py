@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig
 
 from faithful_search import dialects
+from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.tasks import Task, load_tasks, read_rows, world_file
@@ -28,7 +29,7 @@ from faithful_search.training.sft import (
     save_policy,
     sft_trainer,
 )
-from faithful_search.training.tiny import TinyConfig, build_tiny, script_of
+from faithful_search.training.tiny import TinyConfig, build_tiny, script_of, take_over
 from faithful_search.trajectory import Evidence, Step, Trajectory, read_jsonl
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "pieces": 700}
@@ -163,6 +164,23 @@ def test_a_tiny_base_model_writes_search_r1_in_few_tokens(tmp_path):
 def test_a_tiny_policy_needs_a_dialect_that_has_a_script():
     with pytest.raises(ConfigError, match="dialect 'recall'; there are: pou, search_r1"):
         script_of("recall")
+
+
+def test_a_tiny_policy_takes_over_the_weights_of_another_of_its_shape():
+    own, old = tiny_policy("search_r1"), AutoModelForCausalLM.from_pretrained(tiny_policy(), dtype=torch.float32)
+    config, tokenizer = AutoConfig.from_pretrained(own), AutoTokenizer.from_pretrained(own)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    before = model.get_input_embeddings().weight.detach().clone()
+    take_over(model, tokenizer, tiny_policy())
+    places, known = tokenizer.get_vocab(), AutoTokenizer.from_pretrained(tiny_policy()).get_vocab()
+    after = model.get_input_embeddings().weight
+    assert after[places["<think>"]].equal(old.get_input_embeddings().weight[known["<think>"]])
+    assert after[places["<search>"]].equal(before[places["<search>"]]) and "<search>" not in known
+    layers = [item.model.layers.state_dict() for item in (model, old)]
+    assert all(layers[0][name].equal(layers[1][name]) for name in layers[1]) and model.lm_head.weight is after
+    config.num_hidden_layers = 2
+    with pytest.raises(ConfigError, match="another shape"):
+        take_over(AutoModelForCausalLM.from_config(config), tokenizer, tiny_policy())
 
 
 # The recipe

@@ -1,7 +1,7 @@
-"""The command `faithful-search`: audit trajectories, compare judges, install the metrics, index and serve a corpus.
+"""The command `faithful-search`: audit and label trajectories, compare judges, install the metrics, index and serve.
 
-Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit that ended with rows that
-could not be read or judged; 130 interrupted.
+Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a labelling that ended
+with rows that could not be read or judged; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from .. import __version__
 from .auditing import audit
 from .comparing import agreement
 from .indexing import index
+from .judging import serve_judge
+from .labelling import label
 from .metrics import metrics
 from .options import Commands, debug
 from .serving import serve
@@ -33,7 +35,7 @@ def cli() -> None:
     """Search agents that use their evidence: measure whether they do."""
 
 
-for command in (agreement, audit, index, metrics, serve):
+for command in (agreement, audit, index, label, metrics, serve, serve_judge):
     cli.add_command(command)
 
 

@@ -13,6 +13,8 @@ from ..errors import ConfigError
 from .options import config, debug, read_yaml
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from ..serving.app import App
     from ..serving.wire import Limits
     from ..tools import Toolbox
@@ -76,11 +78,8 @@ def serve(
 
         with _toolbox(corpus, topk, triples, tools) as toolbox:
             return serve_stdio(toolbox)
-    from ..serving.app import guarded
     from ..serving.server import bind, url_of
-    from ..serving.server import serve as run
     from ..serving.wire import Limits
-    from ..tools.remote_search import TOKEN
 
     bound = bind(host, port)  # before the index, which may take long to open
     if mcp_http:
@@ -88,6 +87,15 @@ def serve(
     else:
         limits = Limits(body_limit, queries_limit, top_k=topk_limit, seconds=timeout)
         app, line = _retrieval(corpus, topk, limits, batch, url_of(bound))
+    run_app(app, bound, host, drain, line)
+
+
+def run_app(app: App, bound: socket, host: str, drain: float, line: str) -> None:
+    """Serve for those who know the token of the environment, all where there is none; `line` says that it is ready."""
+    from ..serving.app import guarded
+    from ..serving.server import serve as run
+    from ..tools.remote_search import TOKEN
+
     token = os.environ.get(TOKEN, "")
     if not (token or host in _LOOPBACK):
         click.echo(f"anybody who reaches this address can use it: set {TOKEN} to change that", err=True)
@@ -96,12 +104,12 @@ def serve(
 
 def _retrieval(corpus: str, topk: int, limits: Limits, batch: int, url: str) -> tuple[App, str]:
     from ..serving.app import application
-    from ..serving.metrics import Metrics
+    from ..serving.metrics import RetrievalMetrics
     from ..serving.retrieval import Retrieval
     from ..tools import LocalSearch
     from ..tools.opening import open_search
 
-    search, metrics = open_search(corpus, top_k=topk), Metrics()
+    search, metrics = open_search(corpus, top_k=topk), RetrievalMetrics()
     if not isinstance(search, LocalSearch):
         raise ConfigError(f"{corpus} is served already: use it as it is, or over MCP with --mcp or --mcp-http")
     index = search.index

@@ -10,6 +10,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from ..errors import ConfigError
+from . import sharing
 from .base import Completion, Sampling
 
 _KEPT = {
@@ -27,6 +28,8 @@ class TransformersGenerator:
             afterwards.
         tokenizer: its tokenizer.
         batch_size: rows per forward pass.
+        share_prefixes: let `choice_probs` compute what prompts begin with alike only once, where that saves tokens. The
+            probabilities are the same up to rounding. Models that forget tokens behind a window never share.
 
     Example:
         ```python
@@ -35,10 +38,11 @@ class TransformersGenerator:
         ```
     """
 
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int = 64) -> None:
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int = 64, share_prefixes: bool = True) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.batch_size = batch_size
+        self.share_prefixes = share_prefixes
         self._closers: dict[str, frozenset[int]] = {}
 
     def generate(
@@ -64,7 +68,8 @@ class TransformersGenerator:
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
         """See `Generator.choice_probs`.
 
-        Choices of one token cost one forward pass per prompt; longer ones a row each.
+        Choices of one token cost one forward pass per prompt; longer ones a row each. What the prompts of a batch begin
+        with alike is computed once.
 
         Raises:
             ConfigError: for a choice without tokens.
@@ -81,7 +86,7 @@ class TransformersGenerator:
         probs = [[0.0] * len(own) for own in choices]
         with _inference_mode(self.model):
             for batch in self._batches(rows):
-                logits = self._forward([rows[row] for row in batch], keep)
+                logits = self._logits([rows[row] for row in batch], keep)
                 for row, table in zip(batch, torch.log_softmax(logits.float(), dim=-1), strict=True):
                     for i, j in places[row]:
                         probs[i][j] = _chain(table, choices[i][j])
@@ -100,11 +105,42 @@ class TransformersGenerator:
         for start in range(0, len(order), self.batch_size):
             yield order[start : start + self.batch_size]
 
+    def _logits(self, rows: list[list[int]], keep: int) -> torch.Tensor:
+        """Of the last `keep` tokens of each row."""
+        if not (self.share_prefixes and sharing.can_share(self.model)):
+            return self._forward(rows, keep)
+        parts = sharing.plan(rows, keep)
+        found = torch.cat([self._part(rows, part, keep) for part in parts])
+        place = {row: place for place, row in enumerate(row for part in parts for row in part.rows)}
+        return found[[place[row] for row in range(len(rows))]]
+
+    def _part(self, rows: list[list[int]], part: sharing.Part, keep: int) -> torch.Tensor:
+        own = [rows[row] for row in part.rows]
+        if not part.heads:
+            return self._forward(own, keep)
+        ids, mask = self._pad([list(head) for head in part.heads])
+        owners = torch.tensor(part.owners, device=ids.device)
+        first = self.model(
+            input_ids=ids, attention_mask=mask, position_ids=_places(mask), logits_to_keep=1, use_cache=True
+        )
+        cache = sharing.held(getattr(first, "past_key_values", None), owners)
+        if cache is None:
+            return self._forward(own, keep)
+        starts = mask.sum(-1)[owners][:, None]
+        ids, own_mask = self._pad([row[len(part.heads[owner]) :] for row, owner in zip(own, part.owners, strict=True)])
+        return self.model(
+            input_ids=ids,
+            attention_mask=torch.cat([mask[owners], own_mask], dim=-1),
+            position_ids=starts + _places(own_mask),
+            past_key_values=cache,
+            logits_to_keep=keep,
+            use_cache=True,
+        ).logits
+
     def _forward(self, prompts: list[list[int]], keep: int) -> torch.Tensor:
         ids, mask = self._pad(prompts)
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
         return self.model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, logits_to_keep=keep, use_cache=False
+            input_ids=ids, attention_mask=mask, position_ids=_places(mask), logits_to_keep=keep, use_cache=False
         ).logits
 
     def _generate(self, prompts: list[list[int]], sampling: Sampling, limits: list[int]) -> list[Completion]:
@@ -226,6 +262,11 @@ def _has_stop(tokenizer: Any, ids: list[int], stop: tuple[str, ...]) -> bool:
     window = 4 * max(map(len, stop), default=0) + 4
     text = tokenizer.decode(ids[-window:], skip_special_tokens=False)
     return any(item in text for item in stop)
+
+
+def _places(mask: torch.Tensor) -> torch.Tensor:
+    """The position of each token in its row, padding not counted."""
+    return (mask.cumsum(-1) - 1).clamp(min=0)
 
 
 def _chain(logprobs: torch.Tensor, choice: list[int]) -> float:

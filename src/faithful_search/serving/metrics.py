@@ -69,13 +69,33 @@ class Metrics:
         self.requests = Counter("faithful_search_requests_total", "Requests answered.", ("path", "status"))
         self.running = Counter("faithful_search_requests_running", "Requests being answered.", kind="gauge")
         self.seconds = Histogram("faithful_search_request_seconds", "Time to answer a request.", _SECONDS)
-        self.queries = Counter("faithful_search_queries_total", "Queries searched for.")
-        self.batches = Histogram("faithful_search_batch_queries", "Different queries searched for at once.", _SIZES)
-        self.passages = Counter("faithful_search_passages", "Passages in the index.", kind="gauge")
 
     def text(self) -> str:
         """All of it, for `GET /metrics`."""
         return "\n".join(line for item in vars(self).values() for line in item.lines()) + "\n"
+
+
+class RetrievalMetrics(Metrics):
+    """What a retrieval server counts besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = Counter("faithful_search_queries_total", "Queries searched for.")
+        self.batches = Histogram("faithful_search_batch_queries", "Different queries searched for at once.", _SIZES)
+        self.passages = Counter("faithful_search_passages", "Passages in the index.", kind="gauge")
+
+
+class JudgeMetrics(Metrics):
+    """What a served judge counts besides: every pair asked for is judged, known, or abstained from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs = Counter("faithful_search_pairs_total", "Pairs asked for.")
+        self.judged = Counter("faithful_search_pairs_judged_total", "Pairs that the judge was asked about.")
+        self.known = Counter("faithful_search_pairs_known_total", "Pairs answered with a verdict there was already.")
+        self.abstained = Counter("faithful_search_pairs_abstained_total", "Pairs answered without a verdict.")
+        self.batches = Histogram("faithful_search_batch_pairs", "Different pairs judged at once.", _SIZES)
+        self.judging = Histogram("faithful_search_judge_seconds", "Time to judge a batch.", _SECONDS)
 
 
 def _head(item: Counter | Histogram) -> list[str]:

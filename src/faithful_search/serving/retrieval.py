@@ -14,7 +14,7 @@ from ..tools.local_search import found_by_each, is_quick
 from ..tools.retrieval.index import Index
 from ..trajectory import Evidence
 from .app import Answer
-from .metrics import Metrics
+from .metrics import RetrievalMetrics
 from .wire import Asked, Limits, read_batch_search, read_retrieve, read_search
 
 Query = tuple[str, int]
@@ -43,11 +43,11 @@ class Retrieval:
         index: Index,
         top_k: int = 3,
         limits: Limits | None = None,
-        metrics: Metrics | None = None,
+        metrics: RetrievalMetrics | None = None,
         batch: int = 64,
     ) -> None:
         self.index, self.top_k = index, top_k
-        self.limits, self.metrics = limits or Limits(), metrics or Metrics()
+        self.limits, self.metrics = limits or Limits(), metrics or RetrievalMetrics()
         self.metrics.passages.add(len(index))
         self._quick = is_quick(index)
         batch, threads = (min(batch, _FEW), min(os.cpu_count() or 1, _THREADS)) if index.inline else (batch, 1)

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from ..errors import FaithfulSearchError
+from ..judges import Pair
 from ..tools.retrieval.contents import join_contents
 from ..trajectory import Evidence
 
@@ -44,6 +45,8 @@ class Limits:
         top_k: passages for a query.
         seconds: to send the body, and as many again to be answered.
         requests: at the same time; further ones are sent away to come back later.
+        pairs: in one request to a served judge.
+        pair_chars: of the texts of one pair together.
     """
 
     body_bytes: int = 16_000_000
@@ -52,6 +55,8 @@ class Limits:
     top_k: int = 100
     seconds: float = 120.0
     requests: int = 1024
+    pairs: int = 4096
+    pair_chars: int = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,10 @@ class _Search(msgspec.Struct):
     query: str
     top_n: int | None = None
     return_score: bool | None = False
+
+
+class _Judge(msgspec.Struct):
+    pairs: list[Pair]
 
 
 class _BatchSearch(msgspec.Struct):
@@ -123,6 +132,24 @@ def read_batch_search(body: bytes, limits: Limits, top_k: int) -> Asked:
     return _within(limits, Asked(asked.query, _count("top_n", asked.top_n, top_k), write))
 
 
+def read_judge(body: bytes, limits: Limits) -> list[Pair]:
+    """The pairs that a judge is asked about: `{"pairs": [{"premise": "…", "hypothesis": "…"}]}`.
+
+    A pair may have a `question` and a `task`; see `judges.base.Task` for the tasks there are.
+
+    Raises:
+        RequestError: as `read_retrieve`.
+    """
+    pairs: list[Pair] = _decode(body, _Judge).pairs
+    if len(pairs) > limits.pairs:
+        raise RequestError(f"{len(pairs)} pairs in a request; at most {limits.pairs}: send several", 413)
+    for place, pair in enumerate(pairs):
+        size = len(pair.premise) + len(pair.hypothesis) + len(pair.question)
+        if size > limits.pair_chars:
+            raise RequestError(f"pair {place} has {size} characters; at most {limits.pair_chars}", 413)
+    return pairs
+
+
 def _decode(body: bytes, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(body, type=shape)
@@ -137,7 +164,13 @@ def _form(shape: type[Any]) -> str:
     return "{" + ", ".join(f'"{field.name}": {_KINDS[field.type]}' for field in fields) + "}"
 
 
-_KINDS = {list[str]: "list of strings", str: "string", int | None: "number", bool | None: "true or false"}
+_KINDS = {
+    list[str]: "list of strings",
+    list[Pair]: 'list of {"premise": string, "hypothesis": string, "question": string, "task": string}',
+    str: "string",
+    int | None: "number",
+    bool | None: "true or false",
+}
 
 
 def _count(name: str, asked: int | None, default: int) -> int:

@@ -1,0 +1,157 @@
+"""How many pairs a second a distilled judge takes: with and without batches by length and prefixes that are shared,
+and beside a plain `pipeline("text-generation")` that writes one token for the same prompts.
+
+The default is an untrained Llama with the bundled policy's tokenizer as the generator head, and an untrained BERT over
+the same words as the encoder head: how long they take depends on their sizes, not on what their weights say.
+`--model DIR` measures a causal LM's directory instead, `--encoder DIR` a classifier's. All ways judge the same pairs in
+one run and take turns, so that other load falls on all; that they say the same is checked.
+
+    python benchmarks/bench_distilled.py [--model DIR] [--encoder DIR] [--pairs 48] [--repeats 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from bench_judges import WORDS, batching, unsorted_batches, untrained_nli
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, pipeline
+
+from faithful_search.bundled import tiny_policy
+from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.judges import Pair, Verdict, generator, load, nli
+from faithful_search.judges.generator import GeneratorJudge
+from faithful_search.judges.nli import NLIJudge
+
+SEED, BATCH_TOKENS, SAME = 7, 4096, 1e-4
+Way = Callable[[], list[float]]
+"""Judges all pairs and gives their p, or 1 and 0 where only the label is known."""
+
+
+def main() -> None:
+    """Read the command line, measure both heads, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", help="a causal LM's directory")
+    parser.add_argument("--encoder", help="a classifier's directory")
+    parser.add_argument("--pairs", type=int, default=48)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    torch.manual_seed(SEED)
+    rng = random.Random(SEED)
+    pairs = [make_pair(rng) for _ in range(args.pairs)]
+    print(f"{args.pairs} pairs, {torch.get_num_threads()} threads, median of {args.repeats} runs, seed {SEED}")
+    report("generator head", generator_ways(judge_of(args.model), pairs), args.repeats, args.pairs)
+    encoder: NLIJudge = load("nli", args.encoder) if args.encoder else untrained_nli()  # type: ignore[assignment]
+    report("encoder head", encoder_ways(encoder, pairs), args.repeats, args.pairs)
+
+
+def make_pair(rng: random.Random) -> Pair:
+    """Evidence of 10 to 120 words, most of it short, and a claim of 8."""
+    length = round(10 * 12 ** (rng.random() ** 1.5))
+    return Pair(" ".join(rng.choices(WORDS, k=length)), " ".join(rng.choices(WORDS, k=8)))
+
+
+def judge_of(folder: str | None) -> GeneratorJudge:
+    """The generator head of a directory, or an untrained one."""
+    if folder:
+        opened = GeneratorJudge.from_pretrained(folder, device="cpu")
+        return dataclasses.replace(opened, batch_tokens=BATCH_TOKENS)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy())
+    tokenizer.chat_template = None  # the policy's own leaves the judge's instruction out
+    sizes = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 6, "num_attention_heads": 4}
+    config = LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=4096, initializer_range=0.2, **sizes)
+    model = LlamaForCausalLM(config).eval()
+    return GeneratorJudge(TransformersGenerator(model, tokenizer), "untrained", batch_tokens=BATCH_TOKENS)
+
+
+def generator_ways(judge: GeneratorJudge, pairs: Sequence[Pair]) -> dict[str, Way]:
+    """By name; the first is ours as it comes, the others are compared with it."""
+    own = judge.generator
+    plain = TransformersGenerator(own.model, own.tokenizer, share_prefixes=False)  # type: ignore[attr-defined]
+    alone = dataclasses.replace(judge, generator=plain)
+
+    def as_they_come(judge: GeneratorJudge) -> list[float]:
+        with batching(generator, unsorted_batches):
+            return chances(judge.judge_batch(pairs))
+
+    return {
+        "by length, prefixes shared": lambda: chances(judge.judge_batch(pairs)),
+        "by length": lambda: chances(alone.judge_batch(pairs)),
+        "prefixes shared": lambda: as_they_come(judge),
+        "neither": lambda: as_they_come(alone),
+        "pipeline": lambda: piped(judge, pairs, 1),
+        "pipeline, batch_size=8": lambda: piped(judge, pairs, 8),
+    }
+
+
+def encoder_ways(judge: NLIJudge, pairs: Sequence[Pair]) -> dict[str, Way]:
+    """By name, as `generator_ways`; a classifier has no prompt to share and writes no text."""
+
+    def as_they_come() -> list[float]:
+        with batching(nli, unsorted_batches):
+            return chances(judge.judge_batch(pairs))
+
+    return {"by length": lambda: chances(judge.judge_batch(pairs)), "neither": as_they_come}
+
+
+def chances(verdicts: Sequence[Verdict]) -> list[float]:
+    """p of each; every pair has a verdict here."""
+    assert not any(verdict.abstained for verdict in verdicts)
+    return [verdict.p or 0.0 for verdict in verdicts]
+
+
+def piped(judge: GeneratorJudge, pairs: Sequence[Pair], batch_size: int) -> list[float]:
+    """p from the scores of the token that a text-generation pipeline writes behind the same prompts."""
+    own = judge.generator
+    asked = [judge.asked(pair) for pair in pairs]
+    texts = [own.tokenizer.decode(one.ids) for one in asked]
+    found: list[torch.Tensor] = []
+    write = pipeline("text-generation", model=own.model, tokenizer=own.tokenizer)  # type: ignore[attr-defined]
+    own.tokenizer.padding_side = "left"
+
+    def note(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        found.extend(scores.softmax(-1))
+        return scores
+
+    write(
+        texts,
+        batch_size=batch_size,
+        max_new_tokens=1,
+        do_sample=False,
+        return_full_text=False,
+        add_special_tokens=False,
+        logits_processor=[note],
+    )
+    labels = [[choice[0] for choice in one.choices] for one in asked]
+    shares = [row[ids] for row, ids in zip(found, labels, strict=True)]
+    return [float(yes / (yes + no)) for yes, no in shares]
+
+
+def report(title: str, ways: dict[str, Way], repeats: int, count: int) -> None:
+    """A table of speeds, by the clock and by this process's CPU time. Asserts that all ways say the same."""
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    said: dict[str, list[float]] = {}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            clock, cpu = time.perf_counter(), time.process_time()
+            said[name] = way()
+            taken[name].append((time.perf_counter() - clock, time.process_time() - cpu))
+    speed = {
+        name: [count / statistics.median(side) for side in zip(*runs, strict=True)] for name, runs in taken.items()
+    }
+    first = next(iter(ways))
+    print(f"\n| {title} | pairs/s | pairs a CPU second | {first}: faster by, CPU time | largest difference of p |")
+    print("|---|---|---|---|---|")
+    for name, (clock, cpu) in speed.items():
+        apart = max(abs(one - two) for one, two in zip(said[first], said[name], strict=True))
+        print(f"| {name} | {clock:.1f} | {cpu:.1f} | {speed[first][1] / cpu:.2f} | {apart:.0e} |")
+        assert apart < SAME, f"{name} says something else"
+
+
+if __name__ == "__main__":
+    main()

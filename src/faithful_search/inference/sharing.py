@@ -1,0 +1,142 @@
+"""Prompts that begin alike: what they share is computed once, and each row's own tokens are read behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+CALL = 64
+"""Tokens that a forward pass counts besides those in it: a plan with more passes must save more than that."""
+
+Row = list[int]
+
+
+class Part(NamedTuple):
+    """Rows of one forward pass, and before it one over the `heads` they begin with; no heads: nothing is shared.
+
+    `rows` are numbers of rows, `owners` the place of each one's head.
+    """
+
+    rows: list[int]
+    heads: list[Row]
+    owners: list[int]
+
+
+def plan(rows: Sequence[Row], keep: int = 1) -> list[Part]:
+    """The parts in which all rows are computed with the least tokens, padding included.
+
+    Either nothing is shared, or what all rows begin with, or what families of rows begin with (prompts about the same
+    evidence) and apart from them what all the others do. At least the last `keep` tokens of each row are its own.
+
+    Example:
+        >>> stem, evidence = [1] * 100, [2] * 900
+        >>> found = plan([stem + evidence + [3], stem + evidence + [4], stem + [5] * 700])
+        >>> [(part.rows, [len(head) for head in part.heads]) for part in found]
+        [([0, 1], [1000]), ([2], [])]
+    """
+    everything = list(range(len(rows)))
+    plain = [Part(everything, [], [])]
+    if len(rows) < 2:
+        return plain
+    order = sorted(everything, key=lambda row: rows[row])
+    alike = [_alike(rows[one], rows[two], keep) for one, two in pairwise(order)]
+    runs = list(_runs(rows, order, alike))
+    plans = [plain, [_headed(rows, everything, min(alike))], _by_family(rows, runs, keep)]
+    return min(plans, key=lambda parts: sum(_cost(rows, part) for part in parts))
+
+
+class HeldLayer(DynamicLayer):
+    """Keys and values of the heads in one layer; every row is given those of its head before its own, which are not
+    kept. That takes no more memory than one layer needs at a time."""
+
+    def __init__(self, layer: Any, owners: torch.Tensor) -> None:
+        super().__init__()
+        self.lazy_initialization(layer.keys, layer.values)
+        self.keys, self.values, self._owners = layer.keys, layer.values, owners
+
+    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """The heads' and the rows' own."""
+        heads: tuple[Any, Any] = (self.keys, self.values)
+        keys, values = (part[self._owners] for part in heads)
+        return torch.cat([keys, key_states], dim=-2), torch.cat([values, value_states], dim=-2)
+
+
+def held(cache: Any, owners: torch.Tensor) -> Cache | None:
+    """What a model remembers of the heads, for the rows behind them; `None` where it cannot be shared so."""
+    layers = getattr(cache, "layers", None)
+    if not layers or any(type(layer) is not DynamicLayer or not layer.is_initialized for layer in layers):
+        return None
+    return Cache(layers=[HeldLayer(layer, owners) for layer in layers])
+
+
+def can_share(model: Any) -> bool:
+    """Whether the model remembers all its tokens, by keys and values: none slide out of a window, nothing is summed up,
+    and no adapter puts remembered tokens of its own before them."""
+    adapters = getattr(model, "peft_config", None) or {}
+    if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
+        return False
+    try:
+        layers = DynamicCache(config=model.config).layers
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
+    return all(type(layer) is DynamicLayer for layer in layers)
+
+
+def _by_family(rows: Sequence[Row], runs: Sequence[tuple[list[int], int]], keep: int) -> list[Part]:
+    families = [(run, shared) for run, shared in runs if len(run) > 1]
+    members = [row for run, _ in families for row in run]
+    heads = [rows[run[0]][:shared] for run, shared in families]
+    owners = [place for place, (run, _) in enumerate(families) for _ in run]
+    others = [row for run, _ in runs if len(run) == 1 for row in run]
+    parts = [Part(members, heads, owners)] if families else []
+    if not others:
+        return parts
+    shared = min(
+        (_alike(rows[one], rows[two], keep) for one, two in pairwise(sorted(others, key=rows.__getitem__))), default=0
+    )
+    candidates = (Part(others, [], []), _headed(rows, others, shared))
+    return [*parts, min(candidates, key=lambda part: _cost(rows, part))]
+
+
+def _headed(rows: Sequence[Row], members: list[int], shared: int) -> Part:
+    if not shared:
+        return Part(members, [], [])
+    return Part(members, [rows[members[0]][:shared]], [0] * len(members))
+
+
+def _runs(rows: Sequence[Row], order: list[int], alike: list[int]) -> Iterator[tuple[list[int], int]]:
+    """Neighbours that share at least half of what they have behind what all share, and how much each run shares."""
+    stem = min(alike)
+    run, shared = [order[0]], len(rows[order[0]])
+    for row, common in zip(order[1:], alike, strict=True):
+        shorter = min(len(rows[run[-1]]), len(rows[row]))
+        if common > stem and 2 * (common - stem) >= shorter - stem:
+            run, shared = [*run, row], min(shared, common)
+            continue
+        yield run, shared
+        run, shared = [row], len(rows[row])
+    yield run, shared
+
+
+def _alike(one: Row, two: Row, keep: int) -> int:
+    """How many tokens two rows begin with alike, so that each has at least `keep` of its own."""
+    most = max(0, min(len(one), len(two)) - keep)
+    if one[:most] == two[:most]:
+        return most
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if one[:middle] == two[:middle] else (low, middle)
+    return low
+
+
+def _cost(rows: Sequence[Row], part: Part) -> int:
+    """Tokens, padding included, and `CALL` for each pass."""
+    if not part.heads:
+        return CALL + len(part.rows) * max(len(rows[row]) for row in part.rows)
+    own = max(len(rows[row]) - len(part.heads[owner]) for row, owner in zip(part.rows, part.owners, strict=True))
+    return 2 * CALL + len(part.heads) * max(map(len, part.heads)) + len(part.rows) * own

@@ -1,0 +1,171 @@
+"""Prompts that begin alike: which are computed together, and that nothing but the number of tokens changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lab
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faithful_search.inference import sharing
+from faithful_search.inference.sharing import can_share, plan
+from faithful_search.inference.transformers import TransformersGenerator
+
+TOKENS = st.integers(0, 40)
+STEM, ONE, TWO = [1] * 150, [2] * 300, [3] * 200
+
+
+class Counting:
+    """Counts the tokens that go through a model, padding included."""
+
+    def __init__(self, model: Any) -> None:
+        self.tokens = self.passes = 0
+        model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, model: Any, args: Any, given: dict[str, Any]) -> None:
+        self.tokens += given["input_ids"].numel()
+        self.passes += 1
+
+
+def both(model: Any, prompts: list[list[int]], choices: Any = None) -> tuple[list[list[float]], list[list[float]]]:
+    """Probabilities with and without sharing."""
+    choices = choices or [[[5], [6]]] * len(prompts)
+    generators = (TransformersGenerator(model, lab.tokenizer(), share_prefixes=share) for share in (True, False))
+    shared, plain = (generator.choice_probs(prompts, choices) for generator in generators)
+    return shared, plain
+
+
+def check_same(model: Any, prompts: list[list[int]], choices: Any = None) -> None:
+    for one, two in zip(*both(model, prompts, choices), strict=True):
+        assert one == pytest.approx(two, rel=1e-4, abs=1e-12)
+
+
+def families(draw_text: Any) -> Any:
+    """Rows of a stem, one of a few texts behind it, and a tail; some rows share nothing."""
+    return st.tuples(
+        draw_text(0, 90), st.lists(draw_text(1, 90), min_size=1, max_size=3), st.lists(draw_text(1, 25), min_size=1)
+    )
+
+
+def some(least: int, most: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(TOKENS, min_size=least, max_size=most)
+
+
+@settings(max_examples=60)
+@given(families(some), st.integers(1, 3), st.integers(0, 80))
+def test_every_row_is_in_one_part_and_begins_with_its_head(made, keep, call):
+    stem, texts, tails = made
+    rows = [[*stem, *texts[place % len(texts)], *tail] for place, tail in enumerate(tails)]
+    old, sharing.CALL = sharing.CALL, call
+    try:
+        parts = plan(rows, keep)
+    finally:
+        sharing.CALL = old
+    assert sorted(row for part in parts for row in part.rows) == list(range(len(rows)))
+    for part in parts:
+        assert len(part.owners) == (len(part.rows) if part.heads else 0)
+        for row, owner in zip(part.rows, part.owners, strict=bool(part.heads)):
+            head = part.heads[owner]
+            assert rows[row][: len(head)] == head and len(rows[row]) - len(head) >= min(keep, len(rows[row]))
+
+
+@settings(max_examples=25)
+@given(families(some), st.data())
+def test_probabilities_are_those_without_sharing(made, data):
+    stem, texts, tails = made
+    rows = [[*stem, *texts[place % len(texts)], *tail] for place, tail in enumerate(tails)]
+    choices = [data.draw(st.lists(some(1, 3), min_size=1, max_size=2)) for _ in rows]
+    old, sharing.CALL = sharing.CALL, 0  # so that it is worth while for short rows, too
+    try:
+        check_same(lab.model(), rows, choices)
+    finally:
+        sharing.CALL = old
+
+
+def test_a_common_beginning_is_computed_once():
+    model = lab.model()
+    counting = Counting(model)
+    rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
+    TransformersGenerator(model, lab.tokenizer()).choice_probs(rows, [[[5], [6]]] * 10)
+    assert (counting.passes, counting.tokens) == (2, 150 + 10 * 20)
+
+
+def test_what_a_family_shares_is_computed_once_beside_rows_of_their_own():
+    rows = [[*STEM, *ONE, 7, 8], [*STEM, *TWO, 7, 9], [*STEM, *ONE, 7, 7], [*STEM, *range(4, 40)], [*STEM, *TWO, 8, 9]]
+    found = [(sorted(part.rows), sorted(map(len, part.heads))) for part in plan(rows)]
+    assert found[0] == ([0, 1, 2, 4], [350, 451])
+    check_same(lab.model(), rows)
+
+
+@pytest.mark.parametrize("rows", [[[1] * 500], [[1, 2, 3], [1, 2, 4]], [[1] * 300, [2] * 300], [[], [1]], []])
+def test_where_nothing_is_to_be_gained_nothing_is_shared(rows):
+    assert [part.heads for part in plan(rows)] == [[]]
+
+
+def test_a_row_that_another_begins_with_keeps_its_last_tokens():
+    rows = [[*STEM], [*STEM, 4, 5, 6]]
+    for keep in (1, 3):
+        (part,) = plan(rows, keep)
+        assert [len(head) for head in part.heads] == [150 - keep]
+    check_same(lab.model(), rows, [[[4], [5, 6, 7]], [[4, 4]]])
+
+
+def test_an_adapter_that_is_switched_on_is_used():
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(lab.model(), LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    rows = [[*STEM, *range(n, n + 20)] for n in range(4)]
+    assert can_share(model)
+    check_same(model, rows)
+    with model.disable_adapter():
+        without = both(model, rows)[0]
+    assert without[0] != pytest.approx(both(model, rows)[0][0], rel=1e-3)
+
+
+def test_a_padding_side_of_the_tokenizer_changes_nothing():
+    rows = [[*STEM, *range(n, n + 3 + 5 * n)] for n in range(4)]
+    own = lab.tokenizer()
+    found = []
+    for side in ("left", "right"):
+        own.padding_side = side
+        found.append(both(lab.model(), rows)[0])
+    assert found[0] == found[1]
+
+
+def small(kind: str, **more: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": len(lab.tokenizer()), **more}
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
+
+
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64}
+
+
+def test_models_that_forget_or_sum_up_do_not_share_and_say_the_same():
+    rows = [[*STEM, *range(n, n + 20)] for n in range(4)]
+    sliding = small("mistral", sliding_window=16, **HEADS)
+    mixed = small("gemma3_text", sliding_window=16, head_dim=16, **HEADS)
+    for model in (sliding, mixed):
+        counting = Counting(model)
+        assert not can_share(model)
+        check_same(model, rows)
+        assert counting.tokens == 2 * 4 * 170
+
+
+def test_grouped_heads_and_learned_positions_share():
+    rows = [[*STEM, *range(n, n + 2 + 9 * n)] for n in range(4)]
+    for model in (small("qwen2", **HEADS), small("gpt2", n_embd=32, n_head=2)):
+        assert can_share(model)
+        check_same(model, rows)
+
+
+def test_prompt_tuning_does_not_share():
+    from peft import PromptTuningConfig, get_peft_model
+
+    model = get_peft_model(lab.model(), PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM"))
+    assert not can_share(model)
