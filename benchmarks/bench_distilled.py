@@ -1,10 +1,12 @@
 """How many pairs a second a distilled judge takes: with and without batches by length and prefixes that are shared,
 and beside a plain `pipeline("text-generation")` that writes one token for the same prompts.
 
-The default is an untrained Llama with the bundled policy's tokenizer as the generator head, and an untrained BERT over
-the same words as the encoder head: how long they take depends on their sizes, not on what their weights say.
-`--model DIR` measures a causal LM's directory instead, `--encoder DIR` a classifier's. All ways judge the same pairs in
-one run and take turns, so that other load falls on all; that they say the same is checked.
+The generator head judges as in a GRPO step: several thoughts on the same evidence, of 5 to 400 words. The encoder head
+judges four times as many pairs, each with its own evidence. The default is an untrained Llama with the bundled policy's
+tokenizer as the generator head, and an untrained BERT over the same words as the encoder head: how long they take
+depends on their sizes, not on what their weights say. `--model DIR` measures a causal LM's directory instead,
+`--encoder DIR` a classifier's. All ways judge the same pairs in one run and take turns, so that other load falls on
+all; that they say the same is checked.
 
     python benchmarks/bench_distilled.py [--model DIR] [--encoder DIR] [--pairs 48] [--repeats 3]
 """
@@ -16,19 +18,22 @@ import dataclasses
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
+import msgspec
 import torch
-from bench_judges import WORDS, batching, unsorted_batches, untrained_nli
+from bench_judges import batching, make_pair, unsorted_batches, untrained_nli
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, pipeline
 
 from faithful_search.bundled import tiny_policy
+from faithful_search.inference import sharing
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import Pair, Verdict, generator, load, nli
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
 
-SEED, BATCH_TOKENS, SAME = 7, 4096, 1e-4
+SEED, BATCH_TOKENS, SAME, THOUGHTS = 7, 4096, 1e-4, 4
 Way = Callable[[], list[float]]
 """Judges all pairs and gives their p, or 1 and 0 where only the label is known."""
 
@@ -43,17 +48,31 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(SEED)
     rng = random.Random(SEED)
-    pairs = [make_pair(rng) for _ in range(args.pairs)]
+    pairs = group(rng, args.pairs)
     print(f"{args.pairs} pairs, {torch.get_num_threads()} threads, median of {args.repeats} runs, seed {SEED}")
     report("generator head", generator_ways(judge_of(args.model), pairs), args.repeats, args.pairs)
     encoder: NLIJudge = load("nli", args.encoder) if args.encoder else untrained_nli()  # type: ignore[assignment]
-    report("encoder head", encoder_ways(encoder, pairs), args.repeats, args.pairs)
+    more = [make_pair(rng) for _ in range(4 * args.pairs)]
+    report(f"encoder head, {len(more)} pairs", encoder_ways(encoder, more), args.repeats, len(more))
 
 
-def make_pair(rng: random.Random) -> Pair:
-    """Evidence of 10 to 120 words, most of it short, and a claim of 8."""
-    length = round(10 * 12 ** (rng.random() ** 1.5))
-    return Pair(" ".join(rng.choices(WORDS, k=length)), " ".join(rng.choices(WORDS, k=8)))
+def group(rng: random.Random, count: int) -> list[Pair]:
+    """Pairs as a GRPO step has them: each piece of evidence with the thoughts of several rollouts, mixed."""
+    evidence = [make_pair(rng).premise for _ in range(-(-count // THOUGHTS))]
+    pairs = [msgspec.structs.replace(make_pair(rng), premise=text) for text in evidence for _ in range(THOUGHTS)]
+    return rng.sample(pairs, count)
+
+
+@contextmanager
+def padded() -> Iterator[None]:
+    """Batches are made of pairs as they come, and all rows of a batch are padded to its longest."""
+    own = sharing.passes
+    sharing.passes = lambda lengths, call: [sorted(range(len(lengths)), key=lambda row: -lengths[row])]
+    try:
+        with batching(generator, unsorted_batches):
+            yield
+    finally:
+        sharing.passes = own
 
 
 def judge_of(folder: str | None) -> GeneratorJudge:
@@ -76,7 +95,7 @@ def generator_ways(judge: GeneratorJudge, pairs: Sequence[Pair]) -> dict[str, Wa
     alone = dataclasses.replace(judge, generator=plain)
 
     def as_they_come(judge: GeneratorJudge) -> list[float]:
-        with batching(generator, unsorted_batches):
+        with padded():
             return chances(judge.judge_batch(pairs))
 
     return {

@@ -59,11 +59,7 @@ def some(least: int, most: int) -> st.SearchStrategy[list[int]]:
 def test_every_row_is_in_one_part_and_begins_with_its_head(made, keep, call):
     stem, texts, tails = made
     rows = [[*stem, *texts[place % len(texts)], *tail] for place, tail in enumerate(tails)]
-    old, sharing.CALL = sharing.CALL, call
-    try:
-        parts = plan(rows, keep)
-    finally:
-        sharing.CALL = old
+    parts = plan(rows, keep, call)
     assert sorted(row for part in parts for row in part.rows) == list(range(len(rows)))
     for part in parts:
         assert len(part.owners) == (len(part.rows) if part.heads else 0)
@@ -78,11 +74,9 @@ def test_probabilities_are_those_without_sharing(made, data):
     stem, texts, tails = made
     rows = [[*stem, *texts[place % len(texts)], *tail] for place, tail in enumerate(tails)]
     choices = [data.draw(st.lists(some(1, 3), min_size=1, max_size=2)) for _ in rows]
-    old, sharing.CALL = sharing.CALL, 0  # so that it is worth while for short rows, too
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sharing.CALLS, "cpu", data.draw(st.sampled_from([0, 20])))  # worth while for short rows, too
         check_same(lab.model(), rows, choices)
-    finally:
-        sharing.CALL = old
 
 
 def test_a_common_beginning_is_computed_once():
@@ -103,6 +97,32 @@ def test_what_a_family_shares_is_computed_once_beside_rows_of_their_own():
 @pytest.mark.parametrize("rows", [[[1] * 500], [[1, 2, 3], [1, 2, 4]], [[1] * 300, [2] * 300], [[], [1]], []])
 def test_where_nothing_is_to_be_gained_nothing_is_shared(rows):
     assert [part.heads for part in plan(rows)] == [[]]
+
+
+def test_a_row_is_padded_only_where_a_pass_of_its_own_costs_more():
+    model = lab.model()
+    counting = Counting(model)
+    lengths = (400, 30, 390, 100, 60)
+    rows = [[n, *[9] * (length - 1)] for n, length in enumerate(lengths, start=10)]
+    TransformersGenerator(model, lab.tokenizer()).choice_probs(rows, [[[5], [6]]] * 5)
+    assert (counting.passes, counting.tokens) == (3, 2 * 400 + 2 * 100 + 30)
+    check_same(model, rows, [[[4], [5, 6, 7]]] * 5)
+
+
+def test_rows_behind_one_head_are_read_in_several_passes():
+    model = lab.model()
+    counting = Counting(model)
+    rows = [[*STEM, n, *[9] * length] for n, length in ((11, 10), (12, 400), (13, 12), (14, 380))]
+    TransformersGenerator(model, lab.tokenizer()).choice_probs(rows, [[[5], [6]]] * 4)
+    assert (counting.passes, counting.tokens) == (3, 150 + 2 * 401 + 2 * 13)
+    check_same(model, rows)
+
+
+def test_an_accelerator_is_given_few_passes():
+    rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
+    call = sharing.cost_of_call(torch.device("cuda"))
+    assert [part.heads for part in plan(rows, 1, call)] == [[]] and len(sharing.passes([400, 30], call)) == 1
+    assert [len(part.heads) for part in plan([[*ONE * 5, *row] for row in rows], 1, call)] == [1]
 
 
 def test_a_row_that_another_begins_with_keeps_its_last_tokens():

@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-CALL = 64
-"""Tokens that a forward pass counts besides those in it: a plan with more passes must save more than that."""
+CALLS = {"cpu": 64}
+CALL = 4096
+"""Tokens that a forward pass counts besides those in it, by the device's type: more passes must save more than that. An
+accelerator is not kept busy by few tokens."""
 
 Row = list[int]
 
 
 class Part(NamedTuple):
-    """Rows of one forward pass, and before it one over the `heads` they begin with; no heads: nothing is shared.
+    """Rows that are computed together, and before them the `heads` they begin with; no heads: nothing is shared.
 
     `rows` are numbers of rows, `owners` the place of each one's head.
     """
@@ -26,8 +28,13 @@ class Part(NamedTuple):
     owners: list[int]
 
 
-def plan(rows: Sequence[Row], keep: int = 1) -> list[Part]:
-    """The parts in which all rows are computed with the least tokens, padding included.
+def cost_of_call(device: torch.device) -> int:
+    """How many tokens a forward pass costs there besides those in it."""
+    return CALLS.get(device.type, CALL)
+
+
+def plan(rows: Sequence[Row], keep: int = 1, call: int = CALLS["cpu"]) -> list[Part]:
+    """The parts in which all rows are computed with the least tokens, padding and `call` for each pass included.
 
     Either nothing is shared, or what all rows begin with, or what families of rows begin with (prompts about the same
     evidence) and apart from them what all the others do. At least the last `keep` tokens of each row are its own.
@@ -45,8 +52,25 @@ def plan(rows: Sequence[Row], keep: int = 1) -> list[Part]:
     order = sorted(everything, key=lambda row: rows[row])
     alike = [_alike(rows[one], rows[two], keep) for one, two in pairwise(order)]
     runs = list(_runs(rows, order, alike))
-    plans = [plain, [_headed(rows, everything, min(alike))], _by_family(rows, runs, keep)]
-    return min(plans, key=lambda parts: sum(_cost(rows, part) for part in parts))
+    plans = [plain, [_headed(rows, everything, min(alike))], _by_family(rows, runs, keep, call)]
+    return min(plans, key=lambda parts: sum(_cost(rows, part, call) for part in parts))
+
+
+def passes(lengths: Sequence[int], call: int) -> list[list[int]]:
+    """Numbers of rows that go through the model together, longest first: one that would be padded by more than a pass
+    costs begins the next.
+
+    Example:
+        >>> passes([90, 500, 100, 480], call=64)
+        [[1, 3], [2, 0]]
+    """
+    found: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if found and lengths[found[-1][0]] - lengths[row] <= call:
+            found[-1].append(row)
+        else:
+            found.append([row])
+    return found
 
 
 class HeldLayer(DynamicLayer):
@@ -65,12 +89,15 @@ class HeldLayer(DynamicLayer):
         return torch.cat([keys, key_states], dim=-2), torch.cat([values, value_states], dim=-2)
 
 
-def held(cache: Any, owners: torch.Tensor) -> Cache | None:
-    """What a model remembers of the heads, for the rows behind them; `None` where it cannot be shared so."""
-    layers = getattr(cache, "layers", None)
-    if not layers or any(type(layer) is not DynamicLayer or not layer.is_initialized for layer in layers):
-        return None
-    return Cache(layers=[HeldLayer(layer, owners) for layer in layers])
+def can_hold(cache: Any) -> bool:
+    """Whether what a model remembers of heads can be shared by the rows behind them."""
+    layers: Any = getattr(cache, "layers", None)
+    return bool(layers) and all(type(layer) is DynamicLayer and layer.is_initialized for layer in layers)
+
+
+def held(cache: Any, owners: torch.Tensor) -> Cache:
+    """What a model remembers of the heads, for one pass over rows behind them; it is not changed."""
+    return Cache(layers=[HeldLayer(layer, owners) for layer in cache.layers])
 
 
 def can_share(model: Any) -> bool:
@@ -86,7 +113,7 @@ def can_share(model: Any) -> bool:
     return all(type(layer) is DynamicLayer for layer in layers)
 
 
-def _by_family(rows: Sequence[Row], runs: Sequence[tuple[list[int], int]], keep: int) -> list[Part]:
+def _by_family(rows: Sequence[Row], runs: Sequence[tuple[list[int], int]], keep: int, call: int) -> list[Part]:
     families = [(run, shared) for run, shared in runs if len(run) > 1]
     members = [row for run, _ in families for row in run]
     heads = [rows[run[0]][:shared] for run, shared in families]
@@ -99,7 +126,7 @@ def _by_family(rows: Sequence[Row], runs: Sequence[tuple[list[int], int]], keep:
         (_alike(rows[one], rows[two], keep) for one, two in pairwise(sorted(others, key=rows.__getitem__))), default=0
     )
     candidates = (Part(others, [], []), _headed(rows, others, shared))
-    return [*parts, min(candidates, key=lambda part: _cost(rows, part))]
+    return [*parts, min(candidates, key=lambda part: _cost(rows, part, call))]
 
 
 def _headed(rows: Sequence[Row], members: list[int], shared: int) -> Part:
@@ -134,9 +161,9 @@ def _alike(one: Row, two: Row, keep: int) -> int:
     return low
 
 
-def _cost(rows: Sequence[Row], part: Part) -> int:
-    """Tokens, padding included, and `CALL` for each pass."""
-    if not part.heads:
-        return CALL + len(part.rows) * max(len(rows[row]) for row in part.rows)
-    own = max(len(rows[row]) - len(part.heads[owner]) for row, owner in zip(part.rows, part.owners, strict=True))
-    return 2 * CALL + len(part.heads) * max(map(len, part.heads)) + len(part.rows) * own
+def _cost(rows: Sequence[Row], part: Part, call: int) -> int:
+    """Tokens, padding included, and `call` for each pass."""
+    heads = [len(part.heads[owner]) for owner in part.owners] or [0] * len(part.rows)
+    own = [len(rows[row]) - head for row, head in zip(part.rows, heads, strict=True)]
+    shared = call + len(part.heads) * max(map(len, part.heads)) if part.heads else 0
+    return shared + sum(call + len(group) * own[group[0]] for group in passes(own, call))

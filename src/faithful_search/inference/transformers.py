@@ -68,8 +68,8 @@ class TransformersGenerator:
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
         """See `Generator.choice_probs`.
 
-        Choices of one token cost one forward pass per prompt; longer ones a row each. What the prompts of a batch begin
-        with alike is computed once.
+        Choices of one token cost a row for each prompt; longer ones a row each. What the prompts of a batch begin with
+        alike is computed once, and rows are padded only where that costs less than a pass of their own.
 
         Raises:
             ConfigError: for a choice without tokens.
@@ -86,8 +86,8 @@ class TransformersGenerator:
         probs = [[0.0] * len(own) for own in choices]
         with _inference_mode(self.model):
             for batch in self._batches(rows):
-                logits = self._logits([rows[row] for row in batch], keep)
-                for row, table in zip(batch, torch.log_softmax(logits.float(), dim=-1), strict=True):
+                for row, logits in zip(batch, self._logits([rows[row] for row in batch], keep), strict=True):
+                    table = torch.log_softmax(logits.float(), dim=-1)
                     for i, j in places[row]:
                         probs[i][j] = _chain(table, choices[i][j])
         return probs
@@ -105,34 +105,50 @@ class TransformersGenerator:
         for start in range(0, len(order), self.batch_size):
             yield order[start : start + self.batch_size]
 
-    def _logits(self, rows: list[list[int]], keep: int) -> torch.Tensor:
-        """Of the last `keep` tokens of each row."""
-        if not (self.share_prefixes and sharing.can_share(self.model)):
-            return self._forward(rows, keep)
-        parts = sharing.plan(rows, keep)
-        found = torch.cat([self._part(rows, part, keep) for part in parts])
-        place = {row: place for place, row in enumerate(row for part in parts for row in part.rows)}
-        return found[[place[row] for row in range(len(rows))]]
+    def _logits(self, rows: list[list[int]], keep: int) -> list[torch.Tensor]:
+        """Of the last `keep` tokens of each row, where it has so many."""
+        call = sharing.cost_of_call(next(self.model.parameters()).device)
+        share = self.share_prefixes and sharing.can_share(self.model)
+        parts = sharing.plan(rows, keep, call) if share else [sharing.Part(list(range(len(rows))), [], [])]
+        found: dict[int, torch.Tensor] = {}
+        for part in parts:
+            found.update(zip(part.rows, self._part([rows[row] for row in part.rows], part, keep, call), strict=True))
+        return [found[row] for row in range(len(rows))]
 
-    def _part(self, rows: list[list[int]], part: sharing.Part, keep: int) -> torch.Tensor:
-        own = [rows[row] for row in part.rows]
-        if not part.heads:
-            return self._forward(own, keep)
-        ids, mask = self._pad([list(head) for head in part.heads])
-        owners = torch.tensor(part.owners, device=ids.device)
-        first = self.model(
+    def _part(self, rows: list[list[int]], part: sharing.Part, keep: int, call: int) -> list[torch.Tensor]:
+        """Of the rows of one part, in as many passes as pay."""
+        heads = self._read(part.heads) if part.heads else None
+        if heads is None:
+            part = sharing.Part(part.rows, [[]], [0] * len(rows))  # the rows are read whole
+        own = [row[len(part.heads[owner]) :] for row, owner in zip(rows, part.owners, strict=True)]
+        found: dict[int, torch.Tensor] = {}
+        for group in sharing.passes(list(map(len, own)), call):
+            batch, owners = [own[row] for row in group], [part.owners[row] for row in group]
+            logits = self._forward(batch, keep) if heads is None else self._behind(heads, owners, batch, keep)
+            found.update(zip(group, logits, strict=True))
+        return [found[row] for row in range(len(rows))]
+
+    def _read(self, heads: list[list[int]]) -> tuple[Any, torch.Tensor] | None:
+        """What the model remembers of the heads, and which of it is no padding; `None` where it cannot be shared."""
+        ids, mask = self._pad(heads)
+        read = self.model(
             input_ids=ids, attention_mask=mask, position_ids=_places(mask), logits_to_keep=1, use_cache=True
         )
-        cache = sharing.held(getattr(first, "past_key_values", None), owners)
-        if cache is None:
-            return self._forward(own, keep)
-        starts = mask.sum(-1)[owners][:, None]
-        ids, own_mask = self._pad([row[len(part.heads[owner]) :] for row, owner in zip(own, part.owners, strict=True)])
+        cache = getattr(read, "past_key_values", None)
+        return (cache, mask) if sharing.can_hold(cache) else None
+
+    def _behind(
+        self, heads: tuple[Any, torch.Tensor], owners: list[int], rows: list[list[int]], keep: int
+    ) -> torch.Tensor:
+        """As `_forward`, of what stands behind the heads that own the rows."""
+        ids, mask = self._pad(rows)
+        cache, places = heads[0], torch.tensor(owners, device=ids.device)
+        before = heads[1][places]
         return self.model(
             input_ids=ids,
-            attention_mask=torch.cat([mask[owners], own_mask], dim=-1),
-            position_ids=starts + _places(own_mask),
-            past_key_values=cache,
+            attention_mask=torch.cat([before, mask], dim=-1),
+            position_ids=before.sum(-1)[:, None] + _places(mask),
+            past_key_values=sharing.held(cache, places),
             logits_to_keep=keep,
             use_cache=True,
         ).logits

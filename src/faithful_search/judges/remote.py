@@ -21,8 +21,8 @@ from ..tools.untrusted import check_address
 from ..tools.web.http import Http
 from .base import Pair, Verdict
 
-CHUNK = 64
-"""Pairs of one request."""
+CHUNK, CHARACTERS = 64, 2_000_000
+"""Pairs of one request and characters of their texts: a server hangs up on larger bodies before they are sent."""
 _SILENCE = 60.0
 """Seconds for which the background loop may show no sign of life before it counts as hanging."""
 _PATH = "/judge"
@@ -34,9 +34,9 @@ _START = "is `faithful-search serve-judge` running there?"
 class RemoteJudge:
     """Asks a judge that `faithful-search serve-judge` serves; its verdicts are those of the judge there.
 
-    Pairs are asked for in requests of 64, identical ones once; the server judges identical pairs of all its clients
-    once. A pair without an answer gets a verdict that abstains and says why and what to do: the server was down for
-    longer than `patience`, it was busy for longer than `timeout`, what it sent is no verdict. A server that keeps
+    Pairs are asked for in requests of at most 64, identical ones once; the server judges identical pairs of all its
+    clients once. A pair without an answer gets a verdict that abstains and says why and what to do: the server was down
+    for longer than `patience`, it was busy for longer than `timeout`, what it sent is no verdict. A server that keeps
     failing is left alone for a while, so that a batch is not slowed down by each of its pairs. Callable from threads
     and inside a running event loop, which it blocks. A pickle carries the settings.
 
@@ -149,8 +149,7 @@ class _Line:
     def ask(self, pairs: list[Pair]) -> list[Verdict]:
         if not pairs:
             return []
-        chunks = [pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK)]
-        return [verdict for chunk in self._run(self._ask_all(chunks)) for verdict in chunk]
+        return [verdict for chunk in self._run(self._ask_all(_chunks(pairs))) for verdict in chunk]
 
     def close(self) -> None:
         with self._lock:
@@ -223,6 +222,20 @@ class _Line:
     def _abstain(self, chunk: list[Pair], why: str) -> list[Verdict]:
         verdict = Verdict(None, None, f"no verdict from the judge at {self.base}: {why}", f"remote:{self.base}")
         return [verdict] * len(chunk)
+
+
+def _chunks(pairs: list[Pair]) -> list[list[Pair]]:
+    """What one request asks for each; a pair that is too large is alone."""
+    chunks: list[list[Pair]] = []
+    room = 0
+    for pair in pairs:
+        size = len(pair.premise) + len(pair.hypothesis) + len(pair.question)
+        if not chunks or size > room or len(chunks[-1]) == CHUNK:
+            chunks.append([])
+            room = CHARACTERS
+        chunks[-1].append(pair)
+        room -= size
+    return chunks
 
 
 def _read(body: bytes, count: int) -> list[Verdict]:

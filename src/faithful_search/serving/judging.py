@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import dataclasses
 import logging
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -38,8 +40,8 @@ class Judging:
 
     Args:
         judge: who judges. Only one thread asks it.
-        cache: of the verdicts. By default a file that goes with this object. Verdicts are found again by the judge's
-            name and settings, its model's files, the prompt of the task, and the pair.
+        cache: of the verdicts. By default a file that is removed when the process ends. Verdicts are found again by the
+            judge's name and settings, its model's files, the prompt of the task, and the pair.
         limits: of what a request may ask for.
         metrics: where to count.
         batch: pairs judged at once; those of all requests are collected while a batch is judged.
@@ -54,8 +56,7 @@ class Judging:
         batch: int = 256,
     ) -> None:
         self.judge, self.limits, self.metrics = judge, limits or Limits(), metrics or JudgeMetrics()
-        self._folder = tempfile.TemporaryDirectory(prefix="faithful-search-", ignore_cleanup_errors=True)
-        self.cache = Cache(f"{self._folder.name}/verdicts.sqlite") if cache is None else cache
+        self.cache = self._own_cache() if cache is None else cache
         self._identity = identity(judge)
         self._batcher: Batcher[Pair, Verdict] = Batcher(self._judge, batch)
         self._tasks: set[asyncio.Task[Verdict]] = set()
@@ -69,6 +70,11 @@ class Judging:
     def about(self) -> dict[str, Any]:
         """What `/health` tells of the judge: its name, and whether it only compares words."""
         return {"judge": self.judge.name, "lexical": is_lexical(self.judge)}
+
+    def _own_cache(self) -> Cache:
+        folder = tempfile.mkdtemp(prefix="faithful-search-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return Cache(f"{folder}/verdicts.sqlite")
 
     def _answer(self, body: bytes) -> Any:
         pairs = read_judge(body, self.limits)

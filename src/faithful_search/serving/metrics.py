@@ -86,7 +86,7 @@ class RetrievalMetrics(Metrics):
 
 
 class JudgeMetrics(Metrics):
-    """What a served judge counts besides: every pair asked for is judged, known, or abstained from."""
+    """What a served judge counts besides. Identical pairs of one request count as known but for the first."""
 
     def __init__(self) -> None:
         super().__init__()

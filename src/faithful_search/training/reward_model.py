@@ -133,7 +133,6 @@ def train_judge(
     args = _arranged(args, how)
     make = _classifier if how.head == "encoder" else _generator
     trainer = make(parts, model, args, how, peft_config, dict(model_kwargs or {}))
-    Path(args.output_dir).mkdir(parents=True, exist_ok=True)  # where there is none to resume from
     trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if resume else None)
     base_name = base_name or model
     file = _save(trainer, parts, base_name, args, how)
