@@ -1,4 +1,4 @@
-"""Model cards that say how a policy was made and measured, and the way to the Hub."""
+"""A policy's model card: how it was made and measured, and code that runs it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import dialects
-from .errors import ConfigError
-from .evaluation.install import metrics_folder
-from .evaluation.metrics import names as metric_names
-from .evaluation.report import Evaluated, as_evaluation, table
-from .tools.opening import is_server
-from .tools.retrieval.engines import is_engine
+from .. import dialects
+from ..errors import ConfigError
+from ..evaluation.report import Evaluated, as_evaluation, table
+from ..tools.opening import is_server
+from ..tools.retrieval.engines import is_engine
+from .pushing import is_hub_id
 
 RESULT_NAMES = {
     "exact_match": "Exact match",
@@ -174,7 +173,7 @@ def card_data(
 
     results = _results(metrics, dataset)
     return ModelCardData(
-        base_model=base_model if _is_hub_id(base_model) else None,
+        base_model=base_model if is_hub_id(base_model) else None,
         library_name="transformers",
         pipeline_tag="text-generation",
         license=license,
@@ -182,134 +181,6 @@ def card_data(
         model_name=model_name if results else None,
         eval_results=results or None,
     )
-
-
-_JUDGE = """# {title}
-
-A judge of faithfulness: it reads a premise and a hypothesis and gives the probability that the hypothesis follows from
-the premise (what exactly is asked: `{task}`). Distilled from {base} with faithful-search, recipe `{recipe}`.
-
-## How to use
-
-```bash
-pip install 'faithful-search[train]'
-```
-
-```python
-from faithful_search.judges import Pair, load
-
-judge = load("{kind}", "{repo}")
-[verdict] = judge.judge_batch([Pair("The tower is in Paris.", "It is in Paris.", task="{task}")])
-print(verdict.p, verdict.label)
-```
-
-As a reward in training, and wherever a command or recipe takes a judge: `--judge {kind} --judge_model {repo}`.
-
-`judge.json` holds what it was calibrated to: temperature {temperature:.3f}, threshold {threshold:g}.
-
-## Training
-
-- Base model: {base}
-- Labelled pairs:
-{sources}
-- Command:
-
-```bash
-{command}
-```
-
-<details><summary>Configuration</summary>
-
-```json
-{config}
-```
-
-</details>
-
-## Agreement with the labels
-
-Of pairs that were held out, by question: none of them, and no question of theirs, was learnt from.
-
-```
-{agreement}
-```
-
-`distilled` is this judge, `untrained` its base model before training, `second run` whoever labelled the pairs, asked
-again; the others were measured beside them. A row counts the `pairs` of one source of `labels`, of which the share
-`true` has a true label. κ is Cohen's: agreement beyond chance, 0 where there is none. AUROC is the chance that of a
-true and a false pair the true one has the higher p. ECE is how far p lies from the share of true labels, over so many
-bins; Brier the mean of (p − label)². In brackets: 95% intervals, questions resampled. The tables below the first say
-how far the judges agree with each other.
-
-## Limitations
-
-- It says what the labels it was trained on would say, mistakes included; on other kinds of text it may be wrong, and
-  its probabilities need not mean what they say.
-- A policy that is trained against it can learn to game it: look at what it writes, and measure with another judge.
-- {terms}
-"""
-
-
-_LICENSED = "The weights are under the licence above as far as the base model and the data named here allow."
-_UNLICENSED = "No licence was chosen for the weights; the terms of the base model and of the data named here hold."
-
-
-def judge_card(
-    output_dir: str | os.PathLike[str],
-    *,
-    file: Any,
-    base_model: str,
-    agreement: Any,
-    recipe: str,
-    command: str,
-    config: Mapping[str, Any],
-    license: str | None = None,
-    sources: Mapping[str, str] | None = None,
-    repo_id: str | None = None,
-) -> Path:
-    """Write `README.md`, a distilled judge's model card, into `output_dir`.
-
-    Args:
-        output_dir: the judge's folder.
-        file: its `judges.distilled.JudgeFile`.
-        base_model: what training started from; a Hub id also goes into the front matter.
-        agreement: the held-out measurement (`evaluation.agreement.table.Agreement`); `None` where there is none.
-        recipe, command, config: how it was trained.
-        license: of the weights, front matter; left out where it is not known.
-        sources: provenance and terms of each source of pairs.
-        repo_id: what the snippet loads; default the folder.
-    """
-    from huggingface_hub import ModelCard, ModelCardData
-
-    output_dir = Path(output_dir)
-    name = repo_id or str(output_dir)
-    data = ModelCardData(
-        base_model=base_model if _is_hub_id(base_model) else None,
-        library_name="peft" if (output_dir / "adapter_config.json").exists() else "transformers",
-        pipeline_tag="text-classification" if file.kind == "nli" else "text-generation",
-        license=license,
-        tags=["faithful-search", "faithfulness", "judge"],
-    )
-    known = {**dict.fromkeys(file.trained_on, "terms not known"), **(sources or {})}
-    body = _JUDGE.format(
-        title=name.rstrip("/").rsplit("/", 1)[-1],
-        task=file.task,
-        kind=file.kind,
-        repo=name,
-        base=f"`{base_model}`",
-        recipe=recipe,
-        temperature=file.temperature,
-        threshold=file.threshold,
-        sources="\n".join(f"  - {source}: {terms}" for source, terms in known.items()),
-        command=command,
-        config=json.dumps(dict(config), indent=2, ensure_ascii=False, default=str),
-        agreement="Not measured." if agreement is None else agreement.table(),
-        terms=_LICENSED if license else _UNLICENSED,
-    )
-    path = output_dir / "README.md"
-    output_dir.mkdir(parents=True, exist_ok=True)
-    ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}").save(path)
-    return path
 
 
 def usage(name: str, dialect: str, tools: Sequence[str], config: Mapping[str, Any], question: str) -> str:
@@ -354,63 +225,6 @@ def _searched(config: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _source(config: Mapping[str, Any], key: str) -> str:
     return json.dumps(str(config.get(key) or "world"), ensure_ascii=False)
-
-
-def push(
-    folder: str | os.PathLike[str],
-    repo_id: str,
-    *,
-    private: bool = False,
-    token: str | None = None,
-    message: str = "Upload search agent",
-    repo_type: str = "model",
-) -> str:
-    """Upload a folder, making the repository when there is none; returns the commit's address.
-
-    Checkpoints (`checkpoint-*`) stay behind. A Space is made as a Gradio one.
-
-    Raises:
-        ConfigError: when there is no token, or nothing at `folder`.
-    """
-    from huggingface_hub import HfApi, get_token
-
-    if not Path(folder).is_dir():
-        raise ConfigError(f"nothing to push: {folder} is not a folder")
-    token = token or get_token()
-    if not token:
-        raise ConfigError(f"no Hugging Face token to push to {repo_id!r} with: run `hf auth login`, or set HF_TOKEN")
-    api = HfApi(token=token)
-    sdk = "gradio" if repo_type == "space" else None
-    api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk=sdk)
-    commit = api.upload_folder(
-        folder_path=str(folder),
-        repo_id=repo_id,
-        repo_type=repo_type,
-        commit_message=message,
-        ignore_patterns=["checkpoint-*/**"],
-    )
-    return str(commit)
-
-
-def push_metrics(organisation: str, *, private: bool = False, token: str | None = None) -> list[str]:
-    """Upload every metric as a Space `organisation/name`, whence `evaluate.load("organisation/name")` takes it.
-
-    Returns the commits' addresses. Raises `ConfigError` when there is no token.
-    """
-    folders = [metrics_folder() / name for name in metric_names()]
-    settings: dict[str, Any] = {"private": private, "token": token, "repo_type": "space", "message": "Upload metric"}
-    return [push(folder, f"{organisation}/{folder.name}", **settings) for folder in folders]
-
-
-def _is_hub_id(name: str) -> bool:
-    """Whether it is an `organisation/name`, and no folder here: the Hub refuses a card with any other base model."""
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return name.count("/") == 1 and not Path(name).exists()
 
 
 def _chosen(metrics: Mapping[str, Evaluated]) -> tuple[Evaluated | None, Evaluated | None]:

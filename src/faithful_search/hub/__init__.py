@@ -1,0 +1,7 @@
+"""Model cards that say how something was made and measured, and the way to the Hub."""
+
+from .judge_card import judge_card
+from .policy_card import card_data, model_card, usage
+from .pushing import push, push_metrics
+
+__all__ = ["card_data", "judge_card", "model_card", "push", "push_metrics", "usage"]

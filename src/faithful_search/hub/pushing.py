@@ -1,0 +1,68 @@
+"""The way to the Hub: folders of policies, judges, datasets and metrics."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from ..evaluation.install import metrics_folder
+from ..evaluation.metrics import names as metric_names
+
+
+def push(
+    folder: str | os.PathLike[str],
+    repo_id: str,
+    *,
+    private: bool = False,
+    token: str | None = None,
+    message: str = "Upload search agent",
+    repo_type: str = "model",
+) -> str:
+    """Upload a folder, making the repository when there is none; returns the commit's address.
+
+    Checkpoints (`checkpoint-*`) stay behind. A Space is made as a Gradio one.
+
+    Raises:
+        ConfigError: when there is no token, or nothing at `folder`.
+    """
+    from huggingface_hub import HfApi, get_token
+
+    if not Path(folder).is_dir():
+        raise ConfigError(f"nothing to push: {folder} is not a folder")
+    token = token or get_token()
+    if not token:
+        raise ConfigError(f"no Hugging Face token to push to {repo_id!r} with: run `hf auth login`, or set HF_TOKEN")
+    api = HfApi(token=token)
+    sdk = "gradio" if repo_type == "space" else None
+    api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk=sdk)
+    commit = api.upload_folder(
+        folder_path=str(folder),
+        repo_id=repo_id,
+        repo_type=repo_type,
+        commit_message=message,
+        ignore_patterns=["checkpoint-*/**"],
+    )
+    return str(commit)
+
+
+def push_metrics(organisation: str, *, private: bool = False, token: str | None = None) -> list[str]:
+    """Upload every metric as a Space `organisation/name`, whence `evaluate.load("organisation/name")` takes it.
+
+    Returns the commits' addresses. Raises `ConfigError` when there is no token.
+    """
+    folders = [metrics_folder() / name for name in metric_names()]
+    settings: dict[str, Any] = {"private": private, "token": token, "repo_type": "space", "message": "Upload metric"}
+    return [push(folder, f"{organisation}/{folder.name}", **settings) for folder in folders]
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether it is an `organisation/name`, and no folder here: the Hub refuses a card with any other base model."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return name.count("/") == 1 and not Path(name).exists()
