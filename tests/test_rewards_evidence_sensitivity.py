@@ -162,7 +162,8 @@ def test_normalised_over_yes_and_no():
 def test_nothing_to_probe_is_the_papers_zero(made):
     policy = Policy(WORDS)
     found = EvidenceSensitivity(policy=policy).score(made)
-    assert (found.value, found.parts["applies"], policy.calls) == (0.0, False, [])
+    assert (found.value, found.parts["applies"]) == (0.0, False)
+    assert policy.calls == [([], [])]  # asked all the same: other processes may need this one's forward passes
 
 
 def long_trajectory(name: str) -> Trajectory:

@@ -30,6 +30,16 @@ class Counting:
         self.passes += 1
 
 
+def counted(**how: Any) -> tuple[TransformersGenerator, Counting]:
+    """A generator that knows already what its model remembers, and what it computes from now on."""
+    model = lab.model()
+    generator = TransformersGenerator(model, lab.tokenizer(), **how)
+    generator.agree, own = int, generator.agree
+    generator.choice_probs([], [])
+    generator.agree = own
+    return generator, Counting(model)
+
+
 def both(model: Any, prompts: list[list[int]], choices: Any = None) -> tuple[list[list[float]], list[list[float]]]:
     """Probabilities with and without sharing."""
     choices = choices or [[[5], [6]]] * len(prompts)
@@ -80,10 +90,9 @@ def test_probabilities_are_those_without_sharing(made, data):
 
 
 def test_a_common_beginning_is_computed_once():
-    model = lab.model()
-    counting = Counting(model)
+    generator, counting = counted()
     rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
-    TransformersGenerator(model, lab.tokenizer()).choice_probs(rows, [[[5], [6]]] * 10)
+    generator.choice_probs(rows, [[[5], [6]]] * 10)
     assert (counting.passes, counting.tokens) == (2, 150 + 10 * 20)
 
 
@@ -100,22 +109,49 @@ def test_where_nothing_is_to_be_gained_nothing_is_shared(rows):
 
 
 def test_a_row_is_padded_only_where_a_pass_of_its_own_costs_more():
-    model = lab.model()
-    counting = Counting(model)
+    generator, counting = counted()
     lengths = (400, 30, 390, 100, 60)
     rows = [[n, *[9] * (length - 1)] for n, length in enumerate(lengths, start=10)]
-    TransformersGenerator(model, lab.tokenizer()).choice_probs(rows, [[[5], [6]]] * 5)
+    generator.choice_probs(rows, [[[5], [6]]] * 5)
     assert (counting.passes, counting.tokens) == (3, 2 * 400 + 2 * 100 + 30)
-    check_same(model, rows, [[[4], [5, 6, 7]]] * 5)
+    check_same(generator.model, rows, [[[4], [5, 6, 7]]] * 5)
 
 
 def test_rows_behind_one_head_are_read_in_several_passes():
-    model = lab.model()
-    counting = Counting(model)
+    generator, counting = counted()
     rows = [[*STEM, n, *[9] * length] for n, length in ((11, 10), (12, 400), (13, 12), (14, 380))]
-    TransformersGenerator(model, lab.tokenizer()).choice_probs(rows, [[[5], [6]]] * 4)
+    generator.choice_probs(rows, [[[5], [6]]] * 4)
     assert (counting.passes, counting.tokens) == (3, 150 + 2 * 401 + 2 * 13)
-    check_same(model, rows)
+    check_same(generator.model, rows)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.lists(st.integers(0, 3), max_size=12), max_size=20), st.integers(1, 6))
+def test_every_row_is_in_one_batch(rows, size):
+    found = sharing.batches(rows, size)
+    assert sorted(row for batch in found for row in batch) == list(range(len(rows)))
+    assert all(1 <= len(batch) <= size for batch in found)
+
+
+def test_what_a_probe_compares_is_not_torn_apart_by_its_length():
+    """The real and the perturbed context of four questions; a perturbed one is as long as another question's real one."""
+    stems = [[n] * 300 for n in range(4)]
+    rows = [[*stem, *[9] * (100 * n + tail)] for n, stem in enumerate(stems) for tail in (10, 110)]
+    generator, counting = counted(batch_size=4)
+    generator.choice_probs(rows, [[[5]]] * 8)
+    assert counting.tokens < 1.1 * (4 * 300 + sum(map(len, rows)) - 8 * 300)
+    assert {frozenset(batch) for batch in sharing.batches(rows, 2)} == {frozenset({n, n + 1}) for n in (0, 2, 4, 6)}
+    check_same(generator.model, rows)
+
+
+def test_a_process_makes_as_many_passes_as_the_one_that_makes_most():
+    asked: list[int] = []
+    generator, counting = counted(agree=lambda passes: asked.append(passes) or 5)
+    rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
+    assert generator.choice_probs([], []) == []
+    assert (counting.passes, asked) == (5, [0])
+    generator.choice_probs(rows, [[[5], [6]]] * 10)
+    assert (counting.passes, asked) == (10, [0, 2])
 
 
 def test_an_accelerator_is_given_few_passes():

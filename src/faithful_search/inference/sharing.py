@@ -28,6 +28,47 @@ class Part(NamedTuple):
     owners: list[int]
 
 
+def schedule(rows: Sequence[Row], keep: int, call: int, size: int, share: bool) -> list[Part]:
+    """The parts of all rows: a plan for each batch of at most `size` rows, or the batch as it is, without sharing."""
+    found: list[Part] = []
+    for batch in batches(rows, size, keep):
+        own = [rows[row] for row in batch]
+        parts = plan(own, keep, call) if share else [Part(list(range(len(own))), [], [])]
+        found += [part._replace(rows=[batch[row] for row in part.rows]) for part in parts]
+    return found
+
+
+def batches(rows: Sequence[Row], size: int, keep: int = 1) -> list[list[int]]:
+    """Numbers of rows, at most `size` a batch: what begins alike stays together, and is else ordered by length.
+
+    Example:
+        >>> evidence = [2] * 900
+        >>> batches([evidence + [3], [1, 1], evidence + [4] * 80, [1, 2, 3]], size=2)
+        [[1, 3], [0, 2]]
+    """
+    if not rows:
+        return []
+    families = [run for run, _ in _runs(rows, *_ordered(rows, keep))]
+    runs = sorted(families, key=lambda run: max(len(rows[row]) for row in run))
+    found: list[list[int]] = [[]]
+    for piece in (run[start : start + size] for run in runs for start in range(0, len(run), size)):
+        if len(found[-1]) + len(piece) > size:
+            found.append([])
+        found[-1] += piece
+    return found
+
+
+def forwards(rows: Sequence[Row], part: Part, call: int) -> int:
+    """How many forward passes a part takes."""
+    return bool(part.heads) + len(passes(own_lengths(rows, part), call))
+
+
+def own_lengths(rows: Sequence[Row], part: Part) -> list[int]:
+    """How many tokens of each of a part's rows stand behind its head."""
+    heads = [len(part.heads[owner]) for owner in part.owners] or [0] * len(part.rows)
+    return [len(rows[row]) - head for row, head in zip(part.rows, heads, strict=True)]
+
+
 def cost_of_call(device: torch.device) -> int:
     """How many tokens a forward pass costs there besides those in it."""
     return CALLS.get(device.type, CALL)
@@ -49,8 +90,7 @@ def plan(rows: Sequence[Row], keep: int = 1, call: int = CALLS["cpu"]) -> list[P
     plain = [Part(everything, [], [])]
     if len(rows) < 2:
         return plain
-    order = sorted(everything, key=lambda row: rows[row])
-    alike = [_alike(rows[one], rows[two], keep) for one, two in pairwise(order)]
+    order, alike = _ordered(rows, keep)
     runs = list(_runs(rows, order, alike))
     plans = [plain, [_headed(rows, everything, min(alike))], _by_family(rows, runs, keep, call)]
     return min(plans, key=lambda parts: sum(_cost(rows, part, call) for part in parts))
@@ -135,9 +175,15 @@ def _headed(rows: Sequence[Row], members: list[int], shared: int) -> Part:
     return Part(members, [rows[members[0]][:shared]], [0] * len(members))
 
 
+def _ordered(rows: Sequence[Row], keep: int) -> tuple[list[int], list[int]]:
+    """Numbers of rows such that those that begin alike are neighbours, and how much each shares with the next."""
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    return order, [_alike(rows[one], rows[two], keep) for one, two in pairwise(order)]
+
+
 def _runs(rows: Sequence[Row], order: list[int], alike: list[int]) -> Iterator[tuple[list[int], int]]:
     """Neighbours that share at least half of what they have behind what all share, and how much each run shares."""
-    stem = min(alike)
+    stem = min(alike, default=0)
     run, shared = [order[0]], len(rows[order[0]])
     for row, common in zip(order[1:], alike, strict=True):
         shorter = min(len(rows[run[-1]]), len(rows[row]))
@@ -163,7 +209,6 @@ def _alike(one: Row, two: Row, keep: int) -> int:
 
 def _cost(rows: Sequence[Row], part: Part, call: int) -> int:
     """Tokens, padding included, and `call` for each pass."""
-    heads = [len(part.heads[owner]) for owner in part.owners] or [0] * len(part.rows)
-    own = [len(rows[row]) - head for row, head in zip(part.rows, heads, strict=True)]
+    own = own_lengths(rows, part)
     shared = call + len(part.heads) * max(map(len, part.heads)) if part.heads else 0
     return shared + sum(call + len(group) * own[group[0]] for group in passes(own, call))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,8 @@ class TransformersGenerator:
         batch_size: rows per forward pass.
         share_prefixes: let `choice_probs` compute what prompts begin with alike only once, where that saves tokens. The
             probabilities are the same up to rounding. Models that forget tokens behind a window never share.
+        agree: given how many forward passes a `choice_probs` takes here, how many every process makes. Where the model's
+            parameters are spread over processes, a forward pass needs them all, and each must make as many.
 
     Example:
         ```python
@@ -38,11 +40,20 @@ class TransformersGenerator:
         ```
     """
 
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int = 64, share_prefixes: bool = True) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        batch_size: int = 64,
+        share_prefixes: bool = True,
+        agree: Callable[[int], int] = int,
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.share_prefixes = share_prefixes
+        self.agree = agree
+        self._holds: bool | None = None
         self._closers: dict[str, frozenset[int]] = {}
 
     def generate(
@@ -85,11 +96,10 @@ class TransformersGenerator:
         keep = max((len(choice) for own in choices for choice in own), default=1)
         probs = [[0.0] * len(own) for own in choices]
         with _inference_mode(self.model):
-            for batch in self._batches(rows):
-                for row, logits in zip(batch, self._logits([rows[row] for row in batch], keep), strict=True):
-                    table = torch.log_softmax(logits.float(), dim=-1)
-                    for i, j in places[row]:
-                        probs[i][j] = _chain(table, choices[i][j])
+            for row, logits in self._logits(rows, keep):
+                table = torch.log_softmax(logits.float(), dim=-1)
+                for i, j in places[row]:
+                    probs[i][j] = _chain(table, choices[i][j])
         return probs
 
     def _check_lengths(self, prompts: Sequence[list[int]]) -> None:
@@ -105,37 +115,44 @@ class TransformersGenerator:
         for start in range(0, len(order), self.batch_size):
             yield order[start : start + self.batch_size]
 
-    def _logits(self, rows: list[list[int]], keep: int) -> list[torch.Tensor]:
+    def _logits(self, rows: list[list[int]], keep: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Of the last `keep` tokens of each row, where it has so many."""
         call = sharing.cost_of_call(next(self.model.parameters()).device)
-        share = self.share_prefixes and sharing.can_share(self.model)
-        parts = sharing.plan(rows, keep, call) if share else [sharing.Part(list(range(len(rows))), [], [])]
-        found: dict[int, torch.Tensor] = {}
+        parts = sharing.schedule(rows, keep, call, self.batch_size, self._shares())
+        passes = sum(sharing.forwards(rows, part, call) for part in parts)
+        idle = self.agree(passes) - passes
         for part in parts:
-            found.update(zip(part.rows, self._part([rows[row] for row in part.rows], part, keep, call), strict=True))
-        return [found[row] for row in range(len(rows))]
+            yield from self._part(rows, part, keep, call)
+        for _ in range(idle):
+            self._forward([[0]], 1)
 
-    def _part(self, rows: list[list[int]], part: sharing.Part, keep: int, call: int) -> list[torch.Tensor]:
+    def _part(
+        self, rows: list[list[int]], part: sharing.Part, keep: int, call: int
+    ) -> Iterator[tuple[int, torch.Tensor]]:
         """Of the rows of one part, in as many passes as pay."""
         heads = self._read(part.heads) if part.heads else None
-        if heads is None:
-            part = sharing.Part(part.rows, [[]], [0] * len(rows))  # the rows are read whole
-        own = [row[len(part.heads[owner]) :] for row, owner in zip(rows, part.owners, strict=True)]
-        found: dict[int, torch.Tensor] = {}
-        for group in sharing.passes(list(map(len, own)), call):
-            batch, owners = [own[row] for row in group], [part.owners[row] for row in group]
-            logits = self._forward(batch, keep) if heads is None else self._behind(heads, owners, batch, keep)
-            found.update(zip(group, logits, strict=True))
-        return [found[row] for row in range(len(rows))]
+        lengths = sharing.own_lengths(rows, part)
+        for group in sharing.passes(lengths, call):
+            batch = [rows[part.rows[place]][-lengths[place] :] for place in group]
+            owners = [part.owners[place] for place in group] if heads else []
+            logits = self._behind(heads, owners, batch, keep) if heads else self._forward(batch, keep)
+            yield from zip((part.rows[place] for place in group), logits, strict=True)
 
-    def _read(self, heads: list[list[int]]) -> tuple[Any, torch.Tensor] | None:
-        """What the model remembers of the heads, and which of it is no padding; `None` where it cannot be shared."""
+    def _shares(self) -> bool:
+        """Whether heads are read once: asked for, and the model returns what can be held."""
+        if self._holds is None:
+            self._holds = (
+                self.share_prefixes and sharing.can_share(self.model) and sharing.can_hold(self._read([[0]])[0])
+            )
+        return self._holds
+
+    def _read(self, heads: list[list[int]]) -> tuple[Any, torch.Tensor]:
+        """What the model remembers of the heads, and which of it is no padding."""
         ids, mask = self._pad(heads)
         read = self.model(
             input_ids=ids, attention_mask=mask, position_ids=_places(mask), logits_to_keep=1, use_cache=True
         )
-        cache = getattr(read, "past_key_values", None)
-        return (cache, mask) if sharing.can_hold(cache) else None
+        return getattr(read, "past_key_values", None), mask
 
     def _behind(
         self, heads: tuple[Any, torch.Tensor], owners: list[int], rows: list[list[int]], keep: int
@@ -170,6 +187,7 @@ class TransformersGenerator:
             generation_config=self._config(sampling, max(limits)),
             stopping_criteria=StoppingCriteriaList([stopper]),
             logits_processor=LogitsProcessorList([recorder] if recorder else []),
+            synced_gpus=False,  # each process generates alone
         )
         logprobs = recorder.finish(output) if recorder else [None] * len(prompts)
         return [

@@ -203,9 +203,8 @@ class _Prober:
 
 
 def _ask(policy: Generator, probes: Sequence[Probe]) -> list[tuple[float, float]]:
-    """(q, q') of each probe, all in one call."""
-    if not probes:
-        return []
+    """(q, q') of each probe, all in one call; the policy is asked even then when there is none, as other processes may
+    need this one's forward passes."""
     prompts = [context for probe in probes for context in (probe.real, probe.perturbed)]
     choices = [probe.choices for probe in probes for _ in range(2)]
     yes = [_yes(row) for row in policy.choice_probs(prompts, choices)]
