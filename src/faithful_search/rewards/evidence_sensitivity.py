@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -57,6 +57,8 @@ class EvidenceSensitivity(Reward):
         seed: of the step choice and of what replaces the evidence.
         writer: invents the lures of no-steps, all of a batch in one call; an `EndpointJudge` is one.
         policy: the Generator to probe, usually given by `bind(policy=…)`.
+        gather: given what may replace evidence here, what may in all processes of a training: its trainer binds it, so
+            that what a rollout is probed with does not depend on who else was asked in the same process.
 
     Raises:
         ConfigError: when no policy is bound.
@@ -79,6 +81,7 @@ class EvidenceSensitivity(Reward):
     seed: int = 0
     writer: Writer | None = None
     policy: Generator | None = field(default=None, repr=False)
+    gather: Callable[[list[Source]], list[Source]] = field(default=list, repr=False)
 
     name: ClassVar[str] = "evidence_sensitivity"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
@@ -98,10 +101,14 @@ class EvidenceSensitivity(Reward):
             raise ConfigError("EvidenceSensitivity asks the policy itself: use .bind(policy=generator)")
         chosen = [self._chosen(trajectory) for trajectory in trajectories]
         lures = self._written(trajectories, [steps for steps, _ in chosen])
-        prober = _Prober(self, self.policy.tokenizer, sources(trajectories, self.snippets))
+        prober = _Prober(self, self.policy.tokenizer, self._pool(trajectories))
         probes = [prober.probes(*row) for row in zip(trajectories, chosen, lures, strict=True)]
         answers = iter(_ask(self.policy, [probe for own in probes for probe in own]))
         return [_mean(own, [next(answers) for _ in own]) for own in probes]
+
+    def _pool(self, trajectories: Sequence[Trajectory]) -> list[Source]:
+        own = sources(trajectories, self.snippets)
+        return own if self.snippets else sorted(set(self.gather(own)))
 
     def _chosen(self, trajectory: Trajectory) -> Chosen:
         steps = eligible_steps(trajectory)

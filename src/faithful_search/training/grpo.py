@@ -7,7 +7,8 @@ other than TRL's is asked for: the advantages that `_generate_and_score_completi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 from ..dialects.base import Dialect
 from ..errors import ConfigError, DataError
 from ..evaluation.tool_use import tool_counts, tool_entropy, tool_ratios
-from ..inference.base import Sampling
+from ..inference.base import Generator, Sampling
 from ..inference.transformers import TransformersGenerator
 from ..rewards import Mix, Reward, Score
 from ..rollout import Engine, Limits
@@ -30,6 +31,7 @@ from ..trajectory import Tokens, Trajectory
 from .advantages import ESTIMATORS, Estimator
 from .callbacks import RewardState, TrajectoryLog, with_scores
 from .outage import JudgeWatch, silence, together, without_dump
+from .processes import check_processes, gathered, hold_head, most
 
 
 class SearchGRPOTrainer(GRPOTrainer):
@@ -107,10 +109,15 @@ class SearchGRPOTrainer(GRPOTrainer):
         )
         self.toolbox = toolbox
         self._counted: dict[str, ToolStats] = {}
-        self.generator = TransformersGenerator(
-            self.accelerator.unwrap_model(self.model), self.processing_class, generation_batch
+        check_processes(self.accelerator)
+        self.policy = TransformersGenerator(
+            self.accelerator.unwrap_model(self.model),
+            self.processing_class,
+            generation_batch,
+            agree=most(self.accelerator),
         )
-        self.mix = mix.bind(policy=self.generator)
+        self.generator: Generator = self.policy
+        self.mix = mix.bind(policy=self.policy, gather=gather_object)
         self.engine = Engine(
             self.generator,
             toolbox,
@@ -134,6 +141,26 @@ class SearchGRPOTrainer(GRPOTrainer):
         """The live holder of the reward's state."""
         return next(item for item in self.callback_handler.callbacks if isinstance(item, RewardState))
 
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """While it lasts, `generator` samples the policy as it is now, in each process as often as that one likes.
+
+        Every process must enter it.
+        """
+        if self.args.use_vllm:
+            self.vllm_generation.sync_weights()
+        with self._sampling():
+            yield
+
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        own = self.generator is self.policy
+        with (
+            gathered(self.model_wrapped, self.accelerator) if own else nullcontext(),
+            self.accelerator.autocast(),  # sampled and probed in the precision it is trained in
+        ):
+            yield
+
     @property
     def _training(self) -> bool:
         return bool(self.model is not None and self.model.training)
@@ -142,14 +169,14 @@ class SearchGRPOTrainer(GRPOTrainer):
         """TRL's `rollout_func`: one episode per prompt."""
         tasks = [Task(id=str(number), question=prompt) for number, prompt in enumerate(prompts)]
         self._counted = self.toolbox.stats()  # whoever used the tools meanwhile, such as an evaluation, is not logged
-        with self.accelerator.autocast():  # sampled and probed in the precision it is trained in
+        with self._sampling():
             trajectories = self.engine.run(tasks)
         tokens = [cast(Tokens, trajectory.tokens) for trajectory in trajectories]
         return {
             "prompt_ids": [item.prompt_ids for item in tokens],
             "completion_ids": [item.completion_ids for item in tokens],
             "env_mask": [item.mask for item in tokens],
-            "logprobs": None,
+            "logprobs": [item.logprobs for item in tokens] if self.args.use_vllm else None,
             "trajectory": trajectories,
         }
 
@@ -173,6 +200,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             msgspec.structs.replace(item, id=f"{name}@{step}#{first + number}", answers=tuple(gold))
             for number, (item, name, gold) in enumerate(zip(trajectory, id, answers, strict=True))
         ]
+        hold_head(self.policy.model, self.accelerator)
         with self.accelerator.autocast():
             components = self.mix.components(rollouts)
         holder = self.reward_state

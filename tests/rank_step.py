@@ -1,0 +1,159 @@
+"""One training step on given rollouts, as a process of a training: `python rank_step.py OUT ROWS_PER_PROCESS KIND`.
+
+Each process leaves in OUT what it saw; the main one the model, which one step of plain gradient descent with a learning
+rate of 1 has moved by exactly the gradient. KIND is "ddp", "fsdp2" or "zero3".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import lab
+import torch
+from trl import GRPOConfig
+
+from faithful_search.inference.base import Completion, Generator, Sampling
+from faithful_search.rewards import pou_mix
+from faithful_search.rollout import Engine, Limits
+from faithful_search.tasks import Task
+from faithful_search.tools import Toolbox
+from faithful_search.training.grpo import SearchGRPOTrainer
+from faithful_search.trajectory import Evidence
+
+TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(4)]
+GROUP = 4
+CALL = '<think>{}row {} {}</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
+
+
+class Planned:
+    """Writes what the global number of a row says: how many calls, which citations, and the answer."""
+
+    def __init__(self, first: int) -> None:
+        self.tokenizer, self.first = lab.tokenizer(), first
+
+    def generate(self, prompts: Any, sampling: Sampling, max_new_tokens: Any = None) -> list[Completion]:
+        texts = [self._turn(self.tokenizer.decode(ids), number) for number, ids in enumerate(prompts)]
+        ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        return [Completion(row, "stop") for row in ids]
+
+    def choice_probs(self, prompts: Any, choices: Any) -> list[list[float]]:
+        raise AssertionError("the training model is to be asked, not the generator")
+
+    def _turn(self, context: str, number: int) -> str:
+        said = re.findall(r"<think>(?:<helpful>.*?</ref>)?row (\d+)", context)
+        if not said:
+            return CALL.format("", self.first + number, "x" * (7 * (self.first + number) % 40))
+        row, turns = int(said[0]), len(said)
+        verdict = f"<helpful>yes</helpful><ref>E{1 if row % 3 and row < 8 else 9}</ref>"  # later rows have no probe
+        if turns <= row % 3:
+            return CALL.format(verdict, row, "y" * (5 * row % 30))
+        return f"<think>{verdict}row {row}</think><answer>{'Rome' if row % 2 else 'Oslo'}</answer>"
+
+
+def main(out: Path, rows: int, kind: str) -> None:
+    trainer = made(out, rows, prepare(kind))
+    process = trainer.accelerator.process_index
+    trainer.engine.generator = Planned(process * rows)
+    passes: list[int] = []
+    trainer.policy.model.register_forward_pre_hook(
+        lambda model, args, given: None if model.training else passes.append(given["input_ids"].shape[1]),
+        with_kwargs=True,
+    )
+    trainer.train()
+    probed = len(passes)
+    written = sampled(trainer, TASKS[process:])
+    trainer.save_model()
+    state = trainer.reward_state.mix
+    seen = {"rewards": trainer.last_rewards, "ema": state.ema, "step": state.step, "probed": probed, "written": written}
+    (out / f"process{process}.json").write_text(json.dumps(seen))
+
+
+def prepare(kind: str) -> dict[str, Any]:
+    """What makes this process one of that kind on a CPU, where Accelerate offers neither; settings of the trainer."""
+    if kind == "zero3":
+        import deepspeed
+
+        deepspeed.init_distributed("gloo")
+        stage = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True, "stage3_param_persistence_threshold": 0}
+        auto = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        return {
+            "deepspeed": {"zero_optimization": stage, "zero_allow_untested_optimizer": True}
+            | dict.fromkeys(auto, "auto")
+        }
+    if kind == "fsdp2":
+        pretend_fsdp()
+    return {}
+
+
+def pretend_fsdp() -> None:
+    from accelerate import state
+    from accelerate.utils import DistributedType
+
+    os.environ |= {
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "2",
+        "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+        "FSDP_RESHARD_AFTER_FORWARD": "true",
+        "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+    }
+    start = state.AcceleratorState.__init__
+
+    def init(self: Any, *args: Any, **given: Any) -> None:
+        if not state.AcceleratorState._shared_state:
+            state.PartialState(cpu=True)
+            state.PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        start(self, *args, **given)
+
+    state.AcceleratorState.__init__ = init
+
+
+def made(out: Path, rows: int, settings: dict[str, Any]) -> SearchGRPOTrainer:
+    out.mkdir(parents=True, exist_ok=True)
+    args = GRPOConfig(
+        str(out / "model"),
+        per_device_train_batch_size=rows,
+        num_generations=GROUP,
+        max_steps=1,
+        max_completion_length=900,
+        learning_rate=1.0,
+        lr_scheduler_type="constant",
+        optim="sgd",
+        max_grad_norm=0.0,
+        beta=0.0,
+        use_cpu=True,
+        bf16=False,
+        activation_checkpointing=False,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        shuffle_dataset=False,
+        seed=3,
+        **settings,
+    )
+    return SearchGRPOTrainer(
+        model=str(out.parent / "start"),
+        processing_class=lab.tokenizer(),
+        args=args,
+        train_dataset=TASKS,
+        toolbox=Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"), Evidence("It is in Oslo.", "Elsewhere"))]),
+        reward=pou_mix(budget=2),
+        limits=Limits(turns=5, turn_tokens=400, total_tokens=900),
+    )
+
+
+def sampled(trainer: SearchGRPOTrainer, tasks: list[Task]) -> dict[str, list[int]]:
+    """Greedy episodes of the trained policy, fewer in one process than in the other."""
+    policy: Generator = trainer.policy
+    engine = Engine(policy, trainer.toolbox, "pou", Limits(2, 12, 400), Sampling(temperature=0.0))
+    with trainer.generating():
+        return {item.id: item.tokens.completion_ids for item in engine.run(tasks)}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
