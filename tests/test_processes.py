@@ -85,6 +85,21 @@ def test_sharded_processes_make_the_same_step(kind, tmp_path):
     check_equal(step(tmp_path, 1, 16), step(tmp_path, 2, 8, kind))
 
 
+@pytest.mark.parametrize(
+    "file", sorted((HERE.parent / "recipes" / "accelerate").glob("*.yaml")), ids=lambda file: file.stem
+)
+def test_accelerate_takes_the_configurations(file):
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+
+    given = ["--config_file", str(file), "recipes/pou.py", "--max_steps", "2"]
+    args, config, _ = _validate_launch_command(launch_command_parser().parse_args(given))
+    found = load_config_from_file(str(file))
+    kind = {"zero3": args.use_deepspeed, "fsdp2": args.use_fsdp, "multi_gpu": args.multi_gpu}
+    assert (args.num_processes, args.mixed_precision) == (found.num_processes, "bf16")
+    assert [name for name, on in kind.items() if on] == [name for name in kind if name == file.stem]
+
+
 def accelerator(**state: Any) -> Any:
     return SimpleNamespace(num_processes=1, state=SimpleNamespace(**state))
 
