@@ -134,7 +134,7 @@ def test_every_row_is_in_one_batch(rows, size):
 
 
 def test_what_a_probe_compares_is_not_torn_apart_by_its_length():
-    """The real and the perturbed context of four questions; a perturbed one is as long as another question's real one."""
+    """The real and the perturbed context of four questions; one is as long as another question's other one."""
     stems = [[n] * 300 for n in range(4)]
     rows = [[*stem, *[9] * (100 * n + tail)] for n, stem in enumerate(stems) for tail in (10, 110)]
     generator, counting = counted(batch_size=4)

@@ -13,6 +13,8 @@ CALLS = {"cpu": 64}
 CALL = 4096
 """Tokens that a forward pass counts besides those in it, by the device's type: more passes must save more than that. An
 accelerator is not kept busy by few tokens."""
+WORTH, LONGEST_RUN = 64, 256
+"""Tokens that a run of rows must save by what it shares, and how many rows are looked back on for it."""
 
 Row = list[int]
 
@@ -159,7 +161,7 @@ def _by_family(rows: Sequence[Row], runs: Sequence[tuple[list[int], int]], keep:
     heads = [rows[run[0]][:shared] for run, shared in families]
     owners = [place for place, (run, _) in enumerate(families) for _ in run]
     others = [row for run, _ in runs if len(run) == 1 for row in run]
-    parts = [Part(members, heads, owners)] if families else []
+    parts = _by_length(rows, Part(members, heads, owners), call) if families else []
     if not others:
         return parts
     shared = min(
@@ -167,6 +169,17 @@ def _by_family(rows: Sequence[Row], runs: Sequence[tuple[list[int], int]], keep:
     )
     candidates = (Part(others, [], []), _headed(rows, others, shared))
     return [*parts, min(candidates, key=lambda part: _cost(rows, part, call))]
+
+
+def _by_length(rows: Sequence[Row], part: Part, call: int) -> list[Part]:
+    """The part; or, where that costs less, one for each length of its heads: read together they would be padded, and
+    every row would attend to the padding."""
+    apart = []
+    for group in passes(list(map(len, part.heads)), call):
+        place = {head: number for number, head in enumerate(group)}
+        own = [(row, place[head]) for row, head in zip(part.rows, part.owners, strict=True) if head in place]
+        apart.append(Part([row for row, _ in own], [part.heads[head] for head in group], [head for _, head in own]))
+    return min([part], apart, key=lambda parts: sum(_cost(rows, one, call) for one in parts))
 
 
 def _headed(rows: Sequence[Row], members: list[int], shared: int) -> Part:
@@ -182,17 +195,32 @@ def _ordered(rows: Sequence[Row], keep: int) -> tuple[list[int], list[int]]:
 
 
 def _runs(rows: Sequence[Row], order: list[int], alike: list[int]) -> Iterator[tuple[list[int], int]]:
-    """Neighbours that share at least half of what they have behind what all share, and how much each run shares."""
+    """Neighbours that share more than all do, and how much each run shares: cut where sharing saves most tokens."""
+    for start, end in pairwise(_cuts(alike)):
+        yield order[start:end], min(alike[start : end - 1], default=len(rows[order[start]]))
+
+
+def _cuts(alike: list[int]) -> list[int]:
+    """Where runs of rows begin and end, given how much each row shares with the next."""
     stem = min(alike, default=0)
-    run, shared = [order[0]], len(rows[order[0]])
-    for row, common in zip(order[1:], alike, strict=True):
-        shorter = min(len(rows[run[-1]]), len(rows[row]))
-        if common > stem and 2 * (common - stem) >= shorter - stem:
-            run, shared = [*run, row], min(shared, common)
-            continue
-        yield run, shared
-        run, shared = [row], len(rows[row])
-    yield run, shared
+    best: list[tuple[int, int]] = [(0, 0)]  # of the first rows: the most tokens saved, and where the last run begins
+    for end in range(1, len(alike) + 2):
+        best.append(max(_last_runs(best, alike, stem, end)))
+    cuts = [len(alike) + 1]
+    while cuts[-1]:
+        cuts.append(best[cuts[-1]][1])
+    return cuts[::-1]
+
+
+def _last_runs(best: list[tuple[int, int]], alike: list[int], stem: int, end: int) -> Iterator[tuple[int, int]]:
+    """The runs that the first `end` rows may end with: tokens saved with each, and where it begins."""
+    yield best[end - 1][0], end - 1
+    common = max(alike, default=0)
+    for start in range(end - 2, max(-1, end - 1 - LONGEST_RUN), -1):
+        common = min(common, alike[start])
+        if common <= stem:
+            break
+        yield best[start][0] + (end - start - 1) * (common - stem) - WORTH, start
 
 
 def _alike(one: Row, two: Row, keep: int) -> int:

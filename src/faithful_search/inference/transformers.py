@@ -12,6 +12,8 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from ..errors import ConfigError
 from . import sharing
 from .base import Completion, Sampling
+from .states import Batch, can_read_on
+from .turns import Turns, chooser
 
 _KEPT = {
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
@@ -30,8 +32,9 @@ class TransformersGenerator:
         batch_size: rows per forward pass.
         share_prefixes: let `choice_probs` compute what prompts begin with alike only once, where that saves tokens. The
             probabilities are the same up to rounding. Models that forget tokens behind a window never share.
-        agree: given how many forward passes a `choice_probs` takes here, how many every process makes. Where the model's
-            parameters are spread over processes, a forward pass needs them all, and each must make as many.
+        agree: given how many forward passes a `choice_probs` takes here, how many every process makes. Where a model is
+            spread over processes, a forward pass needs them all, and each must make as many.
+        keep_bytes: what may be kept of contexts from turn to turn, see `keeping`.
 
     Example:
         ```python
@@ -47,12 +50,15 @@ class TransformersGenerator:
         batch_size: int = 64,
         share_prefixes: bool = True,
         agree: Callable[[int], int] = int,
+        keep_bytes: int = 4 * 2**30,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.share_prefixes = share_prefixes
         self.agree = agree
+        self.keep_bytes = keep_bytes
+        self._turns: Turns | None = None
         self._holds: bool | None = None
         self._closers: dict[str, frozenset[int]] = {}
 
@@ -71,10 +77,35 @@ class TransformersGenerator:
         limits = list(max_new_tokens) if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
         done: dict[int, Completion] = {}
         with _inference_mode(self.model), _plain_generation(self.model.generation_config):
+            known = self._turns.take(prompts) if self._turns else {}
             for rows in self._batches(prompts):
-                batch = self._generate([prompts[row] for row in rows], sampling, [limits[row] for row in rows])
-                done.update(zip(rows, batch, strict=True))
+                own, most = [prompts[row] for row in rows], [limits[row] for row in rows]
+                if self._turns:
+                    read = self._turns.read(own, [known.pop(row) for row in rows])
+                    written = self._write(self._turns, read, own, sampling, most)
+                    del read  # before the next batch needs the memory
+                else:
+                    written = self._generate(own, sampling, most)
+                done.update(zip(rows, written, strict=True))
         return [done[row] for row in range(len(prompts))]
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """While this lasts, what the model remembers of the rows that `generate` continued is kept for the next call:
+        a prompt that goes on from one of them, as an episode's next turn does, is read only from there.
+
+        Completions are distributed as without it. Weights and adapters must stay as they are meanwhile. Between calls
+        at most `keep_bytes` are kept, only of rows of the last call (while one lasts, as much again may be there);
+        other prompts, and changed ones, are read from where they differ. Models that forget tokens behind a window, or
+        remember more than keys and values, keep nothing. Nothing is left when this ends.
+        """
+        before = self._turns
+        with _inference_mode(self.model):
+            self._turns = Turns(self.model, self.keep_bytes) if can_read_on(self.model) else None
+        try:
+            yield
+        finally:
+            self._turns = before
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
         """See `Generator.choice_probs`.
@@ -193,6 +224,23 @@ class TransformersGenerator:
         return [
             self._completion(row, limit, values, sampling.stop)
             for row, limit, values in zip(output[:, width:].tolist(), limits, logprobs, strict=True)
+        ]
+
+    def _write(
+        self, turns: Turns, batch: Batch, prompts: list[list[int]], sampling: Sampling, limits: list[int]
+    ) -> list[Completion]:
+        """As `_generate`, from a batch in which the prompts have been read."""
+        eos, stop, closers = self._eos, sampling.stop, self._closing_tokens(sampling.stop)
+
+        def ended(row: int, ids: list[int]) -> bool:
+            if len(ids) >= limits[row] or ids[-1] in eos:
+                return True
+            return ids[-1] in closers and _has_stop(self.tokenizer, ids, stop)
+
+        written = turns.write(batch, prompts, chooser(sampling), ended)
+        return [
+            self._completion(row.ids, limit, torch.tensor(row.logprobs) if sampling.logprobs else None, stop)
+            for row, limit in zip(written, limits, strict=True)
         ]
 
     def _completion(self, row: list[int], limit: int, logprobs: Any, stop: tuple[str, ...]) -> Completion:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -68,8 +69,13 @@ class Engine:
     def run(self, tasks: Iterable[Task], on_end: Callable[[Trajectory], Any] | None = None) -> list[Trajectory]:
         """One episode per task, in the tasks' order; a task given n times yields ids `id`, `id#1`, …, `id#n-1`.
 
-        `on_end` sees each trajectory as soon as its episode ends.
+        `on_end` sees each trajectory as soon as its episode ends. The policy's weights must not change meanwhile: what
+        it remembers of the episodes may be kept from turn to turn.
         """
+        with getattr(self.generator, "keeping", nullcontext)():
+            return self._run(tasks, on_end)
+
+    def _run(self, tasks: Iterable[Task], on_end: Callable[[Trajectory], Any] | None) -> list[Trajectory]:
         waiting = list(enumerate(self._episodes(list(tasks))))[::-1]
         sessions: dict[int, Session] = {}
         active: dict[int, Episode] = {}

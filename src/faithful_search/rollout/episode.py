@@ -79,10 +79,16 @@ class Episode:
         self.logprobs: list[float] | None = []
         self.turns: list[tuple[int, int, int]] = []
         self.steps: list[Step] = []
-        self.text = ""
+        self._said: list[str] = []  # joined when it is asked for: a turn costs its own length, not the episode's
+        self._length = 0
         self.stop_reason: str | None = None
         self.forced = ""  # what the environment wrote of the turn that is due
         self.cut: list[dict[str, int]] = []
+
+    @property
+    def text(self) -> str:
+        """What was said so far, the environment's part included."""
+        return "".join(self._said)
 
     @property
     def context(self) -> list[int]:
@@ -153,8 +159,8 @@ class Episode:
         opened = self.chat.opened(first=not self.steps) + self.forced
         text = opened + self.chat.tokenizer.decode(own, skip_special_tokens=False)
         step = self.chat.dialect.parse_turn(text, first=not self.steps)
-        offset = len(self.text)
-        self.text += text
+        offset = self._length
+        self._say(text)
         return _shift(step, offset)
 
     def _repaired(self, step: Step) -> Step:
@@ -205,7 +211,7 @@ class Episode:
 
     def _with_response(self, step: Step, text: str) -> Step:
         """The step with the place of its tool response `text`, which was appended last."""
-        before = len(self.text) - len(text)
+        before = self._length - len(text)
         start, end = (before + place for place in self.chat.dialect.response_span(text))
         return msgspec.structs.replace(step, spans={**step.spans, "response": (start, end)})
 
@@ -217,8 +223,12 @@ class Episode:
             return False
         self._append(ids, 0, None)
         self.turns[-1] = (start, middle, len(self.ids))
-        self.text += text
+        self._say(text)
         return True
+
+    def _say(self, text: str) -> None:
+        self._said.append(text)
+        self._length += len(text)
 
     def _append(self, ids: list[int], mask: int, logprobs: list[float] | None) -> None:
         self.ids += ids

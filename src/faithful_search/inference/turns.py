@@ -1,0 +1,156 @@
+"""Episodes go on turn by turn: what a model remembers of their contexts is kept, and only what is new is read."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from transformers import LogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
+
+from . import sharing
+from .base import Sampling
+from .states import NOTHING, Batch, Row, States
+
+LEAVE = 8
+"""Rows leave a batch when they are at least one in so many: to go on without them, the others are copied."""
+
+Choose = Callable[[torch.Tensor], tuple[Row, list[float]]]
+"""From logits, a row for each prompt: the tokens to go on with, and their log-probabilities if those are wanted, else
+none."""
+
+
+class Written(NamedTuple):
+    """New tokens of a row, and their log-probabilities if any are wanted."""
+
+    ids: Row
+    logprobs: list[float]
+
+
+class Turns:
+    """Continues rows and keeps what the model remembers of them.
+
+    Only what the last call continued is kept, so an ended episode is forgotten with the next turn of the others. The
+    weights must stay as they are: make a new one after they have changed.
+
+    Args:
+        model: a causal LM that `states.can_read_on` accepts.
+        limit: bytes to keep from call to call; rows beyond are read again. While a call lasts, those of the last and of
+            this one may be there, and what the batch needs that is being continued.
+    """
+
+    def __init__(self, model: Any, limit: int) -> None:
+        self.model, self.limit = model, limit
+        self.kept: list[States] = []
+        self.size = 0
+        self._call = sharing.cost_of_call(next(model.parameters()).device)
+
+    def take(self, prompts: Sequence[Row]) -> dict[int, States]:
+        """What is remembered of each prompt's beginning, its last token excepted; nothing is kept any longer."""
+        self.kept.sort(key=lambda one: one.ids)
+        found = {row: self._find(prompt[:-1]) for row, prompt in enumerate(prompts)}
+        self.kept, self.size = [], 0
+        return found
+
+    def read(self, prompts: Sequence[Row], states: Sequence[States]) -> Batch:
+        """A batch in which all of each prompt but its last token has been read.
+
+        What prompts begin with alike is read once, if nothing of them is known. Prompts of which more is new are not
+        padded to the length of others where a pass of their own costs less.
+        """
+        rows = [prompt[:-1] for prompt in prompts]
+        known = {tuple(row): found for row, found in zip(rows, states, strict=True)}
+        known.update(self._heads([list(row) for row, found in known.items() if not found.ids]))
+        due = [row for row, found in known.items() if len(found.ids) < len(row)]
+        for group in sharing.passes([len(row) - len(known[row].ids) for row in due], self._call):
+            part = [due[place] for place in group]
+            read = self._pass([list(row) for row in part], [known[row] for row in part])
+            known.update(zip(part, read, strict=True))
+        return Batch(self.model, [known[tuple(row)] for row in rows])
+
+    def write(
+        self, batch: Batch, prompts: Sequence[Row], choose: Choose, ended: Callable[[int, Row], bool]
+    ) -> list[Written]:
+        """Continues each prompt until `ended`, which is asked with its number and its new tokens."""
+        written = [Written([], []) for _ in prompts]
+        here = live = list(range(len(prompts)))  # whose rows the batch holds, and the places of those that go on
+        last = [prompt[-1] for prompt in prompts]
+        while live:
+            last, logprobs = choose(batch.read([[token] for token in last]))
+            for place in live:
+                written[here[place]].ids.append(last[place])
+                written[here[place]].logprobs.extend(logprobs[place : place + 1])
+            over = {place for place in live if ended(here[place], written[here[place]].ids)}
+            for place in over:
+                self._keep(batch, place, prompts[here[place]] + written[here[place]].ids[:-1])
+            live = [place for place in live if place not in over]
+            if live and (len(here) - len(live)) * LEAVE >= len(here):
+                batch.select(live)
+                here, last = [here[place] for place in live], [last[place] for place in live]
+                live = list(range(len(here)))
+        return written
+
+    def _find(self, row: Row) -> States:
+        """The longest beginning of a row that is remembered."""
+        place = bisect(self.kept, row, key=lambda one: one.ids)
+        near = self.kept[max(0, place - 1) : place + 1]
+        shared = [_alike(one.ids, row) for one in near]
+        best = max(shared, default=0)
+        return near[shared.index(best)].of(best) if best else NOTHING
+
+    def _heads(self, rows: list[Row]) -> dict[tuple[int, ...], States]:
+        """What is remembered of beginnings that pay to be read once; by row."""
+        found: dict[tuple[int, ...], States] = {}
+        for part in sharing.plan(rows, 1, self._call):
+            heads = self._pass(part.heads, [NOTHING] * len(part.heads)) if part.heads else []
+            found.update((tuple(rows[row]), heads[owner]) for row, owner in zip(part.rows, part.owners, strict=False))
+        return found
+
+    def _pass(self, rows: Sequence[Row], states: Sequence[States]) -> list[States]:
+        """Reads the rest of each row behind what is remembered of it; where that is less than of others, a bit more of
+        it: so there is no padding within a row, which not every model could do with."""
+        width = max(len(row) - len(found.ids) for row, found in zip(rows, states, strict=True))
+        states = [found.of(max(0, len(row) - width)) for row, found in zip(rows, states, strict=True)]
+        batch = Batch(self.model, states)
+        batch.read([row[len(found.ids) :] for row, found in zip(rows, states, strict=True)])
+        return [batch.states(place, row) for place, row in enumerate(rows)]
+
+    def _keep(self, batch: Batch, place: int, ids: Row) -> None:
+        size = batch.token_size * len(ids)
+        if self.size + size <= self.limit:
+            self.kept.append(batch.states(place, ids))
+            self.size += size
+
+
+def chooser(sampling: Sampling) -> Choose:
+    """Samples as `sampling` says. Log-probabilities are those under its temperature, of the whole distribution."""
+    greedy, temperature = sampling.temperature == 0, sampling.temperature or 1.0
+    limits: list[LogitsProcessor] = [TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
+    limits += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
+
+    def choose(logits: torch.Tensor) -> tuple[Row, list[float]]:
+        scores = logits.float() / temperature
+        allowed = scores
+        for limit in limits:
+            allowed = limit(None, allowed)
+        tokens = scores.argmax(-1, keepdim=True) if greedy else _drawn(allowed.softmax(-1))
+        logprobs = scores.log_softmax(-1).gather(-1, tokens)[:, 0].tolist() if sampling.logprobs else []
+        return tokens[:, 0].tolist(), logprobs
+
+    return choose
+
+
+def _drawn(probs: torch.Tensor) -> torch.Tensor:
+    """A token for each row. On CPUs one number is drawn a row; `multinomial` draws one for each token there is."""
+    if probs.device.type != "cpu":
+        return torch.multinomial(probs, 1)
+    sums = probs.cumsum(-1, dtype=torch.float64)
+    drawn = torch.rand(len(probs), 1, dtype=torch.float64) * sums[:, -1:]
+    return torch.searchsorted(sums, drawn, right=True).clamp(max=probs.shape[-1] - 1)
+
+
+def _alike(one: Row, two: Row) -> int:
+    """How many tokens two rows begin with alike."""
+    differ = (place for place, (left, right) in enumerate(zip(one, two, strict=False)) if left != right)
+    return next(differ, min(len(one), len(two)))

@@ -1,0 +1,339 @@
+"""Episodes continued turn by turn: what is kept changes nothing but how much is read."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import lab
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faithful_search.inference.base import Completion, Sampling
+from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.rollout.engine import Engine
+from faithful_search.rollout.episode import Limits
+from faithful_search.tasks import Task
+from faithful_search.tools import Toolbox
+from faithful_search.trajectory import Evidence
+
+GREEDY = Sampling(temperature=0.0, max_new_tokens=8, logprobs=True)
+GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
+Rows = list[list[int]]
+
+
+class Counting:
+    """Counts the tokens that go through a model, padding included."""
+
+    def __init__(self, model: Any) -> None:
+        self.tokens = 0
+        self._hook = model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, model: Any, args: Any, given: dict[str, Any]) -> None:
+        self.tokens += given["input_ids"].numel()
+
+    def taken(self) -> int:
+        """Since it was asked last."""
+        tokens, self.tokens = self.tokens, 0
+        return tokens
+
+
+def small(kind: str, **more: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": len(lab.tokenizer()), **more}
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
+
+
+@cache
+def model(kind: str) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    if kind == "lora":
+        torch.manual_seed(0)
+        adapter = LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+        return get_peft_model(lab.model(), adapter).eval()
+    known = {
+        "grouped": lambda: small("qwen2", **GROUPED),
+        "learned": lambda: small("gpt2", n_head=2),
+        "distances": lambda: small("mpt", d_model=32, n_heads=2, n_layers=2),
+    }
+    return known.get(kind, lab.model)()
+
+
+def recomputed(model: Any, prompt: list[int], written: Completion, temperature: float = 1.0) -> list[float]:
+    """Log-probabilities of what was written, from one pass over everything."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt + written.ids])).logits[0, len(prompt) - 1 : -1].float()
+    return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(written.ids)[:, None])[:, 0].tolist()
+
+
+def check_recomputed(model: Any, prompts: Rows, written: list[Completion], temperature: float = 1.0) -> None:
+    for prompt, one in zip(prompts, written, strict=True):
+        assert one.logprobs == pytest.approx(recomputed(model, prompt, one, temperature), abs=1e-4)
+
+
+def some(least: int, most: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, 200), min_size=least, max_size=most)
+
+
+@st.composite
+def ragged(draw: Any) -> list[tuple[list[int], list[tuple[int, list[int]]]]]:
+    """Episodes: a prompt, and for each turn its limit and the tool response behind it. Prompts repeat, and some are the
+    beginning of others."""
+    stems = draw(st.lists(some(1, 80), min_size=1, max_size=3))
+    prompts = draw(st.lists(st.tuples(st.sampled_from(stems), some(0, 6)), min_size=1, max_size=6))
+    turn = st.tuples(st.integers(1, 8), some(0, 90))
+    return [(stem + own, draw(st.lists(turn, min_size=1, max_size=4))) for stem, own in prompts]
+
+
+def played(
+    generator: Any, episodes: Any, sampling: Sampling, order: random.Random
+) -> dict[tuple[int, int], Completion]:
+    """What is written in each turn of each episode, all live ones together, in another order each time. Every
+    log-probability is checked."""
+    contexts = [prompt for prompt, _ in episodes]
+    found: dict[tuple[int, int], Completion] = {}
+    for turn in range(max(len(turns) for _, turns in episodes)):
+        live = [number for number, (_, turns) in enumerate(episodes) if turn < len(turns)]
+        order.shuffle(live)
+        prompts, limits = [contexts[number] for number in live], [episodes[number][1][turn][0] for number in live]
+        written = generator.generate(prompts, sampling, limits)
+        check_recomputed(generator.model, prompts, written, sampling.temperature or 1.0)
+        for number, one in zip(live, written, strict=True):
+            found[number, turn] = one
+            contexts[number] = contexts[number] + one.ids + episodes[number][1][turn][1]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["plain", "lora", "grouped", "learned", "distances"])
+@settings(max_examples=8)
+@given(ragged(), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_ragged_episodes_are_written_as_without_keeping(kind, episodes, batch_size, order):
+    generator = TransformersGenerator(model(kind), lab.tokenizer(), batch_size=batch_size)
+    plain = played(generator, episodes, GREEDY, order)
+    with generator.keeping():
+        kept = played(generator, episodes, GREEDY, order)
+        played(generator, episodes, Sampling(temperature=0.8, max_new_tokens=8, logprobs=True), order)
+    assert {at: (one.ids, one.finish) for at, one in kept.items()} == {
+        at: (one.ids, one.finish) for at, one in plain.items()
+    }
+
+
+@settings(max_examples=8)
+@given(ragged(), st.integers(0, 40), st.randoms(use_true_random=False))
+def test_what_does_not_fit_is_read_again(episodes, tokens, order):
+    size = 2 * 2 * 32 * 4  # keys and values of two layers, 32 numbers each
+    generator = TransformersGenerator(lab.model(), lab.tokenizer(), keep_bytes=tokens * size)
+    with generator.keeping():
+        played(generator, episodes, GREEDY, order)
+        kept = generator._turns.kept
+        assert sum(len(one.ids) for one in kept) * size == generator._turns.size <= tokens * size
+
+
+def test_turns_end_at_stop_strings_and_with_the_end_of_sequence():
+    generator = TransformersGenerator(lab.model(), lab.tokenizer())
+    prompts: Rows = [[5, 6, 7], [9] * 40, [1, 2]]
+    free = generator.generate(prompts, Sampling(temperature=0.0, max_new_tokens=30))
+    stop = lab.tokenizer().decode(free[1].ids[10:12])
+    sampling = Sampling(temperature=0.0, max_new_tokens=30, stop=(stop,))
+    plain = generator.generate(prompts, sampling, [30, 30, 5])
+    with generator.keeping():
+        assert generator.generate(prompts, sampling, [30, 30, 5]) == plain
+    assert {one.finish for one in plain} == {"stop", "length"}
+    biased = lab.model()
+    with torch.no_grad():
+        biased.lm_head.weight.zero_()
+        biased.lm_head.weight[lab.tokenizer().eos_token_id] = 1.0
+    generator = TransformersGenerator(biased, lab.tokenizer())
+    with generator.keeping():
+        written = generator.generate([[5, 6]] * 64, Sampling(max_new_tokens=3))
+    eos = lab.tokenizer().eos_token_id
+    assert {one.finish for one in written} == {"eos", "length"}
+    assert all((one.ids[-1] == eos) == (one.finish == "eos") and eos not in one.ids[:-1] for one in written)
+
+
+def test_tokens_are_drawn_from_the_limited_distribution():
+    one, prompt, count = model("plain"), [5, 6, 7], 3000
+    with torch.no_grad():
+        logits = one(input_ids=torch.tensor([prompt])).logits[0, -1] / 0.1
+    generator = TransformersGenerator(one, lab.tokenizer(), batch_size=count)
+    best = logits.topk(5).indices
+    torch.manual_seed(0)
+    with generator.keeping():
+        drawn = generator.generate(
+            [prompt] * count, Sampling(temperature=0.1, top_k=5, max_new_tokens=1, logprobs=True)
+        )
+        nucleus = generator.generate([prompt] * count, Sampling(temperature=0.1, top_p=0.02, max_new_tokens=1))
+    seen = Counter(one.ids[0] for one in drawn)
+    expected = dict(zip(best.tolist(), logits[best].softmax(-1).tolist(), strict=True))
+    assert seen.keys() <= expected.keys()
+    for token, share in expected.items():
+        assert abs(seen[token] / count - share) < 4 * (share * (1 - share) / count) ** 0.5
+    check_recomputed(one, [prompt] * 20, drawn[:20], 0.1)
+    ranked = logits.softmax(-1).sort(descending=True)
+    inside = int((ranked.values.cumsum(-1) < 0.02).sum()) + 1
+    assert {one.ids[0] for one in nucleus} == set(ranked.indices[:inside].tolist())
+
+
+def test_only_what_is_new_is_read():
+    generator = TransformersGenerator(lab.model(), lab.tokenizer())
+    counting = Counting(generator.model)
+    prompts: Rows = [[7] * 200, [7] * 200, [7] * 200, [8] * 150]
+    with generator.keeping():
+        counting.taken()
+        written = generator.generate(prompts, GREEDY, [3, 3, 3, 3])
+        assert counting.taken() == 2 * 199 + 3 * 4  # both prompts once, padded; then a token of each row for each step
+        further = [prompt + one.ids + [9] * 30 for prompt, one in zip(prompts, written, strict=True)]
+        generator.generate([further[3], further[0]], GREEDY, [1, 4])
+        # the last token written has not been read; rows that have ended leave
+        assert counting.taken() == 2 * 30 + 2 + 3
+        generator.generate([further[0]], GREEDY, [1])
+        assert counting.taken() == 1
+    generator.generate([further[0]], GREEDY, [1])
+    assert counting.taken() == len(further[0])
+
+
+def test_a_long_beginning_of_different_prompts_is_read_once():
+    generator = TransformersGenerator(lab.model(), lab.tokenizer())
+    counting = Counting(generator.model)
+    prompts = [[*[7] * 300, *range(n, n + 10)] for n in range(6)]
+    with generator.keeping():
+        counting.taken()
+        written = generator.generate(prompts, GREEDY, [1] * 6)
+        assert counting.taken() == 300 + 6 * 9 + 6
+        check_recomputed(generator.model, prompts, written)
+        counting.taken()
+        generator.generate([[*[7] * 300, *range(50, 60)]], GREEDY, [1])  # of an episode that begins later
+        assert counting.taken() == 9 + 1
+
+
+def test_a_changed_context_is_noticed_and_read_from_there():
+    generator = TransformersGenerator(lab.model(), lab.tokenizer())
+    counting = Counting(generator.model)
+    with generator.keeping():
+        (written,) = generator.generate([[7] * 100], GREEDY, [5])
+        context = [7] * 100 + written.ids + [9] * 10
+        context[40] = 3
+        counting.taken()
+        again = generator.generate([context], GREEDY, [5])
+        assert counting.taken() == len(context) - 40 - 1 + 5
+        check_recomputed(generator.model, [context], again)
+        shorter = generator.generate([context[:60]], GREEDY, [5])
+        check_recomputed(generator.model, [context[:60]], shorter)
+
+
+def test_ended_episodes_are_forgotten_with_the_next_turn():
+    generator = TransformersGenerator(lab.model(), lab.tokenizer())
+    with generator.keeping():
+        written = generator.generate([[7] * 50, [8] * 60, [9] * 70], GREEDY, [2, 2, 2])
+        gone = weakref.ref(next(one for one in generator._turns.kept if one.ids[0] == 8).layers[0][0])
+        assert gone() is not None
+        generator.generate([[9] * 70 + written[2].ids + [3], [7] * 50 + written[0].ids + [4]], GREEDY, [2, 2])
+        gc.collect()
+        assert gone() is None and sorted(one.ids[0] for one in generator._turns.kept) == [7, 9]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_left_afterwards_even_after_an_error(fails):
+    changed = lab.model()
+    generator = TransformersGenerator(changed, lab.tokenizer())
+    kept: list[Any] = []
+    try:
+        with generator.keeping():
+            (written,) = generator.generate([[7] * 50], GREEDY)
+            kept = [weakref.ref(part) for one in generator._turns.kept for layer in one.layers for part in layer]
+            if fails:
+                raise KeyError("a tool broke")
+    except KeyError:
+        assert fails
+    gc.collect()
+    assert len(kept) == 4 and all(part() is None for part in kept)
+    with torch.no_grad():
+        changed.model.embed_tokens.weight.mul_(3).add_(0.1)
+    context = [7] * 50 + written.ids
+    check_recomputed(changed, [context], generator.generate([context], GREEDY))
+    with generator.keeping():
+        check_recomputed(changed, [context], generator.generate([context], GREEDY))
+
+
+def test_an_inner_run_begins_with_nothing():
+    generator = TransformersGenerator(lab.model(), lab.tokenizer())
+    counting = Counting(generator.model)
+    with generator.keeping():
+        generator.generate([[7] * 50], GREEDY, [1])
+        with generator.keeping():
+            counting.taken()
+            generator.generate([[7] * 50], GREEDY, [1])
+            assert counting.taken() == 50
+        generator.generate([[7] * 50], GREEDY, [1])
+        assert counting.taken() == 1
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+def test_models_that_forget_behind_a_window_read_everything_again(kind):
+    sliding = small(kind, sliding_window=16, **{**GROUPED, "head_dim": 16})
+    generator = TransformersGenerator(sliding, lab.tokenizer())
+    counting = Counting(sliding)
+    plain = generator.generate([[7] * 40, [8] * 60], GREEDY)
+    taken = counting.taken()
+    with generator.keeping():
+        for _ in range(2):
+            assert [one.ids for one in generator.generate([[7] * 40, [8] * 60], GREEDY)] == [one.ids for one in plain]
+            assert counting.taken() == taken
+
+
+def test_a_cache_that_the_model_asks_for_is_left_to_it():
+    own = lab.model()
+    own.generation_config.cache_implementation = "static"
+    generator = TransformersGenerator(own, lab.tokenizer())
+    counting = Counting(own)
+    plain = generator.generate([[7] * 40], GREEDY)
+    taken = counting.taken()
+    with generator.keeping():
+        assert [one.ids for one in generator.generate([[7] * 40], GREEDY)] == [one.ids for one in plain]
+    assert counting.taken() == taken
+
+
+def test_mode_is_restored_and_nothing_has_a_gradient():
+    training = lab.model().train()
+    training.activation_checkpointing_enable()
+    generator = TransformersGenerator(training, lab.tokenizer())
+    with generator.keeping():
+        assert training.training
+        generator.generate([[7] * 40], GREEDY)
+        assert training.training and training.is_activation_checkpointing
+        assert not any(part.requires_grad for one in generator._turns.kept for layer in one.layers for part in layer)
+
+
+class Plain:
+    """A generator that cannot keep."""
+
+    def __init__(self, generator: TransformersGenerator) -> None:
+        self.generate, self.tokenizer = generator.generate, generator.tokenizer
+        self.choice_probs = generator.choice_probs
+
+
+def test_the_engine_keeps_from_turn_to_turn():
+    shelf = lab.Shelf(Evidence(id="", text="Vessa is the capital of Norland. " * 8))
+    generator = TransformersGenerator(lab.model(), lab.tokenizer())
+    counting = Counting(generator.model)
+    tasks = [Task(id=name, question=f"What is {name}?", answers=("x",)) for name in "abc" for _ in range(2)]
+
+    def run(policy: Any) -> list[tuple[Any, ...]]:
+        engine = Engine(
+            policy, Toolbox([shelf]), limits=Limits(turns=4, turn_tokens=12), sampling=Sampling(temperature=0.0)
+        )
+        return [(one.id, one.tokens, one.stop_reason) for one in engine.run(tasks)]
+
+    kept, taken = run(generator), counting.taken()
+    assert kept == run(Plain(generator))
+    assert taken < counting.taken() / 2
+    assert generator._turns is None
