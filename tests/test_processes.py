@@ -93,7 +93,7 @@ def test_accelerate_takes_the_configurations(file):
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
     given = ["--config_file", str(file), "recipes/pou.py", "--max_steps", "2"]
-    args, config, _ = _validate_launch_command(launch_command_parser().parse_args(given))
+    args, *_ = _validate_launch_command(launch_command_parser().parse_args(given))
     found = load_config_from_file(str(file))
     kind = {"zero3": args.use_deepspeed, "fsdp2": args.use_fsdp, "multi_gpu": args.multi_gpu}
     assert (args.num_processes, args.mixed_precision) == (found.num_processes, "bf16")

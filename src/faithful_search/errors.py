@@ -7,6 +7,7 @@ FaithfulSearchError
 ├── ToolError         a tool that failed; its message is shown to the policy
 ├── TemplateError     a tokenizer whose chat template is missing or cannot be used
 ├── JudgeError        a judge that could not be asked
+├── GeneratorError    a server of the policy that could not be asked
 └── ConfigError       settings that contradict each other
 ```
 """
@@ -63,6 +64,10 @@ class TemplateError(FaithfulSearchError, ValueError):
 
 class JudgeError(FaithfulSearchError):
     """A judge that gave no verdict; the reward abstains, it never scores 0 for it."""
+
+
+class GeneratorError(FaithfulSearchError):
+    """A server that samples the policy and is down, fails or does not answer in time; the message says which."""
 
 
 class ConfigError(FaithfulSearchError, ValueError):

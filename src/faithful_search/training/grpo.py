@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +32,7 @@ from .advantages import ESTIMATORS, Estimator
 from .callbacks import RewardState, TrajectoryLog, with_scores
 from .outage import JudgeWatch, silence, together, without_dump
 from .processes import check_processes, gathered, hold_head, most
+from .vllm import VLLMStart, check_vllm, policy_generator, sync_weights
 
 
 class SearchGRPOTrainer(GRPOTrainer):
@@ -116,15 +117,17 @@ class SearchGRPOTrainer(GRPOTrainer):
             generation_batch,
             agree=most(self.accelerator),
         )
-        self.generator: Generator = self.policy
+        self.generator: Generator = policy_generator(self) if args.use_vllm else self.policy
         self.mix = mix.bind(policy=self.policy, gather=gather_object)
         self.engine = Engine(
             self.generator,
             toolbox,
             dialect,
             limits or Limits(total_tokens=args.max_completion_length or Limits().total_tokens),
-            Sampling(temperature=args.temperature, top_p=args.top_p, top_k=args.top_k or 0),
+            Sampling(args.temperature, args.top_p, args.top_k or 0, logprobs=args.use_vllm),
         )
+        if args.use_vllm:
+            self.add_callback(VLLMStart(self))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, as `Trainer.train` does.
@@ -147,18 +150,17 @@ class SearchGRPOTrainer(GRPOTrainer):
 
         Every process must enter it.
         """
-        if self.args.use_vllm:
-            self.vllm_generation.sync_weights()
+        if self.use_vllm:
+            sync_weights(self)
         with self._sampling():
             yield
 
     @contextmanager
     def _sampling(self) -> Iterator[None]:
-        own = self.generator is self.policy
-        with (
-            gathered(self.model_wrapped, self.accelerator) if own else nullcontext(),
-            self.accelerator.autocast(),  # sampled and probed in the precision it is trained in
-        ):
+        if self.use_vllm:
+            yield
+            return
+        with gathered(self.model_wrapped, self.accelerator), self.accelerator.autocast():  # the precision of training
             yield
 
     @property
@@ -169,6 +171,7 @@ class SearchGRPOTrainer(GRPOTrainer):
         """TRL's `rollout_func`: one episode per prompt."""
         tasks = [Task(id=str(number), question=prompt) for number, prompt in enumerate(prompts)]
         self._counted = self.toolbox.stats()  # whoever used the tools meanwhile, such as an evaluation, is not logged
+        self.accelerator.wait_for_everyone()  # only the main process knows when a vLLM server has the weights
         with self._sampling():
             trajectories = self.engine.run(tasks)
         tokens = [cast(Tokens, trajectory.tokens) for trajectory in trajectories]
@@ -176,7 +179,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             "prompt_ids": [item.prompt_ids for item in tokens],
             "completion_ids": [item.completion_ids for item in tokens],
             "env_mask": [item.mask for item in tokens],
-            "logprobs": [item.logprobs for item in tokens] if self.args.use_vllm else None,
+            "logprobs": [item.logprobs for item in tokens] if self.use_vllm else None,
             "trajectory": trajectories,
         }
 
@@ -288,8 +291,8 @@ class SearchGRPOTrainer(GRPOTrainer):
 
 def _check_settings(args: GRPOConfig) -> None:
     """Refuse what the engine does not do, rather than ignore it."""
+    check_vllm(args, args.device.type)
     ignored = {
-        "use_vllm": args.use_vllm,
         "min_p": args.min_p,
         "repetition_penalty": args.repetition_penalty != 1.0,
         "generation_kwargs": args.generation_kwargs,

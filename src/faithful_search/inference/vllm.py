@@ -1,0 +1,270 @@
+"""Generation and probing with vLLM in this process: rows of any length together, prefixes kept between turns.
+
+`VLLMServer` (`inference/vllm_server.py`) asks a vLLM server the same things; what is asked is built here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from ..errors import ConfigError, GeneratorError
+from .base import Completion, Sampling
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One row: token ids, and vLLM's sampling parameters by name, the same in `SamplingParams` and over HTTP."""
+
+    prompt: list[int]
+    how: dict[str, Any]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What vLLM sampled for one row.
+
+    `finish` and `stop` are its `finish_reason` and `stop_reason`: a stop string, a token's id, or nothing for the EOS.
+    `logprobs` gives for each position those of the sampled token and of the tokens asked for.
+    """
+
+    ids: list[int]
+    finish: str
+    stop: str | int | None = None
+    logprobs: list[dict[int, float]] | None = None
+
+
+class VLLM(ABC):
+    """A policy held by vLLM, wherever that runs: subclasses say how it is asked and how many positions it has.
+
+    Log-probabilities are those of the distribution that was sampled from: scaled by the temperature and, where `top_p`
+    or `top_k` cut it, renormalised. Greedy rows report them at temperature 1.
+    """
+
+    tokenizer: Any
+    hottest: ClassVar[float] = 2.0
+    """The highest temperature that vLLM takes."""
+
+    @property
+    @abstractmethod
+    def positions(self) -> int:
+        """How many tokens a prompt and its continuation may have together."""
+
+    @abstractmethod
+    def _ask(self, requests: list[Request]) -> list[Answer]:
+        """One answer a request, in order."""
+
+    @abstractmethod
+    def _check_logprobs(self) -> None:
+        """Refuse an engine that reports the log-probs of another distribution than the one sampled from."""
+
+    def generate(
+        self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """See `Generator.generate`. Every row goes with its own limit; none waits for another.
+
+        A row ends at the last position of the model, too. The model's own generation settings do not apply.
+
+        Raises:
+            ConfigError: when a prompt leaves no position for a new token, for a temperature above 2, or when log-probs
+                are asked for and the engine reports others than those sampled from.
+            GeneratorError: when vLLM gave up on a row.
+        """
+        if not prompts:
+            return []
+        self._check_lengths(prompts)
+        if sampling.temperature > self.hottest:
+            raise ConfigError(f"vLLM takes temperatures up to {self.hottest:g}, not {sampling.temperature:g}")
+        if sampling.logprobs:
+            self._check_logprobs()
+        limits = max_new_tokens if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
+        asked = [self._request(prompt, sampling, limit) for prompt, limit in zip(prompts, limits, strict=True)]
+        return [self._completion(answer, sampling) for answer in self._ask(asked)]
+
+    def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
+        """See `Generator.choice_probs`.
+
+        Each token of a choice is a row that ends with the token before it and reports that one's probability, so that
+        prompts are read from the prefix cache.
+
+        Raises:
+            ConfigError: for a choice without tokens, or when prompt and choice do not fit into the positions.
+        """
+        wanted: dict[tuple[int, ...], dict[int, None]] = {}
+        for i, (prompt, own) in enumerate(zip(prompts, choices, strict=True)):
+            for j, choice in enumerate(own):
+                if not choice:
+                    raise ConfigError(f"choice {j} of prompt {i} is empty: a choice needs at least one token")
+                for place, token in enumerate(choice):
+                    wanted.setdefault((*prompt, *choice[:place]), {})[token] = None
+        if not wanted:
+            return [[] for _ in choices]
+        self._check_lengths(wanted)
+        asked = [Request(list(row), _reading(list(tokens))) for row, tokens in wanted.items()]
+        found = {row: _first(answer) for row, answer in zip(wanted, self._ask(asked), strict=True)}
+        return [[_chain(found, prompt, choice) for choice in own] for prompt, own in zip(prompts, choices, strict=True)]
+
+    def _check_lengths(self, rows: Any) -> None:
+        longest = max(map(len, rows))
+        if longest >= self.positions:
+            raise ConfigError(
+                f"a prompt of {longest} tokens leaves no room in the {self.positions} positions that vLLM was started "
+                "with; raise them as far as the model goes (`vllm_max_model_length`, a server's --max-model-len), "
+                "lower the episode's total_tokens, or return less evidence per call"
+            )
+
+    def _request(self, prompt: list[int], sampling: Sampling, limit: int) -> Request:
+        eos = self.tokenizer.eos_token_id
+        how = {
+            **_PLAIN,
+            "max_tokens": min(limit, self.positions - len(prompt)),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "stop": list(sampling.stop),
+            "stop_token_ids": [] if eos is None else [eos],
+            "include_stop_str_in_output": True,
+            "logprobs": 0 if sampling.logprobs else None,
+        }
+        return Request(list(prompt), how)
+
+    def _completion(self, answer: Answer, sampling: Sampling) -> Completion:
+        if answer.finish not in ("stop", "length"):
+            raise GeneratorError(f"vLLM gave up on a row ({answer.finish}): was it stopped or put to sleep meanwhile?")
+        by_string = isinstance(answer.stop, str) and answer.ids[-1:] != [self.tokenizer.eos_token_id]
+        finish = "length" if answer.finish == "length" else "stop" if by_string else "eos"
+        ids = _through_stop(self.tokenizer, answer.ids, sampling.stop) if finish == "stop" else answer.ids
+        chosen = answer.logprobs
+        if not sampling.logprobs or chosen is None:
+            return Completion(ids, finish)
+        return Completion(ids, finish, [place[token] for token, place in zip(ids, chosen, strict=False)])
+
+
+class VLLMGenerator(VLLM):
+    """A policy held by a `vllm.LLM` of this process.
+
+    Its prefix cache is used by every call, so that a later turn of an episode only reads what is new. Who changes the
+    weights has to clear it (`llm.reset_prefix_cache()`).
+
+    Args:
+        llm: the engine. For log-probs it must have been made with `logprobs_mode="processed_logprobs"`.
+        tokenizer: the model's tokenizer.
+
+    Example:
+        ```python
+        generator = open_vllm("Qwen/Qwen2.5-7B-Instruct")
+        generator.generate([ids], Sampling(temperature=0.0, max_new_tokens=64, stop=("</answer>",)))[0].ids
+        ```
+    """
+
+    def __init__(self, llm: Any, tokenizer: Any) -> None:
+        self.llm = llm
+        self.tokenizer = tokenizer
+
+    @property
+    def positions(self) -> int:
+        """See `VLLM.positions`."""
+        return self.llm.llm_engine.model_config.max_model_len
+
+    def _check_logprobs(self) -> None:
+        mode = self.llm.llm_engine.model_config.logprobs_mode
+        if mode != "processed_logprobs":
+            raise ConfigError(
+                f"this engine reports {mode}, not the log-probs of what is sampled from; make it with "
+                'LLM(…, logprobs_mode="processed_logprobs"), or with open_vllm'
+            )
+
+    def _ask(self, requests: list[Request]) -> list[Answer]:
+        from vllm import SamplingParams
+
+        try:
+            outputs = self.llm.generate(
+                [{"prompt_token_ids": request.prompt} for request in requests],
+                [SamplingParams(**request.how) for request in requests],
+                use_tqdm=False,
+            )
+        except _refusals() as error:
+            raise ConfigError(f"vLLM refuses what it was asked for: {error}") from error
+        return [_answer(output.outputs[0]) for output in outputs]
+
+
+def open_vllm(name: str, *, revision: str | None = None, **how: Any) -> VLLMGenerator:
+    """A model from the Hub or a directory, run by vLLM in this process, for use without training.
+
+    Args:
+        name: a Hub id or a directory.
+        revision: branch, tag or commit on the Hub.
+        **how: further arguments of `vllm.LLM`, such as `tensor_parallel_size`, `max_model_len` or `dtype`.
+
+    Raises:
+        ConfigError: when vLLM is not installed, or cannot open the model.
+    """
+    try:
+        from vllm import LLM
+    except ImportError as error:
+        raise ConfigError(f"vLLM cannot be imported ({error}): pip install 'faithful-search[vllm]'") from error
+    from transformers import AutoTokenizer
+
+    try:
+        llm = LLM(model=name, revision=revision, **{"logprobs_mode": "processed_logprobs", **how})
+        return VLLMGenerator(llm, AutoTokenizer.from_pretrained(name, revision=revision))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"vLLM cannot open the model {name!r}: {error}") from error
+
+
+_PLAIN = {
+    "repetition_penalty": 1.0,  # servers take what is left unset from the model's generation config
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "min_p": 0.0,
+    "skip_special_tokens": False,
+}
+
+
+def _reading(tokens: list[int]) -> dict[str, Any]:
+    """Reports the log-probs of `tokens` as the next one: at temperature 1 raw and processed ones are the same."""
+    return {
+        **_PLAIN,
+        "max_tokens": 1,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "logprob_token_ids": tokens,
+    }
+
+
+def _first(answer: Answer) -> dict[int, float]:
+    return answer.logprobs[0] if answer.logprobs else {}
+
+
+def _chain(found: dict[tuple[int, ...], dict[int, float]], prompt: list[int], choice: list[int]) -> float:
+    """Its probability; a token that was asked for and not reported is the engine's age."""
+    try:
+        return math.exp(sum(found[(*prompt, *choice[:place])][token] for place, token in enumerate(choice)))
+    except KeyError as missing:
+        raise ConfigError(
+            "this vLLM does not report the log-probs of given tokens (`logprob_token_ids`); take a newer one"
+        ) from missing
+
+
+def _through_stop(tokenizer: Any, ids: list[int], stop: tuple[str, ...]) -> list[int]:
+    """`ids` up to the token that completes a stop string: engines that sample several tokens at once go further."""
+    while len(ids) > 1 and any(text in tokenizer.decode(ids[:-1], skip_special_tokens=False) for text in stop):
+        ids = ids[:-1]
+    return ids
+
+
+def _answer(output: Any) -> Answer:
+    logprobs = output.logprobs and [
+        {token: value.logprob for token, value in place.items()} for place in output.logprobs
+    ]
+    return Answer(list(output.token_ids), output.finish_reason, output.stop_reason, logprobs)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What vLLM raises for a request that it does not take; `ValueError` before it had an exception for that."""
+    from vllm import exceptions
+
+    return (ValueError, TypeError, getattr(exceptions, "VLLMClientError", ValueError))

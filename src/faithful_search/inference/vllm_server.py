@@ -1,0 +1,207 @@
+"""Generation and probing with a vLLM server over HTTP: every process of a training asks on its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+
+from ..errors import ConfigError, GeneratorError
+from .vllm import VLLM, Answer, Request
+
+T = TypeVar("T")
+_PAUSES = (0.25, 0.5, 1.0, 2.0)  # seconds before each repetition
+_CONNECT = 5.0  # seconds
+_TOKEN = "token_id:"  # how the server writes a token where it would write its text
+
+
+class VLLMServer(VLLM):
+    """A policy held by a vLLM server (`vllm serve MODEL --logprobs-mode processed_logprobs`).
+
+    A row is a request, so that the server batches the rows of all its clients, and nobody waits for another client.
+    What fails on the way is asked for again a few times within some seconds; then the call ends in an error.
+
+    Args:
+        url: of the server, as `http://127.0.0.1:8000`.
+        tokenizer: the model's tokenizer.
+        timeout: seconds that one row may take, the wait for its turn on the server included.
+        key: the API key, where the server wants one.
+        concurrency: requests under way at once.
+
+    Raises:
+        ConfigError: when no vLLM server is there, or one that does not return token ids.
+        GeneratorError: when the server is down or does not answer.
+
+    Example:
+        ```python
+        generator = VLLMServer("http://127.0.0.1:8000", AutoTokenizer.from_pretrained("Qwen/Qwen2.5-7B-Instruct"))
+        generator.generate([ids], Sampling(temperature=0.0, max_new_tokens=64, stop=("</answer>",)))[0].ids
+        ```
+    """
+
+    def __init__(
+        self, url: str, tokenizer: Any, timeout: float = 600.0, key: str | None = None, concurrency: int = 256
+    ) -> None:
+        if urlsplit(url).scheme not in ("http", "https") or timeout <= 0 or concurrency < 1:
+            raise ConfigError(
+                f"a vLLM server needs a URL such as http://127.0.0.1:8000, and a timeout and concurrency above 0; got "
+                f"{url!r}, {timeout}, {concurrency}"
+            )
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.tokenizer, self.timeout, self.concurrency = tokenizer, timeout, concurrency
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.model, self._positions = self._served()
+        self._processed = self._reports_processed()
+
+    @property
+    def positions(self) -> int:
+        """See `VLLM.positions`."""
+        return self._positions
+
+    def _check_logprobs(self) -> None:
+        if not self._processed:
+            raise ConfigError(
+                f"the vLLM server at {self.url} does not report the log-probs of the distribution it samples from; "
+                "start it with --logprobs-mode processed_logprobs"
+            )
+
+    def _served(self) -> tuple[str, int]:
+        """The model's name there, and its positions."""
+        document = _run(self._get("/v1/models"))
+        try:
+            model = document["data"][0]
+            return str(model["id"]), int(model["max_model_len"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ConfigError(f"what answers at {self.url} is no vLLM server: it names no model") from error
+
+    def _reports_processed(self) -> bool:
+        """Whether the one token that `top_k=1` leaves is certain: so it is in the distribution sampled from."""
+        prompt = self.tokenizer("a", add_special_tokens=False)["input_ids"][:1]
+        how = {"max_tokens": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 1, "min_p": 0.0, "logprobs": 0}
+        try:
+            [answer] = self._ask([Request(prompt, how)])
+        except GeneratorError as error:
+            if isinstance(error.__cause__, (KeyError, TypeError)):
+                raise ConfigError(f"the vLLM server at {self.url} returns no token ids; take a newer one") from error
+            raise
+        return answer.logprobs is not None and abs(answer.logprobs[0][answer.ids[0]]) < 1e-4
+
+    def _ask(self, requests: list[Request]) -> list[Answer]:
+        return [self._answer(document) for document in _run(self._post_all([self._body(item) for item in requests]))]
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        how = dict(request.how)
+        if "logprob_token_ids" in how:
+            how["logprobs"] = len(how["logprob_token_ids"])  # it wants both
+        ids = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+        return {"model": self.model, "prompt": request.prompt, **ids, **how}
+
+    def _answer(self, document: Any) -> Answer:
+        try:
+            choice = document["choices"][0]
+            ids = [int(token) for token in choice["token_ids"]]
+            return Answer(ids, choice["finish_reason"], choice.get("stop_reason"), _logprobs(choice.get("logprobs")))
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise GeneratorError(f"the vLLM server at {self.url} sent an answer without {error}") from error
+
+    async def _get(self, path: str) -> Any:
+        async with self._client() as client:
+            return await self._persist(client, client.build_request("GET", path))
+
+    async def _post_all(self, bodies: list[dict[str, Any]]) -> list[Any]:
+        gate = asyncio.Semaphore(self.concurrency)
+
+        async def post(body: dict[str, Any]) -> Any:
+            async with gate:
+                return await self._persist(client, client.build_request("POST", "/v1/completions", json=body))
+
+        try:
+            async with self._client() as client, asyncio.TaskGroup() as group:
+                tasks = [group.create_task(post(body)) for body in bodies]
+        except BaseExceptionGroup as failed:  # the first ended the others
+            raise failed.exceptions[0] from failed.exceptions[0].__cause__
+        return [task.result() for task in tasks]
+
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self.url,
+            headers=self._headers,
+            timeout=httpx.Timeout(None, connect=min(_CONNECT, self.timeout)),
+            limits=httpx.Limits(max_connections=None),  # a request waits before its time runs, not here
+            trust_env=False,  # it is a machine of one's own: no proxy stands between
+        )
+
+    async def _persist(self, client: httpx.AsyncClient, request: httpx.Request) -> Any:
+        """The answer's document, asked for again while what fails may pass."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                for pause in _PAUSES:
+                    try:
+                        return self._document(await client.send(request))
+                    except (httpx.TransportError, _Failing):
+                        await asyncio.sleep(pause)
+                return self._document(await client.send(request))
+        except TimeoutError as error:
+            raise self._outage(f"did not answer within {self.timeout:g} s (a longer time-out may do)") from error
+        except httpx.TransportError as error:
+            raise self._outage(f"cannot be reached ({str(error) or type(error).__name__})") from error
+        except _Failing as error:
+            raise self._outage(f"failed ({error})") from error
+
+    def _document(self, response: httpx.Response) -> Any:
+        if response.status_code == 200:
+            try:
+                return response.json()
+            except ValueError as error:
+                raise _Failing("its answer is no JSON") from error
+        said = f"{response.status_code}: {_message(response)}"
+        if response.status_code in (408, 429) or response.status_code >= 500:
+            raise _Failing(said)
+        raise ConfigError(f"the vLLM server at {self.url} refuses: {said}")
+
+    def _outage(self, what: str) -> GeneratorError:
+        return GeneratorError(
+            f"the vLLM server at {self.url} {what}; see its log, start it again, and resume from the last checkpoint"
+        )
+
+
+class _Failing(Exception):
+    """A failure of the server that may pass."""
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as thread:  # in a notebook this thread has a loop already
+        return thread.submit(asyncio.run, work).result()
+
+
+def _message(response: httpx.Response) -> str:
+    """What the server says of an error."""
+    try:
+        document = response.json()
+    except ValueError:
+        return response.text[:500]
+    error = document.get("error", document) if isinstance(document, Mapping) else document
+    return str(error.get("message", error) if isinstance(error, Mapping) else error)[:500]
+
+
+def _logprobs(document: Any) -> list[dict[int, float]] | None:
+    """For each position the log-probs by token id; one that could not be computed is not a number."""
+    if not document:
+        return None
+    tops = document.get("top_logprobs") or [None] * len(document["tokens"])
+    return [
+        {_id(name): float("nan") if value is None else value for name, value in {**(top or {}), token: chosen}.items()}
+        for token, chosen, top in zip(document["tokens"], document["token_logprobs"], tops, strict=True)
+    ]
+
+
+def _id(name: str) -> int:
+    return int(name.removeprefix(_TOKEN))

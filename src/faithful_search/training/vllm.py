@@ -1,0 +1,281 @@
+"""Training with vLLM: what must be set, who is asked for rollouts, and a test that the weights really arrive there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from importlib.util import find_spec
+from math import log
+from typing import Any, cast
+
+import msgspec
+import torch
+from accelerate.utils import gather_object
+from torch.distributed.fsdp import FSDPModule
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from ..errors import ConfigError, FaithfulSearchError
+from ..inference.base import Generator, Sampling
+from ..inference.vllm import VLLM, VLLMGenerator
+from ..inference.vllm_server import VLLMServer
+
+logger = logging.getLogger(__name__)
+
+_BOTH = {
+    *("vllm_mode", "vllm_importance_sampling_correction", "vllm_importance_sampling_mode"),
+    *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_cap"),
+}
+_HEARD = {
+    "colocate": {"vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_model_impl"},
+    "server": {
+        *("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
+        *("vllm_server_timeout", "vllm_group_port"),
+    },
+}
+_ROWS, _TOKENS = 4, 16  # what `check_sync` samples each time
+_TOLERANCE = 0.2
+
+
+def check_vllm(args: GRPOConfig, device: str) -> None:
+    """Refuse, before anything is loaded, what cannot be trained with vLLM on this machine.
+
+    Args:
+        args: the trainer's settings.
+        device: the kind of device that is trained on, such as "cuda".
+
+    Raises:
+        ConfigError: for settings that `check_settings` refuses, when vLLM is not installed, or on a CPU.
+    """
+    if not args.use_vllm:
+        return
+    check_settings(args)
+    if find_spec("vllm") is None:
+        raise ConfigError("use_vllm: vLLM is not installed; pip install 'faithful-search[vllm]', or set it to false")
+    if device in ("cpu", "mps"):
+        raise ConfigError(
+            f"use_vllm: weights reach vLLM on GPUs only, and this would train on {device!r}; set it to false"
+        )
+
+
+def check_settings(args: GRPOConfig) -> None:
+    """Refuse settings that cannot be trained with, or that rollouts by vLLM would not heed.
+
+    * `vllm_mode`: "colocate" or "server".
+    * colocated: `vllm_gpu_memory_utilization`, `vllm_max_model_length`, `vllm_model_impl` are heeded.
+      `vllm_tensor_parallel_size` must be 1, since processes that share an engine would have to ask for the same number
+      of rows each time, and episodes differ; `vllm_enable_sleep_mode` must be off, since an engine that sleeps between
+      two turns has neither weights nor cache.
+    * server: `vllm_server_base_url` (or `_host`, `_port`), `vllm_group_port`, and `vllm_server_timeout`, which is also
+      how long one turn may take. What concerns the engine is said to the server instead, so it must be unset here.
+    * both: `vllm_importance_sampling_*`, which TRL applies to the log-probs of the rollouts.
+      `vllm_structured_outputs_regex` must be unset: a turn is read by its dialect.
+
+    Raises:
+        ConfigError: for the first of these that is not so.
+    """
+    if args.vllm_mode not in _HEARD:
+        raise ConfigError(f"unknown vllm_mode {args.vllm_mode!r}; there are: {', '.join(_HEARD)}")
+    if args.vllm_mode == "colocate":
+        _check_colocated(args)
+    unheard = [name for name in _given(args) if name not in _BOTH | _HEARD[args.vllm_mode]]
+    if unheard:
+        raise ConfigError(
+            f"{', '.join(unheard)}: not heeded with vllm_mode {args.vllm_mode!r}; leave unset"
+            + (" and say it to the server's command" if args.vllm_mode == "server" else "")
+        )
+    if args.temperature > VLLM.hottest:
+        raise ConfigError(f"vLLM takes temperatures up to {VLLM.hottest:g}, not {args.temperature:g}")
+
+
+def policy_generator(trainer: GRPOTrainer) -> VLLM:
+    """What samples the policy in this process: the trainer's own engine, or its server, asked by each process alone.
+
+    Raises:
+        ConfigError: when the server is none that can be used.
+        GeneratorError: when it is down.
+    """
+    args, tokenizer = cast(GRPOConfig, trainer.args), trainer.processing_class
+    if args.vllm_mode == "colocate":
+        return VLLMGenerator(trainer.vllm_generation.llm, tokenizer)
+    url = args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
+    return VLLMServer(url, tokenizer, args.vllm_server_timeout)
+
+
+def sync_weights(trainer: GRPOTrainer) -> None:
+    """Bring the policy's weights to vLLM; every process calls it, and none goes on before they are there."""
+    trainer.vllm_generation.sync_weights()
+    trainer.accelerator.wait_for_everyone()
+
+
+class SyncCheck(msgspec.Struct, frozen=True):
+    """Mean absolute differences of log-probs, in nats per token.
+
+    `changed` and `restored` are those between vLLM and the training model, with the embedding changed and as it was;
+    `moved` is what the change itself makes of the training model's log-probs.
+    """
+
+    changed: float
+    restored: float
+    moved: float
+
+    def agrees(self, tolerance: float) -> bool:
+        """Whether vLLM followed both changes; not where something is no number.
+
+        On what the changed embedding makes of the model rounding has more effect, so that it is measured by how far the
+        change moved the model.
+        """
+        return self.changed <= self.moved / 4 and self.restored <= min(tolerance, self.moved / 4)
+
+
+def check_sync(
+    model: Any,
+    sync: Callable[[], None],
+    sampler: Generator,
+    scorer: Generator,
+    prompt: list[int],
+    tolerance: float = _TOLERANCE,
+) -> SyncCheck:
+    """Change the input embedding, sync, and compare what vLLM says of its tokens with what the training model says.
+
+    Then the same with the embedding restored. An engine that ignores updates, or keeps a tied output layer on old
+    values, trains without an error on what another policy sampled; it is refused here. The embedding's sign is turned
+    in every other row, so that nothing has to be kept and it comes back bit for bit. Under FSDP 2 each process turns
+    rows of its shard, under ZeRO-3 the parameter is gathered. Every process calls this, with any prompt of its own.
+
+    Args:
+        model: the training model, unwrapped; a LoRA model's base embedding is what changes.
+        sync: brings its weights to vLLM, in every process.
+        sampler: vLLM.
+        scorer: the training model as a generator.
+        prompt: token ids to continue.
+        tolerance: the difference that is rounding, at most, with the embedding restored. Kernels in bfloat16 differ by
+            about 0.05 there, and by up to 0.5 with the embedding changed, which moves the model by about 3; what a
+            stale layer samples is off by 10 and more.
+
+    Raises:
+        ConfigError: when they disagree.
+        FaithfulSearchError: in every process, when one of them could not sample.
+    """
+    with _turned(model):
+        sync()
+        changed = _sample(sampler, scorer, prompt)
+    sync()
+    restored = _sample(sampler, scorer, prompt)
+    before = _logprobs(scorer, prompt, changed.ids)  # of the same tokens, with the embedding as it was
+    _reshard(model)
+    found = SyncCheck(
+        _mean(changed.sampled, changed.scored), _mean(restored.sampled, restored.scored), _mean(changed.scored, before)
+    )
+    every = gather_object([(found, changed.failure or restored.failure)])
+    for check, failure in every:
+        if failure is not None:
+            raise failure
+        if not check.agrees(tolerance):
+            raise ConfigError(
+                "vLLM does not follow the training model: with a changed embedding its log-probs are off by "
+                f"{check.changed:.3g} nats a token (rounding is a quarter of {check.moved:.3g}, by which the change "
+                f"moved the model's own), with the embedding restored by {check.restored:.3g} (at most {tolerance:g}). "
+                "What it samples would not be the policy: take another version of vLLM or another vllm_mode, or train "
+                "with use_vllm: false"
+            )
+    return found
+
+
+class VLLMStart(TrainerCallback):
+    """Runs `check_sync` when training begins, on the first prompt; a line in the log says what was found."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        trainer = self.trainer
+        prompt = trainer.engine.chat.prompt_ids(trainer.train_dataset[0]["prompt"], trainer.toolbox.schemas)
+        found = check_sync(
+            trainer.policy.model, lambda: sync_weights(trainer), trainer.generator, trainer.policy, prompt
+        )
+        if state.is_world_process_zero:
+            logger.info("vLLM follows the training model to %.3g nats a token", max(found.changed, found.restored))
+
+
+class _Sampled(msgspec.Struct, frozen=True):
+    ids: list[list[int]]
+    sampled: list[float]
+    scored: list[float]
+    failure: FaithfulSearchError | None
+
+
+def _sample(sampler: Generator, scorer: Generator, prompt: list[int]) -> _Sampled:
+    """Tokens with the log-probs that both give; one that fails still scores, as the other processes do."""
+    failure = None
+    try:
+        rows = sampler.generate([prompt] * _ROWS, Sampling(max_new_tokens=_TOKENS, logprobs=True))
+    except FaithfulSearchError as error:
+        rows, failure = [], error
+    ids = [row.ids for row in rows]
+    said = [value for row in rows for value in row.logprobs or []]
+    return _Sampled(ids, said, _logprobs(scorer, prompt, ids), failure)
+
+
+def _logprobs(scorer: Generator, prompt: list[int], rows: Sequence[list[int]]) -> list[float]:
+    places = [(row[:place], row[place]) for row in rows for place in range(len(row))]
+    probs = scorer.choice_probs([prompt + before for before, _ in places], [[[token]] for _, token in places])
+    return [log(max(p, torch.finfo(torch.float32).tiny)) for [p] in probs]
+
+
+def _mean(some: Sequence[float], others: Sequence[float]) -> float:
+    pairs = list(zip(some, others, strict=False))
+    return sum(abs(one - other) for one, other in pairs) / len(pairs) if pairs else float("nan")
+
+
+@contextmanager
+def _turned(model: Any) -> Iterator[None]:
+    """The input embedding with the sign of every other row turned, of each process's own rows where it is sharded."""
+    _turn(model)
+    try:
+        yield
+    finally:
+        _turn(model)
+
+
+@torch.no_grad()
+def _turn(model: Any) -> None:
+    _reshard(model)
+    weight = model.get_input_embeddings().weight
+    if hasattr(weight, "ds_id"):
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([weight], modifier_rank=0):
+            weight.data[::2].neg_()
+    else:
+        local = weight.to_local() if hasattr(weight, "to_local") else weight
+        local[::2].neg_()
+
+
+def _reshard(model: Any) -> None:
+    """Back to shards: what a forward pass has left whole under FSDP 2 is a copy, and hides the parameter."""
+    for part in model.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+
+
+def _given(args: GRPOConfig) -> list[str]:
+    """Settings of vLLM that are not at their default."""
+    ours = [item for item in fields(GRPOConfig) if item.name.startswith("vllm_")]
+    return [item.name for item in ours if getattr(args, item.name) != item.default]
+
+
+def _check_colocated(args: GRPOConfig) -> None:
+    if args.vllm_tensor_parallel_size != 1:
+        raise ConfigError(
+            f"vllm_tensor_parallel_size={args.vllm_tensor_parallel_size}: processes that share an engine must ask for "
+            "as many rows each time, and episodes differ; leave it at 1, or start a server over several GPUs and set "
+            "vllm_mode: server"
+        )
+    if args.vllm_enable_sleep_mode:
+        raise ConfigError(
+            "vllm_enable_sleep_mode: an engine that sleeps has neither weights nor cache between two turns; leave it "
+            "off and lower vllm_gpu_memory_utilization instead"
+        )
