@@ -70,7 +70,7 @@ class RewardModelArguments:
     )
     untrained: bool = field(default=True, metadata={"help": "measure the model before training too"})
     license: str | None = field(default=None, metadata={"help": "of the weights, for the card"})
-    resume: bool = field(default=False, metadata={"help": "go on from the last checkpoint in output_dir"})
+    resume: bool = field(default=False, metadata={"help": "go on from the last complete checkpoint in output_dir"})
     threads: int = field(default=0, metadata={"help": "CPU threads of this process; 0 leaves torch's own choice"})
 
 

@@ -346,7 +346,7 @@ def test_judges_are_measured_in_the_dtype_that_is_asked_for(encoder, tmp_path):
 
 def test_rare_labels_are_learnt_with_weights(encoder, tmp_path):
     args = settings(tmp_path / "new")
-    found = train_judge(rows(200, share=0.25), encoder, args, Distillation(balance="weights"), resume=True)
+    found = train_judge(rows(200, share=0.25), encoder, args, Distillation(balance="weights"))
     assert found.agreement.against[0].kappa.value == 1.0
 
 

@@ -54,7 +54,7 @@ class Evaluation(msgspec.Struct, frozen=True):
         """Read what `to_dict` gave. Raises `DataError` for anything else."""
         try:
             return msgspec.convert(dict(data), Evaluation)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise DataError(f"not an evaluation: {error}") from error
 
 

@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 
 from ..errors import ConfigError, JudgeError
 from ..rewards import Score
+from .preemption import between_batches
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +103,7 @@ class JudgeWatch(TrainerCallback):
         self.trouble = ""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        cycle = (args.steps_per_generation or 1) * args.num_iterations
-        between = state.global_step * args.gradient_accumulation_steps % cycle == 0
-        if self.trouble and (between or state.global_step >= state.max_steps):
+        if self.trouble and (between_batches(args, state) or state.global_step >= state.max_steps):
             control.should_log = control.should_save = control.should_training_stop = True
 
     def check(self, output_dir: str, step: int) -> None:

@@ -17,7 +17,6 @@ import msgspec
 import torch
 from datasets import Dataset
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback
-from transformers.trainer_utils import get_last_checkpoint
 
 from ..errors import ConfigError, DataError
 from ..evaluation.agreement.comparison import run as compare
@@ -30,6 +29,7 @@ from ..judges import Judge, prompting
 from ..judges.distilled import FILE, JudgeFile
 from ..judges.generator import GeneratorJudge
 from ..judges.nli import NLIJudge
+from . import checkpoints
 from .calibration import fit_temperature
 from .judge_models import entailment_index, freeze, open_classifier
 from .judge_rows import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, pair_of, resampled
@@ -122,7 +122,7 @@ def train_judge(
         second: the same pairs labelled once more: how far the labeller agrees with itself.
         model_kwargs: for `from_pretrained`.
         base_name: what the judge's file and the results call the model; by default as it is opened.
-        resume: go on from the last checkpoint in `args.output_dir`.
+        resume: go on from the last complete checkpoint in `args.output_dir`.
 
     Raises:
         ConfigError: for settings that do not fit together, or a model that cannot be opened.
@@ -133,7 +133,7 @@ def train_judge(
     args = _arranged(args, how)
     make = _classifier if how.head == "encoder" else _generator
     trainer = make(parts, model, args, how, peft_config, dict(model_kwargs or {}))
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if resume else None)
+    checkpoints.train(trainer, resume)
     base_name = base_name or model
     file = _save(trainer, parts, base_name, args, how)
     trainer.accelerator.wait_for_everyone()

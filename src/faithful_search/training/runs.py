@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,12 +13,12 @@ from typing import Any, cast
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from transformers import AutoTokenizer, PrinterCallback, ProgressCallback, set_seed
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import AutoTokenizer, PrinterCallback, ProgressCallback, TrainerCallback, set_seed
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
 from ..bundled import tiny_policy
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
+from ..evaluation import report
 from ..evaluation.record import Record
 from ..evaluation.suite import Evaluation, evaluate_rollouts, run_episodes
 from ..inference.base import Sampling
@@ -24,11 +26,17 @@ from ..judges.arguments import JudgeArguments
 from ..rewards import Reward
 from ..rollout import Engine
 from ..rollout.arguments import EnvironmentArguments
-from ..tasks import WORLD, load_tasks
+from ..tasks import WORLD, Task, load_tasks
 from ..tools import Toolbox
+from . import checkpoints
 from .callbacks import StepLine
-from .config import model_init_kwargs
 from .grpo import SearchGRPOTrainer
+from .policies import open_policy
+from .preemption import SaveWhenTold
+from .saving import check_merge, save_policy
+
+BEFORE = "evaluation_before.json"
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -46,7 +54,14 @@ class RunArguments(EnvironmentArguments, JudgeArguments):
     )
     advantages: str = field(default="trl", metadata={"help": "'trl', 'group_relative' or 'leave_one_out'"})
     threads: int = field(default=0, metadata={"help": "CPU threads of this process; 0 leaves torch's own choice"})
-    resume: bool = field(default=False, metadata={"help": "go on from the last checkpoint in output_dir"})
+    save_merged: bool = field(
+        default=False, metadata={"help": "with --use_peft: also the full model, merged, in output_dir/merged"}
+    )
+    resume: bool = field(default=False, metadata={"help": "go on from the last complete checkpoint in output_dir"})
+    dry_run: bool = field(
+        default=False,
+        metadata={"help": "two steps on a CPU with a random model of the same kind: are all settings accepted?"},
+    )
 
 
 def check_data(script: RunArguments) -> None:
@@ -79,16 +94,18 @@ def policy_source(name: str, dialect: str) -> str:
 def build_trainer(
     script: RunArguments, args: GRPOConfig, model_args: ModelConfig, toolbox: Toolbox, reward: Reward
 ) -> SearchGRPOTrainer:
-    """The trainer that the flags describe, its progress one line a step.
+    """The trainer that the flags describe.
+
+    With Transformers' `--enable_jit_checkpoint true`, SIGTERM ends training with a checkpoint: see `SaveWhenTold`,
+    which takes the place of Transformers' own callback.
 
     Raises:
         ConfigError, DataError, TemplateError: as `SearchGRPOTrainer` does.
     """
     source = policy_source(str(model_args.model_name_or_path), script.dialect)
-    given = cast(dict[str, Any], args.model_init_kwargs or {})
-    args.model_init_kwargs = {**model_init_kwargs(model_args), **given}
+    saves, args.enable_jit_checkpoint = args.enable_jit_checkpoint, False
     trainer = SearchGRPOTrainer(
-        model=source,
+        model=open_policy(source, model_args, args),
         processing_class=AutoTokenizer.from_pretrained(source, revision=model_args.model_revision),
         args=args,
         train_dataset=load_tasks(script.questions),
@@ -101,17 +118,58 @@ def build_trainer(
         trajectory_file=Path(cast(str, args.output_dir)) / "trajectories.jsonl",
         generation_batch=script.generation_batch,
         peft_config=get_peft_config(model_args),
+        callbacks=[SaveWhenTold()] if saves else [],
     )
     for callback in (ProgressCallback, PrinterCallback):
         trainer.remove_callback(callback)
-    trainer.add_callback(StepLine())
+    check_merge(trainer, script.save_merged)
     return trainer
+
+
+class BeforeTraining(TrainerCallback):
+    """Evaluates the policy when training begins, so that it is prepared and on its device.
+
+    What was found lies in the output directory: a resumed run reads it and compares with the true beginning.
+    """
+
+    def __init__(self, trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> None:
+        self.trainer, self.script, self.metrics = trainer, script, metrics
+        self.path = Path(cast(str, trainer.args.output_dir)) / BEFORE
+        self.found: Evaluation | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step:
+            self.found = read_before(self.path, held_out(self.script)) if state.is_world_process_zero else None
+            return
+        self.found = evaluate(self.trainer, self.script, self.metrics)
+        if self.found is not None:
+            report.write_metrics(self.path, self.found.to_dict())
+        elif state.is_world_process_zero:
+            self.path.unlink(missing_ok=True)  # it is another run's
+
+
+def read_before(path: Path, tasks: list[Task]) -> Evaluation | None:
+    """The evaluation that a run made when it began; `None`, and a warning, where there is none of these questions."""
+    if not tasks:
+        return None
+    try:
+        found = Evaluation.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, DataError) as error:
+        logger.warning("no evaluation of before training to compare with: %s", error)
+        return None
+    if {*found.questions} != {task.id for task in tasks}:
+        logger.warning("%s is of other questions than this run's evaluation: nothing is compared with it", path)
+        return None
+    return found
 
 
 def train(
     trainer: SearchGRPOTrainer, script: RunArguments, model_args: ModelConfig, metrics: Mapping[str, Reward]
 ) -> Record | None:
-    """Evaluate, train, save, evaluate again.
+    """Evaluate, train, save, evaluate again; progress is one line a step.
+
+    A resumed run goes on from the last complete checkpoint; its evaluation before training is the one that the run made
+    when it began.
 
     Args:
         trainer: from `build_trainer`.
@@ -122,35 +180,51 @@ def train(
         What came of it; `None` on all processes but the main one.
 
     Raises:
+        ConfigError: when it shall resume and there is no complete checkpoint.
         JudgeError: when the run was stopped because its judge was silent; a checkpoint is there to resume from.
+        Terminated: when it was told to end, see `SaveWhenTold`.
     """
-    before = evaluate(trainer, script, metrics)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(trainer.args.output_dir) if script.resume else None)
-    trainer.save_model()
+    before = BeforeTraining(trainer, script, metrics)
+    for callback in (before, StepLine()):  # in this order: the first step's time is without the evaluation's
+        trainer.add_callback(callback)
+    checkpoints.train(trainer, script.resume)
+    SaveWhenTold.check(trainer)
+    save_policy(trainer, merged=script.save_merged)
     after = evaluate(trainer, script, metrics)
-    if not PartialState().is_main_process:
-        return None
-    cast(Any, trainer.processing_class).save_pretrained(trainer.args.output_dir)
-    return record(trainer, script, model_args, before, after)
+    return record(trainer, script, model_args, before.found, after) if PartialState().is_main_process else None
+
+
+def held_out(script: RunArguments) -> list[Task]:
+    """The questions of the evaluations; none where these are left out."""
+    return load_tasks(script.eval_questions, script.eval_split, script.eval_limit) if script.eval_limit else []
 
 
 def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> Evaluation | None:
-    """Greedy episodes on the held-out questions, shared out over the processes; scored by the main one."""
-    if not script.eval_limit:
+    """Greedy episodes on the held-out questions, shared out over the processes.
+
+    The main process scores them, and returns what it finds. Rewards that ask the policy are scored by all at once:
+    where its weights are shared out, no process can ask it alone.
+    """
+    tasks = held_out(script)
+    if not tasks:
         return None
     state = PartialState()
-    tasks = load_tasks(script.eval_questions, script.eval_split, script.eval_limit)
     own = tasks[state.process_index :: state.num_processes]
     engine = Engine(
         trainer.generator, trainer.toolbox, script.dialect, trainer.engine.limits, Sampling(temperature=0.0)
     )
+    with trainer.generating():
+        episodes = run_episodes(engine, own)
+    rollouts = gather_object(episodes)
+    order = [task.id for start in range(state.num_processes) for task in tasks[start :: state.num_processes]]
+    bound = {name: reward.bind(policy=trainer.policy) for name, reward in metrics.items()}
     with trainer.accelerator.autocast():
-        rollouts = gather_object(run_episodes(engine, own))
-        if not state.is_main_process:
-            return None
-        order = [task.id for start in range(state.num_processes) for task in tasks[start :: state.num_processes]]
-        bound = {name: reward.bind(policy=trainer.generator) for name, reward in metrics.items()}
-        return evaluate_rollouts(rollouts, order, bound, trainer.toolbox.names, engine.limits.force_answer)
+        if state.is_main_process:
+            return evaluate_rollouts(rollouts, order, bound, trainer.toolbox.names, engine.limits.force_answer)
+        for reward in bound.values():
+            if reward.needs_policy:
+                reward.score_batch(rollouts)
+    return None
 
 
 def record(
