@@ -22,13 +22,14 @@ from typing import Any
 
 import msgspec
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+from transformers import AutoModelForCausalLM, set_seed
 
 from faithful_search.evaluation import report
 from faithful_search.evaluation.probes import blanked
 from faithful_search.evaluation.suite import Evaluation, default_rewards, evaluate_policy
 from faithful_search.evaluation.tool_use import tool_counts
 from faithful_search.inference.base import Sampling
+from faithful_search.inference.loading import open_model
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import Judge
 from faithful_search.judges.arguments import JudgeArguments
@@ -44,7 +45,7 @@ from faithful_search.trajectory import write_jsonl
 class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     """Which policy, on which questions, and who judges."""
 
-    policy: str = field(default="tiny", metadata={"help": "directory or Hub id; 'tiny' is the dialect's bundled one"})
+    policy: str = field(default="tiny", metadata={"help": "directory or Hub id, an adapter's too; 'tiny': bundled"})
     compare_with: str | None = field(
         default=None, metadata={"help": "a second policy, measured on the same questions first"}
     )
@@ -90,9 +91,8 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
     """One policy on the questions; see `default_rewards` for what is measured."""
     set_seed(script.seed)
     source = policy_source(name, script.dialect)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, script.dtype))
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    generator = TransformersGenerator(model, AutoTokenizer.from_pretrained(source), script.generation_batch)
+    model, tokenizer = open_model(AutoModelForCausalLM, source, dtype=script.dtype)
+    generator = TransformersGenerator(model, tokenizer, script.generation_batch)
     tasks = [task for task in load_tasks(script.questions, script.split, script.limit) for _ in range(script.samples)]
     with script.toolbox() as toolbox:
         engine = Engine(

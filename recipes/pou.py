@@ -7,6 +7,8 @@ accelerate launch recipes/pou.py --config recipes/configs/pou_smollm2-135m.yaml 
     --model_name_or_path DIR --questions train.jsonl.gz --eval_questions test.jsonl.gz --corpus corpus.jsonl.gz
 accelerate launch recipes/pou.py --config recipes/configs/pou_qwen2.5-7b.yaml \\
     --judge_url http://127.0.0.1:8000/v1 --judge_model NAME          # an LLM judges and writes the lures
+python recipes/pou.py --config recipes/configs/pou_qwen2.5-7b.yaml --dry_run true    # its settings, two steps on a CPU
+accelerate launch recipes/pou.py --use_peft true --lora_target_modules all-linear --save_merged true    # LoRA
 ```
 
 Every flag of `PoUArguments`, TRL's `GRPOConfig` and `ModelConfig` may stand in the YAML file or on the command line,
@@ -26,6 +28,7 @@ from trl import GRPOConfig, ModelConfig
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation.suite import default_rewards
+from faithful_search.hub import push_run
 from faithful_search.judges import Judge, Writer
 from faithful_search.judges.condensing import Condensing
 from faithful_search.rewards import AnswerSupport, Correctness, Mix, answer_only_mix, corpus_snippets, pou_mix
@@ -64,7 +67,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     with script.toolbox(build_condenser(script)) as toolbox:
         trainer = build_trainer(script, args, model_args, toolbox, build_reward(script))
         record = train(trainer, script, model_args, default_rewards())
-    return leave(record, "recipes/pou.py", given) if record else {}
+    if record is None:
+        return {}
+    found = leave(record, "recipes/pou.py", given)
+    if args.push_to_hub:  # TRL has pushed the weights; now with the card
+        private, token = bool(args.hub_private_repo), args.hub_token
+        push_run(record.folder, trainer.hub_model_id, merged=script.save_merged, private=private, token=token)
+    return found
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, ModelConfig]:

@@ -23,7 +23,6 @@ import torch
 from accelerate import PartialState
 from datasets import concatenate_datasets
 from transformers import AutoTokenizer
-from transformers.trainer_utils import get_last_checkpoint
 from trl import ModelConfig, SFTConfig, get_peft_config
 
 from faithful_search import dialects
@@ -33,14 +32,16 @@ from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.tools.knowledge_graph import KnowledgeGraph
 from faithful_search.tools.local_search import LocalSearch
 from faithful_search.tools.toolbox import Toolbox
-from faithful_search.training.config import model_init_kwargs, parse_recipe, run_recipe
+from faithful_search.training import checkpoints
+from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.experts import Habits, accept, reject, run_experts
 from faithful_search.training.plans import Plan, counted, plan_all, planner_for
+from faithful_search.training.policies import open_policy
+from faithful_search.training.saving import check_merge, save_policy
 from faithful_search.training.sft import (
     build_dataset,
     check_unseen,
     held_out_facts,
-    save_policy,
     sft_trainer,
     swapped_copies,
 )
@@ -76,7 +77,10 @@ class ExpertArguments:
     names: str = field(default="world", metadata={"help": "JSON file {name: type} of what may be swapped, or 'world'"})
     tiny: dict | str | None = field(default=None, metadata={"help": "shape of model 'tiny': TinyConfig, as JSON"})
     save_dtype: str | None = field(default=None, metadata={"help": "dtype of the saved weights, such as float16"})
-    resume: bool = field(default=False, metadata={"help": "go on from the last checkpoint in output_dir"})
+    save_merged: bool = field(
+        default=False, metadata={"help": "with --use_peft: also the full model, merged, in output_dir/merged"}
+    )
+    resume: bool = field(default=False, metadata={"help": "go on from the last complete checkpoint in output_dir"})
     threads: int = field(default=0, metadata={"help": "CPU threads of this process; 0 leaves torch's own choice"})
 
 
@@ -95,7 +99,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if script.threads:
         torch.set_num_threads(script.threads)
     sources = sources_of(script)
-    model, chat = policy(script, args, model_args)
+    name, chat = policy(script, args, model_args)
+    model = open_policy(name, model_args, args)
     built = [episodes_of(source, script, args.seed) for source in sources]
     if PartialState().is_main_process:
         write_episodes(Path(args.output_dir or "."), [episode for episodes, _ in built for episode in episodes], script)
@@ -103,16 +108,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     dataset = concatenate_datasets(parts)
     say(f"{len(dataset)} rows of {sum(dataset['length']) / len(dataset):.0f} tokens on average")
     trainer = sft_trainer(model, args, dataset, chat.tokenizer, get_peft_config(model_args))
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if script.resume else None)
-    save_policy(trainer, script.save_dtype)
+    check_merge(trainer, script.save_merged)
+    checkpoints.train(trainer, script.resume)
+    save_policy(trainer, script.save_dtype, script.save_merged)
     say(f"policy and episodes are in {args.output_dir}")
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[ExpertArguments, SFTConfig, ModelConfig]:
     """The three dataclasses; without `--config` the embedded default's file is read."""
-    script, args, model_args = parse_recipe((ExpertArguments, SFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    args.model_init_kwargs = {**model_init_kwargs(model_args), **(args.model_init_kwargs or {})}
-    return script, args, model_args
+    return parse_recipe((ExpertArguments, SFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
 
 
 def sources_of(script: ExpertArguments) -> list[Source]:

@@ -26,6 +26,7 @@ from trl import GRPOConfig, ModelConfig
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation.suite import default_rewards
+from faithful_search.hub import push_run
 from faithful_search.judges import Judge
 from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
 from faithful_search.tasks import load_tasks
@@ -69,7 +70,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     with script.toolbox() as toolbox:
         trainer = build_trainer(script, args, model_args, toolbox, build_reward(script, args, judge))
         record = train(trainer, script, model_args, default_rewards(script.dialect, judge))
-    return leave(record, "recipes/veritas.py", given) if record else {}
+    if record is None:
+        return {}
+    found = leave(record, "recipes/veritas.py", given)
+    if args.push_to_hub:  # TRL has pushed the weights; now with the card
+        private, token = bool(args.hub_private_repo), args.hub_token
+        push_run(record.folder, trainer.hub_model_id, merged=script.save_merged, private=private, token=token)
+    return found
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[VeritasArguments, GRPOConfig, ModelConfig]:

@@ -168,7 +168,7 @@ def test_push_makes_the_repository_then_uploads(tmp_path, monkeypatch):
     assert push(tmp_path, "me/policy", private=True, token="secret") == "address"
     (_, name, settings), (_, token, upload) = asked
     assert (name, settings["private"], settings["exist_ok"], token) == ("me/policy", True, True, "secret")
-    assert upload["folder_path"] == str(tmp_path) and upload["ignore_patterns"] == ["checkpoint-*/**"]
+    assert upload["folder_path"] == str(tmp_path) and upload["ignore_patterns"] == ["checkpoint-*/**", "merged/**"]
 
 
 def test_metrics_are_pushed_as_gradio_spaces(monkeypatch):

@@ -21,12 +21,12 @@ from faithful_search.tasks import Task, load_tasks, read_rows, world_file
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.training.experts import accept, run_experts
 from faithful_search.training.plans import plan_all, planner_for
+from faithful_search.training.saving import save_policy
 from faithful_search.training.sft import (
     IGNORED,
     build_dataset,
     check_unseen,
     held_out_facts,
-    save_policy,
     sft_trainer,
 )
 from faithful_search.training.tiny import TinyConfig, build_tiny, script_of, take_over

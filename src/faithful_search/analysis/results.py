@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluation import report
-from ..evaluation.record import Record
-from ..hub import model_card
+from ..evaluation.record import MERGED, Record
+from ..hub import merged_card, model_card
 from . import plots
 
 
@@ -43,6 +43,8 @@ def leave(record: Record, recipe: str, argv: Sequence[str]) -> dict[str, Any]:
         tools=record.tools,
         dataset=record.questions,
     )
+    if record.settings.get("save_merged"):
+        merged_card(out, out / MERGED)
     if record.before and record.after:
         print(f"\n{report.table(record.before, record.after, ('before', 'after'))}")
     plots.reward_curves(record.history, out / "rewards.png")

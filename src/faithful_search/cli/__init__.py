@@ -1,4 +1,4 @@
-"""The command `faithful-search`: audit and label trajectories, compare judges, install the metrics, index and serve.
+"""The command `faithful-search`: audit, label, compare judges, index, serve, merge and push policies.
 
 Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a labelling that ended
 with rows that could not be read or judged; 130 interrupted.
@@ -19,6 +19,7 @@ from .judging import serve_judge
 from .labelling import label
 from .metrics import metrics
 from .options import Commands, debug
+from .policies import merge, push
 from .serving import serve
 
 _SPELLING = {
@@ -35,7 +36,7 @@ def cli() -> None:
     """Search agents that use their evidence: measure whether they do."""
 
 
-for command in (agreement, audit, index, label, metrics, serve, serve_judge):
+for command in (agreement, audit, index, label, merge, metrics, push, serve, serve_judge):
     cli.add_command(command)
 
 

@@ -8,6 +8,9 @@ import msgspec
 
 from .suite import Evaluation
 
+MERGED = "merged"
+"""Where in a run's folder its adapter lies as a full model, when it was asked to be merged."""
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One run.

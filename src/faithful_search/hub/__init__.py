@@ -1,7 +1,8 @@
 """Model cards that say how something was made and measured, and the way to the Hub."""
 
+from .adapters import merged_card
 from .judge_card import judge_card
 from .policy_card import card_data, model_card, usage
-from .pushing import push, push_metrics
+from .pushing import push, push_metrics, push_run
 
-__all__ = ["card_data", "judge_card", "model_card", "push", "push_metrics", "usage"]
+__all__ = ["card_data", "judge_card", "merged_card", "model_card", "push", "push_metrics", "push_run", "usage"]

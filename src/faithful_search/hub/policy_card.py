@@ -13,6 +13,7 @@ from ..errors import ConfigError
 from ..evaluation.report import Evaluated, as_evaluation, table
 from ..tools.opening import is_server
 from ..tools.retrieval.engines import is_engine
+from .adapters import TAGS, adapter_config, adapter_note
 from .pushing import is_hub_id
 
 RESULT_NAMES = {
@@ -35,12 +36,12 @@ RESULT_NAMES = {
 _BODY = """# {title}
 
 A search agent: it thinks, calls tools, and answers from the evidence they return. Trained from {base} with
-faithful-search, recipe `{recipe}`. It writes its trajectories in the dialect `{dialect}` and expects {tools}.
+faithful-search, recipe `{recipe}`. It writes its trajectories in the dialect `{dialect}` and expects {tools}.{weights}
 
 ## How to use
 
 ```bash
-pip install faithful-search
+pip install 'faithful-search[train]'
 ```
 
 ```python
@@ -78,17 +79,13 @@ pip install faithful-search
 - Measures of faithfulness are proxies: they can be satisfied without the answer being right.
 """
 
-_SNIPPET = """from transformers import AutoModelForCausalLM, AutoTokenizer
-
-from faithful_search.inference.base import Sampling
-from faithful_search.inference.transformers import TransformersGenerator
+_SNIPPET = """from faithful_search.inference.base import Sampling
+from faithful_search.inference.loading import open_generator
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import {classes}
 
-name = "{repo}"
-model = AutoModelForCausalLM.from_pretrained(name)
-generator = TransformersGenerator(model, AutoTokenizer.from_pretrained(name))
+generator = open_generator({repo})
 toolbox = Toolbox([{made}])
 greedy = Sampling(temperature=0.0)
 engine = Engine(generator, toolbox, dialect="{dialect}", limits=Limits({limits}), sampling=greedy)
@@ -118,11 +115,11 @@ def model_card(
     dataset: str | None = None,
     question: str | None = None,
 ) -> Path:
-    """Write `README.md`, the model card, into `output_dir`.
+    """Write `README.md`, the model card, into `output_dir`. Where an adapter lies there, the card is one of an adapter.
 
     Args:
         output_dir: the policy's folder.
-        base_model: what training started from; a Hub id also goes into the front matter.
+        base_model: what training started from; a Hub id also goes into the front matter (an adapter's own base does).
         dialect, recipe, command, config, tools: how it was trained. The snippet uses of `config`: `corpus`, `triples`
             and `search_top_k` for the tools, `turns`, `turn_tokens`, `total_tokens`, `observation_tokens` and
             `force_answer` for the limits.
@@ -142,12 +139,17 @@ def model_card(
     name = repo_id or str(output_dir)
     dataset = dataset or str(config.get("eval_questions") or config.get("questions") or "world")
     question = question or (_WORLD_QUESTION if "world" in _searched(config) else _ANY_QUESTION)
-    data = card_data(base_model, license, tags, metrics, dataset, name.rstrip("/").rsplit("/", 1)[-1])
+    adapter = adapter_config(output_dir)
+    base = str(adapter.get("base_model_name_or_path")) if adapter else base_model
+    tags = (*tags, *TAGS) if adapter else tags
+    data = card_data(base, license, tags, metrics, dataset, name.rstrip("/").rsplit("/", 1)[-1])
+    data.library_name = "peft" if adapter else "transformers"
     body = _BODY.format(
         title=name.rstrip("/").rsplit("/", 1)[-1],
         base=f"`{base_model}`",
         recipe=recipe,
         dialect=dialect,
+        weights=f"\n\n{adapter_note(adapter, name)}" if adapter else "",
         tools="the\ntools " + ", ".join(f"`{tool}`" for tool in tools) if tools else "no tools",
         snippet=usage(name, dialect, tools, config, question),
         command=command,
@@ -191,7 +193,7 @@ def usage(name: str, dialect: str, tools: Sequence[str], config: Mapping[str, An
     limits = [f"{key}={config[key]}" for key in bounds if isinstance(config.get(key), int) and config[key]]
     snippet = _SNIPPET.format(
         classes=", ".join(sorted({"Toolbox", *(kind for kind, _ in known)})),
-        repo=name,
+        repo=json.dumps(name, ensure_ascii=False),
         made=", ".join(made for _, made in known),
         dialect=dialect,
         limits=", ".join(limits),

@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..evaluation.install import metrics_folder
 from ..evaluation.metrics import names as metric_names
+from ..evaluation.record import MERGED
 
 
 def push(
@@ -22,7 +23,8 @@ def push(
 ) -> str:
     """Upload a folder, making the repository when there is none; returns the commit's address.
 
-    Checkpoints (`checkpoint-*`) stay behind. A Space is made as a Gradio one.
+    Checkpoints (`checkpoint-*`) and a merged model beside its adapter (`merged`) stay behind. A Space is made as a
+    Gradio one.
 
     Raises:
         ConfigError: when there is no token, or nothing at `folder`.
@@ -42,9 +44,25 @@ def push(
         repo_id=repo_id,
         repo_type=repo_type,
         commit_message=message,
-        ignore_patterns=["checkpoint-*/**"],
+        ignore_patterns=["checkpoint-*/**", f"{MERGED}/**"],
     )
     return str(commit)
+
+
+def push_run(
+    folder: str | os.PathLike[str],
+    repo_id: str,
+    *,
+    merged: bool = False,
+    private: bool = False,
+    token: str | None = None,
+) -> list[str]:
+    """Upload what a training run left: the policy, and with `merged` the full model of its adapter as `repo_id-merged`.
+
+    Returns the commits' addresses. Raises `ConfigError` as `push` does.
+    """
+    whole = [(Path(folder) / MERGED, f"{repo_id}-{MERGED}")] if merged else []
+    return [push(of, repo, private=private, token=token) for of, repo in [(Path(folder), repo_id), *whole]]
 
 
 def push_metrics(organisation: str, *, private: bool = False, token: str | None = None) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import find_adapter_config_file
 
 from ..errors import ConfigError
 from .transformers import TransformersGenerator
@@ -27,7 +30,7 @@ def open_model(
 
     Args:
         auto: the Transformers class that opens it, such as `AutoModelForSequenceClassification`.
-        name: a Hub id or a directory.
+        name: a Hub id or a directory, that of a PEFT adapter included.
         device: a torch device; by default a GPU where there is one.
         dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
         revision: branch, tag or commit on the Hub.
@@ -40,11 +43,49 @@ def open_model(
     device = device or _best_device()
     wanted = dtype or ("float32" if str(device).startswith("cpu") else "auto")
     try:
-        model = auto.from_pretrained(name, dtype=wanted, revision=revision, subfolder=subfolder, **how)
+        model = read_model(auto, name, dtype=wanted, revision=revision, subfolder=subfolder, **how)
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, subfolder=subfolder)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"cannot open the model {name!r}: {error}") from error
     return model.to(device).eval(), tokenizer
+
+
+def read_model(
+    auto: Any, name: str, *, revision: str | None = None, subfolder: str = "", trainable: bool = False, **how: Any
+) -> Any:
+    """The model at a Hub id or in a directory; for a PEFT adapter, its base model with the adapter on it.
+
+    Args:
+        auto, name, revision, subfolder, **how: as of `open_model`; for an adapter, `how` is the base model's.
+        trainable: whether an adapter's weights are to be trained on.
+
+    Raises:
+        ConfigError: when an adapter's base model cannot be opened.
+        OSError, ValueError: as `from_pretrained` does.
+    """
+    base = adapter_base(name, revision, subfolder)
+    if base is None:
+        return auto.from_pretrained(name, revision=revision, subfolder=subfolder, **how)
+    from peft import PeftModel
+
+    # `auto.from_pretrained` would open it too, but leaves out what is not a plain LoRA matrix (DoRA's magnitudes)
+    try:
+        model = auto.from_pretrained(base[0], revision=base[1], **how)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the adapter in {name!r} belongs to the base model {base[0]!r}, which cannot be opened ({error}); where "
+            "that has moved, correct `base_model_name_or_path` in adapter_config.json"
+        ) from error
+    return PeftModel.from_pretrained(model, name, revision=revision, subfolder=subfolder, is_trainable=trainable)
+
+
+def adapter_base(name: str, revision: str | None = None, subfolder: str = "") -> tuple[str, str | None] | None:
+    """Name and revision of the model that a PEFT adapter was made for; `None` when there is no adapter at `name`."""
+    file = find_adapter_config_file(name, revision=revision, subfolder=subfolder)
+    if file is None:
+        return None
+    config = json.loads(Path(file).read_text(encoding="utf-8"))
+    return str(config.get("base_model_name_or_path")), config.get("revision")
 
 
 def open_generator(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,15 @@ import yaml
 from trl import ModelConfig, TrlParser, get_quantization_config
 
 from ..errors import ConfigError, FaithfulSearchError
+from .dry_run import MACHINE, check_given, rehearse
+from .endings import heeding_sigterm, leave
+from .meeting import meet
+
+RENAMED = {
+    "activation_checkpointing": "gradient_checkpointing",
+    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+}
+"""Settings by their names of today, and what they were called before Transformers 5.18."""
 
 
 def parse_recipe(
@@ -22,13 +33,16 @@ def parse_recipe(
     A file's `extends: other.yaml` (relative to it) gives the settings it does not set itself, so that an ablation's
     file holds only what it changes. `env:` sets environment variables, as in TRL.
 
+    Where one of `types` has a field `dry_run` and it is true, the settings are read as they stand, and then made small;
+    see `dry_run.rehearse`.
+
     Args:
         types: dataclasses whose fields are the flags.
         argv: flags; the command line's by default.
         default: the file to read when no `--config` is given.
 
     Raises:
-        ConfigError: for a file that cannot be read, or settings that no dataclass has.
+        ConfigError: for a file that cannot be read, settings that no dataclass has, or that one refuses.
 
     Example:
         ```python
@@ -41,23 +55,41 @@ def parse_recipe(
     for name, value in settings.pop("env", {}).items():
         os.environ[name] = str(value)
     parser = TrlParser(types)
+    settings = _as_installed(settings, types)
     unknown = parser.set_defaults_with_config(**settings)
     if unknown:
         names = ", ".join(item.removeprefix("--") for item in unknown if str(item).startswith("--"))
         raise ConfigError(f"{path}: no such settings: {names}; `--help` lists those there are")
-    return tuple(parser.parse_args_into_dataclasses(args=flags))
+    meet(parser.parse_known_args(flags)[0])
+    try:
+        return _small(parser, flags) if _is_dry(parser, flags) else parser.parse_args_into_dataclasses(args=flags)
+    except FaithfulSearchError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{path or 'the flags'}: {error}") from error
 
 
 def run_recipe(main: Callable[[], Any]) -> None:
-    """Run a recipe as a program: what the package refuses is one line on the standard error and exit code 1."""
+    """Run a recipe as a program: what ends it before its time is one line on the standard error, see `endings.leave`.
+
+    SIGTERM ends it as Ctrl-C does, everything tidied up.
+    """
     try:
-        main()
-    except FaithfulSearchError as error:
-        raise SystemExit(f"error: {error}") from None
+        with heeding_sigterm():
+            main()
+    except (Exception, KeyboardInterrupt) as error:
+        leave(error)
 
 
 def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
-    """How `from_pretrained` shall load the model: revision, dtype, attention, quantisation of TRL's `ModelConfig`."""
+    """How `from_pretrained` shall load the model: revision, dtype, attention, quantisation of TRL's `ModelConfig`.
+
+    Raises:
+        ConfigError: for quantisation without the package that does it.
+    """
+    asked = next((name for name in ("load_in_4bit", "load_in_8bit") if getattr(model_args, name)), None)
+    if asked and find_spec("bitsandbytes") is None:
+        raise ConfigError(f"--{asked} true needs bitsandbytes: pip install 'faithful-search[qlora]'")
     quantization = get_quantization_config(model_args)
     return {
         "revision": model_args.model_revision,
@@ -78,6 +110,25 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path} must hold a YAML mapping, not {type(own).__name__}")
     parent = own.pop("extends", None)
     return {**(read_config(path.parent / parent) if parent else {}), **own}
+
+
+def _as_installed(settings: dict[str, Any], types: Sequence[Any]) -> dict[str, Any]:
+    """Settings by the names that the installed Transformers has for them; vLLM wants an older one."""
+    known = {field.name for kind in types for field in fields(kind)}
+    return {RENAMED[key] if key in RENAMED and key not in known else key: value for key, value in settings.items()}
+
+
+def _is_dry(parser: TrlParser, flags: Sequence[str]) -> bool:
+    return bool(getattr(parser.parse_known_args(list(flags))[0], "dry_run", False))
+
+
+def _small(parser: TrlParser, flags: Sequence[str]) -> tuple[Any, ...]:
+    """The instances of a dry run; before that, those of the real one are made, so that every key has been read."""
+    values = vars(parser.parse_args(list(flags)))
+    there = {key: value for key, value in MACHINE.items() if key in values}
+    for settings in parser.parse_dict({**values, **there}):
+        check_given(settings)
+    return parser.parse_dict(rehearse(values))
 
 
 def _take_config(flags: list[str]) -> Path | None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from datasets import Dataset
 from tqdm.auto import tqdm
-from transformers import AutoModelForCausalLM
 from trl import SFTConfig, SFTTrainer
 
 from ..errors import ConfigError, DataError
@@ -67,15 +65,6 @@ def sft_trainer(model: Any, args: SFTConfig, dataset: Dataset, tokenizer: Any, p
     if args.packing:
         raise ConfigError("packing=True joins episodes and may cut them; group them by length instead")
     return SFTTrainer(model, args, train_dataset=dataset, processing_class=tokenizer, peft_config=peft_config)
-
-
-def save_policy(trainer: SFTTrainer, dtype: str | None = None) -> None:
-    """Save model and tokenizer to the trainer's `output_dir`, full models in `dtype` (`"float16"`, …) when given."""
-    out = Path(trainer.args.output_dir or "")
-    trainer.save_model(str(out))
-    trainer.accelerator.wait_for_everyone()
-    if dtype and trainer.accelerator.is_main_process and not (out / "adapter_config.json").exists():
-        AutoModelForCausalLM.from_pretrained(out, dtype=dtype).save_pretrained(out)
 
 
 def swapped_copies(

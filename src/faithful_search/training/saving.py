@@ -1,0 +1,182 @@
+"""Trained policies on disk: all weights, an adapter as it is, or an adapter merged into its base model."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from accelerate.utils import is_peft_model
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.integrations import deepspeed
+
+from ..errors import ConfigError
+from ..evaluation.record import MERGED
+from ..inference.loading import adapter_base, read_model
+
+_ADAPTER = ("adapter_config.json", "adapter_model*.safetensors")
+_WHOLE = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
+_PROBE = "Lima is the capital of Peru. It lies on the coast, and Cusco lies in the mountains."
+_OFF = {torch.float32: 1e-3}  # of the logits' size; else 0.1: adding in half precision rounds, by some hundredths
+_REFERENCE = "ref"  # TRL's copy of an adapter that is trained on, as its KL reference
+
+
+def check_merge(trainer: Any, merged: bool) -> None:
+    """Say before training, not after, that there will be nothing to merge. Raises `ConfigError`."""
+    if merged and not is_peft_model(trainer.accelerator.unwrap_model(trainer.model)):
+        raise ConfigError(
+            "--save_merged true: without --use_peft true there is no adapter to merge, the policy is saved whole"
+        )
+
+
+def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) -> None:
+    """Save policy and tokenizer to the trainer's `output_dir`; called by every process.
+
+    An adapter is saved as such, with `merged` also the full model, in `output_dir/merged`. Sharded weights are gathered
+    by the trainer. The merged model is made from what was saved, by the main process on its CPU: the base model is read
+    again, unquantised and unsharded, so that any way of training can be merged.
+
+    Args:
+        trainer: Transformers' or TRL's.
+        dtype: of full and merged weights; by default that which the policy was trained in.
+        merged: whether to merge, too.
+
+    Raises:
+        ConfigError: when the trainer wrote no weights, or as `merge_adapter` does.
+    """
+    if trainer.is_fsdp_enabled:  # of shards, nothing would be written
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+    out = Path(trainer.args.output_dir)
+    trainer.save_model(str(out))
+    trainer.accelerator.wait_for_everyone()
+    if trainer.accelerator.is_main_process:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        _after_saving(out, dtype or model.config.dtype, is_peft_model(model), convert=bool(dtype), merged=merged)
+    trainer.accelerator.wait_for_everyone()
+
+
+def _after_saving(out: Path, dtype: Any, adapter: bool, convert: bool, merged: bool) -> None:
+    if not any(out.glob("*.safetensors")):
+        raise ConfigError(
+            f"no weights were written to {out}; under DeepSpeed ZeRO-3 set zero3_save_16bit_model: true in the "
+            "configuration of accelerate. The last checkpoint has them, sharded"
+        )
+    if not adapter and convert:
+        _convert(out, dtype)
+    _leave_one(out, adapter)
+    if adapter and merged:
+        merge_adapter(out, out / MERGED, dtype)
+
+
+def _leave_one(out: Path, adapter: bool) -> None:
+    """One policy: none that an earlier run left here as the other kind of it, nor TRL's reference."""
+    for pattern in _WHOLE if adapter else _ADAPTER:
+        for file in out.glob(pattern):
+            file.unlink()
+    if (out / _REFERENCE / _ADAPTER[0]).exists():
+        shutil.rmtree(out / _REFERENCE)
+
+
+def merge_adapter(adapter: str | Path, out: str | Path, dtype: str | torch.dtype | None = None) -> Path:
+    """Write the base model with the adapter's changes in its weights to `out`, for `from_pretrained` without PEFT.
+
+    Works on the CPU. What lies at `out` is replaced only when all is written. The merged model has to agree with the
+    adapter on a short text, else nothing is written. An adapter that was trained on quantised weights is merged into
+    the base model's own ones, which it has not seen: measure the result.
+
+    Args:
+        adapter: directory or Hub id of the adapter.
+        out: the folder to write; there may be an older model in it.
+        dtype: of the weights; by default that of the base model's files.
+
+    Raises:
+        ConfigError: when there is no adapter, its base model cannot be opened or is quantised itself, something else
+            than a model is at `out`, or the merged model says something else.
+    """
+    source, out = str(adapter), Path(out)
+    if adapter_base(source) is None:
+        raise ConfigError(f"there is no PEFT adapter in {source}: nothing to merge")
+    _check_place(Path(source), out)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    with _unsharded(), torch.no_grad():
+        model = read_model(AutoModelForCausalLM, source, dtype=dtype or "auto").eval()
+        merged = _merged(model, tokenizer(_PROBE, return_tensors="pt")["input_ids"], source)
+    with _replacing(out) as new:
+        merged.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+    return out
+
+
+def _merged(model: Any, ids: torch.Tensor, source: str) -> Any:
+    if getattr(model, "quantization_method", None) is not None:
+        raise ConfigError(
+            f"the base model of {source} is quantised, nothing can be merged into it; name the full one as "
+            "`base_model_name_or_path` in adapter_config.json"
+        )
+    _untie(model)
+    wanted = model(input_ids=ids).logits.float()
+    try:
+        merged = model.merge_and_unload(safe_merge=True)
+    except ValueError as error:
+        raise ConfigError(f"the adapter in {source} cannot be merged: {error}") from error
+    off = (merged(input_ids=ids).logits.float() - wanted).abs().mean() / wanted.abs().mean().clamp(min=1e-6)
+    if not off <= _OFF.get(merged.dtype, 0.1):
+        raise ConfigError(f"{source} merged in {merged.dtype} gives other logits, by {off:.1%}: use the adapter itself")
+    return merged
+
+
+def _untie(model: Any) -> None:
+    """Merging into one of two tied matrices would change the other one too."""
+    ends = [model.get_input_embeddings(), model.get_output_embeddings()]
+    adapted = [hasattr(end, "base_layer") for end in ends]
+    head, body = (getattr(end, "base_layer", end) for end in reversed(ends))
+    if any(adapted) and head.weight is body.weight:
+        head.weight = nn.Parameter(head.weight.detach().clone())
+        model.config.tie_word_embeddings = False
+
+
+def _convert(out: Path, dtype: str) -> None:
+    """The full model in `out` in another dtype; no old shard is left beside the new ones."""
+    old = set(out.glob("*.safetensors")) | set(out.glob("*.safetensors.index.json"))
+    with TemporaryDirectory(dir=out, prefix=".converting-") as work:
+        with _unsharded():
+            AutoModelForCausalLM.from_pretrained(out, dtype=dtype).save_pretrained(work)
+        new = [file.replace(out / file.name) for file in Path(work).iterdir()]
+    for file in old - set(new):
+        file.unlink()
+
+
+def _check_place(adapter: Path, out: Path) -> None:
+    if adapter.resolve().is_relative_to(out.resolve()):
+        raise ConfigError(f"the merged model would replace the adapter in {adapter}: name another folder than {out}")
+    if out.exists() and not (out / "config.json").exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is there already and is no model: name another folder")
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[Path]:
+    """A folder to write into, which then takes the place of `out`; after an error all is as before."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as work:
+        new, old = Path(work) / "new", Path(work) / "old"
+        new.mkdir()
+        yield new
+        if out.exists():
+            out.rename(old)
+        new.rename(out)
+
+
+@contextmanager
+def _unsharded() -> Iterator[None]:
+    """Under ZeRO-3 whatever is loaded would be sharded over all processes, which are not here."""
+    before = deepspeed._hf_deepspeed_config_weak_ref
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = before
