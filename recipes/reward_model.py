@@ -26,9 +26,10 @@ from trl import ModelConfig, SFTConfig, get_peft_config
 from faithful_search.bundled import tiny_policy
 from faithful_search.evaluation.agreement.comparison import parse_judge
 from faithful_search.hub import judge_card
-from faithful_search.training.config import model_init_kwargs, parse_recipe, run_recipe
+from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.judge_rows import load_pairs
 from faithful_search.training.judge_sources import described
+from faithful_search.training.policies import model_init_kwargs
 from faithful_search.training.reward_model import Distillation, Distilled, train_judge
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "rm_tiny.yaml"

@@ -13,8 +13,10 @@ line; the latter wins.
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -22,12 +24,14 @@ from typing import Any, Literal
 import torch
 from accelerate import PartialState
 from datasets import concatenate_datasets
-from transformers import AutoTokenizer
 from trl import ModelConfig, SFTConfig, get_peft_config
 
 from faithful_search import dialects
 from faithful_search.errors import ConfigError, DataError
+from faithful_search.evaluation.record import MERGED
+from faithful_search.hub import merged_card, model_card
 from faithful_search.inference.chat import ChatFormat
+from faithful_search.inference.loading import read_tokenizer
 from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.tools.knowledge_graph import KnowledgeGraph
 from faithful_search.tools.local_search import LocalSearch
@@ -95,7 +99,8 @@ class Source:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    script, args, model_args = parse(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    script, args, model_args = parse(given)
     if script.threads:
         torch.set_num_threads(script.threads)
     sources = sources_of(script)
@@ -111,7 +116,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_merge(trainer, script.save_merged)
     checkpoints.train(trainer, script.resume)
     save_policy(trainer, script.save_dtype, script.save_merged)
-    say(f"policy and episodes are in {args.output_dir}")
+    if PartialState().is_main_process:
+        write_cards(Path(args.output_dir or "."), script, str(model_args.model_name_or_path), given, built[0][1])
+    say(f"policy, card and episodes are in {args.output_dir}")
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[ExpertArguments, SFTConfig, ModelConfig]:
@@ -139,7 +146,7 @@ def policy(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig) ->
         with PartialState().main_process_first():
             if PartialState().is_main_process:
                 build_tiny(name, TinyConfig(**{"dialect": script.dialect, **mapping(script.tiny)}))
-    tokenizer = AutoTokenizer.from_pretrained(name, revision=model_args.model_revision)
+    tokenizer = read_tokenizer(name, revision=model_args.model_revision)
     return name, ChatFormat.of(tokenizer, dialects.load(script.dialect))
 
 
@@ -218,6 +225,25 @@ def write_episodes(out: Path, episodes: Sequence[Trajectory], script: ExpertArgu
     limits = script.min_episode_steps, script.max_episode_steps
     lines = (json.dumps({"id": item.id, "rejected": reject(item, *limits)}) + "\n" for item in episodes)
     (out / "reasons.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def write_cards(
+    out: Path, script: ExpertArguments, base: str, given: Sequence[str], tools: Sequence[dict[str, Any]]
+) -> None:
+    """The policy's card, with the first source's tools, and that of its merged form."""
+    opened = {"corpus": script.corpus[0], "triples": script.triples[0], "search_top_k": script.top_k}
+    model_card(
+        out,
+        base_model=base,
+        dialect=script.dialect,
+        recipe="recipes/sft.py",
+        command=f"accelerate launch recipes/sft.py {shlex.join(given)}".strip(),
+        metrics=None,
+        config={**asdict(script), **opened},
+        tools=[tool["function"]["name"] for tool in tools],
+    )
+    if script.save_merged:
+        merged_card(out, out / MERGED)
 
 
 def mapping(value: dict[str, Any] | str | None) -> dict[str, Any]:

@@ -45,7 +45,8 @@ def resident(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) ->
     if full:
         parts.append(Part("cast by autocast", shape.parameters * 2 / GB, f"{billions} x 2 bytes"))
     if flags.zero3:
-        gathered = 2 * shape.vocabulary * shape.hidden + 2 * sum(a * b for a, b in shape.matrices)
+        ends = (1 if shape.tied else 2) * shape.vocabulary * shape.hidden
+        gathered = ends + 2 * sum(a * b for a, b in shape.matrices)
         parts.append(Part("gathered at a time", gathered * 2 / GB, "both ends and two layers x 2 bytes"))
     if config.get("use_vllm"):
         share = config["vllm_gpu_memory_utilization"]
@@ -82,7 +83,9 @@ def sampling(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) ->
     """GB of a forward pass without gradient, to sample (without vLLM) and to ask for evidence sensitivity."""
     rows = min(config["generation_batch"], rollouts(config, 1))
     tokens, each = rows * (flags.prompt + config["max_completion_length"]), 4 * shape.layers * shape.keys
+    whole = Part("gathered", shape.parameters * 2 / GB, f"{shape.parameters / GB:.3f} B x 2 bytes, all of it at once")
     return [
+        *([whole] if flags.zero3 and not config.get("use_vllm") else []),
         Part(
             "one layer",
             tokens * (8 * shape.hidden + 6 * shape.intermediate) / GB,

@@ -52,7 +52,7 @@ class Planned:
         verdict = f"<helpful>yes</helpful><ref>E{1 if row % 3 and row < 8 else 9}</ref>"  # later rows have no probe
         if turns <= row % 3:
             return CALL.format(verdict, row, "y" * (5 * row % 30))
-        return f"<think>{verdict}row {row}</think><answer>{'Rome' if row % 2 else 'Oslo'}</answer>"
+        return f"<think>{verdict}row {row}</think><answer>{'Rome' if row % 5 < 2 else 'Oslo'}</answer>"
 
 
 def main(out: Path, rows: int, kind: str) -> None:
@@ -66,7 +66,7 @@ def main(out: Path, rows: int, kind: str) -> None:
     )
     trainer.train()
     probed = len(passes)
-    written = sampled(trainer, TASKS[process:])
+    written = sampled(trainer, [] if process else TASKS)
     trainer.save_model()
     state = trainer.reward_state.mix
     seen = {"rewards": trainer.last_rewards, "ema": state.ema, "step": state.step, "probed": probed, "written": written}
@@ -147,7 +147,7 @@ def made(out: Path, rows: int, settings: dict[str, Any]) -> SearchGRPOTrainer:
 
 
 def sampled(trainer: SearchGRPOTrainer, tasks: list[Task]) -> dict[str, list[int]]:
-    """Greedy episodes of the trained policy, fewer in one process than in the other."""
+    """Greedy episodes of the trained policy, for which no process may need another: one has none at all."""
     policy: Generator = trainer.policy
     engine = Engine(policy, trainer.toolbox, "pou", Limits(2, 12, 400), Sampling(temperature=0.0))
     with trainer.generating():

@@ -29,9 +29,8 @@ from faithful_search.inference.base import Sampling
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import open_generator
 from faithful_search.inference.transformers import TransformersGenerator
-from faithful_search.training import config
-from faithful_search.training.config import model_init_kwargs
-from faithful_search.training.policies import open_policy
+from faithful_search.training import policies
+from faithful_search.training.policies import model_init_kwargs, open_policy
 from faithful_search.training.runs import build_trainer
 from faithful_search.training.saving import MERGED, merge_adapter, save_policy
 
@@ -218,9 +217,40 @@ def test_what_cannot_be_merged_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be merged"):
         merge_adapter(tmp_path / "adapter", tmp_path / "out")
     base.rename(tmp_path / "moved")
-    with pytest.raises(ConfigError, match=r"belongs to the base model .*base.*correct `base_model_name_or_path`"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the base model .*base.*correct `base_model_name_or_path`",
+    ):
         merge_adapter(tmp_path / "adapter", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder: (folder / "adapter_model.safetensors").unlink(), "cannot open the adapter in"),
+        (lambda folder: cut(folder / "adapter_model.safetensors"), "cannot open the adapter in"),
+        (lambda folder: cut(folder / "adapter_config.json"), "cannot open the model"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "cannot open the tokenizer of"),
+    ],
+)
+def test_what_is_broken_is_named(tmp_path, spoil, said):
+    saved_adapter(tmp_path / "adapter", base_model(tmp_path / "base", False))
+    spoil(tmp_path / "adapter")
+    with pytest.raises(ConfigError, match=f"{said} '{tmp_path / 'adapter'}'"):
+        merge_adapter(tmp_path / "adapter", tmp_path / "out")
+
+
+def test_a_wrong_path_is_named(tmp_path):
+    for does in (lambda name: merge_adapter(name, tmp_path / "out"), open_generator):
+        with pytest.raises(ConfigError, match="cannot open the model '/nowhere/at/all'"):
+            does("/nowhere/at/all")
+    with pytest.raises(ConfigError, match="cannot open the model '/nowhere/at/all'"):
+        pou_trainer(tmp_path, "--model_name_or_path", "/nowhere/at/all")
 
 
 def test_a_merged_model_that_says_something_else_is_refused(tmp_path, monkeypatch):
@@ -259,7 +289,7 @@ def model_flags(**flags) -> ModelConfig:
 
 @pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
 def test_quantisation_without_its_package_says_what_is_missing(monkeypatch, bits):
-    monkeypatch.setattr(config, "find_spec", lambda name: None)
+    monkeypatch.setattr(policies, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=rf"--{bits} true needs bitsandbytes: pip install 'faithful-search\[qlora\]'"):
         model_init_kwargs(model_flags(use_peft=True, **{bits: True}))
 
@@ -275,6 +305,39 @@ def test_quantisation_without_its_package_says_what_is_missing(monkeypatch, bits
 def test_flags_of_an_adapter_that_is_not_asked_for_are_refused(flags, said):
     with pytest.raises(ConfigError, match=said):
         open_policy(str(tiny_policy()), model_flags(**flags), SimpleNamespace(model_init_kwargs=None))
+
+
+def targets(*names: str):
+    """What becomes of `--lora_target_modules`."""
+    flags = model_flags(use_peft=True, lora_target_modules=list(names))
+    open_policy(str(tiny_policy()), flags, SimpleNamespace(model_init_kwargs=None))
+    return flags.lora_target_modules
+
+
+def test_layers_that_the_model_has_not_are_refused():
+    layers = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+    for names in (("nonsense",), ("q_proj", "nonsense")):  # PEFT would leave out the second one silently
+        with pytest.raises(ConfigError, match=f"has no nonsense; its linear layers are {layers}"):
+            targets(*names)
+    assert targets("q_proj", "layers.0.mlp.up_proj") == ["q_proj", "layers.0.mlp.up_proj"]
+    assert targets("all-linear") == "all-linear" and targets(r".*\.[qk]_proj") == r".*\.[qk]_proj"
+
+
+def test_the_name_of_one_layer_is_no_pattern(tmp_path):
+    made = pou_trainer(tmp_path, "--use_peft", "true", "--lora_target_modules", "q_proj")
+    assert {name.split(".")[-4] for name in adapter(made.model)} == {"q_proj"}
+
+
+def test_a_dtype_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match="unknown dtype 'bfloat61'"):
+        model_init_kwargs(model_flags(dtype="bfloat61"))
+
+
+def test_a_merged_model_does_not_outlive_its_adapter(tmp_path):
+    save_policy(pou_trainer(tmp_path, *LORA), merged=True)
+    assert (tmp_path / MERGED / "config.json").exists()
+    save_policy(pou_trainer(tmp_path, *LORA))
+    assert not (tmp_path / MERGED).exists()
 
 
 @pytest.mark.parametrize("first", [(), LORA], ids=["whole", "adapter"])
@@ -406,3 +469,6 @@ def test_a_run_is_pushed_with_its_merged_model_apart(tmp_path, monkeypatch):
     assert made == [("me/policy", True), ("me/policy-merged", True)]
     assert [more["folder_path"] for more in sent] == [str(tmp_path), str(tmp_path / MERGED)]
     assert all("merged/**" in more["ignore_patterns"] for more in sent)
+    (tmp_path / MERGED).rmdir()
+    done = CliRunner().invoke(cli, ["push", str(tmp_path), "me/policy", "--merged"])
+    assert done.exit_code == 1 and "there is no merged model: faithful-search merge" in done.output and len(sent) == 2

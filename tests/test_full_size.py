@@ -76,6 +76,9 @@ def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, name):
         (("--num_generations", "5"), "generation_batch_size"),  # 5 rows a group would be made whole by the replacements
         (("--max_stepz", "3"), None),
         (("--loss_type", "grpo", "--beta", "x"), None),
+        (("--load_in_4bit", "true"), "--load_in_4bit true with --use_vllm true"),
+        (("--load_in_4bit", "true", "--use_vllm", "false"), "quantised weights cannot be trained"),
+        (("--lora_r", "8"), "without --use_peft true these have no effect: lora_r"),
         (("--model_name_or_path", "someone/unheard-of"), "architecture of 'someone/unheard-of' is not known"),
     ],
 )

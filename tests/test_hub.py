@@ -160,6 +160,13 @@ def test_push_says_what_is_missing(tmp_path, monkeypatch):
         push(tmp_path / "missing", "me/policy", token="x")
 
 
+def test_a_hub_that_is_not_there_or_refuses_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    for name in ("me/policy", "me/no name"):
+        with pytest.raises(ConfigError, match=f"cannot push .* to '{name}' on the Hub: "):
+            push(tmp_path, name, token="secret")
+
+
 def test_push_makes_the_repository_then_uploads(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **more: asked.append(("create", repo_id, more)))
@@ -168,7 +175,7 @@ def test_push_makes_the_repository_then_uploads(tmp_path, monkeypatch):
     assert push(tmp_path, "me/policy", private=True, token="secret") == "address"
     (_, name, settings), (_, token, upload) = asked
     assert (name, settings["private"], settings["exist_ok"], token) == ("me/policy", True, True, "secret")
-    assert upload["folder_path"] == str(tmp_path) and upload["ignore_patterns"] == ["checkpoint-*/**", "merged/**"]
+    assert upload["folder_path"] == str(tmp_path) and upload["ignore_patterns"] == ["*checkpoint-*/**", "merged/**"]
 
 
 def test_metrics_are_pushed_as_gradio_spaces(monkeypatch):

@@ -225,6 +225,24 @@ def test_the_order_of_a_batch_does_not_matter(order):
     assert texts["given"] == texts["shuffled"]
 
 
+def test_a_part_of_a_batch_is_probed_as_the_whole_is():
+    """As in several processes, each of which has a part and is given what all have."""
+    rows = [
+        trajectory(True, "a"),
+        trajectory(True, "b", (passage(1, "Whales sing.", "Whale"),), "Who sings?"),
+        trajectory(True, "c", (passage(1, "Iron rusts in rain.", "Iron"),), "Does metal rot?"),
+    ]
+    whole, parts = Policy(WORDS), Policy(WORDS)
+    EvidenceSensitivity(policy=whole).score_batch(rows)
+    everywhere = [*sources(rows[2:]), *sources(rows[:2]), *sources(rows[:1])]  # by process, some of it twice
+    for part in (rows[:2], rows[2:]):
+        EvidenceSensitivity(gather=lambda own: everywhere).bind(policy=parts).score_batch(part)
+    assert [prompt for call in parts.calls for prompt in call[0]] == whole.calls[0][0]
+    alone = Policy(WORDS)
+    EvidenceSensitivity(policy=alone).score_batch(rows[2:])
+    assert alone.calls[0][0] != parts.calls[1][0]
+
+
 def test_without_a_policy_it_says_what_to_do_and_it_pickles():
     with pytest.raises(ConfigError, match="bind"):
         EvidenceSensitivity().score(trajectory(True))

@@ -216,10 +216,21 @@ def test_recipe_trains_saves_and_resumes(recipe, tmp_path, capsys):
     assert [row["id"] for row in reasons] == [episode.id for episode in episodes] and len(episodes) == 12
     assert AutoModelForCausalLM.from_pretrained(tmp_path).dtype == torch.float16
     assert ChatFormat.of(AutoTokenizer.from_pretrained(tmp_path), POU)
+    card = (tmp_path / "README.md").read_text()
+    assert "library_name: transformers" in card and "--max_steps 2" in card and "Not evaluated." in card
+    assert "`local_search`, `knowledge_graph`" in card and f'open_generator("{tmp_path}")' in card
     recipe.main(flags(tmp_path, max_steps=3, save_steps=3, resume=True))
     state = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
     assert state["global_step"] == 3
     assert not (tmp_path / "checkpoint-1").exists()
+
+
+def test_recipe_leaves_an_adapter_and_its_merged_model_each_with_its_card(recipe, tmp_path):
+    recipe.main(flags(tmp_path, use_peft=True, lora_target_modules="q_proj", save_merged=True))
+    card, merged = ((tmp_path / folder / "README.md").read_text() for folder in ("", "merged"))
+    assert "library_name: peft" in card and "LoRA adapter of rank 16" in card and "base_model:" not in card
+    assert "library_name: transformers" in merged and f"`{tmp_path}` merged into them" in merged
+    assert (tmp_path / "adapter_config.json").exists() and not (tmp_path / "model.safetensors").exists()
 
 
 def test_recipe_searches_only_the_training_part_where_all_tokens_are_learnt(recipe):

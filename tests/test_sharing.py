@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import lab
@@ -32,7 +33,7 @@ class Counting:
 
 def counted(**how: Any) -> tuple[TransformersGenerator, Counting]:
     """A generator that knows already what its model remembers, and what it computes from now on."""
-    model = lab.model()
+    model = lab.sharp(lab.model())
     generator = TransformersGenerator(model, lab.tokenizer(), **how)
     generator.agree, own = int, generator.agree
     generator.choice_probs([], [])
@@ -86,7 +87,7 @@ def test_probabilities_are_those_without_sharing(made, data):
     choices = [data.draw(st.lists(some(1, 3), min_size=1, max_size=2)) for _ in rows]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sharing.CALLS, "cpu", data.draw(st.sampled_from([0, 20])))  # worth while for short rows, too
-        check_same(lab.model(), rows, choices)
+        check_same(lab.sharp(lab.model()), rows, choices)
 
 
 def test_a_common_beginning_is_computed_once():
@@ -100,7 +101,7 @@ def test_what_a_family_shares_is_computed_once_beside_rows_of_their_own():
     rows = [[*STEM, *ONE, 7, 8], [*STEM, *TWO, 7, 9], [*STEM, *ONE, 7, 7], [*STEM, *range(4, 40)], [*STEM, *TWO, 8, 9]]
     found = [(sorted(part.rows), sorted(map(len, part.heads))) for part in plan(rows)]
     assert found[0] == ([0, 1, 2, 4], [350, 451])
-    check_same(lab.model(), rows)
+    check_same(lab.sharp(lab.model()), rows)
 
 
 @pytest.mark.parametrize("rows", [[[1] * 500], [[1, 2, 3], [1, 2, 4]], [[1] * 300, [2] * 300], [[], [1]], []])
@@ -113,7 +114,7 @@ def test_a_row_is_padded_only_where_a_pass_of_its_own_costs_more():
     lengths = (400, 30, 390, 100, 60)
     rows = [[n, *[9] * (length - 1)] for n, length in enumerate(lengths, start=10)]
     generator.choice_probs(rows, [[[5], [6]]] * 5)
-    assert (counting.passes, counting.tokens) == (3, 2 * 400 + 2 * 100 + 30)
+    assert (counting.passes, counting.tokens) == (3, 2 * 400 + 100 + 2 * 60)
     check_same(generator.model, rows, [[[4], [5, 6, 7]]] * 5)
 
 
@@ -123,6 +124,22 @@ def test_rows_behind_one_head_are_read_in_several_passes():
     generator.choice_probs(rows, [[[5], [6]]] * 4)
     assert (counting.passes, counting.tokens) == (3, 150 + 2 * 401 + 2 * 13)
     check_same(generator.model, rows)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.integers(0, 300), max_size=7), st.integers(0, 100))
+def test_no_other_passes_cost_less(lengths, call):
+    found = sharing.passes(lengths, call)
+    assert sorted(row for group in found for row in group) == list(range(len(lengths)))
+    longest = sorted(lengths, reverse=True)
+    ways = [
+        [0, *cuts, len(lengths)]
+        for count in range(len(lengths))
+        for cuts in itertools.combinations(range(1, len(lengths)), count)
+    ]
+    costs = [sum(call + (end - start) * longest[start] for start, end in itertools.pairwise(way)) for way in ways]
+    assert sum(call + len(group) * lengths[group[0]] for group in found) == min(costs, default=0)
+    assert all(lengths[group[0]] == max(lengths[row] for row in group) for group in found)
 
 
 @settings(max_examples=100)
@@ -166,13 +183,15 @@ def test_a_row_that_another_begins_with_keeps_its_last_tokens():
     for keep in (1, 3):
         (part,) = plan(rows, keep)
         assert [len(head) for head in part.heads] == [150 - keep]
-    check_same(lab.model(), rows, [[[4], [5, 6, 7]], [[4, 4]]])
+    check_same(lab.sharp(lab.model()), rows, [[[4], [5, 6, 7]], [[4, 4]]])
 
 
 def test_an_adapter_that_is_switched_on_is_used():
     from peft import LoraConfig, get_peft_model
 
-    model = get_peft_model(lab.model(), LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    model = get_peft_model(
+        lab.sharp(lab.model()), LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    )
     rows = [[*STEM, *range(n, n + 20)] for n in range(4)]
     assert can_share(model)
     check_same(model, rows)
@@ -200,13 +219,14 @@ def small(kind: str, **more: Any) -> Any:
 
 
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64}
+LOCAL = {"num_heads": 2, "attention_types": [[["global", "local"], 1]], "window_size": 16}
 
 
 def test_models_that_forget_or_sum_up_do_not_share_and_say_the_same():
     rows = [[*STEM, *range(n, n + 20)] for n in range(4)]
     sliding = small("mistral", sliding_window=16, **HEADS)
     mixed = small("gemma3_text", sliding_window=16, head_dim=16, **HEADS)
-    for model in (sliding, mixed):
+    for model in map(lab.sharp, (sliding, mixed)):
         counting = Counting(model)
         assert not can_share(model)
         check_same(model, rows)
@@ -215,8 +235,17 @@ def test_models_that_forget_or_sum_up_do_not_share_and_say_the_same():
 
 def test_grouped_heads_and_learned_positions_share():
     rows = [[*STEM, *range(n, n + 2 + 9 * n)] for n in range(4)]
-    for model in (small("qwen2", **HEADS), small("gpt2", n_embd=32, n_head=2)):
+    for model in map(lab.sharp, (small("qwen2", **HEADS), small("gpt2", n_embd=32, n_head=2))):
         assert can_share(model)
+        check_same(model, rows)
+
+
+def test_models_that_count_padding_do_not_share_and_say_the_same():
+    rows = [[*STEM, *range(n, n + 2 + 5 * n)] for n in range(4)]
+    kinds = {"mpt": {"d_model": 32, "n_heads": 2, "n_layers": 2}, "gpt_neo": LOCAL}
+    for kind, sizes in kinds.items():
+        model = lab.sharp(small(kind, **sizes))
+        assert not can_share(model)
         check_same(model, rows)
 
 

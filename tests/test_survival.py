@@ -127,16 +127,24 @@ def test_an_adapter_is_weights(tmp_path, where):
     assert not inspect(folder).why
 
 
-def test_what_fsdp_writes_is_complete_with_its_metadata(tmp_path):
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["pytorch_model_fsdp_0", "optimizer_0"])
+def test_what_fsdp_writes_is_complete_with_every_shard_of_its_index(tmp_path, kind):
     folder = checkpoint(tmp_path, 4, 2)
     for old in ("model.safetensors", "optimizer.pt"):
         (folder / old).unlink()
     for name in ("pytorch_model_fsdp_0", "optimizer_0"):
-        (folder / name).mkdir()
-        (folder / name / "__0_0.distcp").write_bytes(b"shard")
-        assert "incomplete" in inspect(folder).fault or "no optimizer" in inspect(folder).fault
-        (folder / name / ".metadata").write_bytes(b"plan")
+        assert "no weights" in inspect(folder).fault or "no optimizer" in inspect(folder).fault
+        torch.distributed.checkpoint.save({"weight": torch.ones(64, 64)}, checkpoint_id=folder / name, no_dist=True)
     assert not inspect(folder).why
+    [shard], index = (folder / kind).glob("*.distcp"), folder / kind / ".metadata"
+    for path, said in ((shard, f"{kind}/{shard.name} is cut short"), (index, f"{kind} is incomplete")):
+        whole = path.read_bytes()
+        os.truncate(path, len(whole) // 2)
+        assert inspect(folder).fault.startswith(said)
+        path.write_bytes(whole)
+    shard.unlink()
+    assert inspect(folder).fault == f"{kind}/{shard.name} is missing"
 
 
 def test_what_deepspeed_writes_is_complete_with_every_process(tmp_path):
@@ -176,17 +184,17 @@ def test_later_folders_are_moved_out_of_the_way_and_named(tmp_path, caplog):
         checkpoint(tmp_path, step)
     for step in (2, 6):
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").unlink()
-    (tmp_path / "broken-checkpoint-6").mkdir()
+    (tmp_path / "_broken-checkpoint-6").mkdir()
     with caplog.at_level(logging.WARNING):
         assert checkpoints._agreed(str(tmp_path)) == str(tmp_path / "checkpoint-4")
     assert sorted(os.listdir(tmp_path)) == [
-        "broken-checkpoint-6",
-        "broken-checkpoint-6-1",
+        "_broken-checkpoint-6",
+        "_broken-checkpoint-6-1",
         "checkpoint-2",
         "checkpoint-4",
     ]
     assert "checkpoint-6 (no trainer_state.json: it was not saved to its end) cannot be resumed from" in caplog.text
-    assert (tmp_path / "broken-checkpoint-6-1" / "model.safetensors").exists()
+    assert (tmp_path / "_broken-checkpoint-6-1" / "model.safetensors").exists()
 
 
 def test_what_was_saved_by_another_number_of_processes_is_said(tmp_path, caplog):
@@ -195,16 +203,17 @@ def test_what_was_saved_by_another_number_of_processes_is_said(tmp_path, caplog)
     assert "checkpoint-4 was saved by 2 processes, this run has 1" in caplog.text
 
 
-def test_a_new_run_among_old_checkpoints_is_warned(tmp_path, caplog):
-    trained = []
+def test_a_new_run_sets_the_checkpoints_of_an_earlier_one_aside(tmp_path, caplog):
     args = SimpleNamespace(output_dir=str(tmp_path))
-    trainer = SimpleNamespace(args=args, add_callback=trained.append, train=lambda: trained.append("from the start"))
+    trainer = SimpleNamespace(args=args, add_callback=lambda callback: None, train=lambda: checkpoint(tmp_path, 2))
     checkpoints.train(trainer)
     assert not caplog.text
-    checkpoint(tmp_path, 4)
+    for step in (4, 10):
+        checkpoint(tmp_path, step)
     checkpoints.train(trainer)
-    assert "holds checkpoint-4 of an earlier run" in caplog.text
-    assert trained.count("from the start") == 2
+    moved = ["_earlier-checkpoint-10", "_earlier-checkpoint-2", "_earlier-checkpoint-4"]
+    assert sorted(os.listdir(tmp_path)) == [*moved, "checkpoint-2"] and ", ".join(moved) in caplog.text
+    assert last_checkpoint(tmp_path).step == 2  # this run's own, though the earlier one went further
 
 
 def test_nothing_to_resume_from_says_what_is_there(tmp_path):
@@ -219,7 +228,7 @@ def test_nothing_to_resume_from_says_what_is_there(tmp_path):
 def test_moving_a_folder_aside_loses_nothing(tmp_path):
     first = set_aside(checkpoint(tmp_path, 4))
     second = set_aside(checkpoint(tmp_path, 4))
-    assert {first.name, second.name} == {"broken-checkpoint-4", "broken-checkpoint-4-1"}
+    assert {first.name, second.name} == {"_broken-checkpoint-4", "_broken-checkpoint-4-1"}
     assert inspect(first).folder.joinpath("model.safetensors").exists()
 
 
@@ -304,6 +313,7 @@ def test_what_happened_where_is_read_off_the_trace():
         (torch.distributed.DistNetworkError("The client socket has timed out"), True, True),
         (RuntimeError("Application timeout caused pair closure"), True, True),
         (RuntimeError("CUDA out of memory"), True, False),
+        (RuntimeError("the search at http://127.0.0.1:9 timed out"), True, False),
         (ValueError("gloo"), True, False),
     ],
 )
@@ -330,6 +340,28 @@ def test_an_ending_is_a_line_and_a_code(error, code, line, capsys):
 def test_an_error_of_the_program_keeps_its_trace():
     with pytest.raises(ZeroDivisionError):
         leave(ZeroDivisionError("x"))
+
+
+@pytest.mark.parametrize(
+    ("error", "processes"), [("TypeError('your reward')", 1), ("RuntimeError('your server timed out')", 2)]
+)
+def test_a_program_that_ends_by_an_error_of_its_own_shows_where(error, processes):
+    lines = ["from faithful_search.training.endings import leave", f"def mine(): raise {error}", "try:", "    mine()"]
+    lines += ["except Exception as error:", "    leave(error)"]
+    env = {**os.environ, "RANK": "0", "WORLD_SIZE": str(processes), "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False, env=env
+    )
+    assert done.returncode == 1 and "Traceback" in done.stderr and "in mine\n" in done.stderr
+    assert done.stderr.splitlines()[-1] == error.replace("('", ": ").rstrip("')")
+
+
+def test_what_nothing_else_interrupts_ends_the_program_in_a_line():
+    lines = ["import time", "from faithful_search.training.endings import ending_after"]
+    lines += ["with ending_after(60, 'no'): pass", "with ending_after(0.2, 'the server hangs'): time.sleep(60)"]
+    env = {**os.environ, "RANK": "1", "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=env, timeout=50)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == "error: process 1 of 2: the server hangs"
 
 
 def test_sigterm_tidies_up_once_and_the_old_handler_comes_back():
@@ -516,8 +548,8 @@ def test_a_launcher_ends_the_others_and_they_say_where_they_were(tmp_path):
     ("processes", "fault", "left", "moved"),
     [
         (1, "rollout:0:4:SIGKILL", 2, []),
-        (1, "file:0:5:HALF", 2, ["broken-checkpoint-4"]),  # each checkpoint saves four: arguments, optimizer, …
-        (2, "file:0:5:HALF", 2, ["broken-checkpoint-4"]),
+        (1, "file:0:5:HALF", 2, ["_broken-checkpoint-4"]),  # each checkpoint saves four: arguments, optimizer, …
+        (2, "file:0:5:HALF", 2, ["_broken-checkpoint-4"]),
         (1, "evaluation:0:2:SIGKILL", 4, []),
         (2, "evaluation:1:2:SIGKILL", 4, []),
     ],
@@ -529,7 +561,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(processes, fau
         run.wait(rank)
     assert last_checkpoint(out).step == left
     said = finished(out, processes, "--resume=true")
-    assert sorted(path.name for path in out.glob("broken-*")) == moved
+    assert sorted(path.name for path in out.glob("_broken-*")) == moved
     assert all(any(name in line for line in said[0]) for name in moved)
     equal(out, whole(processes))
 

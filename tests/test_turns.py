@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import weakref
 from collections import Counter
@@ -14,14 +15,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from faithful_search.bundled import tiny_policy
+from faithful_search.errors import GeneratorError
 from faithful_search.inference.base import Completion, Sampling
 from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.inference.turns import chooser
 from faithful_search.rollout.engine import Engine
 from faithful_search.rollout.episode import Limits
-from faithful_search.tasks import Task
-from faithful_search.tools import Toolbox
-from faithful_search.trajectory import Evidence
+from faithful_search.tasks import load_tasks
+from faithful_search.tools import LocalSearch, Toolbox
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=8, logprobs=True)
 GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
@@ -59,13 +63,14 @@ def model(kind: str) -> Any:
     if kind == "lora":
         torch.manual_seed(0)
         adapter = LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-        return get_peft_model(lab.model(), adapter).eval()
+        return get_peft_model(lab.sharp(lab.model()), adapter).eval()
     known = {
         "grouped": lambda: small("qwen2", **GROUPED),
         "learned": lambda: small("gpt2", n_head=2),
         "distances": lambda: small("mpt", d_model=32, n_heads=2, n_layers=2),
+        "local": lambda: small("gpt_neo", num_heads=2, attention_types=[[["global", "local"], 1]], window_size=16),
     }
-    return known.get(kind, lab.model)()
+    return lab.sharp(known.get(kind, lab.model)())
 
 
 def recomputed(model: Any, prompt: list[int], written: Completion, temperature: float = 1.0) -> list[float]:
@@ -113,13 +118,14 @@ def played(
     return found
 
 
-@pytest.mark.parametrize("kind", ["plain", "lora", "grouped", "learned", "distances"])
+@pytest.mark.parametrize("kind", ["plain", "lora", "grouped", "learned", "distances", "local"])
 @settings(max_examples=8)
 @given(ragged(), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_ragged_episodes_are_written_as_without_keeping(kind, episodes, batch_size, order):
     generator = TransformersGenerator(model(kind), lab.tokenizer(), batch_size=batch_size)
     plain = played(generator, episodes, GREEDY, order)
     with generator.keeping():
+        assert generator._turns is not None
         kept = played(generator, episodes, GREEDY, order)
         played(generator, episodes, Sampling(temperature=0.8, max_new_tokens=8, logprobs=True), order)
     assert {at: (one.ids, one.finish) for at, one in kept.items()} == {
@@ -181,6 +187,21 @@ def test_tokens_are_drawn_from_the_limited_distribution():
     ranked = logits.softmax(-1).sort(descending=True)
     inside = int((ranked.values.cumsum(-1) < 0.02).sum()) + 1
     assert {one.ids[0] for one in nucleus} == set(ranked.indices[:inside].tolist())
+
+
+def test_the_nucleus_is_of_the_most_probable_ones_and_logprobs_are_of_all():
+    shares = torch.tensor([[0.4, 0.3, 0.2, 0.1]] * 50)  # of the best two, one alone has more than half
+    tokens, logprobs = chooser(Sampling(top_k=2, top_p=0.5, logprobs=True))(shares.log())
+    assert set(tokens) == {0} and logprobs == pytest.approx([math.log(0.4)] * 50)
+
+
+def test_logits_that_are_not_numbers_are_an_error():
+    broken = lab.model()
+    with torch.no_grad():
+        broken.lm_head.weight[7].fill_(float("nan"))
+    generator = TransformersGenerator(broken, lab.tokenizer())
+    with generator.keeping(), pytest.raises(GeneratorError, match="NaN"):
+        generator.generate([[5, 6]], Sampling(max_new_tokens=3))
 
 
 def test_only_what_is_new_is_read():
@@ -264,6 +285,28 @@ def test_nothing_is_left_afterwards_even_after_an_error(fails):
         check_recomputed(changed, [context], generator.generate([context], GREEDY))
 
 
+def test_what_was_read_before_an_error_goes_on_being_right():
+    generator = TransformersGenerator(model("plain"), lab.tokenizer(), batch_size=1)
+    prompts: Rows = [[7] * 50, [8] * 60]
+    calls = 0
+
+    def break_down(*given: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 13:  # after the first row, in the second
+            raise RuntimeError("out of memory")
+
+    with generator.keeping():
+        written = generator.generate(prompts, GREEDY)
+        further = [prompt + one.ids + [9] * 5 for prompt, one in zip(prompts, written, strict=True)]
+        hook = generator.model.register_forward_pre_hook(break_down)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            generator.generate(further, GREEDY)
+        hook.remove()
+        assert [one.ids[0] for one in generator._turns.kept] == [7]
+        check_recomputed(generator.model, further, generator.generate(further, GREEDY))
+
+
 def test_an_inner_run_begins_with_nothing():
     generator = TransformersGenerator(lab.model(), lab.tokenizer())
     counting = Counting(generator.model)
@@ -322,18 +365,22 @@ class Plain:
 
 
 def test_the_engine_keeps_from_turn_to_turn():
-    shelf = lab.Shelf(Evidence(id="", text="Vessa is the capital of Norland. " * 8))
-    generator = TransformersGenerator(lab.model(), lab.tokenizer())
-    counting = Counting(generator.model)
-    tasks = [Task(id=name, question=f"What is {name}?", answers=("x",)) for name in "abc" for _ in range(2)]
+    """The tiny policy searches and answers, or is made to; fewer episodes run at once than there are."""
+    path = tiny_policy("pou")
+    policy = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    generator = TransformersGenerator(policy, AutoTokenizer.from_pretrained(path), batch_size=4)
+    counting = Counting(policy)
+    limits = Limits(turns=2, turn_tokens=96, total_tokens=768, force_answer=True)
+    sampling = Sampling(temperature=0.0)
 
     def run(policy: Any) -> list[tuple[Any, ...]]:
-        engine = Engine(
-            policy, Toolbox([shelf]), limits=Limits(turns=4, turn_tokens=12), sampling=Sampling(temperature=0.0)
-        )
-        return [(one.id, one.tokens, one.stop_reason) for one in engine.run(tasks)]
+        with Toolbox([LocalSearch.from_corpus("world", top_k=3)]) as toolbox:
+            engine = Engine(policy, toolbox, limits=limits, sampling=sampling, concurrency=3)
+            played = engine.run(load_tasks("world", "validation", limit=8))
+        return [(one.id, one.tokens, one.stop_reason, len(one.steps)) for one in played]
 
     kept, taken = run(generator), counting.taken()
+    assert {steps for *_, steps in kept} == {2, 3}
     assert kept == run(Plain(generator))
-    assert taken < counting.taken() / 2
+    assert taken < 0.6 * counting.taken()
     assert generator._turns is None

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -25,12 +26,16 @@ from faithful_search.inference.base import Generator, Sampling
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 trl = pytest.importorskip("trl")
+requests = pytest.importorskip("requests")
 peft = pytest.importorskip("peft")
+
+from trl.generation.vllm_client import VLLMClient  # noqa: E402
 
 from faithful_search.inference import vllm_server  # noqa: E402
 from faithful_search.inference.transformers import TransformersGenerator  # noqa: E402
 from faithful_search.inference.vllm import VLLMGenerator, open_vllm  # noqa: E402
 from faithful_search.inference.vllm_server import VLLMServer  # noqa: E402
+from faithful_search.training import endings  # noqa: E402
 from faithful_search.training import vllm as with_vllm  # noqa: E402
 from faithful_search.training.vllm import check_sync, check_vllm, policy_generator  # noqa: E402
 
@@ -330,6 +335,69 @@ def test_in_server_mode_every_process_asks_for_itself(stub, tokenizer, tmp_path)
 
 
 # --- the weight sync ------------------------------------------------------------------------------------------------
+
+
+def trainer_of(url):
+    """Of a trainer what is asked: TRL's own client, whose requests have no time-out, and its settings."""
+    client = object.__new__(VLLMClient)  # it is only made where vLLM is installed
+    client.base_url, client.session, client.group_port = url, requests.Session(), 1
+    args = SimpleNamespace(use_vllm=True, vllm_mode="server", vllm_server_base_url=url, vllm_server_timeout=1.0)
+    accelerator = SimpleNamespace(is_main_process=True)
+    generation = SimpleNamespace(vllm_client=client, sync_weights=client.reset_prefix_cache)
+    return SimpleNamespace(args=args, accelerator=accelerator, vllm_generation=generation)
+
+
+def synced(trainer):
+    with_vllm.bound_sync(trainer)
+    trainer.vllm_generation.sync_weights()
+
+
+def joined(trainer):
+    with with_vllm.joining_server(trainer.args):
+        trainer.vllm_generation.vllm_client.init_communicator("cuda")
+
+
+@pytest.mark.parametrize(
+    "wait, path, told",
+    [
+        (synced, "/reset_prefix_cache", "did not take the weights"),
+        (joined, "/server_info", "did not let this run join"),
+    ],
+)
+def test_a_server_that_hangs_is_not_waited_for_for_ever(stub, monkeypatch, wait, path, told):
+    lines = []
+    monkeypatch.setattr(endings, "_end", lambda line: (lines.append(line), stub.stop()))  # which lets go of the wait
+    stub.silent = {path}
+    begun = time.monotonic()
+    with pytest.raises(GeneratorError):
+        wait(trainer_of(stub.url))
+    assert 0.9 < time.monotonic() - begun < 20
+    [line] = lines
+    assert line.startswith(f"the vLLM server at {stub.url} {told}")
+    assert "within 1 s (vllm_server_timeout); see its log" in line and line.endswith("with --resume true")
+
+
+def test_a_server_that_is_down_or_refuses_is_told_with_what_to_do(stub, monkeypatch):
+    monkeypatch.setattr(endings, "_end", lambda line: pytest.fail(line))
+    join, trainer = VLLMClient.init_communicator, trainer_of(stub.url)
+    synced(trainer)
+    stub.fault = (500, "EngineCore is dead")
+    with pytest.raises(GeneratorError, match=r"did not take the weights \(.*EngineCore is dead.*goes on from it with"):
+        synced(trainer)
+    with pytest.raises(KeyError):  # an error of the program stays what it is
+        joined(trainer)
+    assert VLLMClient.init_communicator is join
+    stub.silent = {"/health"}
+    with pytest.raises(GeneratorError, match=r"no vLLM server was up at .* within 1 s"):
+        joined(trainer)
+    stub.stop()
+    with pytest.raises(GeneratorError, match=r"no vLLM server was up at .* within 1 s"):
+        joined(trainer)
+    with pytest.raises(GeneratorError, match="did not take the weights"):
+        synced(trainer_of(stub.url))
+    trainer.args.vllm_mode = "colocate"
+    with with_vllm.joining_server(trainer.args):
+        assert VLLMClient.init_communicator is join
 
 
 def tiny():

@@ -29,13 +29,14 @@ class StubVLLM:
 
     `sample` makes a choice of a request's body. `fault`, where it is not `None`, is what the next `faults` completion
     requests get instead: a status with a message, "hang" (nothing), "closed" (the connection is closed), "cut" (half a
-    document). `bodies` and `headers` are what came.
+    document). Requests to the paths in `silent` get nothing. `bodies` and `headers` are what came.
     """
 
     def __init__(self, sample: Callable[[dict[str, Any]], dict[str, Any]] = five, positions: int | None = 64) -> None:
         self.sample, self.positions = sample, positions
         self.fault: Any = None
         self.faults = 10**9
+        self.silent: set[str] = set()
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[Any] = []
         self.busy = self.busiest = 0
@@ -75,6 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        if self._silent():
+            return
         model = {"id": "stub", "object": "model"}
         if self.server.stub.positions is not None:
             model["max_model_len"] = self.server.stub.positions
@@ -82,7 +85,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         stub = self.server.stub
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or "{}")
+        if self._silent():
+            return
         with stub.lock:
             stub.bodies.append(body)
             stub.headers.append(self.headers)
@@ -95,6 +100,13 @@ class _Handler(BaseHTTPRequestHandler):
             with stub.lock:
                 stub.busy -= 1
 
+    def _silent(self) -> bool:
+        silent = self.path.partition("?")[0] in self.server.stub.silent
+        if silent:
+            self.server.stub.over.wait(60)
+            self.close_connection = True
+        return silent
+
     def _answer(self, fault: Any, body: dict[str, Any]) -> None:
         stub = self.server.stub
         if fault == "hang":
@@ -106,7 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(fault[0], {"error": {"message": fault[1], "type": "BadRequestError", "code": fault[0]}})
         else:
             stub.over.wait(0.02)
-            self._send(200, {"choices": [{"index": 0, **stub.sample(body)}]}, cut=fault == "cut")
+            document = {"choices": [{"index": 0, **stub.sample(body)}]} if "prompt" in body else {}
+            self._send(200, document, cut=fault == "cut")
 
     def _send(self, status: int, document: Any, cut: bool = False) -> None:
         payload = json.dumps(document).encode()

@@ -7,7 +7,7 @@ FaithfulSearchError
 ├── ToolError         a tool that failed; its message is shown to the policy
 ├── TemplateError     a tokenizer whose chat template is missing or cannot be used
 ├── JudgeError        a judge that could not be asked
-├── GeneratorError    a server of the policy that could not be asked
+├── GeneratorError    a policy that could not be sampled
 └── ConfigError       settings that contradict each other
 ```
 """
@@ -67,7 +67,8 @@ class JudgeError(FaithfulSearchError):
 
 
 class GeneratorError(FaithfulSearchError):
-    """A server that samples the policy and is down, fails or does not answer in time; the message says which."""
+    """A server that samples the policy and is down, fails or does not answer in time, or a policy whose logits are not
+    numbers; the message says which."""
 
 
 class ConfigError(FaithfulSearchError, ValueError):

@@ -27,9 +27,10 @@ def push(
     Gradio one.
 
     Raises:
-        ConfigError: when there is no token, or nothing at `folder`.
+        ConfigError: when there is no token, nothing at `folder`, or the Hub cannot be reached or refuses.
     """
     from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import HTTPError  # of the HTTP library that it uses
 
     if not Path(folder).is_dir():
         raise ConfigError(f"nothing to push: {folder} is not a folder")
@@ -38,14 +39,17 @@ def push(
         raise ConfigError(f"no Hugging Face token to push to {repo_id!r} with: run `hf auth login`, or set HF_TOKEN")
     api = HfApi(token=token)
     sdk = "gradio" if repo_type == "space" else None
-    api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk=sdk)
-    commit = api.upload_folder(
-        folder_path=str(folder),
-        repo_id=repo_id,
-        repo_type=repo_type,
-        commit_message=message,
-        ignore_patterns=["checkpoint-*/**", f"{MERGED}/**"],
-    )
+    try:
+        api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk=sdk)
+        commit = api.upload_folder(
+            folder_path=str(folder),
+            repo_id=repo_id,
+            repo_type=repo_type,
+            commit_message=message,
+            ignore_patterns=["*checkpoint-*/**", f"{MERGED}/**"],
+        )
+    except (HTTPError, OSError, ValueError) as error:
+        raise ConfigError(f"cannot push {folder} to {repo_id!r} on the Hub: {error}") from error
     return str(commit)
 
 
@@ -62,6 +66,8 @@ def push_run(
     Returns the commits' addresses. Raises `ConfigError` as `push` does.
     """
     whole = [(Path(folder) / MERGED, f"{repo_id}-{MERGED}")] if merged else []
+    if merged and not whole[0][0].is_dir():
+        raise ConfigError(f"there is no merged model: faithful-search merge {folder} {whole[0][0]} makes it")
     return [push(of, repo, private=private, token=token) for of, repo in [(Path(folder), repo_id), *whole]]
 
 

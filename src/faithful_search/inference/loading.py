@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import find_adapter_config_file
 
@@ -42,12 +45,23 @@ def open_model(
     """
     device = device or _best_device()
     wanted = dtype or ("float32" if str(device).startswith("cpu") else "auto")
+    model = read_model(auto, name, dtype=wanted, revision=revision, subfolder=subfolder, **how)
+    return model.to(device).eval(), read_tokenizer(name, revision=revision, subfolder=subfolder)
+
+
+def read_tokenizer(name: str, *, revision: str | None = None, subfolder: str = "") -> Any:
+    """The tokenizer of a model; arguments and errors as `open_model`."""
+    with opening(f"the tokenizer of {name!r}"):
+        return AutoTokenizer.from_pretrained(name, revision=revision, subfolder=subfolder)
+
+
+@contextmanager
+def opening(what: str, hint: str = "") -> Iterator[None]:
+    """What `from_pretrained` raises for wrong names and broken files becomes a `ConfigError` that names it."""
     try:
-        model = read_model(auto, name, dtype=wanted, revision=revision, subfolder=subfolder, **how)
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, subfolder=subfolder)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"cannot open the model {name!r}: {error}") from error
-    return model.to(device).eval(), tokenizer
+        yield
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ConfigError(f"cannot open {what}: {error}{hint}") from error
 
 
 def read_model(
@@ -60,31 +74,33 @@ def read_model(
         trainable: whether an adapter's weights are to be trained on.
 
     Raises:
-        ConfigError: when an adapter's base model cannot be opened.
-        OSError, ValueError: as `from_pretrained` does.
+        ConfigError: when it, or an adapter's base model, cannot be opened.
     """
     base = adapter_base(name, revision, subfolder)
     if base is None:
-        return auto.from_pretrained(name, revision=revision, subfolder=subfolder, **how)
+        with opening(f"the model {name!r}"):
+            return auto.from_pretrained(name, revision=revision, subfolder=subfolder, **how)
     from peft import PeftModel
 
     # `auto.from_pretrained` would open it too, but leaves out what is not a plain LoRA matrix (DoRA's magnitudes)
-    try:
+    moved = "; where that has moved, correct `base_model_name_or_path` in adapter_config.json"
+    with opening(f"the base model {base[0]!r}, which the adapter in {name!r} belongs to", moved):
         model = auto.from_pretrained(base[0], revision=base[1], **how)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"the adapter in {name!r} belongs to the base model {base[0]!r}, which cannot be opened ({error}); where "
-            "that has moved, correct `base_model_name_or_path` in adapter_config.json"
-        ) from error
-    return PeftModel.from_pretrained(model, name, revision=revision, subfolder=subfolder, is_trainable=trainable)
+    with opening(f"the adapter in {name!r}"):
+        return PeftModel.from_pretrained(model, name, revision=revision, subfolder=subfolder, is_trainable=trainable)
 
 
 def adapter_base(name: str, revision: str | None = None, subfolder: str = "") -> tuple[str, str | None] | None:
-    """Name and revision of the model that a PEFT adapter was made for; `None` when there is no adapter at `name`."""
-    file = find_adapter_config_file(name, revision=revision, subfolder=subfolder)
-    if file is None:
-        return None
-    config = json.loads(Path(file).read_text(encoding="utf-8"))
+    """Name and revision of the model that a PEFT adapter was made for; `None` when there is no adapter at `name`.
+
+    Raises:
+        ConfigError: for a name that is neither a folder nor the Hub's, and an adapter whose settings cannot be read.
+    """
+    with opening(f"the model {name!r}"):
+        file = find_adapter_config_file(name, revision=revision, subfolder=subfolder)
+        if file is None:
+            return None
+        config = json.loads(Path(file).read_text(encoding="utf-8"))
     return str(config.get("base_model_name_or_path")), config.get("revision")
 
 

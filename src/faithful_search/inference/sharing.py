@@ -15,6 +15,8 @@ CALL = 4096
 accelerator is not kept busy by few tokens."""
 WORTH, LONGEST_RUN = 64, 256
 """Tokens that a run of rows must save by what it shares, and how many rows are looked back on for it."""
+COUNT_PADDING = frozenset({"mpt", "gpt_neo"})
+"""Types of models that tell how far tokens are apart by their places in the batch: padding between them counts."""
 
 Row = list[int]
 
@@ -99,20 +101,18 @@ def plan(rows: Sequence[Row], keep: int = 1, call: int = CALLS["cpu"]) -> list[P
 
 
 def passes(lengths: Sequence[int], call: int) -> list[list[int]]:
-    """Numbers of rows that go through the model together, longest first: one that would be padded by more than a pass
-    costs begins the next.
+    """Numbers of rows that go through the model together, longest first: with the least tokens, padding and `call` for
+    each pass included.
 
     Example:
         >>> passes([90, 500, 100, 480], call=64)
         [[1, 3], [2, 0]]
     """
-    found: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if found and lengths[found[-1][0]] - lengths[row] <= call:
-            found[-1].append(row)
-        else:
-            found.append([row])
-    return found
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    best: list[tuple[int, int]] = [(0, 0)]  # of the longest rows: what they cost, and where the last pass begins
+    for end in range(1, len(order) + 1):
+        best.append(min((best[start][0] + call + (end - start) * lengths[order[start]], start) for start in range(end)))
+    return [order[start:end] for start, end in pairwise(_traced(best))]
 
 
 class HeldLayer(DynamicLayer):
@@ -143,6 +143,12 @@ def held(cache: Any, owners: torch.Tensor) -> Cache:
 
 
 def can_share(model: Any) -> bool:
+    """Whether rows can be read behind heads: the model remembers all its tokens, and does not mind the padding that
+    stands between the head and a row that is shorter than others."""
+    return remembers_all(model) and getattr(model.config, "model_type", None) not in COUNT_PADDING
+
+
+def remembers_all(model: Any) -> bool:
     """Whether the model remembers all its tokens, by keys and values: none slide out of a window, nothing is summed up,
     and no adapter puts remembered tokens of its own before them."""
     adapters = getattr(model, "peft_config", None) or {}
@@ -165,7 +171,8 @@ def _by_family(rows: Sequence[Row], runs: Sequence[tuple[list[int], int]], keep:
     if not others:
         return parts
     shared = min(
-        (_alike(rows[one], rows[two], keep) for one, two in pairwise(sorted(others, key=rows.__getitem__))), default=0
+        (shared_length(rows[one], rows[two], keep) for one, two in pairwise(sorted(others, key=rows.__getitem__))),
+        default=0,
     )
     candidates = (Part(others, [], []), _headed(rows, others, shared))
     return [*parts, min(candidates, key=lambda part: _cost(rows, part, call))]
@@ -191,7 +198,7 @@ def _headed(rows: Sequence[Row], members: list[int], shared: int) -> Part:
 def _ordered(rows: Sequence[Row], keep: int) -> tuple[list[int], list[int]]:
     """Numbers of rows such that those that begin alike are neighbours, and how much each shares with the next."""
     order = sorted(range(len(rows)), key=rows.__getitem__)
-    return order, [_alike(rows[one], rows[two], keep) for one, two in pairwise(order)]
+    return order, [shared_length(rows[one], rows[two], keep) for one, two in pairwise(order)]
 
 
 def _runs(rows: Sequence[Row], order: list[int], alike: list[int]) -> Iterator[tuple[list[int], int]]:
@@ -206,10 +213,7 @@ def _cuts(alike: list[int]) -> list[int]:
     best: list[tuple[int, int]] = [(0, 0)]  # of the first rows: the most tokens saved, and where the last run begins
     for end in range(1, len(alike) + 2):
         best.append(max(_last_runs(best, alike, stem, end)))
-    cuts = [len(alike) + 1]
-    while cuts[-1]:
-        cuts.append(best[cuts[-1]][1])
-    return cuts[::-1]
+    return _traced(best)
 
 
 def _last_runs(best: list[tuple[int, int]], alike: list[int], stem: int, end: int) -> Iterator[tuple[int, int]]:
@@ -223,7 +227,15 @@ def _last_runs(best: list[tuple[int, int]], alike: list[int], stem: int, end: in
         yield best[start][0] + (end - start - 1) * (common - stem) - WORTH, start
 
 
-def _alike(one: Row, two: Row, keep: int) -> int:
+def _traced(best: list[tuple[int, int]]) -> list[int]:
+    """Where the pieces of the whole begin and end, given where the last piece of each beginning does."""
+    cuts = [len(best) - 1]
+    while cuts[-1]:
+        cuts.append(best[cuts[-1]][1])
+    return cuts[::-1]
+
+
+def shared_length(one: Row, two: Row, keep: int = 0) -> int:
     """How many tokens two rows begin with alike, so that each has at least `keep` of its own."""
     most = max(0, min(len(one), len(two)) - keep)
     if one[:most] == two[:most]:

@@ -120,7 +120,7 @@ class Batch:
 def can_read_on(model: Any) -> bool:
     """Whether all that a model remembers of a row are the keys and values of its tokens: tried with one token."""
     own = getattr(model, "generation_config", None)
-    if not sharing.can_share(model) or getattr(own, "cache_implementation", None) is not None:
+    if not sharing.remembers_all(model) or getattr(own, "cache_implementation", None) is not None:
         return False
     batch = Batch(model, [NOTHING])
     try:

@@ -31,7 +31,8 @@ class TransformersGenerator:
         tokenizer: its tokenizer.
         batch_size: rows per forward pass.
         share_prefixes: let `choice_probs` compute what prompts begin with alike only once, where that saves tokens. The
-            probabilities are the same up to rounding. Models that forget tokens behind a window never share.
+            probabilities are the same up to rounding. Models that forget tokens behind a window, or count
+            padding, never share.
         agree: given how many forward passes a `choice_probs` takes here, how many every process makes. Where a model is
             spread over processes, a forward pass needs them all, and each must make as many.
         keep_bytes: what may be kept of contexts from turn to turn, see `keeping`.
@@ -72,6 +73,7 @@ class TransformersGenerator:
 
         Raises:
             ConfigError: when a prompt leaves no position of the model for a new token.
+            GeneratorError: while `keeping`, when the model's logits are not numbers.
         """
         self._check_lengths(prompts)
         limits = list(max_new_tokens) if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import LogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
 
+from ..errors import GeneratorError
 from . import sharing
 from .base import Sampling
 from .states import NOTHING, Batch, Row, States
@@ -95,7 +96,7 @@ class Turns:
         """The longest beginning of a row that is remembered."""
         place = bisect(self.kept, row, key=lambda one: one.ids)
         near = self.kept[max(0, place - 1) : place + 1]
-        shared = [_alike(one.ids, row) for one in near]
+        shared = [sharing.shared_length(one.ids, row) for one in near]
         best = max(shared, default=0)
         return near[shared.index(best)].of(best) if best else NOTHING
 
@@ -142,15 +143,18 @@ def chooser(sampling: Sampling) -> Choose:
 
 
 def _drawn(probs: torch.Tensor) -> torch.Tensor:
-    """A token for each row. On CPUs one number is drawn a row; `multinomial` draws one for each token there is."""
+    """A token for each row. On CPUs one number is drawn a row; `multinomial` draws one for each token there is.
+
+    Raises:
+        GeneratorError: for probabilities that are not numbers.
+    """
+    if probs[:, 0].isnan().any():
+        raise GeneratorError(
+            "the model's logits are not numbers (NaN), so nothing can be sampled: its weights are broken or its "
+            "precision overflows; go back to a checkpoint with a lower learning rate, or compute in float32"
+        )
     if probs.device.type != "cpu":
         return torch.multinomial(probs, 1)
     sums = probs.cumsum(-1, dtype=torch.float64)
     drawn = torch.rand(len(probs), 1, dtype=torch.float64) * sums[:, -1:]
     return torch.searchsorted(sums, drawn, right=True).clamp(max=probs.shape[-1] - 1)
-
-
-def _alike(one: Row, two: Row) -> int:
-    """How many tokens two rows begin with alike."""
-    differ = (place for place, (left, right) in enumerate(zip(one, two, strict=False)) if left != right)
-    return next(differ, min(len(one), len(two)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -16,7 +17,31 @@ from .vllm import VLLM, Answer, Request
 T = TypeVar("T")
 _PAUSES = (0.25, 0.5, 1.0, 2.0)  # seconds before each repetition
 _CONNECT = 5.0  # seconds
+_LOOK = 5.0  # seconds that a look at a server's health may take
 _TOKEN = "token_id:"  # how the server writes a token where it would write its text
+
+
+def wait_for_server(url: str, seconds: float) -> None:
+    """Wait until a vLLM server says that it is up.
+
+    Raises:
+        GeneratorError: when it does not within so many seconds.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            response = httpx.get(url.rstrip("/") + "/health", timeout=min(_LOOK, seconds), trust_env=False)
+            said = f"status {response.status_code}"
+            if response.status_code == 200:
+                return
+        except httpx.TransportError as error:
+            said = str(error) or type(error).__name__
+        if time.monotonic() >= end:
+            raise GeneratorError(
+                f"no vLLM server was up at {url} within {seconds:g} s (vllm_server_timeout): {said}; start it, or see "
+                "its log"
+            )
+        time.sleep(min(1.0, seconds / 10))
 
 
 class VLLMServer(VLLM):

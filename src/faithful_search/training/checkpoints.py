@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import re
 import zipfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from typing import Any
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError, safe_open
+from torch.distributed.checkpoint import FileSystemReader
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
@@ -79,9 +81,10 @@ class _NotBeyondTheEnd(TrainerCallback):
 def train(trainer: Any, resume: bool = False) -> None:
     """Train from the beginning, or from the last complete checkpoint in the trainer's `output_dir`.
 
-    What lies there of later steps is renamed to `broken-checkpoint-N`, so that it is neither in the way of what the
-    resumed run saves nor taken for the newest when older checkpoints are deleted. A checkpoint of the last step is
-    loaded, and nothing is trained beyond it.
+    Who begins renames the checkpoints of an earlier run to `_earlier-checkpoint-N`, so that nobody goes on from them by
+    mistake. Who resumes renames what lies there of later steps to `_broken-checkpoint-N`, so that it is neither in the
+    way of what the resumed run saves nor taken for the newest when older checkpoints are deleted. A checkpoint of the
+    last step is loaded, and nothing is trained beyond it.
 
     Raises:
         ConfigError: when it shall resume and there is nothing to resume from.
@@ -89,7 +92,7 @@ def train(trainer: Any, resume: bool = False) -> None:
     output = str(trainer.args.output_dir)
     trainer.add_callback(SavedBy)
     if not resume:
-        _warn_of_earlier(Path(output))
+        _set_earlier_aside(Path(output))
         trainer.train()
         return
     if not trainer.args.load_best_model_at_end:  # which happens behind the last step
@@ -129,10 +132,10 @@ def inspect(folder: Path) -> Checkpoint:
     return Checkpoint(folder, _step(folder) or 0, fault, processes, _unseeded(folder, processes))
 
 
-def set_aside(folder: Path) -> Path:
-    """Rename a checkpoint's folder so that nobody takes it for one."""
+def set_aside(folder: Path, mark: str = "broken") -> Path:
+    """Rename a checkpoint's folder so that nobody takes it for one; what begins with `_` is not pushed to the Hub."""
     for number in range(len(os.listdir(folder.parent)) + 1):
-        target = folder.with_name(f"broken-{folder.name}" + (f"-{number}" if number else ""))
+        target = folder.with_name(f"_{mark}-{folder.name}" + (f"-{number}" if number else ""))
         if not target.exists():
             break
     return folder.rename(target)
@@ -170,14 +173,15 @@ def _chosen(output_dir: str) -> Checkpoint:
     return chosen
 
 
-def _warn_of_earlier(output_dir: Path) -> None:
-    there = ", ".join(sorted(path.name for path in folders(output_dir)))
-    if there and PartialState().is_main_process:
-        logger.warning(
-            "%s holds %s of an earlier run: until this one has saved its first, --resume would go on from there; "
-            "delete what is not needed",
-            *(output_dir, there),
-        )
+def _set_earlier_aside(output_dir: Path) -> None:
+    if PartialState().is_main_process:
+        moved = ", ".join(sorted(set_aside(path, "earlier").name for path in folders(output_dir)))
+        if moved:
+            logger.warning(
+                "%s holds checkpoints of an earlier run, now renamed to %s: rename one back to go on from it with "
+                "--resume true, delete what is not needed",
+                *(output_dir, moved),
+            )
 
 
 def _step(folder: Path) -> int | None:
@@ -219,12 +223,28 @@ def _plain_faults(folder: Path) -> Iterator[str]:
         if name.endswith(".index.json"):
             yield from (f"no {part}" for part in _parts(folder / name) if part not in names)
     for sharded in ("pytorch_model_fsdp_0", "optimizer_0"):
-        if (folder / sharded).is_dir() and not (folder / sharded / ".metadata").exists():
-            yield f"{sharded} is incomplete"
+        if (folder / sharded).is_dir():
+            yield from _shard_faults(folder / sharded)
     if not names & {"optimizer.pt", "optimizer.bin", "optimizer_0"}:
         yield "no optimizer: only the model was saved (save_only_model)"
     if "scheduler.pt" not in names:
         yield "no scheduler.pt"
+
+
+def _shard_faults(folder: Path) -> Iterator[str]:
+    """What a folder of FSDP's shards lacks of what its index, written last, says is there."""
+    try:
+        pieces = FileSystemReader(folder).read_metadata().storage_data.values()
+    except (OSError, EOFError, pickle.UnpicklingError):
+        yield f"{folder.name} is incomplete: its index cannot be read"
+        return
+    ends: dict[str, int] = {}
+    for piece in pieces:
+        ends[piece.relative_path] = max(ends.get(piece.relative_path, 0), piece.offset + piece.length)
+    for name, end in sorted(ends.items()):
+        path = folder / name
+        if not path.exists() or path.stat().st_size < end:
+            yield f"{folder.name}/{name} is {'cut short' if path.exists() else 'missing'}"
 
 
 def _engine_faults(folder: Path, processes: int) -> Iterator[str]:

@@ -6,12 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
-from trl import ModelConfig, TrlParser, get_quantization_config
+from trl import TrlParser
 
 from ..errors import ConfigError, FaithfulSearchError
 from .dry_run import MACHINE, check_given, rehearse
@@ -81,24 +80,6 @@ def run_recipe(main: Callable[[], Any]) -> None:
         leave(error)
 
 
-def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
-    """How `from_pretrained` shall load the model: revision, dtype, attention, quantisation of TRL's `ModelConfig`.
-
-    Raises:
-        ConfigError: for quantisation without the package that does it.
-    """
-    asked = next((name for name in ("load_in_4bit", "load_in_8bit") if getattr(model_args, name)), None)
-    if asked and find_spec("bitsandbytes") is None:
-        raise ConfigError(f"--{asked} true needs bitsandbytes: pip install 'faithful-search[qlora]'")
-    quantization = get_quantization_config(model_args)
-    return {
-        "revision": model_args.model_revision,
-        "dtype": model_args.dtype,
-        "attn_implementation": model_args.attn_implementation,
-        **({"quantization_config": quantization} if quantization else {}),
-    }
-
-
 def read_config(path: str | Path) -> dict[str, Any]:
     """The settings of a YAML file, on top of those of the file it extends."""
     path = Path(path)
@@ -126,8 +107,7 @@ def _small(parser: TrlParser, flags: Sequence[str]) -> tuple[Any, ...]:
     """The instances of a dry run; before that, those of the real one are made, so that every key has been read."""
     values = vars(parser.parse_args(list(flags)))
     there = {key: value for key, value in MACHINE.items() if key in values}
-    for settings in parser.parse_dict({**values, **there}):
-        check_given(settings)
+    check_given(*parser.parse_dict({**values, **there}))
     return parser.parse_dict(rehearse(values))
 
 

@@ -15,6 +15,7 @@ from accelerate import PartialState
 
 from ..tasks import WORLD
 from .architectures import build_shrunk
+from .policies import check_flags
 from .vllm import check_settings
 
 SUFFIX = "_dry_run"
@@ -45,14 +46,16 @@ _ALWAYS: dict[str, Any] = {
 }
 
 
-def check_given(settings: Any) -> None:
+def check_given(script: Any, args: Any, model_args: Any) -> None:
     """What is replaced is never seen by those who would refuse it: they are asked about it here, on behalf of a GPU.
 
     Raises:
         ConfigError: when the real run would be refused.
     """
-    if getattr(settings, "use_vllm", False):
-        check_settings(settings)
+    source = str(model_args.model_name_or_path)
+    check_flags(source, model_args, args, (Path(source) / "adapter_config.json").exists())
+    if args.use_vllm:
+        check_settings(args)
 
 
 def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:

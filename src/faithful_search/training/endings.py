@@ -34,9 +34,7 @@ PLACES = {
     "save_model": "saving the model",
 }
 """What a process is doing in functions of these names; the innermost says it best."""
-_GONE = re.compile(
-    r"gloo|nccl|c10d|tcpstore|pair closure|timed out|connection (closed|reset|refused)|broken pipe", re.IGNORECASE
-)
+_GONE = re.compile(r"gloo|nccl|c10d|tcpstore|pair closure", re.IGNORECASE)
 _SOURCE = re.compile(r"^\[\S+:\d+\] ")
 logger = logging.getLogger(__name__)
 
@@ -52,16 +50,26 @@ def leave(error: BaseException) -> NoReturn:
     else is an error of the program: it is raised again and keeps its trace.
     """
     found = _line(error)
+    if _processes()[1] > 1:
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)  # waiting for those who are gone has no end
     if found is None:
         raise error
     line, code = found
     logger.debug("%s", line, exc_info=error)
-    rank, many = _processes()
-    who = f"process {rank} of {many}: " if many > 1 else ""
-    print(f"\nerror: {who}{line}", file=sys.stderr, flush=True)  # a progress bar may stand in the line
-    if many > 1:
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)  # waiting for those who are gone has no end
+    _say(line)
     raise SystemExit(code) from None
+
+
+@contextmanager
+def ending_after(seconds: float, line: str) -> Iterator[None]:
+    """End the program with exit code 1 and that line when this lasts longer: for calls that nothing else interrupts."""
+    timer = threading.Timer(seconds, _end, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
@@ -117,6 +125,17 @@ def _line(error: BaseException) -> tuple[str, int] | None:
         reason = _SOURCE.sub("", str(error).strip().partition("\n")[0]).partition(". This is typically")[0]
         return f"another process is gone or hangs{place and f' ({place})'}: {reason}; {RESUME}", 1
     return None
+
+
+def _say(line: str) -> None:
+    rank, many = _processes()
+    who = f"process {rank} of {many}: " if many > 1 else ""
+    print(f"\nerror: {who}{line}", file=sys.stderr, flush=True)  # a progress bar may stand in the line
+
+
+def _end(line: str) -> NoReturn:
+    _say(line)
+    os._exit(1)
 
 
 def _processes() -> tuple[int, int]:

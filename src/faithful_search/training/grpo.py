@@ -32,7 +32,7 @@ from .advantages import ESTIMATORS, Estimator
 from .callbacks import RewardState, TrajectoryLog, with_scores
 from .outage import JudgeWatch, silence, together, without_dump
 from .processes import check_processes, gathered, hold_head, most
-from .vllm import VLLMStart, check_vllm, policy_generator, sync_weights
+from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_generator, sync_weights
 
 
 class SearchGRPOTrainer(GRPOTrainer):
@@ -98,16 +98,17 @@ class SearchGRPOTrainer(GRPOTrainer):
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
         self.judge_watch = JudgeWatch(max_abstained)
         own = [RewardState(mix.state0), self.judge_watch, *([self.rollout_log] if self.rollout_log else [])]
-        super().__init__(
-            model=model,
-            args=args,
-            reward_funcs=[self._reward],
-            rollout_func=self._rollout,
-            train_dataset=prompt_dataset(train_dataset),
-            eval_dataset=None if eval_dataset is None else prompt_dataset(eval_dataset),
-            callbacks=[*callbacks, *own],
-            **kwargs,
-        )
+        with joining_server(args):
+            super().__init__(
+                model=model,
+                args=args,
+                reward_funcs=[self._reward],
+                rollout_func=self._rollout,
+                train_dataset=prompt_dataset(train_dataset),
+                eval_dataset=None if eval_dataset is None else prompt_dataset(eval_dataset),
+                callbacks=[*callbacks, *own],
+                **kwargs,
+            )
         self.toolbox = toolbox
         self._counted: dict[str, ToolStats] = {}
         check_processes(self.accelerator)
@@ -127,6 +128,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             Sampling(args.temperature, args.top_p, args.top_k or 0, logprobs=args.use_vllm),
         )
         if args.use_vllm:
+            bound_sync(self)
             self.add_callback(VLLMStart(self))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:

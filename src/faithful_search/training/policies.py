@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, cast
 
-from transformers import AutoModelForCausalLM
-from trl import ModelConfig
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from trl import ModelConfig, get_quantization_config
 
 from ..errors import ConfigError
-from ..inference.loading import adapter_base, read_model
-from .config import model_init_kwargs
+from ..inference.loading import adapter_base, opening, read_model
 
 _QUANTISED = ("load_in_4bit", "load_in_8bit")
 
@@ -20,7 +23,7 @@ def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
 
     A model's name stays a name: the trainer loads it, and adds a new adapter with `use_peft`. The directory or Hub id
     of a PEFT adapter becomes a `PeftModel` whose adapter is trained on (with `beta` > 0 the reference is the adapter as
-    it was at the start).
+    it was at the start). `lora_target_modules` that is the name of one layer becomes a list: a text alone is a pattern.
 
     Args:
         source: a directory or Hub id.
@@ -28,45 +31,69 @@ def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
         args: the trainer's settings; what its `model_init_kwargs` holds wins over `model_args`.
 
     Raises:
-        ConfigError: for a new adapter on one that is there, for flags of an adapter that is not asked for, for training
-            quantised weights without one or with vLLM, and when quantisation's package or an adapter's base model is
-            missing.
+        ConfigError: as `check_flags` and `model_init_kwargs`; for layers that the model has not; when an adapter or its
+            base model cannot be opened.
     """
     own = adapter_base(source, model_args.model_revision)
-    check_adapter_flags(source, model_args, own is not None)
-    _check_sampled(model_args, args)
+    check_flags(source, model_args, args, own is not None)
     how = {**model_init_kwargs(model_args), **(args.model_init_kwargs or {})}
-    args.model_init_kwargs = None if own else how
-    return read_model(AutoModelForCausalLM, source, trainable=True, **how) if own else source
+    if own:
+        args.model_init_kwargs = None
+        return read_model(AutoModelForCausalLM, source, trainable=True, **how)
+    if model_args.use_peft and model_args.lora_target_modules not in (None, "all-linear"):
+        model_args.lora_target_modules = cast(list[str], _targets(source, model_args))  # or a pattern
+    args.model_init_kwargs = how
+    return source
 
 
-def _check_sampled(model_args: ModelConfig, args: Any) -> None:
-    quantised = [name for name in _QUANTISED if getattr(model_args, name)]
-    if quantised and getattr(args, "use_vllm", False):
-        raise ConfigError(
-            f"--{quantised[0]} true with --use_vllm true: to show vLLM the policy, the adapter is merged into the "
-            "quantised weights and taken out of them again at every step, which changes them; set one to false"
-        )
+def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
+    """How `from_pretrained` shall load the model: revision, dtype, attention, quantisation of TRL's `ModelConfig`.
+
+    Raises:
+        ConfigError: for a dtype that there is not, and for quantisation without the package that does it.
+    """
+    dtype = model_args.dtype
+    if dtype not in (None, "auto") and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ConfigError(f"unknown dtype {dtype!r}; there are: auto, bfloat16, float16, float32")
+    asked = _quantised(model_args)
+    if asked and find_spec("bitsandbytes") is None:
+        raise ConfigError(f"--{asked} true needs bitsandbytes: pip install 'faithful-search[qlora]'")
+    quantization = get_quantization_config(model_args)
+    return {
+        "revision": model_args.model_revision,
+        "dtype": dtype,
+        "attn_implementation": model_args.attn_implementation,
+        **({"quantization_config": quantization} if quantization else {}),
+    }
 
 
-def check_adapter_flags(source: str, model_args: ModelConfig, is_adapter: bool) -> None:
-    """Refuse flags that contradict each other, or would be ignored; see `open_policy`."""
+def check_flags(source: str, model_args: ModelConfig, args: Any, is_adapter: bool) -> None:
+    """Refuse flags that contradict each other, or would be ignored.
+
+    Raises:
+        ConfigError: for a new adapter on one that is there, flags of an adapter that is not asked for, quantised
+            weights that are to be trained without one or to be sampled by vLLM.
+    """
     if is_adapter and model_args.use_peft:
         raise ConfigError(
             f"{source!r} is an adapter already: leave out --use_peft to go on training it, or make a full model of it "
             f"(faithful-search merge {source} OUT) and give that as --model_name_or_path to train a new one"
         )
-    targets = model_args.lora_target_modules or ()
-    if "lm_head" in ((targets,) if isinstance(targets, str) else targets):
+    if "lm_head" in _listed(model_args.lora_target_modules):
         raise ConfigError(
             "TRL cannot train an adapter on lm_head; take it out of --lora_target_modules, or train all of it with "
             "--lora_modules_to_save lm_head"
         )
+    quantised = _quantised(model_args)
+    if quantised and getattr(args, "use_vllm", False):
+        raise ConfigError(
+            f"--{quantised} true with --use_vllm true: to show vLLM the policy, the adapter is merged into the "
+            "quantised weights and taken out of them again at every step, which changes them; set one to false"
+        )
     if is_adapter or model_args.use_peft:
         return
-    quantised = [name for name in _QUANTISED if getattr(model_args, name)]
     if quantised:
-        raise ConfigError(f"quantised weights cannot be trained: --{quantised[0]} true needs --use_peft true")
+        raise ConfigError(f"quantised weights cannot be trained: --{quantised} true needs --use_peft true")
     unheard = [
         field.name
         for field in fields(model_args)
@@ -75,3 +102,31 @@ def check_adapter_flags(source: str, model_args: ModelConfig, is_adapter: bool) 
     ]
     if unheard:
         raise ConfigError(f"without --use_peft true these have no effect: {', '.join(unheard)}")
+
+
+def _targets(source: str, model_args: ModelConfig) -> str | list[str]:
+    """The layers that an adapter shall be on; PEFT itself ignores a name that no layer has, if another one is right."""
+    asked = model_args.lora_target_modules or ()
+    with opening(f"the model {source!r}"), torch.device("meta"):
+        config = AutoConfig.from_pretrained(source, revision=model_args.model_revision)
+        model = AutoModelForCausalLM.from_config(config)
+    paths = [path for path, module in model.named_modules() if path and not list(module.children())]
+    ends = {path.rpartition(".")[2] for path in paths}
+    if isinstance(asked, str) and asked not in ends and any(re.fullmatch(asked, path) for path in paths):
+        return asked
+    lost = [name for name in _listed(asked) if not any(f".{path}".endswith(f".{name}") for path in paths)]
+    if lost:
+        linear = {path.rpartition(".")[2] for path in paths if isinstance(model.get_submodule(path), torch.nn.Linear)}
+        raise ConfigError(
+            f"--lora_target_modules: {source} has no {', '.join(lost)}; its linear layers are "
+            f"{', '.join(sorted(linear - {'lm_head'}))}, and all-linear means all of them"
+        )
+    return list(_listed(asked))
+
+
+def _listed(names: str | Sequence[str] | None) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names or ()
+
+
+def _quantised(model_args: ModelConfig) -> str | None:
+    return next((name for name in _QUANTISED if getattr(model_args, name)), None)

@@ -55,7 +55,7 @@ def gathered(model: Any, accelerator: Any) -> Iterator[None]:
     """
     deepspeed, fsdp = _plugin(accelerator, "deepspeed"), _plugin(accelerator, "fsdp")
     if deepspeed is not None and deepspeed.zero_stage == 3:
-        with unwrap_model_for_generation(model, accelerator):
+        with unwrap_model_for_generation(model, accelerator), _without_start_hook(model):
             yield
     elif fsdp is not None:
         with _unsharded(model, fsdp.reshard_after_forward):
@@ -66,6 +66,19 @@ def gathered(model: Any, accelerator: Any) -> Iterator[None]:
 
 def _plugin(accelerator: Any, name: str) -> Any:
     return getattr(accelerator.state, f"{name}_plugin", None)
+
+
+@contextmanager
+def _without_start_hook(engine: Any) -> Iterator[None]:
+    """Without DeepSpeed's hook at the start of a pass, which may wait for the other processes to compare what they
+    fetched; TRL takes away all others."""
+    hooks, number = engine.module._forward_pre_hooks, engine.optimizer.parameter_offload.fwd_pre_hook.id
+    start = hooks.pop(number)
+    try:
+        yield
+    finally:
+        hooks[number] = start
+        hooks.move_to_end(number, last=False)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from transformers import AutoTokenizer, PrinterCallback, ProgressCallback, TrainerCallback, set_seed
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback, set_seed
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
 from ..bundled import tiny_policy
@@ -22,6 +22,7 @@ from ..evaluation import report
 from ..evaluation.record import Record
 from ..evaluation.suite import Evaluation, evaluate_rollouts, run_episodes
 from ..inference.base import Sampling
+from ..inference.loading import read_tokenizer
 from ..judges.arguments import JudgeArguments
 from ..rewards import Reward
 from ..rollout import Engine
@@ -106,7 +107,7 @@ def build_trainer(
     saves, args.enable_jit_checkpoint = args.enable_jit_checkpoint, False
     trainer = SearchGRPOTrainer(
         model=open_policy(source, model_args, args),
-        processing_class=AutoTokenizer.from_pretrained(source, revision=model_args.model_revision),
+        processing_class=read_tokenizer(source, revision=model_args.model_revision),
         args=args,
         train_dataset=load_tasks(script.questions),
         toolbox=toolbox,

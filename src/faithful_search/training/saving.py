@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 from transformers.integrations import deepspeed
 
 from ..errors import ConfigError
 from ..evaluation.record import MERGED
-from ..inference.loading import adapter_base, read_model
+from ..inference.loading import adapter_base, read_model, read_tokenizer
 
 _ADAPTER = ("adapter_config.json", "adapter_model*.safetensors")
 _WHOLE = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
@@ -74,12 +74,13 @@ def _after_saving(out: Path, dtype: Any, adapter: bool, convert: bool, merged: b
 
 
 def _leave_one(out: Path, adapter: bool) -> None:
-    """One policy: none that an earlier run left here as the other kind of it, nor TRL's reference."""
+    """One policy: nothing that an earlier run left of the other kind, none merged from another, nor TRL's reference."""
     for pattern in _WHOLE if adapter else _ADAPTER:
         for file in out.glob(pattern):
             file.unlink()
-    if (out / _REFERENCE / _ADAPTER[0]).exists():
-        shutil.rmtree(out / _REFERENCE)
+    for folder, sign in ((_REFERENCE, _ADAPTER[0]), (MERGED, _WHOLE[0])):
+        if (out / folder / sign).exists():
+            shutil.rmtree(out / folder)
 
 
 def merge_adapter(adapter: str | Path, out: str | Path, dtype: str | torch.dtype | None = None) -> Path:
@@ -102,7 +103,7 @@ def merge_adapter(adapter: str | Path, out: str | Path, dtype: str | torch.dtype
     if adapter_base(source) is None:
         raise ConfigError(f"there is no PEFT adapter in {source}: nothing to merge")
     _check_place(Path(source), out)
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer = read_tokenizer(source)
     with _unsharded(), torch.no_grad():
         model = read_model(AutoModelForCausalLM, source, dtype=dtype or "auto").eval()
         merged = _merged(model, tokenizer(_PROBE, return_tensors="pt")["input_ids"], source)

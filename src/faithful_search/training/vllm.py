@@ -16,11 +16,13 @@ from accelerate.utils import gather_object
 from torch.distributed.fsdp import FSDPModule
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl.generation.vllm_client import VLLMClient
 
-from ..errors import ConfigError, FaithfulSearchError
+from ..errors import ConfigError, FaithfulSearchError, GeneratorError
 from ..inference.base import Generator, Sampling
 from ..inference.vllm import VLLM, VLLMGenerator
-from ..inference.vllm_server import VLLMServer
+from ..inference.vllm_server import VLLMServer, wait_for_server
+from .endings import RESUME, ending_after
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +102,39 @@ def policy_generator(trainer: GRPOTrainer) -> VLLM:
     args, tokenizer = cast(GRPOConfig, trainer.args), trainer.processing_class
     if args.vllm_mode == "colocate":
         return VLLMGenerator(trainer.vllm_generation.llm, tokenizer)
-    url = args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
-    return VLLMServer(url, tokenizer, args.vllm_server_timeout)
+    return VLLMServer(_url(args), tokenizer, args.vllm_server_timeout)
+
+
+@contextmanager
+def joining_server(args: GRPOConfig) -> Iterator[None]:
+    """While it lasts, TRL's trainer may be made: the server is up, and joining it has an end.
+
+    TRL asks a server without any time-out; one that hangs, such as one whose workers still wait for a run that was
+    killed, would be waited for for ever. Beyond `vllm_server_timeout` the program ends, see `ending_after`.
+
+    Raises:
+        GeneratorError: when the server does not answer in that time.
+    """
+    if not args.use_vllm or args.vllm_mode != "server":
+        yield
+        return
+    wait_for_server(_url(args), args.vllm_server_timeout)
+    client: Any = VLLMClient
+    join = client.init_communicator
+    client.init_communicator = _bounded(join, args, "did not let this run join it")
+    try:
+        yield
+    finally:
+        client.init_communicator = join
+
+
+def bound_sync(trainer: GRPOTrainer) -> None:
+    """Let no weight sync with a server take longer than `vllm_server_timeout`: then the program ends, as in
+    `joining_server`. What the server refuses is a `GeneratorError`."""
+    args = cast(GRPOConfig, trainer.args)
+    if args.vllm_mode == "server" and trainer.accelerator.is_main_process:  # the only one that talks to it
+        generation = cast(Any, trainer.vllm_generation)
+        generation.sync_weights = _bounded(generation.sync_weights, args, "did not take the weights")
 
 
 def sync_weights(trainer: GRPOTrainer) -> None:
@@ -259,6 +292,27 @@ def _reshard(model: Any) -> None:
     for part in model.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
+
+
+def _bounded(call: Callable[..., None], args: GRPOConfig, failed: str) -> Callable[..., None]:
+    """The call with an end, and an error that says what to do."""
+    subject, advice = f"the vLLM server at {_url(args)} {failed}", f"see its log and start it again; {RESUME}"
+
+    def bounded(*given: Any, **named: Any) -> None:
+        late = f"{subject} within {args.vllm_server_timeout:g} s (vllm_server_timeout); {advice}"
+        with ending_after(args.vllm_server_timeout, late):
+            try:
+                call(*given, **named)
+            except Exception as error:
+                if isinstance(error, OSError) or type(error) is Exception:  # so TRL raises what a server refuses
+                    raise GeneratorError(f"{subject} ({error}); {advice}") from error
+                raise
+
+    return bounded
+
+
+def _url(args: GRPOConfig) -> str:
+    return args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
 
 
 def _given(args: GRPOConfig) -> list[str]:
