@@ -173,7 +173,8 @@ class SearchGRPOTrainer(GRPOTrainer):
         """TRL's `rollout_func`: one episode per prompt."""
         tasks = [Task(id=str(number), question=prompt) for number, prompt in enumerate(prompts)]
         self._counted = self.toolbox.stats()  # whoever used the tools meanwhile, such as an evaluation, is not logged
-        self.accelerator.wait_for_everyone()  # only the main process knows when a vLLM server has the weights
+        if self.use_vllm:
+            self.accelerator.wait_for_everyone()  # only the main process knows when a server has the weights
         with self._sampling():
             trajectories = self.engine.run(tasks)
         tokens = [cast(Tokens, trajectory.tokens) for trajectory in trajectories]
