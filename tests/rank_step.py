@@ -27,7 +27,24 @@ from faithful_search.trajectory import Evidence
 
 TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(4)]
 GROUP = 4
-CALL = '<think>{}row {} {}</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
+CALL = '<think>{}row {} {}</think><tool_call>{{"name": "shelf", "arguments": {{"query": "{}"}}}}</tool_call>'
+
+
+class Shelf:
+    """Has other evidence for every row, so that it matters from which of them a probe takes what is unrelated."""
+
+    name = "shelf"
+
+    async def shelf(self, query: str) -> list[Evidence]:
+        """Search the shelf.
+
+        Args:
+            query: What to look for.
+        """
+        return [
+            Evidence(f"Rome, below Mount{query}.", f"Peak{query}"),
+            Evidence(f"Oslo, by Lake{query}.", f"Shore{query}"),
+        ]
 
 
 class Planned:
@@ -47,11 +64,12 @@ class Planned:
     def _turn(self, context: str, number: int) -> str:
         said = re.findall(r"<think>(?:<helpful>.*?</ref>)?row (\d+)", context)
         if not said:
-            return CALL.format("", self.first + number, "x" * (7 * (self.first + number) % 40))
+            row = self.first + number
+            return CALL.format("", row, "x" * (7 * row % 40), row)
         row, turns = int(said[0]), len(said)
         verdict = f"<helpful>yes</helpful><ref>E{1 if row % 3 and row < 8 else 9}</ref>"  # later rows have no probe
         if turns <= row % 3:
-            return CALL.format(verdict, row, "y" * (5 * row % 30))
+            return CALL.format(verdict, row, "y" * (5 * row % 30), row)
         return f"<think>{verdict}row {row}</think><answer>{'Rome' if row % 5 < 2 else 'Oslo'}</answer>"
 
 
@@ -140,7 +158,7 @@ def made(out: Path, rows: int, settings: dict[str, Any]) -> SearchGRPOTrainer:
         processing_class=lab.tokenizer(),
         args=args,
         train_dataset=TASKS,
-        toolbox=Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"), Evidence("It is in Oslo.", "Elsewhere"))]),
+        toolbox=Toolbox([Shelf()]),
         reward=pou_mix(budget=2),
         limits=Limits(turns=5, turn_tokens=400, total_tokens=900),
     )

@@ -27,7 +27,7 @@ SCRIPT = str(HERE / "rank_step.py")
 def step(folder: Path, processes: int, rows: int, kind: str = "ddp") -> tuple[dict[str, torch.Tensor], list[dict]]:
     """The gradient of one step, and what each process saw."""
     if not (folder / "start" / "model.safetensors").exists():
-        lab.model().save_pretrained(folder / "start")
+        lab.sharp(lab.model()).save_pretrained(folder / "start")
     out = folder / f"{kind}-{processes}x{rows}"
     if processes == 1:
         rank_step.main(out, rows, kind)
@@ -59,7 +59,11 @@ def check_equal(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) ->
     assert gradient["lm_head.weight"].norm() > 0.05
     for name, value in gradient.items():
         assert (value - other[name]).abs().max() < 1e-5 * max(1.0, float(value.norm())), name
-    assert [reward for part in parts for reward in part["rewards"]] == pytest.approx(whole["rewards"], abs=1e-5)
+    assert [reward for part in parts for reward in part["rewards"]] == pytest.approx(
+        whole["rewards"],
+        rel=0,
+        abs=1e-7,  # an untrained model's p(yes) moves by 1e-6 with another perturbation
+    )
     assert {(part["ema"], part["step"]) for part in parts} == {(whole["ema"], 1)} and whole["ema"] > 0
     assert len({part["probed"] for part in parts}) == 1 and parts[0]["probed"] > 1
     for part in parts:
