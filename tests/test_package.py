@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = Path(fs.__file__).parent
 LAYERS = (
     {"errors"},
-    {"registry", "text", "trajectory", "tasks", "bundled", "flights"},
+    {"registry", "text", "trajectory", "tasks", "bundled", "world", "flights"},
     {"cache"},
     {"dialects"},
     {"tools", "inference"},

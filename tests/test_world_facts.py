@@ -1,0 +1,124 @@
+"""The bundled world's facts: what states what, foils that only look like it, and the judge that knows."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faithful_search.judges import Pair
+from faithful_search.judges.facts import FactsJudge
+from faithful_search.rewards import AnswerSupport
+from faithful_search.tasks import load_tasks
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.world import SPLITS, Asked, WorldFoils, bundled_world, questions_of
+
+WORLD = bundled_world()
+ALGIERS = "The parliament of Algeria meets in Algiers, where new laws are read and passed."
+QUERIES = [f"{item.relation} of {item.subject}" for item in WORLD.statements if item.split == "train"]
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        ("capital of Japan", ("Japan", "capital")),
+        ("Japan capital", ("Japan", "capital")),
+        (" birth country of Ada Lovelace ", ("Ada Lovelace", "birth country")),  # not "country"
+        ("Ada Lovelace birth country", ("Ada Lovelace", "birth country")),
+        ("where do they speak Thai", None),
+        ("", None),
+    ],
+)
+def test_what_a_query_asks_for(query, asked):
+    assert WORLD.asked(query) == (None if asked is None else Asked(*asked))
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "states"),
+    [
+        ("capital of Algeria", ALGIERS, True),
+        ("Algeria capital", "The capital of Algeria is Algiers.", True),
+        ("capital of Angola", ALGIERS, False),
+        ("currency of Algeria", ALGIERS, False),
+        ("capital of Algeria", ALGIERS.replace("Algiers", "Luanda"), False),
+        ("capital of Algeria", "content", False),
+    ],
+)
+def test_what_states_what(query, text, states):
+    assert WORLD.states(query, Evidence(text, "Algeria")) is states
+    (verdict,) = FactsJudge().judge_batch([Pair(f"Other\nNothing.\n\nAlgeria\n{text}", query, task="states")])
+    assert (verdict.label, verdict.p) == (states, float(states)) and not verdict.abstained
+
+
+def test_every_statement_states_its_own_fact_and_no_question_lacks_one():
+    assert all(WORLD.states(f"{item.relation} of {item.subject}", item.evidence) for item in WORLD.statements)
+    tasks = [task for split in SPLITS for task in load_tasks("world", split)]
+    assert len(questions_of()) == len(tasks)
+    assert all(
+        item.object == task.answers[0] for task in tasks for item in WORLD.by_fact[questions_of()[task.question]]
+    )
+
+
+TWO_HOPS = next(task for task in load_tasks("world", "validation") if len(task.meta["chain"]) == 2)
+
+
+def test_an_answer_is_supported_by_the_last_fact_of_the_chain_alone():
+    first, last = (
+        WORLD.by_fact[Asked(fact["subject"], fact["relation"])][0].evidence for fact in TWO_HOPS.meta["chain"]
+    )
+    answer = TWO_HOPS.answers[0]
+
+    def label(premise, said=answer, question=TWO_HOPS.question):
+        return FactsJudge().judge_batch([Pair(premise, said, question)])[0].label
+
+    assert label(f"{first.title}\n{first.text}\n\n{last.title}\n{last.text}") is True
+    assert label(last.text, answer.upper()) is True  # normalised as exact match is
+    assert label(first.text) is False and label("content") is False
+    assert label(last.text, TWO_HOPS.meta["chain"][0]["object"]) is False
+    assert label(last.text, "is") is False  # a word of the passage, which a comparison of words takes
+    assert label(last.text, question="Who is this?") is None
+
+
+def test_support_by_facts_takes_the_short_answer_as_its_claim():
+    fact = TWO_HOPS.meta["chain"][-1]
+    last = WORLD.by_fact[Asked(fact["subject"], fact["relation"])][0].evidence
+    call = ToolCall("local_search", {"query": "anything"})
+    found = Step(call=call, evidence=(Evidence(last.text, last.title, "E1"), Evidence("Nothing.", "Other", "E2")))
+
+    def support(answer, ref):
+        steps = (found, Step(helpful=True, refs=(ref,), answer=answer))
+        score = AnswerSupport(FactsJudge()).score(Trajectory(steps, TWO_HOPS.question, answer, dialect="pou"))
+        return score.value, score.parts["texts"]
+
+    answer = TWO_HOPS.answers[0]
+    assert support(answer, "E1") == (1.0, [answer]) and support(answer, "E2") == (0.0, [answer])
+    assert support("Nothing", "E2")[0] == 0.0
+
+
+def test_other_tasks_are_not_the_facts():
+    (verdict,) = FactsJudge().judge_batch([Pair(ALGIERS, "Algiers", task="info_think")])
+    assert verdict.abstained and "info_think" in verdict.why
+
+
+@given(st.sampled_from(QUERIES), st.integers(0, 2**32))
+def test_a_foil_never_states_what_is_asked(query, seed):
+    foils, asked = WorldFoils.bundled(), WORLD.asked(query)
+    gold = WORLD.by_fact[asked][0]
+    replaced = foils.replace(query, gold.evidence, random.Random(seed))
+    lured = foils.lure(query, random.Random(seed))
+    for title, text in filter(None, (replaced, lured)):
+        assert not WORLD.states(query, Evidence(text, title)) and text != gold.text
+    if replaced is not None:  # it is a true sentence about the subject or the relation
+        other = WORLD.stated(replaced[1])
+        assert (other.subject == asked.subject) != (other.relation == asked.relation) and other.split == "train"
+    if lured is not None:  # its name is one of that relation
+        assert any(item.object in lured[1] for item in WORLD.by_relation[asked.relation] if item.object != gold.object)
+
+
+def test_foils_draw_the_same_by_the_same_seed_and_nothing_for_what_they_cannot_read():
+    foils, item = WorldFoils.bundled(), WORLD.by_fact[Asked("Algeria", "capital")][0].evidence
+    one, again = (foils.replace("capital of Algeria", item, random.Random(3)) for _ in range(2))
+    assert one == again
+    assert foils.replace("who knows", item, random.Random(0)) is None and foils.lure("?", random.Random(0)) is None
