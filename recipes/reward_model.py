@@ -30,6 +30,7 @@ from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.judge_rows import load_pairs
 from faithful_search.training.judge_sources import described
 from faithful_search.training.policies import model_init_kwargs
+from faithful_search.training.precision import precision_line
 from faithful_search.training.reward_model import Distillation, Distilled, train_judge
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "rm_tiny.yaml"
@@ -79,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> Distilled:
     script, args, model_args = parse_recipe((RewardModelArguments, SFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
     if script.threads:
         torch.set_num_threads(script.threads)
+    say(precision_line(args))
     name = str(model_args.model_name_or_path)
     rows = load_pairs(script.pairs, script.limit or None, args.seed)
     say(f"{len(rows)} labelled pairs, {sum(row.split == 'heldout' for row in rows)} of them held out")

@@ -16,6 +16,7 @@ from ..errors import ConfigError, FaithfulSearchError
 from .dry_run import MACHINE, check_given, rehearse
 from .endings import heeding_sigterm, leave
 from .meeting import meet
+from .precision import without_emulation
 
 RENAMED = {
     "activation_checkpointing": "gradient_checkpointing",
@@ -33,7 +34,8 @@ def parse_recipe(
     file holds only what it changes. `env:` sets environment variables, as in TRL.
 
     Where one of `types` has a field `dry_run` and it is true, the settings are read as they stand, and then made small;
-    see `dry_run.rehearse`.
+    see `dry_run.rehearse`. On a CPU that would have to emulate bf16 it is turned off, whatever the file and the flags
+    say; see `precision`.
 
     Args:
         types: dataclasses whose fields are the flags.
@@ -59,9 +61,13 @@ def parse_recipe(
     if unknown:
         names = ", ".join(item.removeprefix("--") for item in unknown if str(item).startswith("--"))
         raise ConfigError(f"{path}: no such settings: {names}; `--help` lists those there are")
-    meet(parser.parse_known_args(flags)[0])
+    given = parser.parse_known_args(flags)[0]
+    meet(given)
+    flags += without_emulation(given)
     try:
-        return _small(parser, flags) if _is_dry(parser, flags) else parser.parse_args_into_dataclasses(args=flags)
+        if getattr(given, "dry_run", False):
+            return _small(parser, flags)
+        return parser.parse_args_into_dataclasses(args=flags)
     except FaithfulSearchError:
         raise
     except ValueError as error:
@@ -97,10 +103,6 @@ def _as_installed(settings: dict[str, Any], types: Sequence[Any]) -> dict[str, A
     """Settings by the names that the installed Transformers has for them; vLLM wants an older one."""
     known = {field.name for kind in types for field in fields(kind)}
     return {RENAMED[key] if key in RENAMED and key not in known else key: value for key, value in settings.items()}
-
-
-def _is_dry(parser: TrlParser, flags: Sequence[str]) -> bool:
-    return bool(getattr(parser.parse_known_args(list(flags))[0], "dry_run", False))
 
 
 def _small(parser: TrlParser, flags: Sequence[str]) -> tuple[Any, ...]:
