@@ -230,3 +230,43 @@ def test_hotpotqa_rows_are_read():
     assert tasks[0].answers == ("Sam Waterston",)
     assert tasks[0].supporting_titles == ("Oppenheimer (miniseries)", "J. Robert Oppenheimer")
     assert tasks[0].meta["type"] == "bridge"
+
+
+def numbered(path: Path, count: int) -> Path:
+    return write(path, [{"question": f"q{number}?", "answers": [str(number)]} for number in range(count)])
+
+
+def test_a_seed_draws_the_rows_from_all_of_them_in_their_order_under_their_own_numbers(tmp_path):
+    path = numbered(tmp_path / "t.jsonl.gz", 1000)
+    drawn = load_tasks(path, limit=50, seed=0)
+    places = [int(task.answers[0]) for task in drawn]
+    assert len(places) == 50 and places == sorted(set(places)) and places != list(range(50))
+    assert [task.id for task in drawn] == [str(place) for place in places]
+    assert drawn == load_tasks(path, limit=50, seed=0)
+    assert drawn != load_tasks(path, limit=50, seed=1)
+    assert [task.id for task in load_tasks(path, limit=50)] == [str(place) for place in range(50)]
+
+
+def test_each_row_is_drawn_as_often_as_any_other(tmp_path):
+    path = numbered(tmp_path / "t.jsonl", 20)
+    counts = dict.fromkeys(range(20), 0)
+    for seed in range(200):
+        for task in load_tasks(path, limit=5, seed=seed):
+            counts[int(task.id)] += 1
+    # 200 x 5 / 20 = 50 each, with a standard deviation of 6
+    assert sum(counts.values()) == 1000 and all(25 <= count <= 75 for count in counts.values())
+
+
+@pytest.mark.parametrize("limit", [None, 20, 500])
+def test_a_limit_that_leaves_nothing_out_draws_nothing(tmp_path, limit):
+    path = numbered(tmp_path / "t.jsonl", 20)
+    assert load_tasks(path, limit=limit, seed=3) == load_tasks(path)
+
+
+def test_the_recipes_draw_their_questions_by_their_flags():
+    from faithful_search.training.runs import RunArguments, held_out
+
+    drawn = held_out(RunArguments(eval_limit=5, eval_sample_seed=0))
+    assert drawn == load_tasks("world", "validation", 5, seed=0)
+    assert held_out(RunArguments(eval_limit=5)) == load_tasks("world", "validation", 5) != drawn
+    assert held_out(RunArguments(eval_limit=0, eval_sample_seed=0)) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -60,20 +61,40 @@ def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -
     )
 
 
-def load_tasks(source: str | os.PathLike[str], split: str = "train", limit: int | None = None) -> list[Task]:
+def load_tasks(
+    source: str | os.PathLike[str], split: str = "train", limit: int | None = None, *, seed: int | None = None
+) -> list[Task]:
     """Load tasks from `"world"` (bundled), a local `.jsonl[.gz]`, `.json`, `.csv` or `.parquet` file, or the Hub.
 
     `"world_passages"` is those of the bundled questions that its passages alone can answer, for agents without a
     knowledge graph.
 
+    Args:
+        source: a name, a path or a Hub id.
+        split: of the bundled world or a Hub dataset.
+        limit: how many rows are taken; `None`: all.
+        seed: `None` takes the first `limit` rows; with a seed they are drawn uniformly, without putting back, from all
+            rows, and stand in the source's order. The same source, limit and seed give the same tasks, and a row
+            without an id of its own is named after its place in the source either way.
+
     Raises:
         DataError: when the source cannot be read, is empty, or lacks a question or answers column.
+
+    Example:
+        >>> [task.id for task in load_tasks("world", "validation", limit=3, seed=0)]
+        ['q-1hop-00911', 'q-1hop-00963', 'q-2hop-01444']
     """
-    rows = _rows(source, split)
-    tasks = [task_from_row(row, number, f"{source}, row") for number, row in enumerate(islice(rows, limit))]
+    rows = enumerate(_rows(source, split))
+    taken = islice(rows, limit) if seed is None or limit is None else _drawn(list(rows), limit, seed)
+    tasks = [task_from_row(row, number, f"{source}, row") for number, row in taken]
     if not tasks:
         raise DataError(f"{source}: no questions in it")
     return tasks
+
+
+def _drawn(rows: list[tuple[int, dict[str, Any]]], wanted: int, seed: int) -> list[tuple[int, dict[str, Any]]]:
+    places = random.Random(seed).sample(range(len(rows)), min(wanted, len(rows)))
+    return [rows[place] for place in sorted(places)]
 
 
 def _rows(source: str | os.PathLike[str], split: str) -> Iterator[dict[str, Any]]:
