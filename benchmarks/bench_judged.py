@@ -4,11 +4,11 @@ A small server on loopback, in a process of its own, answers every request after
 same answers over HTTP with as many requests under way. The ideal is calls × delay ÷ concurrency; what is above it is
 overhead. Imports, clients and first requests come before the clock; nothing is cached.
 
-Ours asks once about a short answer, and about a long one once for its claims and once for whether they are supported;
-ragas always asks twice. With `--apart` ours asks about each claim by itself, which costs more calls and gives
-probabilities. The slower the model, the nearer the ratio of rows comes to that of the calls, which is printed too. The
-delay is the same however long an answer is; ragas lets the model write each claim again with a reason. What it spends
-on a call beside waiting is CPU time, most of it in instructor (the schema anew each time), pydantic and openai's
+Both ask twice about an answer, short or long: once for the statements it makes, once for whether they are supported.
+With `--apart` ours asks about each statement by itself, which costs more calls and gives probabilities. The slower
+the model, the nearer the ratio of rows comes to that of the calls, which is printed too. The delay is the same
+however long an answer is; ragas lets the model write each claim again with a reason. What it spends on a call beside
+waiting is CPU time, most of it in instructor (the schema anew each time), pydantic and openai's
 client. Its telemetry is switched off: a name look-up for each report
 blocks its event loop wherever there is no network.
 
@@ -68,7 +68,7 @@ def main() -> None:
         systems: dict[str, System] = {"faithful-search": Ours(server.url, options.concurrency, not options.apart)}
         if importlib.util.find_spec("ragas") is not None:
             systems["ragas"] = Ragas(server.url, options.concurrency)
-        for kind, sentences in (("short answers, one claim", 1), ("long answers, three sentences", 3)):
+        for kind, sentences in (("short answers", 1), ("long answers, three sentences", 3)):
             print(f"{kind}:")
             rows = [make_trajectory(number, sentences) for number in range(options.answers)]
             compare({name: timed(name, system, rows, server, options) for name, system in systems.items()})

@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, set_seed
 
 from faithful_search.evaluation import report
 from faithful_search.evaluation.probes import blanked
-from faithful_search.evaluation.suite import Evaluation, default_rewards, evaluate_policy
+from faithful_search.evaluation.suite import Evaluation, default_rewards, differences, evaluate_policy
 from faithful_search.evaluation.tool_use import tool_counts
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.loading import open_model
@@ -35,7 +35,7 @@ from faithful_search.judges import Judge
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
-from faithful_search.tasks import load_tasks
+from faithful_search.tasks import WORLD, load_tasks
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.runs import policy_source
 from faithful_search.trajectory import write_jsonl
@@ -52,6 +52,9 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     questions: str = field(default="world", metadata={"help": "'world' (bundled), a local file or a Hub dataset"})
     split: str = field(default="validation", metadata={"help": "split of the questions"})
     limit: int | None = field(default=None, metadata={"help": "how many questions; all without it"})
+    sample_seed: int | None = field(
+        default=None, metadata={"help": "draws the limit questions at random by this seed; none: the first ones"}
+    )
     blank: str | None = field(default=None, metadata={"help": "what every title and text of the evidence then reads"})
     temperature: float = field(default=0.0, metadata={"help": "0 is greedy"})
     samples: int = field(default=1, metadata={"help": "rollouts per question"})
@@ -72,11 +75,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     judge = script.load_judge()
     found = {name: evaluate(name, script, judge) for name in names}
     out = Path(script.output_dir)
-    report.write_metrics(out / "metrics.json", {**{k: v.to_dict() for k, v in found.items()}, "script": asdict(script)})
+    before, after = found[names[0]], found[names[-1]]
+    changes = {"differences": differences(before, after)} if len(names) == 2 else {}
+    results = {name: evaluation.to_dict() for name, evaluation in found.items()}
+    report.write_metrics(out / "metrics.json", {**results, **changes, "script": asdict(script)})
     for name, file in ((script.policy, "trajectories.jsonl"), (script.compare_with, "trajectories_compared.jsonl")):
         if name is not None:
             write_jsonl(out / file, (msgspec.structs.replace(item, tokens=None) for item in found[name].trajectories))
-    before, after = found[names[0]], found[names[-1]]
     print(
         report.table(before, after, (names[0], names[-1]))
         if len(names) == 2
@@ -84,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     for name, evaluation in found.items():
         print(f"\ncalls of {name}: {_calls(evaluation)}")
-    return {name: evaluation.to_dict() for name, evaluation in found.items()}
+    return results
 
 
 def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None) -> Evaluation:
@@ -93,7 +98,8 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
     source = policy_source(name, script.dialect)
     model, tokenizer = open_model(AutoModelForCausalLM, source, dtype=script.dtype)
     generator = TransformersGenerator(model, tokenizer, script.generation_batch)
-    tasks = [task for task in load_tasks(script.questions, script.split, script.limit) for _ in range(script.samples)]
+    asked = load_tasks(script.questions, script.split, script.limit, seed=script.sample_seed)
+    tasks = [task for task in asked for _ in range(script.samples)]
     with script.toolbox() as toolbox:
         engine = Engine(
             generator,
@@ -102,7 +108,8 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
             script.limits(script.total_tokens),
             Sampling(temperature=script.temperature),
         )
-        found = evaluate_policy(engine, tasks, default_rewards(script.dialect, judge))
+        rewards = default_rewards(script.dialect, judge, facts=script.questions in WORLD)
+        found = evaluate_policy(engine, tasks, rewards)
         failed = ", ".join(f"{tool} {of.errors} of {of.calls}" for tool, of in toolbox.stats().items() if of.errors)
     if failed:
         print(f"calls of {name} that ended in an error: {failed}", file=sys.stderr)

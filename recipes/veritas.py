@@ -29,7 +29,7 @@ from faithful_search.evaluation.suite import default_rewards
 from faithful_search.hub import push_run
 from faithful_search.judges import Judge
 from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
-from faithful_search.tasks import load_tasks
+from faithful_search.tasks import WORLD, load_tasks
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.grpo import steps_per_epoch
 from faithful_search.training.runs import RunArguments, begin, build_trainer, check_data, train
@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     judge = script.load_judge()
     with script.toolbox() as toolbox:
         trainer = build_trainer(script, args, model_args, toolbox, build_reward(script, args, judge))
-        record = train(trainer, script, model_args, default_rewards(script.dialect, judge))
+        facts = script.eval_questions in WORLD
+        record = train(trainer, script, model_args, default_rewards(script.dialect, judge, facts))
     if record is None:
         return {}
     found = leave(record, "recipes/veritas.py", given)

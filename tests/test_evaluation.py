@@ -196,10 +196,11 @@ def read():
 
 def test_a_policy_that_reads_scores(read):
     value = {name: row.value for name, row in read.rows.items()}
-    ones = ("exact_match", "f1", "valid_format", "citation_validity", "answer_support", "answered", "calls")
+    ones = ("exact_match", "f1", "valid_format", "citation_validity", "answer_support_lexical", "answered", "calls")
     assert [value[name] for name in ones] == [1.0] * 7
     assert value["evidence_sensitivity"] == pytest.approx(0.7)
-    assert value["tool_entropy"] == 0.0
+    assert value["tool_entropy"] == 0.0 and "verdict_gap" not in value
+    assert value["no_on_blank"] == 1.0 and value["retry_on_blank"] == 0.0  # it then answers
     assert all(row.n == 5 for row in read.rows.values())
     assert read.endings == {"answered": 5} and read.tool_calls == {"local_search": [1] * 5, "shelf": [0] * 5}
     assert read.trajectories[0].meta["scores"]["exact_match"] == 1.0
@@ -312,7 +313,7 @@ def test_progress_is_told_of_every_rollout():
             seen.append(count)
 
     evaluate_policy(engine(), TASKS, {"valid_format": Format()}, on_progress=Bar)
-    assert seen == [5, 1, 1, 1, 1, 1]
+    assert seen == [5, 1, 1, 1, 1, 1] * 2  # as they are, and blanked
 
 
 def test_what_cannot_be_evaluated():
@@ -326,7 +327,8 @@ def test_what_cannot_be_evaluated():
 
 def test_default_rewards_cover_the_rows():
     assert list(default_rewards()) == [
-        "exact_match", "f1", "valid_format", "citation_validity", "evidence_sensitivity", "answer_support"
+        "exact_match", "f1", "valid_format", "citation_validity", "evidence_sensitivity", "evidence_sensitivity_unseen",
+        "answer_support_lexical",
     ]  # fmt: skip
 
 
@@ -345,7 +347,7 @@ def test_the_table_shows_the_difference_and_marks_what_is_clear(read):
     assert rows["exact_match"][1].startswith("0.000 [0.000, 0.43")
     assert rows["exact_match"][3] == "+1.000 [+1.000, +1.000]"
     assert rows["valid_format"][3] == "+0.000 [+0.000, +0.000]"
-    assert rows["answer_support"][4] == "5"
+    assert rows["answer_support_lexical"][4] == "5"
     assert rows["evidence_sensitivity"][2].startswith("0.700 [")
     lines = table(blind, read).splitlines()
     column = lines[0].index("GRPO")
@@ -367,6 +369,7 @@ def test_entropy_differences_are_paired_too():
         for calls in (two, one)
     )
     change = difference(before, after, "tool_entropy")
+    assert difference(before, Evaluation({}, list("abcd"), {}, {"web": [1] * 4}), "tool_entropy").n == 0  # other tools
     expected = tool_entropy({"web": 1, "local_search": 15}, ["web", "local_search"]) - 1
     assert change.value == pytest.approx(expected) and change.high < 0 and change.n == 4
     assert difference(before, after, "f1").n == 0

@@ -141,21 +141,23 @@ def test_tiny_is_the_dialects_own_policy():
 # --- what the evaluations report
 
 COMMON = ["exact_match", "f1", "valid_format"]
-POU = ["citation_validity", "evidence_sensitivity", "answer_support"]
+POU = ["citation_validity", "evidence_sensitivity", "evidence_sensitivity_unseen"]
+JUDGED_POU = ["answer_support", "citation_states_fact", "verdict_gap"]
 JUDGED = ["info_think_faithfulness", "think_search_faithfulness", "think_answer_sub_em", "think_answer_faithfulness"]
 
 
 def test_rows_say_who_judged_and_proof_of_uses_are_for_its_dialect():
-    assert list(default_rewards()) == COMMON + POU
+    assert list(default_rewards()) == [*COMMON, *POU, "answer_support_lexical"]
     assert list(default_rewards("search_r1")) == [
         *COMMON,
         "info_think_lexical",
         "think_search_lexical",
         "think_answer_sub_em",
     ]
-    assert list(default_rewards("search_r1", Nodding())) == COMMON + JUDGED
+    judged = ["exact_match", "f1", "lm_accuracy", "valid_format"]
+    assert list(default_rewards("search_r1", Nodding())) == judged + JUDGED
     assert list(default_rewards("search_r1", GroundingJudge())) == list(default_rewards("search_r1"))
-    assert list(default_rewards("pou", Nodding())) == COMMON + POU + JUDGED
+    assert list(default_rewards("pou", Nodding())) == judged + POU + JUDGED_POU + JUDGED
 
 
 def looked_up(think="It lies in Paris.", answer="Paris", searched="The tower lies in Paris."):

@@ -122,7 +122,7 @@ def test_contradicting_settings_are_refused(bad):
         Correctness(**bad)
 
 
-# ---- claims of long answers, and what they are checked against
+# ---- claims of answers, and what they are checked against
 
 
 class Splitter(Recorder):
@@ -140,21 +140,16 @@ class Splitter(Recorder):
 LONG = "It is good. And it is bad."
 
 
-def test_a_judge_that_can_write_splits_long_answers_only():
-    judge = Splitter("- The tower is good.\n2. The tower is bad.\n\nThe town is good.")
-    rows = [trajectory(LONG), trajectory("good"), trajectory("x " * 9, refs=("E9",))]
+def test_a_judge_that_can_write_makes_claims_of_question_and_answer():
+    judge = Splitter("- The tower is good.\n2. The tower is bad.\n\nThe town is good.", "The best town is good.")
+    rows = [trajectory(LONG), trajectory("x"), trajectory("x " * 9, refs=("E9",))]
     long, short, uncited = AnswerSupport(judge).score_batch(rows)
-    assert judge.requests == [Request("claims", {"question": "q", "answer": LONG})]
+    assert judge.requests == [Request("claims", {"question": "q", "answer": answer}) for answer in (LONG, "x")]
     assert long.parts["texts"] == ["The tower is good.", "The tower is bad.", "The town is good."]
     assert (long.value, long.parts["supported"]) == (pytest.approx(2 / 3), 2) and "tower is bad" in long.why
-    assert short.parts["texts"] == ["good"] and short.value == 1.0 and uncited.parts["applies"] is False
+    assert short.parts["texts"] == ["The best town is good."] and short.value == 1.0  # "x" would not have been
+    assert uncited.parts["applies"] is False
     assert len(judge.calls) == 1 and long.parts["judge"] == "recorder"
-
-
-def test_an_answer_of_one_sentence_is_long_beyond_a_number_of_words():
-    words = "good " * 12
-    assert len(AnswerSupport(Splitter("a\nb"), long=11).pairs(trajectory(words))) == 2
-    assert len(AnswerSupport(Splitter(), long=12).pairs(trajectory(words))) == 1
 
 
 def test_an_answer_that_claims_nothing_does_not_apply_and_one_that_was_not_split_abstains():
@@ -164,13 +159,14 @@ def test_an_answer_that_claims_nothing_does_not_apply_and_one_that_was_not_split
     assert AnswerSupport().measure(none) is None
 
 
-def test_when_the_writer_is_down_only_long_answers_abstain():
+def test_when_the_writer_is_down_rows_with_something_to_claim_abstain():
     class Half(Recorder):
         def write_batch(self, requests):
             raise JudgeError("no route to the writer")
 
-    long, short = AnswerSupport(Half()).score_batch([trajectory(LONG), trajectory("good")])
-    assert long.parts["abstained"] and "no route" in long.why and short.value == 1.0
+    short, uncited = AnswerSupport(Half()).score_batch([trajectory("good"), trajectory("good", refs=("E9",))])
+    assert short.parts["abstained"] and "no route" in short.why
+    assert uncited.value == 0.0 and "abstained" not in uncited.parts
 
 
 def test_where_nothing_is_cited_what_was_retrieved_is_the_evidence():

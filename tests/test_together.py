@@ -285,7 +285,7 @@ def test_a_long_answer_takes_two_requests():
     claims = ["The town is yes-please.", "It is old.", "Its bridge is yes-please."]
 
     def split_and_check(messages):
-        return "\n".join(claims) if "Write its claims" in messages[-1]["content"] else reply(messages)
+        return "\n".join(claims) if "Write the answer's statements" in messages[-1]["content"] else reply(messages)
 
     search = Step(think="Search.", call=ToolCall("search"), evidence=(Evidence("Found.", "Town", "E1"),))
     last = Step(think="Found.", helpful=True, refs=("E1",), answer="It is this. It is old. It has a bridge.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from .suite import Evaluation
+from .suite import Evaluation, differences
 
 MERGED = "merged"
 """Where in a run's folder its adapter lies as a full model, when it was asked to be merged."""
@@ -44,5 +44,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return {name: evaluation.to_dict() for name, evaluation in found.items() if evaluation is not None}
 
     def metrics(self) -> dict[str, Any]:
-        """What `metrics.json` holds: the results, the settings, the model and the number of steps."""
-        return {**self.results, "settings": self.settings, "model": self.model, "steps": self.steps}
+        """What `metrics.json` holds: the results, the paired differences of rows that both have, the settings, the
+        model and the number of steps."""
+        found: dict[str, Any] = dict(self.results)
+        if self.before is not None and self.after is not None:
+            found["differences"] = differences(self.before, self.after)
+        return {**found, "settings": self.settings, "model": self.model, "steps": self.steps}

@@ -5,23 +5,39 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from ..errors import DataError
 from ..inference.base import Generator
-from ..judges import Judge
-from ..rewards import AnswerSupport, Citation, Correctness, EvidenceSensitivity, Format, Reward, Score
+from ..judges import Judge, is_lexical, reads_queries
+from ..judges.facts import FactsJudge
+from ..rewards import (
+    AnswerSupport,
+    Citation,
+    CitationStatesFact,
+    Correctness,
+    EvidenceSensitivity,
+    Format,
+    Reward,
+    Score,
+)
 from ..rollout import Engine
 from ..tasks import Task
 from ..trajectory import Trajectory
+from ..world import questions_of
 from . import metrics
-from .stats import NOTHING, Estimate, Floats, bootstrap, left_out, mean_ci, paired_difference, question_means
+from .pooled import Counts, Function, pooled_difference, pooled_estimate
+from .probes import UNSEEN_SNIPPETS, blank_engine, no_share, retry_share
+from .stats import NOTHING, Estimate, Floats, left_out, mean_ci, paired_difference, question_means
 from .tool_use import tool_counts
+from .verdicts import Seen, Verdicts, auroc, auroc_counts, gap, gap_counts
 
 ENTROPY = "tool_entropy"
+GAP, AUROC = "verdict_gap", "verdict_auroc"
+NO, RETRY = "no_on_blank", "retry_on_blank"
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -32,6 +48,7 @@ class Evaluation(msgspec.Struct, frozen=True):
         questions: the task's id of each rollout. All lists below are in this order.
         values: each metric's value for each rollout; `None` where it does not apply or the judge abstained.
         tool_calls: calls of each of the toolbox's tools.
+        verdicts: what was seen of each rollout's verdicts; empty where nobody could tell what its evidence states.
         made_by: the reward behind each metric, with its knobs.
         endings: how many rollouts ended for which reason.
         trajectories: the rollouts, their `scores` and `reasons` in `meta`; empty when read back from a dictionary.
@@ -41,6 +58,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     questions: list[str]
     values: dict[str, list[float | None]]
     tool_calls: dict[str, list[int]]
+    verdicts: list[list[Seen]] = []
     made_by: dict[str, str] = {}
     endings: dict[str, int] = {}
     trajectories: list[Trajectory] = []
@@ -58,32 +76,59 @@ class Evaluation(msgspec.Struct, frozen=True):
             raise DataError(f"not an evaluation: {error}") from error
 
 
-def default_rewards(dialect: str = "pou", judge: Judge | None = None) -> dict[str, Reward]:
+def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: bool = False) -> dict[str, Reward]:
     """The suite's metrics that are rewards, by the name of their row.
 
     Answer and form always; Proof-of-Use's metrics where the dialect has the verdicts that they check; VERITAS's where
-    it has not, and wherever a judge is given. The rows of the latter say what made them: `info_think_lexical` compared
-    words, `info_think_faithfulness` asked a judge.
+    it has not, and wherever a judge is given. Rows say what made them:
+
+    | what | by the world's facts | by a judge that reads | by words |
+    |---|---|---|---|
+    | support of the answer | answer_support_facts | answer_support | answer_support_lexical, without the others |
+    | do cited passages state what was asked | citation_states_fact | citation_states_fact, without facts | - |
+    | p(yes) with and without the fact | verdict_gap, verdict_auroc | the same, without facts | - |
+    | VERITAS's | - | info_think_faithfulness, … | info_think_lexical, … |
+    | is the answer right | - | lm_accuracy | exact_match, f1 |
+
+    Args:
+        dialect: how the policy writes.
+        judge: who judges; `None` compares words.
+        facts: whether the questions are the bundled world's, whose facts are then known.
 
     Example:
         >>> list(default_rewards("search_r1"))[3:]
         ['info_think_lexical', 'think_search_lexical', 'think_answer_sub_em']
+        >>> "verdict_gap" in default_rewards(), "verdict_gap" in default_rewards(facts=True)
+        (False, True)
     """
-    rewards: dict[str, Reward] = {
-        "exact_match": Correctness("em"),
-        "f1": Correctness("f1"),
-        "valid_format": Format(),
-    }
+    rewards: dict[str, Reward] = {"exact_match": Correctness("em"), "f1": Correctness("f1")}
+    if judge is not None and not is_lexical(judge):
+        rewards["lm_accuracy"] = Correctness("judge", judge=judge)
+    rewards["valid_format"] = Format()
     cites = Citation().covers(dialect)
     if cites:
-        rewards |= {
-            "citation_validity": Citation(),
-            "evidence_sensitivity": EvidenceSensitivity(),
-            "answer_support": AnswerSupport(),
-        }
+        rewards |= _proof_of_use(judge, facts)
     if judge is not None or not cites:
         for name in ("info_think_faithfulness", "think_search_faithfulness", "think_answer_faithfulness"):
             rewards |= metrics.load(name, judge)
+    return rewards
+
+
+def _proof_of_use(judge: Judge | None, facts: bool) -> dict[str, Reward]:
+    rewards: dict[str, Reward] = {
+        "citation_validity": Citation(),
+        "evidence_sensitivity": EvidenceSensitivity(),
+        "evidence_sensitivity_unseen": EvidenceSensitivity(snippets=UNSEEN_SNIPPETS),
+    }
+    if facts:
+        rewards["answer_support_facts"] = AnswerSupport(FactsJudge())
+    if judge is not None and not is_lexical(judge):
+        rewards["answer_support"] = AnswerSupport(judge)
+    elif not facts:
+        rewards["answer_support_lexical"] = AnswerSupport() if judge is None else AnswerSupport(judge)
+    states = FactsJudge() if facts else judge
+    if states is not None and reads_queries(states):
+        rewards |= {"citation_states_fact": CitationStatesFact(states), GAP: Verdicts(states)}
     return rewards
 
 
@@ -96,26 +141,38 @@ def evaluate_policy(
 ) -> Evaluation:
     """One rollout per task, scored; a task may be given several times, intervals are then over questions.
 
+    Where the dialect has verdicts each task is asked once more, with tools whose responses are blanked and for at most
+    three turns (`probes.blank_engine`).
+
     | row | what is averaged over questions |
     |---|---|
     | exact_match, f1 | agreement with the gold answers (SQuAD's normaliser); no gold answers: does not apply |
     | valid_format | 1 when the basic tags of every turn are right and the last turn answers |
     | citation_validity | share of the steps t ≥ 2 with R_cite = +1, in [0, 1]: (R_cite + 1) / 2; T = 1 does not apply |
     | evidence_sensitivity | R_pt in [-1, 1], where there was a step to perturb |
-    | answer_support | R_ans, where there was a valid citation |
+    | evidence_sensitivity_unseen | the same with replacements that no training uses, `probes.UNSEEN_SNIPPETS` |
+    | answer_support… | R_ans, where there was a valid citation; the name says who judged |
+    | citation_states_fact | share of the valid yes-steps that cite a passage which states what was asked for |
+    | lm_accuracy | 1 when the answer is an exact match or the judge finds it right |
     | info_think_…, think_search_…, think_answer_… | VERITAS's, where there was such a pair; the name says who judged |
     | answered | 1 when the episode ended with an answer of the agent's own accord |
     | answered_forced | 1 when it ended with one that was opened for it; where the engine's limits say `force_answer` |
     | calls | tool calls of known and unknown tools |
-    | tool_entropy | not a mean: normalised entropy of all calls over the toolbox's tools, bootstrapped over questions |
+    | no_on_blank | share of the verdicts on blanked responses that are no; the words are `probes.UNSEEN_BLANKS` |
+    | retry_on_blank | share of these no's whose turn calls another tool; with a single tool there is no such row |
+    | verdict_gap | p(yes) with the fact minus without it in natural states, see `verdicts.Verdicts` |
+    | verdict_auroc | how often p(yes) is greater with the fact than without it, likewise |
+    | tool_entropy | normalised entropy of all calls over the toolbox's tools; with a single tool there is none |
+
+    The last three are no means but statistics of all rollouts, bootstrapped over questions.
 
     Where a paper's zero means "does not apply", the rollout is left out of the mean and counted in `not_applicable`.
-    With a single tool there is no entropy.
 
     Args:
         engine: the policy with its tools; greedy or sampled is its business.
         tasks: the suite.
-        rewards: by row name; default `default_rewards()` of the engine's dialect.
+        rewards: by row name; default `default_rewards()` of the engine's dialect, with facts when all questions are
+            the bundled world's.
         policy: whom the rewards that need the policy ask; default the engine's generator.
         on_progress: a `tqdm`-like class, called with `total`, `desc` and `unit`; default a progress bar on a terminal.
 
@@ -131,17 +188,35 @@ def evaluate_policy(
     if not tasks:
         raise DataError("no questions to evaluate on")
     rollouts = run_episodes(engine, tasks, on_progress)
-    chosen = default_rewards(engine.dialect.name) if rewards is None else rewards
-    bound = {name: reward.bind(policy=policy or engine.generator) for name, reward in chosen.items()}
+    blind = run_blanked(engine, tasks, on_progress)
+    if rewards is None:
+        facts = all(task.question in questions_of() for task in tasks)
+        rewards = default_rewards(engine.dialect.name, facts=facts)
+    bound = {name: reward.bind(policy=policy or engine.generator) for name, reward in rewards.items()}
     questions = [task.id for task in tasks]
-    return evaluate_rollouts(rollouts, questions, bound, engine.toolbox.names, engine.limits.force_answer)
+    return evaluate_rollouts(rollouts, questions, bound, engine.toolbox.names, engine.limits.force_answer, blind)
 
 
 def run_episodes(
     engine: Engine, tasks: Sequence[Task], on_progress: Callable[..., Any] | None = None
 ) -> list[Trajectory]:
     """The engine's rollouts of the tasks, with a progress bar (`on_progress` as in `evaluate_policy`)."""
-    with (on_progress or progress_bar)(total=len(tasks), desc="evaluating", unit="rollout") as bar:
+    return _run(engine, tasks, "evaluating", on_progress)
+
+
+def run_blanked(
+    engine: Engine, tasks: Sequence[Task], on_progress: Callable[..., Any] | None = None
+) -> list[Trajectory]:
+    """Rollouts of the tasks with blanked tools; none where the dialect has no verdicts to see in them."""
+    if not Citation().covers(engine.dialect.name):
+        return []
+    return _run(blank_engine(engine), tasks, "blanked", on_progress)
+
+
+def _run(
+    engine: Engine, tasks: Sequence[Task], what: str, on_progress: Callable[..., Any] | None = None
+) -> list[Trajectory]:
+    with (on_progress or progress_bar)(total=len(tasks), desc=what, unit="rollout") as bar:
         return engine.run(tasks, on_end=lambda trajectory: bar.update(1))
 
 
@@ -151,6 +226,7 @@ def evaluate_rollouts(
     rewards: Mapping[str, Reward],
     tools: Sequence[str],
     forced: bool = False,
+    blind: Sequence[Trajectory] = (),
 ) -> Evaluation:
     """Score rollouts that exist already: `evaluate_policy` without the running.
 
@@ -160,19 +236,30 @@ def evaluate_rollouts(
         rewards: by row name; those that need the policy have it bound.
         tools: names of the tools that were available.
         forced: whether agents were made to answer, so that there is a row for it.
+        blind: the same questions' rollouts with blanked tools, in the same order; none leaves their rows out.
     """
     if len(questions) != len(trajectories):
         raise DataError(f"{len(trajectories)} trajectories for {len(questions)} question ids: give one for each")
     scores = {name: reward.score_batch(trajectories) for name, reward in rewards.items()}
+    seen = [scores.pop(name) for name, reward in rewards.items() if isinstance(reward, Verdicts)]
     values = {name: [rewards[name].measure(score) for score in column] for name, column in scores.items()}
     values["answered"] = [float(item.stop_reason == "answered" or _ends_with_answer(item)) for item in trajectories]
     if forced:
         values["answered_forced"] = [float(item.stop_reason == "answered_forced") for item in trajectories]
     values["calls"] = [float(tool_counts([item]).total()) for item in trajectories]
     calls = {tool: [tool_counts([item])[tool] for item in trajectories] for tool in tools}
-    bounds = {"answered": (0.0, 1.0), "answered_forced": (0.0, 1.0), "calls": (0.0, math.inf)}
-    bounds |= {name: reward.bounds for name, reward in rewards.items()}
-    rows = {name: mean_of(column, scores.get(name, []), questions, bounds[name]) for name, column in values.items()}
+    annotated = [_annotated(item, number, scores, values) for number, item in enumerate(trajectories)]
+    if blind:
+        values[NO] = [no_share(item) for item in blind]
+    if blind and len(tools) > 1:
+        values[RETRY] = [retry_share(item, tools) for item in blind]
+    bounds = {name: reward.bounds for name, reward in rewards.items()} | {"calls": (0.0, math.inf)}
+    rows = {
+        name: mean_of(column, scores.get(name, []), questions, bounds.get(name, (0.0, 1.0)))
+        for name, column in values.items()
+    }
+    for column in seen:
+        rows |= _verdict_rows(column, questions)
     if len(calls) > 1:
         rows[ENTROPY] = entropy_estimate(calls, questions)
     return Evaluation(
@@ -180,9 +267,10 @@ def evaluate_rollouts(
         questions=list(questions),
         values=values,
         tool_calls=calls,
+        verdicts=[score.parts["verdicts"] for column in seen for score in column],
         made_by={name: repr(reward) for name, reward in rewards.items()},
         endings=dict(Counter(item.stop_reason or "unknown" for item in trajectories)),
-        trajectories=[_annotated(item, number, scores, values) for number, item in enumerate(trajectories)],
+        trajectories=annotated,
     )
 
 
@@ -212,48 +300,74 @@ def mean_of(
 
 def entropy_estimate(tool_calls: Mapping[str, Sequence[int]], questions: Sequence[Hashable]) -> Estimate:
     """Normalised tool entropy with its bootstrap interval over questions; no value without a call or with one tool."""
-    table = np.array([*tool_calls.values()], dtype=np.float64).reshape(len(tool_calls), len(questions)).T
-    idle = int((table.sum(axis=1) == 0).sum())
-    return msgspec.structs.replace(bootstrap(table, _entropy, questions), not_applicable=idle)
+    return pooled_estimate(_call_counts(tool_calls, len(questions)), _entropy, questions)
+
+
+def _call_counts(tool_calls: Mapping[str, Sequence[int]], rollouts: int) -> Counts:
+    table = np.array([*tool_calls.values()], dtype=np.float64).reshape(len(tool_calls), rollouts).T
+    return Counts(tuple(tool_calls), table)
+
+
+def _verdict_rows(scores: Sequence[Score], questions: Sequence[Hashable]) -> dict[str, Estimate]:
+    verdicts = [score.parts["verdicts"] for score in scores]
+    abstained = sum(bool(score.parts.get("abstained")) for score in scores)
+    rows = {}
+    for name, counts, function in ((GAP, gap_counts(verdicts), gap), (AUROC, auroc_counts(verdicts), auroc)):
+        found = pooled_estimate(counts, function, questions)
+        rows[name] = left_out(found, len(scores) - found.not_applicable, found.not_applicable - abstained, abstained)
+    return rows
 
 
 def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
-    """after - before over the questions that both answered: paired, or a paired bootstrap for the tool entropy."""
-    if metric == ENTROPY:
-        return _entropy_difference(before, after)
+    """after - before over the questions that both answered: paired, or a paired bootstrap for what is no mean."""
+    if metric in POOLED:
+        return _pooled_difference(before, after, POOLED[metric])
     if metric not in before.values or metric not in after.values:
         return NOTHING
     first, second = (question_means(run.questions, run.values[metric]) for run in (before, after))
     return paired_difference(first, second)
 
 
-def _entropy_difference(before: Evaluation, after: Evaluation) -> Estimate:
-    tools = list(before.tool_calls)
-    first, second = (_calls_by_question(run, tools) for run in (before, after))
-    both = [question for question in first if question in second]
-    if set(tools) != set(after.tool_calls) or not both:
+def differences(before: Evaluation, after: Evaluation) -> dict[str, dict[str, Any]]:
+    """Every row's difference as plain JSON types: `value`, `low`, `high`, `n`."""
+    found = {name: difference(before, after, name) for name in before.rows if name in after.rows}
+    return {name: {key: getattr(of, key) for key in ("value", "low", "high", "n")} for name, of in found.items()}
+
+
+def _pooled_difference(before: Evaluation, after: Evaluation, pooled: Pooled) -> Estimate:
+    first, second = pooled.counts(before), pooled.counts(after)
+    if not (first.keys and second.keys) or (pooled.same and set(first.keys) != set(second.keys)):
         return NOTHING
-    table = np.array([[*first[question], *second[question]] for question in both])
-    return bootstrap(table, lambda sums: _entropy(sums[:, len(tools) :]) - _entropy(sums[:, : len(tools)]))
+    return pooled_difference(first, second, pooled.function, before.questions, after.questions)
 
 
-def _calls_by_question(run: Evaluation, tools: Sequence[str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for number, question in enumerate(run.questions):
-        own = found.setdefault(question, [0] * len(tools))
-        for place, tool in enumerate(tools):
-            own[place] += run.tool_calls.get(tool, [0] * len(run.questions))[number]
-    return found
-
-
-def _entropy(sums: Floats) -> Floats:
+def _entropy(tools: Sequence[Hashable], sums: Floats) -> Floats:
     """Normalised entropy of each row of counts, (draws, K) to (draws,); NaN without a call or with K < 2."""
-    if sums.shape[1] < 2:
+    if len(tools) < 2:
         return np.full(len(sums), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = sums / sums.sum(axis=1, keepdims=True)
         parts = np.where(shares > 0, shares * np.log(shares), np.where(np.isnan(shares), np.nan, 0.0))
-        return np.abs(parts.sum(axis=1)) / np.log(sums.shape[1])
+        return np.abs(parts.sum(axis=1)) / np.log(len(tools))
+
+
+class Pooled(NamedTuple):
+    """A row that is no mean: what is summed of an evaluation, and the function of the sums.
+
+    `same`: two evaluations are comparable only where they count the same things.
+    """
+
+    counts: Callable[[Evaluation], Counts]
+    function: Function
+    same: bool = False
+
+
+POOLED = {
+    GAP: Pooled(lambda run: gap_counts(run.verdicts), gap),
+    AUROC: Pooled(lambda run: auroc_counts(run.verdicts), auroc),
+    ENTROPY: Pooled(lambda run: _call_counts(run.tool_calls, len(run.questions)), _entropy, same=True),
+}
+"""The rows that are computed from sums over all rollouts."""
 
 
 def _ends_with_answer(trajectory: Trajectory) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "Writer",
     "is_lexical",
     "load",
+    "reads_queries",
 ]
 
 
@@ -96,3 +97,15 @@ def is_lexical(judge: Judge) -> bool:
         JudgeError: when it does not, because its server is down.
     """
     return isinstance(judge, (GroundingJudge, LexicalJudge)) or bool(getattr(judge, "lexical", False))
+
+
+def reads_queries(judge: Judge) -> bool:
+    """Whether the judge can tell if passages state what a query asks for (`Pair.task` "states").
+
+    Judges that compare texts whatever they are asked cannot: a query states nothing that could follow, and what is near
+    its topic is what has to be told apart. They say so by `reads_queries = False`. A served judge tells.
+
+    Raises:
+        JudgeError: when it does not, because its server is down.
+    """
+    return bool(getattr(judge, "reads_queries", True))

@@ -7,12 +7,13 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-Task = Literal["support", "info_think", "think_search", "think_answer", "correctness"]
+Task = Literal["support", "states", "info_think", "think_search", "think_answer", "correctness"]
 """What is asked about a pair; a judge that is prompted has one prompt for each.
 
 | task | premise | hypothesis |
 |---|---|---|
 | support | evidence | a claim |
+| states | passages | the query of the call that returned them; upheld when one states what it asks for |
 | info_think | what a tool returned | the thought right after it |
 | think_search | a thought | the call right after it |
 | think_answer | the last thought | the answer |
@@ -69,7 +70,7 @@ class Request(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class Writer(Protocol):
-    """What can write short texts on request: splits an answer into claims, invents a lure, condenses passages.
+    """What can write short texts on request: makes claims of an answer, invents a lure, condenses passages.
 
     Texts come in the order of the requests; `None` where none could be had. Raises `JudgeError` as a judge does.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ..errors import ConfigError
 from .base import Pair, Verdict
@@ -36,6 +36,8 @@ class EmbeddingJudge:
     threshold: float = 0.88
     window: int = 128
     stride: int = 32
+
+    reads_queries: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.stride < self.window:

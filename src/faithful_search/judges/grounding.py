@@ -106,6 +106,7 @@ class GroundingJudge:
     threshold: float | None = None
 
     name: ClassVar[str] = "lexical"
+    reads_queries: ClassVar[bool] = False
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict a pair, in order. Never fails."""

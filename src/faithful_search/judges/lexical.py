@@ -28,6 +28,7 @@ class LexicalJudge:
     how: Literal["squad", "pokee"] = "squad"
 
     name: ClassVar[str] = "lexical"
+    reads_queries: ClassVar[bool] = False
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict a pair, in order. Never fails."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, takewhile
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
@@ -62,6 +62,9 @@ class NLIJudge:
     batch_tokens: int = 8192
     label: str | None = None
     temperature: float = 1.0
+
+    reads_queries: ClassVar[bool] = False
+
     _head: _Head = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -27,6 +27,8 @@ _SILENCE = 60.0
 """Seconds for which the background loop may show no sign of life before it counts as hanging."""
 _PATH = "/judge"
 _MOST_BYTES = 16_000_000
+_COMPARING = ("lexical", "embedding", "nli")
+"""Kinds of judges that compare texts, see `judges.reads_queries`."""
 _START = "is `faithful-search serve-judge` running there?"
 
 
@@ -89,6 +91,15 @@ class RemoteJudge:
             JudgeError: when the server does not tell.
         """
         return self._line.about().lexical
+
+    @property
+    def reads_queries(self) -> bool:
+        """Whether the judge that is served is none that compares texts; its name begins with its kind.
+
+        Raises:
+            JudgeError: when the server does not tell.
+        """
+        return self._line.about().judge.partition(":")[0] not in _COMPARING
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict a pair, in order.

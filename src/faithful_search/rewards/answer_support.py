@@ -31,23 +31,25 @@ class AnswerSupport(JudgedReward):
 
     Proof-of-Use, section 3.3.3, equation 5. The cited evidence is that of the valid yes-steps. No answer, or valid
     steps that all say no, score 0. The zeros of equation 5 are 0.0 with `parts["applies"]` False. When the judge cannot
-    be asked the rows that needed it abstain; a batch asks it once (twice when it also splits).
+    be asked the rows that needed it abstain; a batch asks it once (twice when it also writes).
 
     Most dialects have no citations: all evidence retrieved then stands for the cited (ours), which is the more lenient
     question; `parts["evidence"]` says which it was.
 
-    The claims are the answer's sentences. A long answer, of more than one sentence or more than `long` words, is split
-    by a judge that can also write (`Writer`, the request "claims"): one claim a line, each understandable by itself; an
-    answer that it finds no claim in scores 0 and does not apply. Short answers are one claim.
+    A claim is a statement that answers the question. A judge that can also write (`Writer`, the request "claims") makes
+    claims from question and answer, as Ragas does, for short answers too: "Paris" to "What is the capital of France?"
+    becomes "The capital of France is Paris." It is then asked whether a passage states that, so that an answer that
+    merely occurs is not supported; an answer that it finds no claim in scores 0 and does not apply. For any other judge
+    the claims are the answer's sentences and the question goes along: `FactsJudge` reads it, a comparison of words only
+    asks whether the answer occurs.
 
     `parts["claims"]` is the number of claims, `parts["texts"]` the claims, `parts["supported"]` how many were upheld.
 
     Args:
         judge: reads the passages as premise (blank lines between them) and a claim as hypothesis. By default the
             claim's words must occur as they are, which suits short answers: sentences are better left to another judge.
-        soft: average p instead of the labels; an endpoint gives the claims of long answers a p with `together=False`.
+        soft: average p instead of the labels; an endpoint gives several claims of an answer a p with `together=False`.
         evidence: "cited", "retrieved", or "auto": what is cited in dialects that cite, else what was retrieved.
-        long: words of an answer beyond which a judge that can write splits it.
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -61,7 +63,6 @@ class AnswerSupport(JudgedReward):
 
     judge: Judge = field(default_factory=LexicalJudge)
     evidence: Literal["auto", "cited", "retrieved"] = "auto"
-    long: int = 30
 
     name: ClassVar[str] = "answer_support"
 
@@ -118,13 +119,9 @@ class AnswerSupport(JudgedReward):
 
     def _claims(self, trajectories: Sequence[Trajectory]) -> list[list[str] | str]:
         """The claims of each answer, or why there are none."""
-        found: list[list[str] | str] = [sentences(_answer(item)) for item in trajectories]
-        if not isinstance(self.judge, Writer):
-            return found
-        long = [i for i, claims in enumerate(found) if len(claims) > 1 or len(claims[0].split()) > self.long]
-        for i, claims in zip(long, _split(self.judge, [trajectories[i] for i in long]), strict=True):
-            found[i] = claims
-        return found
+        if isinstance(self.judge, Writer):
+            return _stated(self.judge, trajectories)
+        return [sentences(_answer(item)) for item in trajectories]
 
 
 def _answer(trajectory: Trajectory) -> str:
@@ -139,12 +136,12 @@ def _asked(trajectory: Trajectory, premise: str, claims: list[str] | str) -> lis
     return [Asked(step, Pair(premise, claim, question)) for claim in claims]
 
 
-def _split(writer: Writer, trajectories: Sequence[Trajectory]) -> list[list[str] | str]:
+def _stated(writer: Writer, trajectories: Sequence[Trajectory]) -> list[list[str] | str]:
     requests = [Request("claims", {"question": t.question or "", "answer": _answer(t)}) for t in trajectories]
     try:
         texts = writer.write_batch(requests) if requests else []
     except JudgeError as error:
-        return [f"the answer could not be split into claims: {error}"] * len(requests)
+        return [f"no claims were made of the answer: {error}"] * len(requests)
     return [_lines(text) for text in texts]
 
 
@@ -153,5 +150,5 @@ def _lines(text: str | None) -> list[str] | str:
     lines = [_BULLET.sub("", line).strip() for line in (text or "").splitlines()]
     claims = [line for line in lines if line]
     if not claims:
-        return "the answer could not be split into claims: nothing was written"
+        return "no claims were made of the answer: nothing was written"
     return [] if [line.rstrip(".").upper() for line in claims] == ["NONE"] else claims

@@ -40,7 +40,7 @@ class Cuts(msgspec.Struct, frozen=True):
         cuts: the pairs that a judge is asked about.
         settled: pairs that need none: an action without a thought after a response.
         unread: rows without pairs because they could not be read, and why.
-        unsplit: answers that the judge could not split into claims, and why.
+        unsplit: answers that the judge could make no claims of, and why.
         dialects: trajectories of each dialect.
     """
 
@@ -59,7 +59,7 @@ class Cutter:
     Args:
         metric: one of `METRICS`, whose reward says what the pairs are.
         source: what the file is called in the rows.
-        judge: asked only to split long answers into claims (`answer_support`), where it can write.
+        judge: asked only to make claims of answers (`answer_support`), where it can write.
         dialect, text_column, usual: as in `audit.sources.parse_row`.
     """
 

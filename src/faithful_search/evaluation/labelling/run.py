@@ -66,7 +66,7 @@ def label(
         sample: label only so many of all pairs, chosen by hash; a larger sample contains the smaller ones. All rows are
             read first.
         seed: of the sample.
-        workers: processes that read rows; one where the judge also splits answers into claims.
+        workers: processes that read rows; one where the judge also makes claims of answers.
         license: for the card; the default keeps what the folder's says.
         on_progress: a `tqdm`-like class; default a progress bar on a terminal.
 

@@ -1,0 +1,226 @@
+"""Do verdicts follow the evidence in natural states? p(yes) where the fact is stated, and where it is not."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from .. import dialects
+from ..errors import ConfigError
+from ..inference.base import Generator
+from ..inference.chat import ChatFormat
+from ..judges import Judge, Pair
+from ..judges.facts import FactsJudge
+from ..rewards import Citation, Reward, Score
+from ..rewards.citation_states_fact import check_reads
+from ..rewards.evidence_sensitivity import choice_ids, locate_verdict, real_context, turn_ids
+from ..rewards.judged import ask
+from ..rewards.perturbation import query_of
+from ..rewards.turns import passages
+from ..trajectory import Tokens, Trajectory
+from ..world import bundled_world
+from .pooled import Counts, Key, tabulate
+from .stats import Floats
+
+BINS = 64
+"""Bins of p(yes) that the area under the curve is computed from: two values in one bin count as equal."""
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """One verdict: which responses it is compared with, whether its own states what was asked for, and p(yes)."""
+
+    stratum: str
+    states: bool
+    q: float
+
+
+@dataclass(frozen=True)
+class Verdicts(Reward):
+    """p(yes) of every verdict on a response with evidence, and whether that response states what its call asked for.
+
+    ```
+    q           = p(yes | the real context up to the verdict's token), raw
+    verdict_gap = Σ_s w_s (mean q with the fact - mean q without) / Σ_s w_s,     w_s = n1 n0 / (n1 + n0)
+    verdict_auroc = share of pairs (with, without) of a stratum whose q is greater with the fact; equal ones count half
+    ```
+
+    Strata s are tool and relation where the bundled world's facts tell what is stated, else the tool: within one, the
+    call's words say nothing about whether the fact was found. Only strata with both kinds count. Nothing is perturbed,
+    so no foreign text gives anything away; that is what `EvidenceSensitivity` cannot exclude.
+
+    This is a measure of all rollouts together: a rollout's score has no value, its `parts["verdicts"]` are what the
+    rows `verdict_gap` and `verdict_auroc` are computed from. A rollout abstains where the judge does.
+
+    Args:
+        judge: says whether the evidence states what the query asks for (`Pair.task` "states").
+        policy: the Generator to ask, usually given by `bind(policy=…)`; one call of `choice_probs` a batch.
+
+    Raises:
+        ConfigError: when no policy is bound, or for a judge that compares texts (`judges.reads_queries`).
+
+    How to hack it: tell from a response's form whether its tool found the passage (its rank, how many there are).
+    """
+
+    judge: Judge = field(default_factory=FactsJudge)
+    policy: Generator | None = field(default=None, repr=False)
+
+    name: ClassVar[str] = "verdicts"
+    needs_policy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_reads(self.judge, "Verdicts")
+
+    def covers(self, dialect: str) -> bool:
+        return Citation().covers(dialect)
+
+    def score(self, trajectory: Trajectory) -> Score:
+        return self.score_batch([trajectory])[0]
+
+    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        if self.policy is None:
+            raise ConfigError("Verdicts asks the policy itself: use .bind(policy=generator)")
+        asked = [_asked(self.judge, trajectory) for trajectory in trajectories]
+        reader = _Reader(self.policy.tokenizer)
+        read = [reader.questions(*row) for row in zip(trajectories, asked, strict=True)]
+        questions = [question for own in read for question in own]
+        # asked even when there is nothing to ask: where weights are shared out, others need this process's passes
+        answers = iter(self.policy.choice_probs([context for context, _ in questions], [[yes] for _, yes in questions]))
+        labels = iter(ask(self.judge, [item.pair for own in asked for item in own]))
+        return [_score([(item, next(answers)[0], next(labels).label) for item in own]) for own in asked]
+
+
+class _Asked(NamedTuple):
+    """What is asked of a verdict; `at` is its step's index."""
+
+    at: int
+    stratum: str
+    pair: Pair
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Where a verdict stands among a rollout's tokens."""
+
+    tokenizer: Any
+    chats: dict[str, ChatFormat] = field(default_factory=dict)
+
+    def questions(self, trajectory: Trajectory, asked: Sequence[_Asked]) -> list[tuple[list[int], list[int]]]:
+        """The context of each verdict, and the tokens that begin a yes there."""
+        if not asked:
+            return []
+        chat = self._chat(trajectory.dialect or "pou")
+        tokens = trajectory.tokens or chat.transcript(trajectory, trajectory.meta.get("tools", []))
+        return [self._question(trajectory, tokens, item.at, chat) for item in asked]
+
+    def _question(
+        self, trajectory: Trajectory, tokens: Tokens, at: int, chat: ChatFormat
+    ) -> tuple[list[int], list[int]]:
+        turn = turn_ids(tokens, at)
+        verdict = locate_verdict(self.tokenizer, turn, f"trajectory {trajectory.id!r}, step {at + 1}")
+        # the word that was sampled, as the token that was sampled
+        yes = [turn[verdict.index]] if trajectory.steps[at].helpful else choice_ids(chat, verdict.lead, "yes")
+        return real_context(tokens, at, verdict.index), yes
+
+    def _chat(self, dialect: str) -> ChatFormat:
+        if dialect not in self.chats:
+            self.chats[dialect] = ChatFormat.of(self.tokenizer, dialects.load(dialect))
+        return self.chats[dialect]
+
+
+def _asked(judge: Judge, trajectory: Trajectory) -> list[_Asked]:
+    """What is asked of each verdict on evidence whose call can be read."""
+    found = []
+    for index, (previous, step) in enumerate(zip(trajectory.steps, trajectory.steps[1:], strict=False), start=1):
+        query = query_of(previous)
+        if step.helpful is None or not previous.evidence or previous.call is None or not query:
+            continue
+        stratum: str | None = previous.call.name
+        if isinstance(judge, FactsJudge):
+            wanted = bundled_world().asked(query)
+            stratum = f"{previous.call.name} {wanted.relation}" if wanted else None
+        if stratum is not None:
+            pair = Pair(passages(previous.evidence), query, trajectory.question or "", "states")
+            found.append(_Asked(index, stratum, pair))
+    return found
+
+
+def _score(answered: Sequence[tuple[_Asked, float, bool | None]]) -> Score:
+    if any(label is None for _, _, label in answered):
+        return Score(None, "the judge abstained", {"abstained": True, "verdicts": []})
+    verdicts = [Seen(item.stratum, bool(label), round(q, 6)) for item, q, label in answered]
+    return Score(None, "counts among all rollouts", {"verdicts": verdicts})
+
+
+def gap_counts(verdicts: Sequence[Sequence[Seen]]) -> Counts:
+    """By stratum and kind how many verdicts each rollout has, and the sum of their p(yes)."""
+    features = []
+    for own in _comparable(verdicts):
+        counted: defaultdict[Key, float] = defaultdict(float)
+        for seen in own:
+            counted[seen.stratum, seen.states, "n"] += 1
+            counted[seen.stratum, seen.states, "q"] += seen.q
+        features.append(counted)
+    return tabulate(features)
+
+
+def auroc_counts(verdicts: Sequence[Sequence[Seen]]) -> Counts:
+    """By stratum, kind and bin of p(yes) how many verdicts each rollout has."""
+    rows = _comparable(verdicts)
+    return tabulate([Counter((seen.stratum, seen.states, _bin(seen.q)) for seen in own) for own in rows])
+
+
+def gap(keys: Sequence[Any], sums: Floats) -> Floats:
+    """Mean p(yes) with the fact minus without it, in each row of sums; NaN where no stratum has both kinds."""
+    columns = {key: sums[:, place] for place, key in enumerate(keys)}
+    total, weight = np.zeros(len(sums)), np.zeros(len(sums))
+    for stratum in _strata(keys):
+        n1, n0 = columns[stratum, True, "n"], columns[stratum, False, "n"]
+        q1, q0 = columns[stratum, True, "q"], columns[stratum, False, "q"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            own = np.where((n1 > 0) & (n0 > 0), n1 * n0 / (n1 + n0), 0.0)
+            total += np.where(own > 0, own * (q1 / n1 - q0 / n0), 0.0)
+        weight += own
+    return _ratio(total, weight)
+
+
+def auroc(keys: Sequence[Any], sums: Floats) -> Floats:
+    """Share of the pairs within strata that p(yes) puts in the right order; NaN where there is no such pair."""
+    columns = {key: sums[:, place] for place, key in enumerate(keys)}
+    nothing = np.zeros(len(sums))
+    won, pairs = nothing.copy(), nothing.copy()
+    for stratum in _strata(keys):
+        below = nothing.copy()
+        stating = nothing.copy()
+        for place in sorted({key[2] for key in keys if key[0] == stratum}):
+            n1, n0 = (columns.get((stratum, states, place), nothing) for states in (True, False))
+            won += n1 * (below + n0 / 2)
+            below, stating = below + n0, stating + n1
+        pairs += stating * below
+    return _ratio(won, pairs)
+
+
+def _comparable(verdicts: Sequence[Sequence[Seen]]) -> list[list[Seen]]:
+    """The verdicts of strata that have both kinds."""
+    kinds: defaultdict[str, set[bool]] = defaultdict(set)
+    for own in verdicts:
+        for seen in own:
+            kinds[seen.stratum].add(seen.states)
+    return [[seen for seen in own if len(kinds[seen.stratum]) == 2] for own in verdicts]
+
+
+def _strata(keys: Sequence[Any]) -> list[str]:
+    return list(dict.fromkeys(key[0] for key in keys))
+
+
+def _bin(q: float) -> int:
+    return min(int(q * BINS), BINS - 1)
+
+
+def _ratio(sums: Floats, of: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(of > 0, sums / of, np.nan)

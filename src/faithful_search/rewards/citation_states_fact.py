@@ -1,0 +1,88 @@
+"""Does what is cited state what was asked for? A citation can be valid in form and still say nothing to the call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..errors import ConfigError
+from ..judges import Judge, Pair, Verdict
+from ..judges.facts import FactsJudge
+from ..trajectory import Step, Trajectory
+from .base import Score
+from .citation import Citation, step_validity
+from .judged import Asked, JudgedReward
+from .perturbation import query_of
+from .turns import passages
+
+
+@dataclass(frozen=True)
+class CitationStatesFact(JudgedReward):
+    """The share of the valid yes-steps in which a cited passage states what the call before asked for (ours).
+
+    ```
+    |{t : R_cite^t = +1, yes, one cited passage states what call t - 1 asked for}| / |{t : R_cite^t = +1, yes}|
+    ```
+
+    `Citation` asks whether a citation names passages that were there; this asks whether the right ones were named. A
+    trajectory without a valid yes-step has no value; one of whose pairs the judge abstained from abstains.
+
+    Args:
+        judge: reads the cited passages as premise (blank lines between them) and the call's query as hypothesis, with
+            the task "states". By default the bundled world's facts; for other questions one that is asked by prompts.
+        soft: average p instead of the labels.
+
+    Raises:
+        ConfigError: for a judge that compares texts, see `judges.reads_queries`.
+
+    Example:
+        >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+        >>> texts = {"E1": "The capital of Japan is Tokyo.", "E2": "The currency of Japan is yen."}
+        >>> found = tuple(Evidence(text, id=name) for name, text in texts.items())
+        >>> search = Step(call=ToolCall("knowledge_graph", {"query": "capital of Japan"}), evidence=found)
+        >>> for cited in ("E1", "E2"):
+        ...     last = Step(helpful=True, refs=(cited,), answer="Tokyo")
+        ...     print(CitationStatesFact().score(Trajectory(steps=(search, last))).value)
+        1.0
+        0.0
+
+    How to hack it: cite every passage of a response.
+    """
+
+    judge: Judge = field(default_factory=FactsJudge)
+
+    name: ClassVar[str] = "citation_states_fact"
+
+    def __post_init__(self) -> None:
+        check_reads(self.judge, "CitationStatesFact")
+
+    def covers(self, dialect: str) -> bool:
+        return Citation().covers(dialect)
+
+    def pairs(self, trajectory: Trajectory) -> list[Asked]:
+        steps = enumerate(zip(trajectory.steps, trajectory.steps[1:], strict=False), start=2)
+        valid = step_validity(trajectory)
+        return [
+            _asked(number, previous, step, trajectory.question or "")
+            for (number, (previous, step)), right in zip(steps, valid, strict=True)
+            if right and step.helpful
+        ]
+
+    def empty(self, trajectory: Trajectory) -> Score:
+        return Score(None, "no valid step says yes")
+
+
+def _asked(number: int, previous: Step, step: Step, question: str) -> Asked:
+    query = query_of(previous)
+    cited = passages(item for item in previous.evidence if item.id in step.refs)
+    settled = None if query else Verdict(0.0, False, "the call asks for nothing")
+    return Asked(number, Pair(cited, query, question, "states"), settled)
+
+
+def check_reads(judge: Judge, who: str) -> None:
+    """Raise `ConfigError` for a judge of a kind that compares texts, whatever it is asked about them."""
+    if getattr(type(judge), "reads_queries", True) is False:
+        raise ConfigError(
+            f"{who} asks whether passages state what a query asks for; {judge.name} compares texts and cannot tell: "
+            "take a judge that is asked by prompts ('endpoint', 'generator')"
+        )
