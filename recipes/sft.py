@@ -4,6 +4,8 @@
 python recipes/sft.py --config recipes/configs/sft_tiny.yaml        # a tiny policy from nothing, on the bundled world
 accelerate launch recipes/sft.py --config recipes/configs/sft_smollm2-135m.yaml --model_name_or_path DIR_OR_HUB_ID \\
     --questions musique.jsonl.gz 2wiki.jsonl.gz --corpus musique_corpus.jsonl.gz 2wiki_corpus.jsonl.gz
+accelerate launch recipes/sft.py --config recipes/configs/sft_qwen2.5-7b.yaml \\
+    --trajectories written.jsonl.gz                                 # episodes that a language model wrote
 ```
 
 Every flag of `ExpertArguments`, TRL's `SFTConfig` and `ModelConfig` may stand in the YAML file or on the command
@@ -15,6 +17,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -38,9 +41,11 @@ from faithful_search.tools.local_search import LocalSearch
 from faithful_search.tools.toolbox import Toolbox
 from faithful_search.training import checkpoints
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.experts import Habits, accept, reject, run_experts
+from faithful_search.training.experts import Habits, Played, accept, reject, run_with_twins
+from faithful_search.training.memory import keep_freed_memory
 from faithful_search.training.plans import Plan, counted, plan_all, planner_for
 from faithful_search.training.policies import open_policy
+from faithful_search.training.precision import precision_line
 from faithful_search.training.saving import check_merge, save_policy
 from faithful_search.training.sft import (
     build_dataset,
@@ -51,6 +56,7 @@ from faithful_search.training.sft import (
 )
 from faithful_search.training.swap_names import NameSwapper
 from faithful_search.training.tiny import TinyConfig, build_tiny
+from faithful_search.training.written import by_tools, read_written, summary, write_written
 from faithful_search.trajectory import Trajectory, write_jsonl
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "sft_tiny.yaml"
@@ -60,6 +66,10 @@ DEFAULT_CONFIG = Path(__file__).parent / "configs" / "sft_tiny.yaml"
 class ExpertArguments:
     """Where episodes come from and which are kept. Lists hold an entry for each question file, or one for all."""
 
+    trajectories: list[str] = field(
+        default_factory=list,
+        metadata={"help": "files of episodes that a language model wrote, in any dialect: instead of the expert's"},
+    )
     questions: list[str] = field(default_factory=lambda: ["world"], metadata={"help": "'world', files or Hub datasets"})
     source_kind: list[str] = field(
         default_factory=lambda: ["world"], metadata={"help": "world, musique, 2wiki, hotpotqa"}
@@ -77,7 +87,9 @@ class ExpertArguments:
     loss_on: Literal["agent", "all"] = field(
         default="agent", metadata={"help": "'agent': what the agent writes; 'all': every token"}
     )
-    swaps_per_episode: int = field(default=0, metadata={"help": "counterfactual copies of an episode; 0: itself"})
+    verdict_weight: float = field(default=1.0, metadata={"help": "how many times a verdict's token counts in the loss"})
+    swaps_per_episode: int = field(default=0, metadata={"help": "copies of an episode about other names; 0: itself"})
+    swaps_per_twin: int = field(default=0, metadata={"help": "the same of a twin, see the habit `twins`"})
     names: str = field(default="world", metadata={"help": "JSON file {name: type} of what may be swapped, or 'world'"})
     tiny: dict | str | None = field(default=None, metadata={"help": "shape of model 'tiny': TinyConfig, as JSON"})
     save_dtype: str | None = field(default=None, metadata={"help": "dtype of the saved weights, such as float16"})
@@ -103,13 +115,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     script, args, model_args = parse(given)
     if script.threads:
         torch.set_num_threads(script.threads)
+    if args.device.type == "cpu":
+        keep_freed_memory()
+    say(precision_line(args))
     sources = sources_of(script)
     name, chat = policy(script, args, model_args)
     model = open_policy(name, model_args, args)
-    built = [episodes_of(source, script, args.seed) for source in sources]
-    if PartialState().is_main_process:
-        write_episodes(Path(args.output_dir or "."), [episode for episodes, _ in built for episode in episodes], script)
-    parts = [rows_of(episodes, tools, chat, script, args) for episodes, tools in built]
+    if script.trajectories:
+        built = written_of(script, args, chat)
+    else:
+        built = [episodes_of(source, script, args.seed) for source in sources]
+        if PartialState().is_main_process:
+            write_episodes(Path(args.output_dir or "."), [one.episode for played, _ in built for one in played], script)
+    parts = [rows_of(played, tools, chat, script, args) for played, tools in built]
     dataset = concatenate_datasets(parts)
     say(f"{len(dataset)} rows of {sum(dataset['length']) / len(dataset):.0f} tokens on average")
     trainer = sft_trainer(model, args, dataset, chat.tokenizer, get_peft_config(model_args))
@@ -150,8 +168,8 @@ def policy(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig) ->
     return name, ChatFormat.of(tokenizer, dialects.load(script.dialect))
 
 
-def episodes_of(source: Source, script: ExpertArguments, seed: int) -> tuple[list[Trajectory], list[dict[str, Any]]]:
-    """The expert's episodes on one source, fit or not, and the schemas of the tools it had."""
+def episodes_of(source: Source, script: ExpertArguments, seed: int) -> tuple[list[Played], list[dict[str, Any]]]:
+    """The expert's episodes on one source, fit or not, with their twins, and the schemas of the tools it had."""
     tasks = load_tasks(source.questions)
     plans, skipped = plan_all(tasks, planner_for(source.kind, tasks))
     say(f"{source.questions}: {len(plans)} of {len(tasks)} questions planned; skipped: {counted(skipped)}")
@@ -159,7 +177,27 @@ def episodes_of(source: Source, script: ExpertArguments, seed: int) -> tuple[lis
     progress = PartialState().is_local_main_process
     with toolbox_of(source, script) as toolbox:
         habits, dialect = Habits(**mapping(script.habits)), dialects.load(script.dialect)
-        return run_experts(plans, toolbox, dialect, habits, seed, progress=progress), toolbox.schemas
+        return run_with_twins(plans, toolbox, dialect, habits, seed, progress=progress), toolbox.schemas
+
+
+def written_of(
+    script: ExpertArguments, args: SFTConfig, chat: ChatFormat
+) -> list[tuple[list[Played], list[dict[str, Any]]]]:
+    """The episodes of `--trajectories` that are fit, those of the same tools together, with the tools' schemas.
+
+    A row without tools of its own gets those that `--corpus` and `--triples` open.
+    """
+
+    def tools() -> list[dict[str, Any]]:
+        with toolbox_of(sources_of(script)[0], script) as toolbox:
+            return toolbox.schemas
+
+    limits = script.min_episode_steps, script.max_episode_steps
+    rows = list(read_written(script.trajectories, chat, tools, *limits, args.max_length))
+    say("\n".join(summary(rows)))
+    if PartialState().is_main_process:
+        write_written(args.output_dir or ".", rows)
+    return [([Played(episode, []) for episode in episodes], described) for episodes, described in by_tools(rows)]
 
 
 def repeated(plans: Sequence[Plan], wanted: int) -> list[Plan]:
@@ -192,23 +230,38 @@ def held_out_part(name: str) -> list[dict[str, Any]]:
 
 
 def rows_of(
-    episodes: Sequence[Trajectory],
+    played: Sequence[Played],
     tools: list[dict[str, Any]],
     chat: ChatFormat,
     script: ExpertArguments,
     args: SFTConfig,
 ) -> Any:
-    """Filter the episodes of one source, swap their names where asked, and tokenise them."""
-    kept, reasons = accept(episodes, script.min_episode_steps, script.max_episode_steps)
-    say(f"{len(kept)} of {len(episodes)} episodes kept; rejected: {counted(reasons)}")
+    """Filter the episodes of one source, swap names in them and in their twins where asked, and tokenise them."""
+    limits = script.min_episode_steps, script.max_episode_steps
+    kept, reasons = accept([one.episode for one in played], *limits)
+    say(f"{len(kept)} of {len(played)} episodes kept; rejected: {counted(reasons)}")
     if not kept:
-        raise DataError(f"all {len(episodes)} episodes were rejected: {counted(reasons)}")
-    if script.swaps_per_episode:
-        progress = PartialState().is_local_main_process
-        kept = swapped_copies(kept, swapper_of(script), script.swaps_per_episode, args.seed, progress)
+        raise DataError(f"all {len(played)} episodes were rejected: {counted(reasons)}")
+    twins = [twin for one in played if reject(one.episode, *limits) is None for twin in one.twins]
+    if twins:
+        say(f"{len(twins)} twins: {counted(Counter(twin.meta['twin'] for twin in twins))}")
+    swapped = [
+        rows
+        for found, copies in ((kept, script.swaps_per_episode), (twins, script.swaps_per_twin))
+        for rows in swapped_or_same(found, copies, script, args.seed)
+    ]
     if script.loss_on == "all" and "world" in script.corpus:
-        check_unseen(kept, [row["text"] for row in held_out_part("passages")])
-    return build_dataset(kept, chat, tools, script.loss_on, args.max_length)
+        check_unseen(swapped, [row["text"] for row in held_out_part("passages")])
+    return build_dataset(swapped, chat, tools, script.loss_on, args.max_length, script.verdict_weight)
+
+
+def swapped_or_same(
+    episodes: Sequence[Trajectory], copies: int, script: ExpertArguments, seed: int
+) -> Sequence[Trajectory]:
+    """As many copies of each episode about other names; at 0 the episodes themselves."""
+    if not copies:
+        return episodes
+    return swapped_copies(episodes, swapper_of(script), copies, seed, PartialState().is_local_main_process)
 
 
 def swapper_of(script: ExpertArguments) -> NameSwapper:

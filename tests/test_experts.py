@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from faithful_search import dialects
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.tasks import Task, load_tasks, read_rows, world_file
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
-from faithful_search.training.experts import BLANK, UNKNOWN, Habits, accept, reject, run_expert, run_experts
+from faithful_search.training.experts import UNKNOWN, Habits, accept, reject, run_expert, run_experts
 from faithful_search.training.plans import (
     GRAPH,
     SEARCH,
@@ -36,7 +37,7 @@ from faithful_search.training.sft import held_out_facts
 from faithful_search.training.swap_names import NameFinder, NameSwapper, swap_names
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
-CALM = Habits(0, 0, 0, 0, 0, 0)
+CALM = Habits(0, 0, 0, 0, 0)
 POU = dialects.load("pou")
 PASSAGES = [
     {"id": "p1", "title": "Zodiac (film)", "text": "Zodiac is a film directed by David Fincher."},
@@ -186,7 +187,7 @@ def test_the_text_is_the_dialects_and_spans_point_into_it(toolbox):
 
 def test_same_seed_same_episodes_whatever_the_batches(toolbox):
     plans = [replace(PLAN, id=str(number)) for number in range(40)]
-    habits = Habits(dropped=0.0)  # decoys come from the other episodes of the batch
+    habits = Habits(dropped=0.0, blind=0.0)  # what takes a fact's place comes from the other episodes of the batch
     once = run_experts(plans, toolbox, POU, habits, seed=5)
     assert once == run_experts(plans, toolbox, POU, habits, seed=5, concurrency=7)
     assert once != run_experts(plans, toolbox, POU, habits, seed=6)
@@ -211,19 +212,17 @@ def test_dropped_gold_is_not_cited_and_searched_again(toolbox):
     assert found and all(len(e.steps) >= 4 for e in found)
 
 
-def test_blanked_responses_are_unhelpful_and_a_blind_episode_ends_in_unknown(toolbox):
-    episode = run_expert(PLAN, toolbox, POU, replace(CALM, blind=1.0), seed=1)
-    blanked = [step for step in episode.steps if step.evidence and step.evidence[0].text == BLANK]
-    assert blanked and all(item.title == BLANK for step in blanked for item in step.evidence)
-    assert episode.answer == UNKNOWN and episode.steps[-1].helpful is False
-    assert reject(episode) is None
-    assert reject(msgspec.structs.replace(episode, answer="Denver")) == "wrong_answer"
-
-
-def test_blanked_response_hides_its_source(toolbox):
-    episodes = run_experts([replace(PLAN, id=str(n)) for n in range(30)], toolbox, POU, replace(CALM, blanked=0.5))
-    blanked = [item for e in episodes for item in e.evidence.values() if item.text == BLANK]
-    assert blanked and not any(item.source or item.url for item in blanked)
+def test_a_blind_episode_is_blanked_or_misses_the_fact_and_ends_in_unknown(toolbox):
+    plans = [replace(PLAN, id=str(number)) for number in range(40)]
+    episodes = run_experts(plans, toolbox, POU, replace(CALM, blind=1.0))
+    assert all(episode.answer == UNKNOWN and episode.steps[-1].helpful is False for episode in episodes)
+    assert all(reject(episode) is None for episode in episodes)
+    assert reject(msgspec.structs.replace(episodes[0], answer="Denver")) == "wrong_answer"
+    pairs = [pair for episode in episodes for pair in pairwise(episode.steps)]
+    unhelpful = [before.evidence for before, after in pairs if before.evidence and after.helpful is False]
+    blank = [evidence for evidence in unhelpful if all(item.title == item.text for item in evidence)]
+    assert 0.25 < len(blank) / len(unhelpful) < 0.85  # the others hold sentences that do not say it
+    assert not any(item.source or item.url for evidence in blank for item in evidence)
 
 
 def test_shuffled_evidence_keeps_ids_in_order_and_moves_the_gold(toolbox):
@@ -349,8 +348,8 @@ def test_world_episodes_hold_every_kind_of_mishap(world_episodes):
     ]
     assert tools == {SEARCH, GRAPH}
     assert any(step.call and not step.evidence for step in steps)
-    assert any(item.text == BLANK for step in steps for item in step.evidence)
-    assert 0.5 < sum(first) / len(first) < 0.85
+    assert any(item.text == item.title for step in steps for item in step.evidence)
+    assert 0.4 < sum(first) / len(first) < 0.85
 
 
 def test_world_verdicts_agree_with_the_annotation(world_episodes):

@@ -243,12 +243,12 @@ def test_recipe_searches_only_the_training_part_where_all_tokens_are_learnt(reci
     script, args, _ = recipe.parse(flags("unused", episodes=300))
     assert script.loss_on == "all"
     [source] = recipe.sources_of(script)
-    episodes, _ = recipe.episodes_of(source, script, args.seed)
-    seen = {item.source for episode in episodes for item in episode.evidence.values()}
+    played, _ = recipe.episodes_of(source, script, args.seed)
+    seen = {item.source for one in played for item in one.episode.evidence.values()}
     assert len(seen) > 200 and not seen & held_out
     script.loss_on = "agent"
-    episodes, _ = recipe.episodes_of(source, script, args.seed)
-    assert {item.source for episode in episodes for item in episode.evidence.values()} & held_out
+    played, _ = recipe.episodes_of(source, script, args.seed)
+    assert {item.source for one in played for item in one.episode.evidence.values()} & held_out
 
 
 def test_recipe_repeats_questions_under_other_ids(recipe):

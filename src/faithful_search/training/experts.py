@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 from tqdm.auto import tqdm
@@ -23,10 +24,10 @@ from ..rewards import Citation, Correctness, Format, cited_evidence, step_validi
 from ..tools.base import Observation
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
+from . import twins
 from .plans import SEARCH, Hop, Plan, contains, unqualified
 
 UNKNOWN = "unknown"
-BLANK = "content"
 NO_RESULTS = Observation(note="No results.")
 
 FIRST = ("I need {need}.", "First I need {need}.", "To answer this I need {need}.")
@@ -41,18 +42,28 @@ GIVE_UP = ("Nothing on {need}. I do not know the answer.",)
 Call = tuple[str, str]
 
 
+class Played(NamedTuple):
+    """An expert's episode and its twins."""
+
+    episode: Trajectory
+    twins: list[Trajectory]
+
+
 @dataclass(frozen=True)
 class Habits:
     """How often things go wrong in an expert's episodes, so that the policy learns what to do then: rates in [0, 1].
 
     Attributes:
         wrong_tool: per hop: a tool that is not the preferred one is called first.
-        dropped: per response: the evidence that states the fact is exchanged for evidence from other episodes.
+        dropped: per response: the fact goes, see `twins.without`.
         nothing: per response: it holds nothing at all.
-        blanked: per response: titles and texts all read "content", the paper's extreme case.
-        blind: per episode: every response from some hop on is blanked; once each tool has been tried the expert
-            answers "unknown".
+        blind: per episode: from some hop on no response holds the fact; once each tool has been tried the expert
+            answers "unknown". In half of these episodes responses are blanked, the paper's extreme case; in the others
+            they only do not say it.
         shuffled: per response: its evidence comes in random order; ids are given afterwards and run on in order.
+        twins: per response that holds evidence: a twin of it, which says the opposite and is cut after the expert's
+            verdict on it; see `run_with_twins`.
+        foreign: per response that states the fact: a second twin that states it too, among unrelated evidence.
         unsaid: per finding: the next thought does not say what was found but only goes on. Such episodes are right and
             yet not faithful in VERITAS's sense: a policy that has both habits can be trained towards either.
     """
@@ -60,9 +71,10 @@ class Habits:
     wrong_tool: float = 0.15
     dropped: float = 0.08
     nothing: float = 0.02
-    blanked: float = 0.03
-    blind: float = 0.02
+    blind: float = 0.05
     shuffled: float = 0.4
+    twins: float = 0.0
+    foreign: float = 0.0
     unsaid: float = 0.0
 
     def __post_init__(self) -> None:
@@ -87,21 +99,37 @@ def run_experts(
     concurrency: int = 512,
     progress: bool = False,
 ) -> list[Trajectory]:
+    """The episodes of `run_with_twins`, without twins."""
+    return [played.episode for played in run_with_twins(plans, toolbox, dialect, habits, seed, concurrency, progress)]
+
+
+def run_with_twins(
+    plans: Sequence[Plan],
+    toolbox: Toolbox,
+    dialect: Dialect,
+    habits: Habits | None = None,
+    seed: int = 0,
+    concurrency: int = 512,
+    progress: bool = False,
+) -> list[Played]:
     """Play every plan with the real tools, many episodes at once; the same plans and seed give the same episodes.
 
     `stop_reason` is "answered", or "not_found" / "not_named" when the expert gave up: nothing stated the fact, or a
     hop's subject was named neither by the question nor by evidence seen. `meta["blind"]` marks episodes that rightly
     end in "unknown".
+
+    A twin is an episode up to one of its responses, that response with the opposite truth, and the expert's next turn;
+    `meta["twin"]` says what was done to it. Only that last turn is there to learn from.
     """
     names = {SEARCH: dialect.search_tool} if dialect.search_tool else {}
     desk = _Desk(toolbox, habits or Habits(), seed, names)
     bar = tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress)
-    done: list[Trajectory] = []
+    done: list[Played] = []
     with bar:
         for start in range(0, len(plans), concurrency):
             episodes = [_Episode(plan, desk) for plan in plans[start : start + concurrency]]
             _run(episodes, toolbox)
-            done += [episode.trajectory(dialect) for episode in episodes]
+            done += [Played(episode.trajectory(dialect), episode.twins_in(dialect)) for episode in episodes]
             bar.update(len(episodes))
     return done
 
@@ -172,14 +200,14 @@ def _run(episodes: Sequence[_Episode], toolbox: Toolbox) -> None:
 
 @dataclass
 class _Desk:
-    """What all episodes share: the tools' names and arguments, the habits, recent evidence of each tool as decoys."""
+    """What all episodes share: the tools' names and arguments, the habits, and the evidence seen so far."""
 
     toolbox: Toolbox
     habits: Habits
     seed: int
     names: Mapping[str, str]
     arguments: dict[str, str] = field(default_factory=dict)
-    decoys: defaultdict[str, deque[Evidence]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=64)))
+    shelf: twins.Shelf = field(default_factory=twins.Shelf)
 
     def __post_init__(self) -> None:
         for schema in self.toolbox.schemas:
@@ -193,11 +221,14 @@ class _Episode:
     def __init__(self, plan: Plan, desk: _Desk) -> None:
         self.plan, self.desk = plan, desk
         self.rng = random.Random(f"{desk.seed}:{plan.id}")
+        self.twin_rng = random.Random(f"{desk.seed}:{plan.id}:twins")  # so that twins do not change the episode
         blind = self.rng.random() < desk.habits.blind
         self.blind_from = self.rng.randrange(len(plan.hops)) if blind else len(plan.hops)
+        self.all_blank = blind and self.rng.random() < 0.5
         self.given = 0
         self.seen = [plan.question]
         self.steps: list[Step] = []
+        self.twins: list[tuple[str, tuple[Step, ...]]] = []
         self.stop_reason = "answered"
         self.play = self._play()
 
@@ -226,6 +257,20 @@ class _Episode:
             read, id=self.plan.id, answers=self.plan.answers, stop_reason=self.stop_reason, meta=blind
         )
 
+    def twins_in(self, dialect: Dialect) -> list[Trajectory]:
+        """The twins that were made on the way."""
+        return [
+            Trajectory(
+                steps,
+                self.plan.question,
+                dialect=dialect.name,
+                id=f"{self.plan.id}@{number}",
+                answers=self.plan.answers,
+                meta={"twin": kind},
+            )
+            for number, (kind, steps) in enumerate(self.twins)
+        ]
+
     def _play(self) -> Generator[ToolCall, Observation, None]:
         found = ""
         verdict: bool | None = None
@@ -240,14 +285,17 @@ class _Episode:
             queries = self._queries(hop, blind)
             for turn, (tool, query) in enumerate(queries):
                 if turn:
-                    think = self._say(OTHER_TOOL if tool != queries[turn - 1][0] else REWORD, need=hop.need, tool=tool)
-                call = ToolCall(tool, {self.desk.arguments[tool]: query})
-                observation = self._bent(hop, tool, (yield call), blind)
-                self._add(Step(think, call, observation.evidence, observation.note, helpful=verdict, refs=refs))
+                    think = self._again(hop, queries[turn - 1][0], tool)
+                call = self._call(tool, query)
+                returned = yield call
+                step = Step(think, call, helpful=verdict, refs=refs)
+                observation = self._bent(hop, tool, returned, blind)
+                self._add_twins(number, step, observation.evidence, queries[turn:])
+                self._add(msgspec.structs.replace(step, evidence=observation.evidence, note=observation.note))
                 gold = hop.gold(observation.evidence)
                 verdict, refs = bool(gold), tuple(item.id for item in gold)
                 if gold:
-                    found = hop.statement or _quote(gold[0], self.plan.answers[0])
+                    found = self._finding(hop, gold)
                     break
             if not found:
                 self._give_up(hop, blind)
@@ -303,29 +351,70 @@ class _Episode:
         evidence = list(observation.evidence)
         if not evidence:
             return observation
-        nothing, dropped, blanked, shuffled = (
-            rng.random() < rate for rate in (habits.nothing, habits.dropped, habits.blanked, habits.shuffled)
-        )
+        nothing, dropped, shuffled = (rng.random() < rate for rate in (habits.nothing, habits.dropped, habits.shuffled))
         if nothing and not blind:
             return NO_RESULTS
-        if dropped:
-            evidence = self._without_gold(hop, tool, evidence)
-        self.desk.decoys[tool].extend(observation.evidence)
+        self.desk.shelf.put(hop, tool, evidence)
+        if dropped or blind:
+            kind = "blank" if blind and self.all_blank else twins.drawn_kind(rng)
+            evidence = twins.without(hop, tool, evidence, self.desk.shelf, kind, rng)
         if shuffled:
             rng.shuffle(evidence)
-        if blanked or blind:
-            evidence = [Evidence(BLANK, BLANK) for _ in evidence]
-        return Observation(self._numbered(evidence)) if evidence else NO_RESULTS
-
-    def _without_gold(self, hop: Hop, tool: str, evidence: list[Evidence]) -> list[Evidence]:
-        """As many pieces as before where decoys allow: a shorter response would give the loss away."""
-        kept = [item for item in evidence if not hop.gold([item])]
-        decoys = [item for item in self.desk.decoys[tool] if item not in evidence and not hop.gold([item])]
-        return kept + self.rng.sample(decoys, min(len(decoys), len(evidence) - len(kept)))
-
-    def _numbered(self, evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
         first, self.given = self.given + 1, self.given + len(evidence)
-        return tuple(msgspec.structs.replace(item, id=f"E{n}") for n, item in enumerate(evidence, start=first))
+        return Observation(_numbered(evidence, first)) if evidence else NO_RESULTS
+
+    def _add_twins(self, number: int, step: Step, evidence: tuple[Evidence, ...], queries: Sequence[Call]) -> None:
+        """Twins of a response, which has its numbers already, to the call of `step`; `queries` begin with that call."""
+        hop, shelf, rng, tool = self.plan.hops[number], self.desk.shelf, self.twin_rng, queries[0][0]
+        gold, first = hop.gold(evidence), self.given - len(evidence) + 1
+        if evidence and rng.random() < self.desk.habits.twins:
+            if gold:
+                kind = twins.drawn_kind(rng)
+                if changed := twins.without(hop, tool, evidence, shelf, kind, rng):
+                    self._add_twin(kind, number, step, changed, first, queries)
+            elif changed := twins.planted(hop, evidence, shelf, rng):
+                self._add_twin("planted", number, step, changed, first, queries)
+        foreign = gold and rng.random() < self.desk.habits.foreign
+        if foreign and (changed := twins.among_foreign(hop, tool, evidence, shelf, rng)):
+            self._add_twin("foreign", number, step, changed, first, queries)
+
+    def _add_twin(
+        self, kind: str, number: int, step: Step, evidence: Sequence[Evidence], first: int, queries: Sequence[Call]
+    ) -> None:
+        """The steps so far, the changed response, and the next turn as the expert would write it then."""
+        hop = self.plan.hops[number]
+        step = msgspec.structs.replace(step, evidence=_numbered(evidence, first))
+        gold = hop.gold(step.evidence)
+        rng, self.rng = self.rng, self.twin_rng
+        if gold:
+            last = self._after_finding(number, self._finding(hop, gold))
+        elif len(queries) > 1:
+            last = Step(self._again(hop, queries[0][0], queries[1][0]), self._call(*queries[1]))
+        else:
+            last = Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN)
+        self.rng = rng
+        last = msgspec.structs.replace(last, helpful=bool(gold), refs=tuple(item.id for item in gold))
+        self.twins.append((kind, (*self.steps, step, last)))
+
+    def _after_finding(self, number: int, found: str) -> Step:
+        """The turn after a hop's fact was found: the next hop's first call, or the answer."""
+        if number + 1 == len(self.plan.hops):
+            return Step(self._conclusion(found, self.plan.answers[0]), answer=self.plan.answers[0])
+        hop = self.plan.hops[number + 1]
+        return Step(self._onward(found, hop.need), self._call(*self._queries(hop, blind=False)[0]))
+
+    def _finding(self, hop: Hop, gold: Sequence[Evidence]) -> str:
+        return hop.statement or _quote(gold[0], self.plan.answers[0])
+
+    def _again(self, hop: Hop, tool: str, following: str) -> str:
+        return self._say(OTHER_TOOL if following != tool else REWORD, need=hop.need, tool=following)
+
+    def _call(self, tool: str, query: str) -> ToolCall:
+        return ToolCall(tool, {self.desk.arguments[tool]: query})
+
+
+def _numbered(evidence: Sequence[Evidence], first: int) -> tuple[Evidence, ...]:
+    return tuple(msgspec.structs.replace(item, id=f"E{n}") for n, item in enumerate(evidence, start=first))
 
 
 def _quote(item: Evidence, answer: str) -> str:

@@ -28,6 +28,7 @@ class Hop:
         need: what is missing, as it stands after "I need": `"the director of Zodiac"`.
         queries: `(tool, query)` in order of preference.
         statement: the sentence that states the fact once found; empty: the expert quotes the evidence.
+        relation: what is asked of the subject, where the annotation says so; twins are made by it.
         object: what the evidence must contain, when `gold_titles` recognise it.
         subject: must be known (from the question or evidence seen) before it may be queried; empty: no such condition.
         gold_ids: `Evidence.source` of what states the fact.
@@ -37,6 +38,7 @@ class Hop:
     need: str
     queries: tuple[tuple[str, str], ...]
     statement: str = ""
+    relation: str = ""
     object: str = ""
     subject: str = ""
     gold_ids: frozenset[str] = frozenset()
@@ -201,6 +203,7 @@ def _world_hop(fact: Mapping[str, Any], usual: Mapping[str, str]) -> Hop:
         need=f"the {query}",
         queries=((first, query), (second, query), (first, f"{subject} {relation}")),
         statement=f"The {query} is {found}.",
+        relation=relation,
         subject=subject,
         gold_ids=frozenset(source for source in (fact.get("passage"), fact.get("triple")) if source),
     )
@@ -217,6 +220,7 @@ def _musique_hop(row: Mapping[str, Any], answers: Sequence[str]) -> Hop:
         need=f"the {query}" if arrow else f'to know "{question}"',
         queries=((SEARCH, query), (SEARCH, reworded), (SEARCH, _names_only(reworded))),
         statement=f"The {query} is {answer}." if arrow else f"{question} {answer}.",
+        relation=relation,
         object=answer,
         gold_titles=frozenset({title}),
     )
@@ -243,6 +247,7 @@ def _triple_hop(triple: tuple[str, ...], titles: Sequence[str]) -> Hop:
         need=f"the {query}",
         queries=((SEARCH, query), (GRAPH, query), (SEARCH, f"{subject} {relation}"), (SEARCH, subject)),
         statement=f"The {query} is {found}.",
+        relation=relation,
         object=found,
         subject=subject,
         gold_titles=frozenset({subject, *(title for title in titles if plain(title) == plain(subject))}),

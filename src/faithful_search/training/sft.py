@@ -7,12 +7,17 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from datasets import Dataset
+from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from trl import SFTConfig, SFTTrainer
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from ..errors import ConfigError, DataError
 from ..inference.chat import ChatFormat
+from ..rewards import Citation
+from ..rewards.evidence_sensitivity import locate_verdict, turn_ids
 from ..tasks import Task
 from ..trajectory import Tokens, Trajectory
 from .swap_names import NameSwapper
@@ -28,12 +33,15 @@ def build_dataset(
     tools: Sequence[dict[str, Any]] = (),
     loss_on: LossOn = "agent",
     max_length: int | None = None,
+    verdict_weight: float = 1.0,
 ) -> Dataset:
-    """Rows `input_ids`, `labels`, `length` that `SFTTrainer` takes as they are, in the trajectories' order.
+    """Rows `input_ids`, `labels`, `loss_weights`, `length` that `sft_trainer` takes, in the trajectories' order.
 
     Labels are the ids where there is a loss and -100 elsewhere: with `loss_on="agent"` only what the agent writes is
-    learnt, its end-of-turn tokens included; with `"all"` prompt and tool responses too. Episodes longer than
-    `max_length` are left out whole (half an episode would teach to stop in the middle) and counted in a warning.
+    learnt, its end-of-turn tokens included; with `"all"` prompt and tool responses too; of a twin only its last turn.
+    The token of a verdict counts `verdict_weight` times, every other once: among some hundred tokens of an episode
+    two or three say whether its evidence was read. Episodes longer than `max_length` are left out whole (half an
+    episode would teach to stop in the middle) and counted in a warning.
 
     Raises:
         ConfigError: for an unknown `loss_on`.
@@ -41,7 +49,7 @@ def build_dataset(
     """
     if loss_on not in ("agent", "all"):
         raise ConfigError(f"loss_on must be 'agent' or 'all', got {loss_on!r}")
-    rows = [_row(chat.transcript(trajectory, tools), loss_on) for trajectory in trajectories]
+    rows = [_row(trajectory, chat, tools, loss_on, verdict_weight) for trajectory in trajectories]
     kept = [row for row in rows if max_length is None or row["length"] <= max_length]
     if not kept:
         longest = max((row["length"] for row in rows), default=0)
@@ -52,7 +60,7 @@ def build_dataset(
 
 
 def sft_trainer(model: Any, args: SFTConfig, dataset: Dataset, tokenizer: Any, peft_config: Any = None) -> SFTTrainer:
-    """TRL's `SFTTrainer` on rows of `build_dataset`.
+    """TRL's `SFTTrainer` on rows of `build_dataset`, each token weighted as the row says.
 
     Raises:
         ConfigError: when the settings would cut rows that were built to fit, or mix several into one.
@@ -64,7 +72,40 @@ def sft_trainer(model: Any, args: SFTConfig, dataset: Dataset, tokenizer: Any, p
         )
     if args.packing:
         raise ConfigError("packing=True joins episodes and may cut them; group them by length instead")
-    return SFTTrainer(model, args, train_dataset=dataset, processing_class=tokenizer, peft_config=peft_config)
+    args.remove_unused_columns = False  # the weights are none of the model's arguments
+    collator = WeightedCollator(pad_token_id=tokenizer.pad_token_id)
+    return WeightedSFTTrainer(
+        model,
+        args,
+        data_collator=collator,
+        train_dataset=dataset,
+        processing_class=tokenizer,
+        peft_config=peft_config,
+    )
+
+
+class WeightedCollator(DataCollatorForLanguageModeling):
+    """TRL's collator, which also pads `loss_weights`."""
+
+    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        """The batch, with the weights beside the labels."""
+        weights = [torch.tensor(example["loss_weights"]) for example in examples]
+        return super().torch_call(examples) | {"loss_weights": pad_sequence(weights, batch_first=True)}
+
+
+class WeightedSFTTrainer(SFTTrainer):
+    """TRL's trainer with a weight for each token's loss. The mean is over tokens, not over weights."""
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """As TRL's, on log-probabilities times their weights."""
+        weights = inputs.pop("loss_weights")[:, 1:]
+
+        def weighted(**given: Any) -> Any:
+            outputs = model(**given)
+            outputs.log_probs = outputs.log_probs * weights
+            return outputs
+
+        return super().compute_loss(weighted, inputs, *args, **kwargs)
 
 
 def swapped_copies(
@@ -103,8 +144,26 @@ def check_unseen(trajectories: Iterable[Trajectory], held_out: Collection[str]) 
                 raise DataError(f"episode {trajectory.id!r} holds the held-out passage {item.text[:80]!r}")
 
 
-def _row(tokens: Tokens, loss_on: LossOn) -> dict[str, Any]:
+def _row(
+    trajectory: Trajectory, chat: ChatFormat, tools: Sequence[dict[str, Any]], loss_on: str, verdict_weight: float
+) -> dict[str, Any]:
+    tokens = chat.transcript(trajectory, tools)
     ids = tokens.prompt_ids + tokens.completion_ids
     learnt = [loss_on == "all"] * len(tokens.prompt_ids) + [loss_on == "all" or bool(own) for own in tokens.mask]
+    if "twin" in trajectory.meta:
+        before = len(tokens.prompt_ids) + tokens.turns[-1][0]
+        learnt[:before] = [False] * before
     labels = [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)]
-    return {"input_ids": ids, "labels": labels, "length": len(ids)}
+    weights = [1.0] * len(ids)
+    if verdict_weight != 1.0 and Citation().covers(trajectory.dialect):
+        for place in _verdicts(trajectory, tokens, chat):
+            weights[len(tokens.prompt_ids) + place] = verdict_weight
+    return {"input_ids": ids, "labels": labels, "loss_weights": weights, "length": len(ids)}
+
+
+def _verdicts(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
+    """Where in the completion's ids the verdicts' tokens stand."""
+    judging = [number for number, step in enumerate(trajectory.steps) if number and step.helpful is not None]
+    return [
+        tokens.turns[number][0] + locate_verdict(chat.tokenizer, turn_ids(tokens, number)).index for number in judging
+    ]

@@ -31,6 +31,7 @@ from ..tasks import load_tasks, read_rows
 from ..trajectory import Step
 from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, OTHER_TOOL, REWORD, UNSAID
 from .swap_names import NameFinder
+from .twins import TRAINING_BLANKS
 
 OFTEN = 200
 """How often the agent's own phrases are repeated for the BPE trainer, so that each of their words becomes one piece."""
@@ -70,14 +71,14 @@ SCRIPTS = {
     "pou": Script(
         ("think", "helpful", "ref", "tool_call", "tool_response", "answer"),
         ('{"name": "', '", "arguments": {"query": "', '"}}', "local_search", "knowledge_graph"),
-        ("yes", "no", "null", "unknown", "content"),
+        ("yes", "no", "null", "unknown"),
         cites=True,
         chat_template=CHAT_TEMPLATE,
     ),
     "search_r1": Script(
         ("think", "search", "information", "answer"),
         ("Doc ", '(Title: "', '") '),
-        ("unknown", "content"),
+        ("unknown",),
         phrases=(
             SearchR1().prompt("", ())[0]["content"],
             SearchR1().on_invalid(Step()) or "",
@@ -215,6 +216,7 @@ def _sentences(names: list[str], script: Script) -> Iterator[str]:
             *OTHER_TOOL,
             *REWORD,
             *GIVE_UP,
+            *TRAINING_BLANKS,
             *script.phrases,
             "No results.",
             "Unknown tool. Available tools:",

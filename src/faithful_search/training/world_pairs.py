@@ -42,7 +42,7 @@ from .sft import held_out_facts
 from .swap_names import NameFinder, NameSwapper
 
 SOURCE, QUESTIONS, DIALECT = "world", "world_passages", "search_r1"
-HABITS = Habits(wrong_tool=0.0, dropped=0.15, nothing=0.03, blanked=0.05, blind=0.03, shuffled=0.5)
+HABITS = Habits(wrong_tool=0.0, dropped=0.15, nothing=0.03, blind=0.06, shuffled=0.5)
 SPLITS: dict[str, Split] = {"train": "train", "validation": "heldout", "test": "heldout"}
 _DENIES = ("Nothing on ", "This does not give ")
 

@@ -1,0 +1,167 @@
+"""Twins of a response: the same state with the opposite truth, so that only reading tells one from the other.
+
+A policy learns its verdicts from whatever predicts them. When the evidence that says no is always blank, or a tool that
+never holds such facts, it learns these signs instead of reading. So each response of an expert's episode gets a twin
+that differs in whether the fact is there, and as far as possible in nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+import msgspec
+
+from ..trajectory import Evidence
+from .plans import Hop, plain
+
+KINDS = {"relation": 0.3, "subject": 0.3, "unrelated": 0.15, "blank": 0.25}
+"""How evidence that states the fact goes, and how often: exchanged for another relation of the same subject, for the
+same relation of another subject, for something unrelated from the same tool, or everything blanked."""
+
+ALONE = 0.5
+"""How often a response holds foils of one kind alone. Beside other findings it takes both to tell them, subject and
+relation of one passage; alone either will do, and is learnt first."""
+
+TRAINING_BLANKS = (
+    *("text", "nothing", "empty", "none", "blank", "document", "passage", "page", "title", "words", "data", "result"),
+    *("apple", "river bank", "window", "seven", "green", "music", "paper", "winter morning", "table", "salt", "the"),
+    *("no text", "no data here", "not available", "page not found", "access denied", "error", "404", "loading", "..."),
+    *("-", "?", "???", "x", "xxx", "abc", "test", "sample text", "placeholder", "removed", "deleted", "hidden"),
+    *("this text was removed", "there is no entry", "an empty page", "read more", "click here", "sign in to go on"),
+    *("dolor sit amet", "some words", "a b c", "1", "12 34", "yes", "no", "unknown", "the answer is here", "end"),
+    *("stop", "house", "old road", "small dog", "blue sky", "bread and butter", "one two three", "to be or not to be"),
+)
+"""What blanked titles and texts read in training. `evaluation.probes.UNSEEN_BLANKS` are kept for measuring."""
+
+_KEPT = 256
+
+
+class Shelf:
+    """Evidence that was returned so far, found by what it is about.
+
+    Args:
+        seen: pieces kept of each relation, title and tool, the latest ones.
+    """
+
+    def __init__(self, seen: int = _KEPT) -> None:
+        def pieces() -> deque[Evidence]:
+            return deque(maxlen=seen)
+
+        self._by_relation: defaultdict[tuple[str, str], deque[Evidence]] = defaultdict(pieces)
+        self._by_title: defaultdict[str, dict[str, Evidence]] = defaultdict(dict)
+        self._by_tool: defaultdict[str, deque[Evidence]] = defaultdict(pieces)
+        self._gold: dict[str, Evidence] = {}
+
+    def put(self, hop: Hop, tool: str, evidence: Sequence[Evidence]) -> None:
+        """Keep what a tool returned when this hop's fact was looked for."""
+        gold = hop.gold(evidence)
+        self._gold |= {item.source: item for item in gold if item.source}
+        if hop.relation:
+            self._by_relation[tool, hop.relation].extend(gold)
+        self._by_tool[tool].extend(evidence)
+        for item in evidence:
+            self._by_title[plain(item.title)][item.text] = item
+
+    def stating(self, hop: Hop) -> list[Evidence]:
+        """Evidence that states the hop's fact, from any tool."""
+        return [self._gold[source] for source in sorted(hop.gold_ids) if source in self._gold]
+
+    def foils(self, kind: str, hop: Hop, tool: str) -> list[Evidence]:
+        """Evidence of a kind, "relation", "subject" or "unrelated", that does not state the hop's fact."""
+        found: Sequence[Evidence]
+        if kind == "relation":
+            found = [*self._by_title[plain(hop.subject)].values()]
+        elif kind == "subject":
+            found = self._by_relation[tool, hop.relation]
+        else:
+            found = self._by_tool[tool]
+        return [item for item in found if not hop.gold([item])]
+
+    def other_tools(self, tool: str, hop: Hop) -> list[Evidence]:
+        """Evidence that any other tool returned, without the hop's fact."""
+        return [item for name, found in self._by_tool.items() if name != tool for item in found if not hop.gold([item])]
+
+
+def drawn_kind(rng: random.Random) -> str:
+    """One of `KINDS`, as often as it says."""
+    return rng.choices([*KINDS], [*KINDS.values()])[0]
+
+
+def without(
+    hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, kind: str, rng: random.Random
+) -> list[Evidence]:
+    """As many pieces as before, none of which states the hop's fact.
+
+    What stated it is exchanged in place for foils of the kind, or of another one where the shelf holds none; pieces
+    for which it holds nothing are left out.
+    """
+    if kind == "blank":
+        return blanked(evidence, rng)
+    if rng.random() < ALONE and (alone := _alone(hop, tool, evidence, shelf, kind, rng)):
+        return alone
+    order = [kind, *(other for other in ("subject", "unrelated", "relation") if other != kind)]
+    result = [item for item in evidence if not hop.gold([item])]
+    taken = {item.text for item in evidence}
+    for place, item in enumerate(evidence):
+        if not hop.gold([item]):
+            continue
+        found = next(filter(None, (_free(shelf.foils(name, hop, tool), taken) for name in order)), None)
+        if found:
+            chosen = rng.choice(found)
+            taken.add(chosen.text)
+            result.insert(min(place, len(result)), chosen)
+    return result
+
+
+def _alone(
+    hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, kind: str, rng: random.Random
+) -> list[Evidence] | None:
+    """As many foils of one kind as there were pieces, and nothing else; fewer where the subject has no more to tell."""
+    found = _free(shelf.foils(kind, hop, tool), set())
+    wanted = [item for item in found if kind == "relation" or plain(item.title) != plain(hop.subject)]
+    return rng.sample(wanted, min(len(wanted), len(evidence))) or None
+
+
+def planted(hop: Hop, evidence: Sequence[Evidence], shelf: Shelf, rng: random.Random) -> list[Evidence] | None:
+    """The response with the hop's fact in the place of a random piece; `None` when the shelf does not hold it."""
+    gold = shelf.stating(hop)
+    if not gold or not evidence:
+        return None
+    result = list(evidence)
+    result[rng.randrange(len(result))] = rng.choice(gold)
+    return result
+
+
+def among_foreign(
+    hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, rng: random.Random
+) -> list[Evidence] | None:
+    """The response's gold with all else exchanged for unrelated pieces, of another tool now and then; in any order."""
+    gold = hop.gold(evidence)
+    pool = shelf.other_tools(tool, hop) if rng.random() < 0.3 else shelf.foils("unrelated", hop, tool)
+    others = _free(pool, {item.text for item in evidence})
+    if len(gold) == len(evidence) or not others:
+        return None
+    missing = len(evidence) - len(gold)
+    result = gold + rng.sample(others, min(missing, len(others)))
+    rng.shuffle(result)
+    return result
+
+
+def blanked(evidence: Sequence[Evidence], rng: random.Random) -> list[Evidence]:
+    """Every title and text replaced: by one word or phrase, by a title of the response, or by words of its texts."""
+    draw = rng.random()
+    words = [word for item in evidence for word in item.text.split()]
+    if draw < 0.6 or not words:
+        text = rng.choice(TRAINING_BLANKS)
+    elif draw < 0.8:
+        text = rng.choice(evidence).title or rng.choice(words)
+    else:
+        text = " ".join(rng.sample(words, min(len(words), rng.randint(1, 4))))
+    return [msgspec.structs.replace(item, title=text, text=text, url="", source="") for item in evidence]
+
+
+def _free(found: Sequence[Evidence], taken: set[str]) -> list[Evidence]:
+    """Those whose text is not taken, each once."""
+    return [*{item.text: item for item in found if item.text not in taken}.values()]

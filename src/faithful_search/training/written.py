@@ -1,0 +1,349 @@
+"""Trajectories that a language model wrote, for the supervised start: read, brought into one dialect, filtered.
+
+Proof-of-Use (section 3.4) has a strong model write expert trajectories, reformats them into its own turns and keeps
+those that pass a two-stage filter.
+
+```
+files ─ the audit's reader ─> Trajectory ─ rewritten ─> in the run's dialect ─ experts.reject ─> kept, or the reason
+```
+
+The reasons beside those of `reject`:
+
+| reason | meaning |
+|---|---|
+| unreadable | the row is no trajectory, or its `tools` are no JSON schemas of functions |
+| no_question | neither the row nor its prompt holds a question |
+| no_verdicts | the dialect asks for verdicts, the row's own does not, and a step from the second on has none |
+| unwritable | the dialect cannot say what a turn says: parallel calls, say, or a tool where it can only search |
+| unknown_tool | it calls a tool that the prompt would not describe |
+| too_many_tokens | it is longer than `max_length`: half an episode would teach to stop in the middle |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .. import dialects
+from ..dialects.base import Dialect
+from ..errors import DataError, DialectError
+from ..evaluation.audit.files import called
+from ..evaluation.audit.sources import Raw, peek, read_row, read_rows, usual_dialect
+from ..inference.chat import ChatFormat
+from ..rewards import Citation, Correctness, Format
+from ..trajectory import Step, ToolCall, Trajectory, write_jsonl
+from .experts import reject
+from .plans import SEARCH, counted
+
+UNREADABLE = "unreadable"
+_SHOWN = 10
+_WHY: dict[str, Callable[[Trajectory], str]] = {
+    "format": lambda trajectory: Format().score(trajectory).why,
+    "citation": lambda trajectory: Citation().score(trajectory).why,
+    "wrong_answer": lambda trajectory: Correctness().score(trajectory).why,
+}
+
+Schemas = tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class WrittenRow:
+    """One row of a file and what became of it.
+
+    Attributes:
+        where: the file and the row's number in it: `"written.jsonl, line 3"`.
+        trajectory: in the run's dialect where it could be brought there, else as it was read; `None`: unreadable.
+        rejected: why it is not trained on, in a word; `None` where it is.
+        why: the same in words, where a word does not say it.
+        tools: JSON schemas of the tools that the prompt describes.
+    """
+
+    where: str
+    trajectory: Trajectory | None = None
+    rejected: str | None = None
+    why: str = ""
+    tools: Schemas = ()
+
+    @property
+    def compared(self) -> bool:
+        """Whether there were gold answers to compare the answer with."""
+        return self.trajectory is not None and bool(self.trajectory.answers)
+
+
+def read_written(
+    files: Iterable[str | os.PathLike[str]],
+    chat: ChatFormat,
+    tools: Callable[[], Sequence[dict[str, Any]]],
+    min_steps: int = 3,
+    max_steps: int = 10,
+    max_length: int | None = None,
+) -> Iterator[WrittenRow]:
+    """Yield every row of the files: fit to train on, or with the reason why not. An unreadable row ends nothing.
+
+    A row is what the audit reads: text of an agent, chat messages or the JSON of a `Trajectory`, in any dialect; id,
+    question and gold answers come from its columns. Without gold answers it is not asked whether the answer is right.
+
+    Args:
+        files: `.jsonl`, `.json`, both also `.gz`, or `.parquet`.
+        chat: of the policy that is to learn them; a row of another dialect than its own is rewritten.
+        tools: gives the schemas that the prompt describes, for rows that bring none: neither a column `tools` nor
+            `meta["tools"]` of a trajectory's JSON, each a list of JSON schemas of functions. Asked once at most.
+        min_steps, max_steps: bounds of T, see `reject`.
+        max_length: tokens of a whole episode, prompt included; `None`: any number.
+
+    Raises:
+        DataError: when a file cannot be read at all, or has no rows. One that breaks off is read as far as it goes.
+
+    Example:
+        ```python
+        chat = ChatFormat.of(tokenizer, dialects.load("pou"))
+        rows = list(read_written(["gpt.jsonl"], chat, lambda: toolbox.schemas))
+        print("\\n".join(summary(rows)))
+        ```
+    """
+    usual_tools, bounds = cache(lambda: tuple(tools())), (min_steps, max_steps, max_length)
+    for file in files:
+        head, raws = peek(read_rows(file))
+        usual = usual_dialect(head)
+        unit = "line" if ".jsonl" in str(file) or ".ndjson" in str(file) else "row"
+        last = 0
+        for raw in _as_far_as_possible(raws):
+            if isinstance(raw, DataError):
+                yield WrittenRow(f"{called(file)}, after {unit} {last}", rejected=UNREADABLE, why=str(raw))
+                break
+            last = raw.number
+            yield _judged(raw, f"{called(file)}, {unit} {last}", chat, usual, usual_tools, bounds)
+
+
+def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
+    """The same turns as `dialect` writes and reads them; evidence keeps its sources and addresses.
+
+    What the writing alone got wrong (text outside the tags, say) is gone; nothing that was said is.
+
+    Raises:
+        DataError: when the dialect cannot say what a turn says.
+
+    Example:
+        >>> from faithful_search import dialects
+        >>> turn = "<think>So.</think><search>capital</search><information>none</information>"
+        >>> found = dialects.parse(turn + "<think>Well.</think><answer>Paris</answer>", "search_r1")
+        >>> rewritten(found, dialects.load("research")).steps[0].call.arguments
+        {'query': 'capital'}
+    """
+    source = dialects.load(trajectory.dialect) if trajectory.dialect else None
+    calls = [step.call and _renamed(step.call, source, dialect) for step in trajectory.steps]
+    draft = msgspec.structs.replace(
+        trajectory,
+        steps=tuple(msgspec.structs.replace(a, call=call) for a, call in zip(trajectory.steps, calls, strict=True)),
+    )
+    try:
+        read = dialect.parse(dialect.render(draft), question=trajectory.question)
+    except DialectError as error:
+        raise DataError(str(error)) from error
+    if len(read.steps) != len(draft.steps):
+        raise DataError(f"{len(draft.steps)} turns would become {len(read.steps)}")
+    for number, (new, old) in enumerate(zip(read.steps, draft.steps, strict=True), start=1):
+        if differing := next((part for part, value in _said(new).items() if value != _said(old)[part]), None):
+            raise DataError(f"step {number}: {dialect.name} would not keep its {differing}")
+    steps = zip(read.steps, draft.steps, strict=True)
+    return msgspec.structs.replace(
+        trajectory,
+        steps=tuple(msgspec.structs.replace(new, evidence=old.evidence, note=old.note) for new, old in steps),
+        answer=read.answer,
+        dialect=dialect.name,
+        text=read.text,
+        issues=read.issues,
+        tokens=None,
+    )
+
+
+def by_tools(rows: Sequence[WrittenRow]) -> list[tuple[list[Trajectory], list[dict[str, Any]]]]:
+    """The trajectories to train on, in order, those of the same tools together, with these tools' schemas.
+
+    An answer that there was nothing to compare with stands as its own gold answer: so a filter passes it again.
+
+    Raises:
+        DataError: when there are none, with the reasons.
+    """
+    groups: dict[str, tuple[list[Trajectory], list[dict[str, Any]]]] = {}
+    for row in rows:
+        if row.trajectory is not None and row.rejected is None:
+            group = groups.setdefault(json.dumps(row.tools, sort_keys=True), ([], list(row.tools)))
+            group[0].append(_comparable(row.trajectory))
+    if not groups:
+        raise DataError(f"none of {len(rows)} trajectories can be trained on: {_reasons(rows)}; {_example(rows)}")
+    return list(groups.values())
+
+
+def summary(rows: Sequence[WrittenRow]) -> list[str]:
+    """What became of the rows, in lines to print: counts by reason, and the rows that could not be read."""
+    fit = [row for row in rows if row.rejected is None]
+    lines = [f"{len(fit)} of {len(rows)} trajectories kept; rejected: {_reasons(rows)}"]
+    if loose := sum(not row.compared for row in fit):
+        lines.append(f"{loose} of those kept have no gold answers: whether their answers are right was not asked")
+    for names, count in Counter(tuple(tool["function"]["name"] for tool in row.tools) for row in fit).items():
+        lines.append(f"{count} prompts describe {', '.join(names) or 'no tool'}")
+    broken = [row for row in rows if row.rejected == UNREADABLE]
+    lines += [f"{row.where}: {row.why}" for row in broken[:_SHOWN]]
+    if len(broken) > _SHOWN:
+        lines.append(f"… and {len(broken) - _SHOWN} more that cannot be read; reasons.jsonl lists all")
+    return lines
+
+
+def write_written(folder: str | os.PathLike[str], rows: Sequence[WrittenRow]) -> None:
+    """All that was read to `episodes.jsonl`, fit or not, and a line for every row of the files to `reasons.jsonl`.
+
+    Such a line has `id`, `where`, `rejected` (null where it is trained on), `why`, and `compared`: whether there were
+    gold answers.
+    """
+    write_jsonl(Path(folder) / "episodes.jsonl", (row.trajectory for row in rows if row.trajectory is not None))
+    lines = (
+        {
+            "id": "" if row.trajectory is None else row.trajectory.id,
+            "where": row.where,
+            "rejected": row.rejected,
+            "why": row.why,
+            "compared": row.compared,
+        }
+        for row in rows
+    )
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    (Path(folder) / "reasons.jsonl").write_text(text, encoding="utf-8")
+
+
+def _as_far_as_possible(raws: Iterator[Raw]) -> Iterator[Raw | DataError]:
+    """The rows, and last the error that kept the others from being read."""
+    try:
+        yield from raws
+    except DataError as error:
+        yield error
+
+
+def _judged(
+    raw: Raw,
+    where: str,
+    chat: ChatFormat,
+    usual: str | None,
+    usual_tools: Callable[[], Schemas],
+    bounds: tuple[int, int, int | None],
+) -> WrittenRow:
+    dialect, (min_steps, max_steps, max_length) = chat.dialect, bounds
+    read = read_row(raw, usual=usual)
+    if read.trajectory is None:
+        return WrittenRow(where, rejected=UNREADABLE, why=read.error)
+    found = read.trajectory
+    try:
+        tools = _own_tools(raw.data, found)
+    except DataError as error:
+        return WrittenRow(where, rejected=UNREADABLE, why=str(error))
+    tools = usual_tools() if tools is None else tools
+    if not (found.question or "").strip():
+        return WrittenRow(where, found, "no_question", tools=tools)
+    if found.dialect != dialect.name:
+        bare = next((number for number, step in enumerate(found.steps[1:], start=2) if step.helpful is None), None)
+        if bare is not None and Citation().covers(dialect.name):
+            why = f"step {bare} of a trajectory of {found.dialect or 'no dialect'} gives none"
+            return WrittenRow(where, found, "no_verdicts", why, tools)
+        try:
+            found = rewritten(found, dialect)
+        except DataError as error:
+            return WrittenRow(where, found, "unwritable", str(error), tools)
+    if strange := _undescribed(found, dialect, tools):
+        why = f"calls {strange}, which its prompt would not describe: open it by a flag, or give the row its `tools`"
+        return WrittenRow(where, found, "unknown_tool", why, tools)
+    if reason := reject(_comparable(found), min_steps, max_steps):
+        return WrittenRow(where, found, reason, _WHY[reason](found) if reason in _WHY else "", tools)
+    try:
+        why = Format().score(rewritten(found, dialect)).why  # a stored one may hold what its own dialect cannot write
+    except DataError as error:
+        why = str(error)
+    if why:
+        return WrittenRow(where, found, "unwritable", why, tools)
+    tokens = chat.transcript(found, tools)
+    length = len(tokens.prompt_ids) + len(tokens.completion_ids)
+    if max_length is not None and length > max_length:
+        return WrittenRow(where, found, "too_many_tokens", f"{length} for a max_length of {max_length}", tools)
+    return WrittenRow(where, found, tools=tools)
+
+
+def _comparable(trajectory: Trajectory) -> Trajectory:
+    """With its own answer for a gold one where it has none: what compares the two then finds no fault."""
+    if trajectory.answers or trajectory.answer is None:
+        return trajectory
+    return msgspec.structs.replace(trajectory, answers=(trajectory.answer,))
+
+
+def _own_tools(data: bytes, trajectory: Trajectory) -> Schemas | None:
+    row = _mapping(data)
+    tools = trajectory.meta.get("tools") if row.get("tools") is None else row["tools"]
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except ValueError as error:
+            raise DataError(f"its tools are not JSON ({error})") from error
+    if not tools:
+        return None
+    if not isinstance(tools, list) or not all(_is_schema(tool) for tool in tools):
+        raise DataError("its tools are no list of JSON schemas of functions, as a toolbox's `schemas` gives them")
+    return tuple(tools)
+
+
+def _mapping(data: bytes) -> Mapping[str, Any]:
+    try:
+        row = json.loads(data)
+    except (ValueError, RecursionError):  # what the audit's reader forgives
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _is_schema(tool: Any) -> bool:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str) and "parameters" in function
+
+
+def _undescribed(trajectory: Trajectory, dialect: Dialect, tools: Schemas) -> str:
+    """The first tool called that the prompt does not name; a dialect that can only search names none."""
+    if dialect.search_tool:
+        return ""
+    named = {dialect.tool_names.get(tool["function"]["name"], tool["function"]["name"]) for tool in tools}
+    return next((step.call.name for step in trajectory.steps if step.call and step.call.name not in named), "")
+
+
+def _renamed(call: ToolCall, source: Dialect | None, target: Dialect) -> ToolCall:
+    """The call under the name that `target` has for our tool of it; `raw` was the source's way of writing it."""
+    ours = {theirs: name for name, theirs in source.tool_names.items()} if source else {}
+    if source and source.search_tool:
+        ours[source.search_tool] = SEARCH
+    name = ours.get(call.name, call.name)
+    if target.search_tool and name == SEARCH:
+        name = target.search_tool
+    return ToolCall(target.tool_names.get(name, name), call.arguments)
+
+
+def _said(step: Step) -> dict[str, Any]:
+    """What must stay as it is in another dialect; blanks at the ends of a text are the dialect's."""
+    return {
+        "thought": (step.think or "").strip(),
+        "call": step.call and (step.call.name, step.call.arguments),
+        "answer": step.answer if step.answer is None else step.answer.strip(),
+        "verdict": (step.helpful, step.refs, step.verified),
+        "parallel call": step.same_turn,
+        "evidence": len(step.evidence),
+    }
+
+
+def _reasons(rows: Iterable[WrittenRow]) -> str:
+    return counted(Counter(row.rejected for row in rows if row.rejected))
+
+
+def _example(rows: Iterable[WrittenRow]) -> str:
+    first = next((row for row in rows if row.rejected), None)
+    return f"the first, {first.where}: {first.why or first.rejected}" if first else "the files hold none"

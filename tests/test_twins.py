@@ -1,0 +1,145 @@
+"""Twins: the same state with the opposite truth, checked by the world's own facts."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import pytest
+
+from faithful_search import dialects
+from faithful_search.bundled import tiny_policy
+from faithful_search.evaluation.probes import UNSEEN_BLANKS
+from faithful_search.inference.chat import ChatFormat
+from faithful_search.inference.loading import read_tokenizer
+from faithful_search.rewards import step_validity
+from faithful_search.tasks import load_tasks, read_rows, world_file
+from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
+from faithful_search.training.experts import Habits, reject, run_experts, run_with_twins
+from faithful_search.training.plans import plan_all, planner_for
+from faithful_search.training.sft import IGNORED, build_dataset, held_out_facts
+from faithful_search.training.twins import KINDS, TRAINING_BLANKS
+from faithful_search.world import bundled_world
+
+POU = dialects.load("pou")
+HABITS = Habits(wrong_tool=0.15, dropped=0.15, nothing=0.02, blind=0.06, shuffled=0.5, twins=1.0, foreign=0.4)
+
+
+def train_rows(name):
+    return [row for row in read_rows(world_file(f"{name}.jsonl.gz")) if row["split"] == "train"]
+
+
+@pytest.fixture(scope="module")
+def toolbox():
+    tools = [
+        LocalSearch.from_corpus(train_rows("passages"), top_k=3),
+        KnowledgeGraph.from_triples(train_rows("triples"), top_k=3),
+    ]
+    with Toolbox(tools, top_k=3) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def plans():
+    tasks = load_tasks("world")
+    return plan_all(tasks[:1200], planner_for("world", tasks))[0]
+
+
+@pytest.fixture(scope="module")
+def played(toolbox, plans):
+    return [one for one in run_with_twins(plans, toolbox, POU, HABITS) if reject(one.episode, 2) is None]
+
+
+@pytest.fixture(scope="module")
+def twins(played):
+    return [twin for one in played for twin in one.twins]
+
+
+def stated(steps):
+    """(call, whether the response states what it asked for, the verdict on it) of each response that holds evidence."""
+    world = bundled_world()
+    for before, after in pairwise(steps):
+        if before.evidence:
+            query = before.call.arguments["query"]
+            yield before.call, any(world.states(query, item) for item in before.evidence), after.helpful
+
+
+def test_a_verdict_says_yes_just_where_the_worlds_facts_say_that_the_fact_is_there(played, twins):
+    for episode in [one.episode for one in played] + twins:
+        assert all(there == verdict for _, there, verdict in stated(episode.steps))
+        assert all(step_validity(episode))
+
+
+def test_a_twin_says_the_opposite_after_the_same_words(played):
+    said = Counter()
+    for episode, twins in played:
+        for twin in twins:
+            last = len(twin.steps) - 1
+            original = episode.steps[last]
+            for own, other in zip(twin.steps[:last], episode.steps, strict=False):
+                assert (own.think, own.helpful, own.refs) == (other.think, other.helpful, other.refs)
+                assert (own.call.name, own.call.arguments) == (other.call.name, other.call.arguments)
+            ids = [[item.id for item in steps[last - 1].evidence] for steps in (twin.steps, episode.steps)]
+            assert ids[0] and ids[0] == ids[1][: len(ids[0])]
+            assert (twin.steps[last].helpful == original.helpful) == (twin.meta["twin"] == "foreign")
+            said[twin.meta["twin"]] += 1
+    assert set(said) == {*KINDS, "planted", "foreign"} and min(said.values()) > 50
+
+
+def test_neither_tool_and_relation_nor_the_passages_style_give_the_verdict_away(played, twins):
+    by_call, by_style = defaultdict(Counter), defaultdict(Counter)
+    world = bundled_world()
+    for steps in [one.episode.steps for one in played] + [twin.steps[-2:] for twin in twins]:
+        for call, there, _ in stated(steps):
+            by_call[call.name, world.asked(call.arguments["query"]).relation][there] += 1
+        for before, after in pairwise(steps):
+            known = [world.stated(item.text) for item in before.evidence]
+            if known and None not in known:  # a blanked response is told by looking at it, as it should be
+                foreign = any(item.tool != before.call.name for item in known)
+                by_style[before.call.name, foreign][bool(after.helpful)] += 1
+    for counts in [*by_call.values(), *by_style.values()]:
+        if counts.total() >= 60:
+            assert 0.25 < counts[True] / counts.total() < 0.85, counts
+
+
+def test_twins_hold_no_held_out_fact(twins):
+    tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
+    rows = [
+        row
+        for name in ("passages", "triples")
+        for row in read_rows(world_file(f"{name}.jsonl.gz"))
+        if row["split"] != "train"
+    ]
+    held_out = held_out_facts(tasks, rows)
+    world = bundled_world()
+    facts = {world.stated(item.text) for twin in twins for item in twin.evidence.values()} - {None}
+    assert len(facts) > 500
+    assert not {(fact.subject, fact.object) for fact in facts} & held_out
+
+
+def test_episodes_are_the_same_with_and_without_twins(toolbox, plans, played):
+    few = plans[:50]
+    calm = Habits(dropped=0.0, blind=0.0)
+    with_twins = run_with_twins(few, toolbox, POU, Habits(dropped=0.0, blind=0.0, twins=1.0, foreign=1.0))
+    assert [one.episode for one in with_twins] == run_experts(few, toolbox, POU, calm)
+    assert any(one.twins for one in with_twins)
+
+
+def test_words_for_measuring_are_never_trained_on():
+    assert not set(UNSEEN_BLANKS) & set(TRAINING_BLANKS)
+    assert not any(unseen in seen.split() for unseen in UNSEEN_BLANKS for seen in TRAINING_BLANKS)
+
+
+def test_only_a_twins_last_turn_is_learnt_and_its_verdict_counts_most(toolbox, played):
+    tokenizer = read_tokenizer(str(tiny_policy("pou")))
+    chat = ChatFormat.of(tokenizer, POU)
+    episode, twins = next(one for one in played if one.twins and len(one.episode.steps) > 2)
+    whole, twin = build_dataset([episode, twins[-1]], chat, toolbox.schemas, "all", verdict_weight=7.0)
+    assert whole["labels"] == whole["input_ids"]
+    learnt = [token for token, label in zip(twin["input_ids"], twin["labels"], strict=True) if label != IGNORED]
+    assert twin["input_ids"][-len(learnt) :] == learnt
+    assert tokenizer.decode(learnt).startswith("<think><helpful>")
+    heavy = [token for token, weight in zip(twin["input_ids"], twin["loss_weights"], strict=True) if weight == 7.0]
+    verdicts = [step.helpful for step in twins[-1].steps[1:]]
+    assert [tokenizer.decode([token]).strip() for token in heavy] == ["yes" if said else "no" for said in verdicts]
+    assert set(twin["loss_weights"]) == {1.0, 7.0}
