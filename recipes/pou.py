@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,10 @@ from faithful_search.evaluation.suite import default_rewards
 from faithful_search.hub import push_run
 from faithful_search.judges import Judge, Writer
 from faithful_search.judges.condensing import Condensing
-from faithful_search.rewards import AnswerSupport, Correctness, Mix, answer_only_mix, corpus_snippets, pou_mix
-from faithful_search.rewards.perturbation import Passage
+from faithful_search.judges.facts import FactsJudge
+from faithful_search.rewards import AnswerSupport, Correctness, Mix, Shuffled, answer_only_mix, corpus_snippets, pou_mix
+from faithful_search.rewards.perturbation import Foils, Passage
+from faithful_search.tasks import WORLD
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.runs import RunArguments, begin, build_trainer, check_data, train
 
@@ -44,7 +46,29 @@ class PoUArguments(RunArguments):
     """What is asked, with which tools, how it is rewarded, and who judges."""
 
     reward: str = field(default="pou", metadata={"help": "'pou', or 'answer_only' (format and answer, the baseline)"})
-    budget: int = field(default=1, metadata={"help": "B_max: steps perturbed per rollout; 0 leaves R_pt out"})
+    budget: int = field(
+        default=1, metadata={"help": "B_max: steps perturbed per rollout; -1: all of them, 0 leaves R_pt out"}
+    )
+    draws: str = field(
+        default="rollout",
+        metadata={"help": "what R_pt's probes are drawn by: 'rollout', or 'question': common to a question's rollouts"},
+    )
+    centre: bool = field(
+        default=False, metadata={"help": "subtract from R_pt's moves the batch's mean of their case (yes or no)"}
+    )
+    foils: str = field(
+        default="none",
+        metadata={
+            "help": "'world': R_pt replaces evidence by the bundled world's own passages, alike but for the fact"
+        },
+    )
+    hard: float = field(default=1.0, metadata={"help": "share of probes made with --foils; the others are as without"})
+    shuffle_sensitivity: bool = field(
+        default=False, metadata={"help": "a control: R_pt goes to another rollout of its question"}
+    )
+    verdict_weight: float = field(
+        default=0.0, metadata={"help": "λ: R_pt's probes in the loss itself, with gradient; 0 leaves them out (paper)"}
+    )
     snippets: int = field(
         default=0, metadata={"help": "corpus passages that replace evidence in R_pt; 0: the batch's other questions'"}
     )
@@ -54,8 +78,15 @@ class PoUArguments(RunArguments):
         default=False, metadata={"help": "let the judge's model shorten pages and facts to what a query asks for"}
     )
     support: bool = field(default=True, metadata={"help": "false leaves R_ans out (α = 0)"})
+    support_by: str = field(
+        default="auto",
+        metadata={"help": "R_ans by 'words' or the bundled world's 'facts'; 'auto': the judge, else facts where known"},
+    )
     alpha_fixed: float | None = field(default=None, metadata={"help": "a fixed α; 0.5 is the paper's static mix"})
     alpha_beta: float = field(default=0.9, metadata={"help": "EMA of the batch's correctness"})
+    alpha_start: float | None = field(
+        default=None, metadata={"help": "the EMA before the first batch; by default that batch's correctness"}
+    )
     alpha_tau: float = field(default=0.5, metadata={"help": "correctness at which α is one half"})
     alpha_kappa: float = field(default=10.0, metadata={"help": "sharpness of α's transition"})
 
@@ -65,8 +96,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     script, args, model_args = parse(given)
     begin(script, args)
     with script.toolbox(build_condenser(script)) as toolbox:
-        trainer = build_trainer(script, args, model_args, toolbox, build_reward(script))
-        record = train(trainer, script, model_args, default_rewards())
+        trainer = build_trainer(script, args, model_args, toolbox, build_reward(script), script.verdict_weight)
+        facts = script.eval_questions in WORLD
+        record = train(trainer, script, model_args, default_rewards(script.dialect, script.load_judge(), facts))
     if record is None:
         return {}
     found = leave(record, "recipes/pou.py", given)
@@ -93,8 +125,18 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
         raise ConfigError(f"unknown lures {script.lures!r}; there are: template, judge")
     if script.judge == "lexical" and "judge" in (script.correctness, script.lures):
         raise ConfigError("--correctness judge and --lures judge need a judge with a model: --judge endpoint, say")
-    if script.budget < 0:
-        raise ConfigError(f"budget must be 0 (no R_pt) or more, not {script.budget}")
+    if script.budget < -1:
+        raise ConfigError(f"budget must be -1 (all steps), 0 (no R_pt) or more, not {script.budget}")
+    if script.foils not in ("none", "world"):
+        raise ConfigError(f"unknown foils {script.foils!r}; there are: none, world")
+    if script.foils == "world" and script.corpus not in WORLD:
+        raise ConfigError(f"--foils world knows the bundled world's facts only, not those of {script.corpus!r}")
+    if script.verdict_weight and (script.reward == "answer_only" or not script.budget):
+        raise ConfigError("--verdict_weight needs R_pt's probes: --reward pou and a --budget other than 0")
+    if script.support_by not in ("auto", "words", "facts"):
+        raise ConfigError(f"unknown support_by {script.support_by!r}; there are: auto, words, facts")
+    if script.support_by == "facts" and script.questions not in WORLD:
+        raise ConfigError(f"--support_by facts knows the bundled world's questions only, not {script.questions!r}")
     check_data(script)
     return script, args, model_args
 
@@ -109,18 +151,27 @@ def build_reward(script: PoUArguments) -> Mix:
     correctness = Correctness(script.correctness, judge=judge if script.correctness == "judge" else None)  # type: ignore[arg-type]
     if script.reward == "answer_only":
         return answer_only_mix(correctness)
-    return pou_mix(
-        max(script.budget, 1),
-        support=AnswerSupport(judge) if judge else None,
+    mix = pou_mix(
+        None if script.budget < 0 else max(script.budget, 1),
+        support=_support(script, judge),
         correctness=correctness,
         writer=_writer(judge, "--lures judge") if script.lures == "judge" else None,
         snippets=_snippets(script) if script.snippets else (),
-        sensitivity=script.budget > 0,
+        sensitivity=script.budget != 0,
+        draws=script.draws,  # type: ignore[arg-type]
+        centre=script.centre,
+        foils=_foils() if script.foils == "world" else None,
+        hard=script.hard,
         alpha=script.alpha_fixed if script.support else 0.0,
         beta=script.alpha_beta,
         tau=script.alpha_tau,
         kappa=script.alpha_kappa,
+        alpha_start=script.alpha_start,
     )
+    if script.shuffle_sensitivity and script.budget:
+        shuffled = Shuffled(mix.parts["evidence_sensitivity"])  # type: ignore[arg-type]
+        mix = replace(mix, parts={**mix.parts, "evidence_sensitivity": shuffled})
+    return mix
 
 
 def build_condenser(script: PoUArguments) -> Condensing | None:
@@ -130,6 +181,21 @@ def build_condenser(script: PoUArguments) -> Condensing | None:
         ConfigError: when the judge that is to do it can only judge.
     """
     return Condensing(_writer(script.load_judge(), "--condense true")) if script.condense else None
+
+
+def _support(script: PoUArguments, judge: Judge | None) -> AnswerSupport:
+    """R_ans; a reader of the question comes before the comparison of words, which asks whether the answer occurs."""
+    if judge is not None and script.support_by == "auto":
+        return AnswerSupport(judge)
+    if script.support_by != "words" and script.questions in WORLD:
+        return AnswerSupport(FactsJudge())
+    return AnswerSupport()
+
+
+def _foils() -> Foils:
+    from faithful_search.world import WorldFoils  # reads the whole world
+
+    return WorldFoils.bundled()
 
 
 def _snippets(script: PoUArguments) -> tuple[Passage, ...]:

@@ -1,7 +1,9 @@
-"""One training step on given rollouts, as a process of a training: `python rank_step.py OUT ROWS_PER_PROCESS KIND`.
+"""One training step on given rollouts, as a process of a training:
+`python rank_step.py OUT ROWS_PER_PROCESS KIND [MORE]`.
 
 Each process leaves in OUT what it saw; the main one the model, which one step of plain gradient descent with a learning
-rate of 1 has moved by exactly the gradient. KIND is "ddp", "fsdp2" or "zero3".
+rate of 1 has moved by exactly the gradient. KIND is "ddp", "fsdp2" or "zero3". MORE is JSON: `reward` has arguments of
+`pou_mix`, `trainer` of the trainer, `args` of `GRPOConfig`; with `lora` an adapter is trained.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 
 import lab
 import torch
+from peft import LoraConfig
 from trl import GRPOConfig
 
 from faithful_search.inference.base import Completion, Generator, Sampling
@@ -73,10 +76,10 @@ class Planned:
         return f"<think>{verdict}row {row}</think><answer>{'Rome' if row % 5 < 2 else 'Oslo'}</answer>"
 
 
-def main(out: Path, rows: int, kind: str) -> None:
-    trainer = made(out, rows, prepare(kind))
+def main(out: Path, rows: int, kind: str, more: dict[str, Any] | None = None) -> None:
+    trainer = made(out, rows, prepare(kind), more or {})
     process = trainer.accelerator.process_index
-    trainer.engine.generator = Planned(process * rows)
+    trainer.engine.generator = Planned(process * rows * (trainer.args.steps_per_generation or 1))
     passes: list[int] = []
     trainer.policy.model.register_forward_pre_hook(
         lambda model, args, given: None if model.training else passes.append(given["input_ids"].shape[1]),
@@ -88,6 +91,7 @@ def main(out: Path, rows: int, kind: str) -> None:
     trainer.save_model()
     state = trainer.reward_state.mix
     seen = {"rewards": trainer.last_rewards, "ema": state.ema, "step": state.step, "probed": probed, "written": written}
+    seen["moved"] = [line["verdict_term"] for line in trainer.state.log_history if "verdict_term" in line]
     (out / f"process{process}.json").write_text(json.dumps(seen))
 
 
@@ -130,8 +134,11 @@ def pretend_fsdp() -> None:
     state.AcceleratorState.__init__ = init
 
 
-def made(out: Path, rows: int, settings: dict[str, Any]) -> SearchGRPOTrainer:
+def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -> SearchGRPOTrainer:
     out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)  # of an adapter's first values
+    adapter = LoraConfig(target_modules="all-linear", r=2) if more.get("lora") else None
+    settings = {"activation_checkpointing": False, "logging_steps": 1, **settings, **more.get("args", {})}
     args = GRPOConfig(
         str(out / "model"),
         per_device_train_batch_size=rows,
@@ -145,7 +152,6 @@ def made(out: Path, rows: int, settings: dict[str, Any]) -> SearchGRPOTrainer:
         beta=0.0,
         use_cpu=True,
         bf16=False,
-        activation_checkpointing=False,
         report_to="none",
         save_strategy="no",
         disable_tqdm=True,
@@ -159,8 +165,10 @@ def made(out: Path, rows: int, settings: dict[str, Any]) -> SearchGRPOTrainer:
         args=args,
         train_dataset=TASKS,
         toolbox=Toolbox([Shelf()]),
-        reward=pou_mix(budget=2),
+        reward=pou_mix(**{"budget": 2, **more.get("reward", {})}),
         limits=Limits(turns=5, turn_tokens=400, total_tokens=900),
+        peft_config=adapter,
+        **more.get("trainer", {}),
     )
 
 
@@ -174,4 +182,4 @@ def sampled(trainer: SearchGRPOTrainer, tasks: list[Task]) -> dict[str, list[int
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4]) if len(sys.argv) > 4 else None)

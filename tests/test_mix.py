@@ -80,6 +80,25 @@ def test_alpha_is_that_of_the_ema_after_the_batchs_mean_went_in():
     assert mix.advance(MixState(0.4, 7), []) == MixState(0.4, 8)
 
 
+def test_the_ema_starts_from_the_first_batchs_mean_unless_it_is_told_where():
+    mix = paper(beta=0.9, tau=0.5, kappa=10.0)
+    first = mix.advance(MixState(), [1.0, 0.0, 0.0, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert first == MixState(7 / 9, 1)  # one of ten is open
+    assert mix.advance(first, [0.0]).ema == pytest.approx(0.9 * 7 / 9)
+    assert mix.advance(MixState(0.0), [1.0, 0.0]).ema == pytest.approx(0.1 * 0.5)
+    assert mix.advance(MixState(), []) == MixState(None, 1) and mix.advance(MixState(), [None]) == MixState(None, 1)
+    assert mix.alpha(MixState()) == mix.alpha(MixState(0.0)) == pytest.approx(0.9933, abs=1e-4)
+    assert mix.advance(MixState(), [0.0]).ema == 0.0
+    assert rewards.pou_mix().state0 == MixState(None, 0) and rewards.pou_mix(alpha_start=0.0).state0 == MixState(0.0, 0)
+
+
+def test_what_a_right_answer_is_said_by():
+    assert rewards.pou_mix().outcome == rewards.answer_only_mix().outcome == "correctness"
+    assert paper().outcome == "outcome" and rewards.veritas_mix().outcome == "exact_match"
+    assert Mix(parts={"a": Citation()}).outcome is None
+    assert Mix(parts={"a": Correctness(), "b": Correctness("f1")}).outcome is None
+
+
 def test_an_outage_of_the_judge_leaves_the_ema():
     mix = paper(beta=0.5)
     rows = [row(anc=1.0), row(anc=0.0), row(anc="down")]
@@ -191,6 +210,8 @@ def test_bind_reaches_every_level():
 def test_state_survives_json_and_the_mix_survives_pickle_and_prints_as_its_configuration():
     state = MixState(0.1 + 0.2, 41)
     assert MixState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
+    assert MixState.from_dict(json.loads(json.dumps(MixState().to_dict()))) == MixState()
+    assert MixState.from_dict({"ema": 0.0, "step": 0}) == MixState(ema=0.0)  # as checkpoints had it before any batch
     mix = rewards.pou_mix(budget=2)
     assert pickle.loads(pickle.dumps(mix)) == mix
     names = {"Mix": Mix, "Citation": Citation, "EvidenceSensitivity": EvidenceSensitivity, "Adaptive": Adaptive}

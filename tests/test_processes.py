@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,24 +25,29 @@ HERE = Path(__file__).parent
 SCRIPT = str(HERE / "rank_step.py")
 
 
-def step(folder: Path, processes: int, rows: int, kind: str = "ddp") -> tuple[dict[str, torch.Tensor], list[dict]]:
-    """The gradient of one step, and what each process saw."""
+def step(
+    folder: Path, processes: int, rows: int, kind: str = "ddp", more: dict[str, Any] | None = None
+) -> tuple[dict[str, torch.Tensor], list[dict]]:
+    """The gradient of one step, and what each process saw; of an adapter those of its parts that start at 0."""
     if not (folder / "start" / "model.safetensors").exists():
         lab.sharp(lab.model()).save_pretrained(folder / "start")
-    out = folder / f"{kind}-{processes}x{rows}"
+    out = Path(tempfile.mkdtemp(dir=folder))
     if processes == 1:
-        rank_step.main(out, rows, kind)
+        rank_step.main(out, rows, kind, more)
     else:
-        launch_step(out, processes, rows, kind)
-    before, after = (load_file(path / "model.safetensors") for path in (folder / "start", out / "model"))
+        launch_step(out, processes, rows, kind, more)
     seen = [json.loads((out / f"process{number}.json").read_text()) for number in range(processes)]
+    if more and more.get("lora"):
+        after = load_file(out / "model" / "adapter_model.safetensors")
+        return {name: -value for name, value in after.items() if "lora_B" in name}, seen
+    before, after = (load_file(path / "model.safetensors") for path in (folder / "start", out / "model"))
     return {name: before[name] - after[name] for name in before}, seen
 
 
-def launch_step(out: Path, processes: int, rows: int, kind: str) -> None:
+def launch_step(out: Path, processes: int, rows: int, kind: str, more: dict[str, Any] | None = None) -> None:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     found = subprocess.run(
-        [sys.executable, *launch, SCRIPT, str(out), str(rows), kind],
+        [sys.executable, *launch, SCRIPT, str(out), str(rows), kind, json.dumps(more)],
         env={
             **os.environ,
             "DS_ACCELERATOR": "cpu",
@@ -56,9 +62,7 @@ def launch_step(out: Path, processes: int, rows: int, kind: str) -> None:
 
 def check_equal(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) -> None:
     (gradient, [whole]), (other, parts) = one, several
-    assert gradient["lm_head.weight"].norm() > 0.05
-    for name, value in gradient.items():
-        assert (value - other[name]).abs().max() < 1e-5 * max(1.0, float(value.norm())), name
+    check_gradients(gradient, other)
     assert [reward for part in parts for reward in part["rewards"]] == pytest.approx(
         whole["rewards"],
         rel=0,
@@ -69,6 +73,12 @@ def check_equal(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) ->
     for part in parts:
         assert part["written"] == {name: whole["written"][name] for name in part["written"]}
     assert [bool(part["written"]) for part in parts] == [True, False]
+
+
+def check_gradients(gradient: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert max(value.norm() for value in gradient.values()) > 0.05
+    for name, value in gradient.items():
+        assert (value - other[name]).abs().max() < 1e-5 * max(1.0, float(value.norm())), name
 
 
 def test_two_processes_and_one_make_the_same_step(tmp_path):
@@ -87,6 +97,60 @@ def test_sharded_processes_make_the_same_step(kind, tmp_path):
     if kind == "zero3" and importlib.util.find_spec("deepspeed") is None:
         pytest.skip("needs deepspeed")
     check_equal(step(tmp_path, 1, 16), step(tmp_path, 2, 8, kind))
+
+
+VERDICTS = {
+    "trainer": {"verdict_weight": 1e4},  # an untrained model's p(yes) hardly moves
+    "reward": {"draws": "question", "centre": True, "budget": None},
+}
+
+
+def check_verdicts(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) -> None:
+    check_gradients(one[0], several[0])
+    moved = [seen["moved"] for seen in one[1] + several[1] if seen["moved"]]
+    assert moved[0][0] != 0 and all(other == pytest.approx(moved[0], rel=1e-4, abs=1e-8) for other in moved)
+
+
+def test_the_verdict_term_of_two_processes_is_that_of_one(tmp_path):
+    """One of the processes has no probe at all, and takes part in the passes of the other's."""
+    one = step(tmp_path, 1, 16, more=VERDICTS)
+    check_equal(one, several := step(tmp_path, 2, 8, more=VERDICTS))
+    check_verdicts(one, several)
+    plain, _ = step(tmp_path, 1, 16, more={**VERDICTS, "trainer": {}})
+    assert max((value - plain[name]).norm() for name, value in one[0].items()) > 0.05
+
+
+@pytest.mark.parametrize("more", [{}, {"activation_checkpointing": True}, {"steps_per_generation": 4}], ids=str)
+def test_the_verdict_term_adds_up_over_the_batches_of_a_step(more, tmp_path):
+    """In two or four batches a step, and with activations computed again."""
+    many = {**VERDICTS, "args": {"gradient_accumulation_steps": more.get("steps_per_generation", 2), **more}}
+    rows = 16 // many["args"]["gradient_accumulation_steps"]
+    check_verdicts(step(tmp_path, 1, 16, more=VERDICTS), step(tmp_path, 1, rows, more=many))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("ddp", {"args": {"activation_checkpointing": True}}),
+        ("ddp", {"lora": True}),
+        ("ddp", {"args": {"gradient_accumulation_steps": 2}}),
+        ("fsdp2", {}),
+        ("zero3", {}),
+    ],
+    ids=str,
+)
+def test_the_verdict_term_is_the_same_however_a_step_is_spread(kind, more, tmp_path):
+    if kind == "zero3" and importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("needs deepspeed")
+    alone = {**VERDICTS, "lora": more.get("lora")}
+    rows = 8 // more.get("args", {}).get("gradient_accumulation_steps", 1)
+    check_verdicts(step(tmp_path, 1, 16, more=alone), step(tmp_path, 2, rows, kind, VERDICTS | more))
+
+
+@pytest.mark.slow
+def test_the_verdict_term_of_a_group_that_is_spread_over_processes(tmp_path):
+    check_verdicts(step(tmp_path, 1, 4, more=VERDICTS), step(tmp_path, 2, 2, more=VERDICTS))
 
 
 @pytest.mark.parametrize(

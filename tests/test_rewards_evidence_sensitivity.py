@@ -24,6 +24,7 @@ from faithful_search.rewards.evidence_sensitivity import (
 )
 from faithful_search.rewards.perturbation import (
     NEUTRAL,
+    Foils,
     corpus_snippets,
     degrade,
     lure,
@@ -113,7 +114,8 @@ def test_a_yes_that_rests_on_its_citation_earns_the_drop(tok, tokens):
     made = trajectory(True)
     found = score(with_tokens(made, tok) if tokens else made, tok)
     assert found.value == pytest.approx(0.9 - 0.2)
-    assert found.parts == {"applies": True, "steps": [{"step": 2, "case": "yes", "q": 0.9, "q_perturbed": 0.2}]}
+    step = {"step": 2, "case": "yes", "q": 0.9, "q_perturbed": 0.2, "replaced": "unrelated"}
+    assert found.parts == {"applies": True, "steps": [step]}
     assert found.why == ""
 
 
@@ -186,6 +188,8 @@ def test_budget_bounds_the_steps_and_only_valid_ones_are_drawn():
     assert seen == {2, 3, 5, 6}
     assert len(score(long_trajectory("a"), budget=9).parts["steps"]) == 4
     assert len(score(long_trajectory("a")).parts["steps"]) == 1
+    every = score(long_trajectory("a"), budget=None).parts["steps"]
+    assert [row["step"] for row in every] == [2, 3, 5, 6]
 
 
 def test_the_value_is_the_mean_over_the_sampled_steps():
@@ -246,8 +250,14 @@ def test_a_part_of_a_batch_is_probed_as_the_whole_is():
 def test_without_a_policy_it_says_what_to_do_and_it_pickles():
     with pytest.raises(ConfigError, match="bind"):
         EvidenceSensitivity().score(trajectory(True))
+    with pytest.raises(ConfigError, match="bind"):
+        EvidenceSensitivity().probes([trajectory(True)])
     with pytest.raises(ConfigError, match="budget"):
         EvidenceSensitivity(budget=0)
+    with pytest.raises(ConfigError, match="unknown draws 'group'"):
+        EvidenceSensitivity(draws="group")
+    with pytest.raises(ConfigError, match="hard"):
+        EvidenceSensitivity(hard=1.5)
     assert pickle.loads(pickle.dumps(EvidenceSensitivity(budget=2))) == EvidenceSensitivity(budget=2)
 
 
@@ -548,3 +558,184 @@ def test_a_written_lure_cannot_break_the_page_it_stands_on():
     perturbed = WORDS.decode(policy.calls[0][0][1]).rpartition("<tool_response>")[2]
     assert perturbed.count("</tool_response>") == 1 and perturbed.count("<helpful>") == 1
     assert perturbed.count("<|im_end|>") == 1
+
+
+# Draws common to a question, centred moves, foils
+
+
+def group(question: str, count: int = 6, helpful: bool = True) -> list[Trajectory]:
+    """Rollouts of a question that have the same evidence and write differently about it."""
+    rows = []
+    for number in range(count):
+        made = trajectory(helpful, f"{question}{number}", question=question)
+        last = msgspec.structs.replace(made.steps[1], think="so " * number)
+        rows.append(msgspec.structs.replace(made, steps=(made.steps[0], last)))
+    return rows
+
+
+MANY = corpus_snippets(ROWS)
+
+
+def replaced(rows: list[Trajectory], **knobs) -> list[str]:
+    """What each rollout's last tool response was exchanged for."""
+    policy = Policy(WORDS)
+    EvidenceSensitivity(policy=policy, snippets=MANY, **knobs).score_batch(rows)
+    return [WORDS.decode(ids).rpartition("<tool_response>")[2].partition("</")[0] for ids in policy.calls[0][0][1::2]]
+
+
+@pytest.mark.parametrize("helpful", [True, False])
+def test_the_rollouts_of_a_question_meet_the_same_replacement(helpful):
+    groups = [group(f"What is the capital of {name}?", helpful=helpful) for name in ("France", "Peru", "Chad", "Laos")]
+    drawn = [replaced(rows, draws="question") for rows in groups]
+    assert [len(set(own)) for own in drawn] == [1, 1, 1, 1]
+    assert len({own[0] for own in drawn}) > 2
+    assert len(set(replaced(groups[0]))) > 1  # as the default draws
+    assert replaced(groups[0], draws="question", seed=1)[0] != drawn[0][0]
+    assert replaced([*groups[1], *groups[0]], draws="question")[6] == drawn[0][0]
+
+
+def test_the_rollouts_of_a_question_are_probed_at_the_same_hop():
+    rows = [long_trajectory(name) for name in "abcdef"]
+    common = EvidenceSensitivity(policy=Policy(WORDS), draws="question", budget=2).score_batch(rows)
+    steps = [tuple(row["step"] for row in score.parts["steps"]) for score in common]
+    assert len(set(steps)) == 1 and len(steps[0]) == 2
+    found = {
+        tuple(
+            probe.step for probe in EvidenceSensitivity(policy=Policy(WORDS), draws="question", seed=n).probes(rows)[0]
+        )
+        for n in range(40)
+    }
+    assert found == {(2,), (3,), (5,), (6,)}
+
+
+def test_a_rollout_that_said_no_before_meets_the_same_replacement_at_the_same_hop():
+    direct = trajectory(True, "a")
+    empty = Step(think="try", call=ToolCall("s", {"query": "capital France"}), evidence=(passage(9, "Rain."),))
+    detour = msgspec.structs.replace(
+        direct,
+        steps=(empty, Step(think="no", helpful=False, call=direct.steps[0].call, evidence=PARIS), direct.steps[1]),
+    )
+    policy = Policy(WORDS)
+    reward = EvidenceSensitivity(policy=policy, snippets=MANY, draws="question", budget=None)
+    first, second = reward.probes([direct, detour])
+    assert [probe.yes_case for probe in first + second] == [True, False, True]
+    ends = [WORDS.decode(probe.perturbed).rpartition("<tool_response>")[2] for probe in (first[0], second[1])]
+    assert ends[0] == ends[1]
+
+
+def test_centred_moves_by_hand():
+    """Yes-moves 0.7, 0.0 and no-moves 0.7, 0.0, 0.0: the means are 0.35 and 0.7/3."""
+    other = (passage(1, "Rome is in Italy."), passage(2, "x"))
+    rows = [trajectory(True, "a"), trajectory(True, "b", other), trajectory(False, "c", CHEESE, "In France?")]
+    rows += [trajectory(False, "d", PARIS, "In France?"), trajectory(False, "e", PARIS, "In France?"), Trajectory()]
+    policy, lured = Policy(WORDS), Author("Paris.", "x", "x")
+    kept = {"snippets": ("Whales sing.",), "writer": lured, "policy": policy}
+    plain = EvidenceSensitivity(**kept).score_batch(rows)
+    moves = [score.value for score in plain]
+    assert moves[:3] == pytest.approx([0.7, 0.0, 0.7]) and moves[5] == 0.0
+    centred = EvidenceSensitivity(centre=True, **kept).score_batch(rows)
+    yes, no = (moves[0] + moves[1]) / 2, sum(moves[2:5]) / 3
+    expected = [moves[0] - yes, moves[1] - yes, *(move - no for move in moves[2:5]), 0.0]
+    assert [score.value for score in centred] == pytest.approx(expected)
+    assert [score.parts for score in centred] == [score.parts for score in plain]
+
+
+def test_two_processes_subtract_what_one_does():
+    rows = [trajectory(True, "a"), trajectory(True, "b", (passage(1, "Rome."),)), trajectory(False, "c", CHEESE)]
+    rows += [long_trajectory("d"), trajectory(False, "e")]
+    knobs = {"centre": True, "budget": None, "snippets": MANY, "policy": Policy(WORDS)}
+    whole = [score.value for score in EvidenceSensitivity(**knobs).score_batch(rows)]
+    told: list[list] = []
+    for part in (rows[:2], rows[2:], []):  # the last has no rollout, and is asked all the same
+        EvidenceSensitivity(gather=lambda own: told.append(own) or own, **knobs).score_batch(part)
+    assert len(told) == 3
+    every = [move for own in told for move in own]
+    parts = [
+        score.value
+        for part in (rows[:2], rows[2:])
+        for score in EvidenceSensitivity(gather=lambda own: every, **knobs).score_batch(part)
+    ]
+    assert parts == pytest.approx(whole, abs=1e-12)
+
+
+class Atlas:
+    """Foils that know capitals: what says "capital of" states a query's fact when it names the query's last word."""
+
+    def __init__(self, *replacements: tuple[str, str] | None, lured: tuple[str, str] | None = None):
+        self.replacements, self.lured = replacements, lured
+
+    def states(self, query, item):
+        return f"capital of {query.split()[-1]}" in item.text
+
+    def replace(self, query, item, rng):
+        return rng.choice(self.replacements) if self.replacements else None
+
+    def lure(self, query, rng):
+        return self.lured
+
+
+PERU, CHAD = ("Lima", "Lima is the capital of Peru."), ("Chad", "Chad borders Libya.")
+
+
+def last_response(policy: Policy, row: int = 1) -> str:
+    return WORDS.decode(policy.calls[0][0][row]).rpartition("<tool_response>")[2]
+
+
+def test_foils_replace_the_cited_passages_and_whatever_else_states_the_fact():
+    assert isinstance(Atlas(), Foils)
+    evidence = (*PARIS, passage(3, "France's first city, the capital of France, is large."))
+    policy = Policy(WORDS)
+    found = EvidenceSensitivity(policy=policy, foils=Atlas(PERU, CHAD)).score(trajectory(True, evidence=evidence))
+    assert found.parts["steps"][0]["replaced"] == "foil" and found.value == pytest.approx(0.7)
+    text = last_response(policy)
+    assert f"{PERU[0]} [E" in text and PERU[1] in text and CHAD[1] in text  # each another
+    assert "Cheese is eaten in Normandy." in text and "capital of France" not in text
+
+
+def test_what_foils_have_nothing_for_becomes_unrelated():
+    evidence = (*PARIS, passage(3, "It is the capital of France."))
+    policy = Policy(WORDS)
+    reward = EvidenceSensitivity(policy=policy, foils=Atlas(), snippets=("Whales sing.",))
+    found = reward.score(trajectory(True, evidence=evidence))
+    assert found.parts["steps"][0]["replaced"] == "unrelated"
+    assert "Whales sing." in last_response(policy) and "capital of France" not in last_response(policy)
+    only = Policy(WORDS)  # one replacement for two passages: the other's is unrelated
+    reward = EvidenceSensitivity(policy=only, foils=Atlas(PERU), snippets=("Whales sing.",))
+    assert reward.score(trajectory(True, evidence=evidence)).parts["steps"][0]["replaced"] == "foil"
+    assert last_response(only).count(PERU[1]) == last_response(only).count("Whales sing.") == 1
+
+
+def test_a_share_of_probes_is_hard():
+    rows = [trajectory(helpful, str(number)) for number in range(100) for helpful in (True, False)]
+    foils = Atlas(PERU, CHAD, lured=("France", "Lyon is the capital of France."))
+
+    def made(hard: float) -> list[str]:
+        reward = EvidenceSensitivity(policy=Policy(WORDS), foils=foils, hard=hard)
+        return [probe.made_by for (probe,) in reward.probes(rows)]
+
+    assert set(made(1.0)) == {"foil"} and set(made(0.0)) == {"unrelated", "template"}
+    assert 60 < made(0.5).count("foil") < 140 and made(0.5) == made(0.5)
+
+
+def test_lures_come_from_foils_then_the_writer_then_the_template():
+    author = Author("Metz.")
+    lured = Atlas(lured=("France", "Lyon is the capital of France."))
+    policy = Policy(WORDS)
+    found = EvidenceSensitivity(policy=policy, foils=lured, writer=author).score(trajectory(False, evidence=CHEESE))
+    assert lure_of(found) == "foil" and author.asked == []
+    assert "France [E" in last_response(policy) and "]: Lyon is the capital of France." in last_response(policy)
+    unknowing = EvidenceSensitivity(policy=Policy(WORDS), foils=Atlas(), writer=author)
+    assert lure_of(unknowing.score(trajectory(False, evidence=CHEESE))) == "written"
+    alone = EvidenceSensitivity(policy=Policy(WORDS), foils=Atlas())
+    assert lure_of(alone.score(trajectory(False, evidence=CHEESE))) == "template"
+
+
+def test_the_probes_that_are_scored_are_handed_out_once():
+    kept: list = []
+    rows = [trajectory(True, "a"), Trajectory(), long_trajectory("c")]
+    policy = Policy(WORDS)
+    EvidenceSensitivity(budget=None, sink=kept.append).bind(policy=policy).score_batch(rows)
+    (probes,) = kept
+    assert [len(own) for own in probes] == [1, 0, 4]
+    assert policy.calls[0][0] == [ids for own in probes for probe in own for ids in (probe.real, probe.perturbed)]
+    assert probes == EvidenceSensitivity(budget=None, policy=policy).probes(rows)

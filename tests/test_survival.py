@@ -266,7 +266,7 @@ def _beginning(path, monkeypatch, found):
     asked = []
     monkeypatch.setattr(runs, "evaluate", lambda *given: asked.append(given) or found)
     trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(path)))
-    script = SimpleNamespace(eval_questions="world", eval_split="validation", eval_limit=2)
+    script = SimpleNamespace(eval_questions="world", eval_split="validation", eval_limit=2, eval_sample_seed=None)
     return runs.BeforeTraining(trainer, script, {}), asked
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from .. import registry
 from ..judges import GroundingJudge, Judge, Writer
 from .answer_support import AnswerSupport
 from .base import Reward, Score
 from .citation import Citation, cited_evidence, step_validity
+from .citation_states_fact import CitationStatesFact
 from .correctness import Correctness
 from .evidence_sensitivity import EvidenceSensitivity
 from .format import Format
 from .info_think import InfoThink
 from .judged import JudgedReward
 from .mix import Adaptive, Mix, MixState
-from .perturbation import Passage, corpus_snippets
+from .perturbation import Foils, Passage, corpus_snippets
+from .shuffled import Shuffled
 from .think_answer import ThinkAnswer
 from .think_search import ThinkSearch
 from .tool_use import ToolUse
@@ -28,8 +31,10 @@ __all__ = [
     "Adaptive",
     "AnswerSupport",
     "Citation",
+    "CitationStatesFact",
     "Correctness",
     "EvidenceSensitivity",
+    "Foils",
     "Format",
     "InfoThink",
     "JudgedReward",
@@ -37,6 +42,7 @@ __all__ = [
     "MixState",
     "Reward",
     "Score",
+    "Shuffled",
     "ThinkAnswer",
     "ThinkSearch",
     "ToolUse",
@@ -66,29 +72,37 @@ def names() -> list[str]:
 
 
 def pou_mix(
-    budget: int = 1,
+    budget: int | None = 1,
     *,
     support: Reward | None = None,
     correctness: Reward | None = None,
     sensitivity: bool = True,
     snippets: Sequence[str | Passage] = (),
     writer: Writer | None = None,
+    draws: Literal["question", "rollout"] = "rollout",
+    centre: bool = False,
+    foils: Foils | None = None,
+    hard: float = 1.0,
     beta: float = 0.9,
     tau: float = 0.5,
     kappa: float = 10.0,
     alpha: float | None = None,
+    alpha_start: float | None = None,
 ) -> Mix:
     """Proof-of-Use's objective, (R_cite + R_pt + R_a)/3 behind the format gate (equation 10), and its ablations.
 
     Args:
-        budget: B_max, the perturbed steps of a rollout; 2 is the paper's ablation.
+        budget: B_max, the perturbed steps of a rollout; 2 is the paper's ablation, `None` is all.
         support: R_ans, by default `AnswerSupport()`.
         correctness: R_anc, by default `Correctness()`.
         sensitivity: `False` leaves R_pt out and averages over the two others.
         snippets: what R_pt draws unrelated passages from, by default the batch's own evidence; see `corpus_snippets`.
         writer: invents the lures of R_pt, by default a template does.
+        draws, centre, foils, hard: of R_pt, see `EvidenceSensitivity`; the defaults are the paper's.
         beta, tau, kappa: of the adaptive mix.
         alpha: a constant alpha: 0.5 is the static mix, 0.0 leaves R_ans out.
+        alpha_start: the outcome's running mean before the first batch, by default that batch's mean; 0.0 starts with
+            an alpha near 1.
 
     Example:
         >>> pou_mix(budget=2).parts["evidence_sensitivity"].budget
@@ -97,8 +111,10 @@ def pou_mix(
     answer = Adaptive(support or AnswerSupport(), correctness or Correctness(), beta, tau, kappa, alpha)
     probe: dict[str, Reward] = {}
     if sensitivity:
-        probe["evidence_sensitivity"] = EvidenceSensitivity(budget=budget, snippets=tuple(snippets), writer=writer)
-    return Mix(parts={"citation": Citation(), **probe, "answer": answer})
+        probe["evidence_sensitivity"] = EvidenceSensitivity(
+            budget, snippets=tuple(snippets), writer=writer, draws=draws, centre=centre, foils=foils, hard=hard
+        )
+    return Mix(parts={"citation": Citation(), **probe, "answer": answer}, state0=MixState(alpha_start))
 
 
 def answer_only_mix(correctness: Reward | None = None) -> Mix:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from .. import dialects
 from ..errors import ConfigError, DataError, JudgeError
@@ -16,13 +17,17 @@ from ..judges import Request, Writer
 from ..trajectory import Evidence, Step, Tokens, Trajectory
 from .base import Reward, Score
 from .citation import step_validity
-from .perturbation import Passage, Source, degrade, lure, query_of, sources
+from .perturbation import Foils, Passage, Source, asked_for, degrade, foil_passages, lure, query_of, sources, stating
 
 VERDICT_TAG = "<helpful>"
-Chosen = tuple[list[int], random.Random]
-"""Indices of the steps that are probed, and what else is drawn for this trajectory is drawn from."""
-Lures = dict[int, str]
-"""Written lures by the index of the step whose verdict they probe."""
+Chosen = list[tuple[int, random.Random]]
+"""Indices of the steps that are probed, in order, each with what its other draws come from."""
+Lure = tuple[str, Passage]
+"""Who made a lure ("foil" or "written"), and its title and text."""
+Lures = dict[int, Lure]
+"""Lures by the index of the step whose verdict they probe; where there is none, the template stands in."""
+Premiums = dict[bool, float]
+"""What is subtracted from the moves of yes-cases (`True`) and of no-cases."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +51,43 @@ class EvidenceSensitivity(Reward):
     questions' evidence, or from `snippets` alone where they are given. When nothing there is unrelated enough it comes
     from a short built-in list, which a policy can learn by heart: with few questions in a batch, give `snippets`
     (`corpus_snippets`). The lure is written by `writer` (the paper's way: an LLM); without one, or where it could not
-    write, it is a template that restates the query with a made-up answer. `parts["steps"]` says which: `lure` is
-    "written" or "template". At B = 0 the value is 0.0 with `parts["applies"]` False.
+    write, it is a template that restates the query with a made-up answer. At B = 0 the value is 0.0 with
+    `parts["applies"]` False.
+
+    Four knobs, all ours and off by default, make the reward easier to learn from. Among the rollouts of a question most
+    of its variance is luck of the draw: `draws="question"` lets them meet the same replacements, and `budget=None`
+    probes every step. A "no" earns more than a "yes" whatever the policy does: `centre` takes that premium away. And
+    unrelated passages can be told by their topic: `foils` differ from the evidence in the fact alone.
+
+    `parts["raw"]` is the value before it was centred, `parts["steps"]` has q and q' of each probe, and who made what
+    replaced the evidence: `replaced` of a yes-step is "foil" or "unrelated", `lure` of a no-step "foil", "written" or
+    "template".
 
     Args:
-        budget: B_max; 1 in the paper's main experiments, 2 in an ablation.
+        budget: B_max; 1 in the paper's main experiments, 2 in an ablation, `None` for all eligible steps.
         normalize: p(yes)/(p(yes) + p(no)) instead of the raw probability.
         replace_titles: exchange titles too, since a title that names the asked entity gives the topic away; ids stay.
         snippets: texts, or pairs of title and text, to draw from instead of the batch's evidence.
         seed: of the step choice and of what replaces the evidence.
         writer: invents the lures of no-steps, all of a batch in one call; an `EndpointJudge` is one.
+        draws: "rollout" draws anew for every trajectory. "question" seeds by the question, the number of yes-verdicts
+            before the step, and the case (yes or no); of a trajectory's steps it prefers the same of these as in the
+            question's other rollouts. A question that is asked again later meets the same draw.
+        centre: subtract from each move the mean move of its case over the batch, in a training over the batches of all
+            processes; values are then in [-2, 2]. Leave it out of measurements.
+        foils: exchange evidence for passages that look like what was asked for, and take lures from the corpus's own
+            sentences. In a yes-case whatever else of the response states the fact is exchanged, too, as the verdict
+            would otherwise rightly stay. What they have nothing for is made as without them.
+        hard: the share of probes that `foils` replace evidence in; the others are made as without them, so that both
+            kinds can be mixed.
         policy: the Generator to probe, usually given by `bind(policy=…)`.
-        gather: given what may replace evidence here, what may in all processes of a training: its trainer binds it, so
-            that what a rollout is probed with does not depend on who else was asked in the same process.
+        gather: given a list of this process, that of all processes of a training: its trainer binds it, so that what a
+            rollout is probed with, and what is subtracted, does not depend on who else was asked in the same process.
+        sink: is given the probes of each batch, a list a trajectory, as they are made. A training's verdict term gets
+            them here.
 
     Raises:
-        ConfigError: when no policy is bound.
+        ConfigError: when no policy is bound, or for a budget, draws or a share that are none.
         DataError: when a trajectory's token ids are not those of its steps.
 
     Example:
@@ -74,37 +100,66 @@ class EvidenceSensitivity(Reward):
     so draw from many questions, or from many `snippets`.
     """
 
-    budget: int = 1
+    budget: int | None = 1
     normalize: bool = False
     replace_titles: bool = True
     snippets: tuple[str | Passage, ...] = field(default=(), repr=False)
     seed: int = 0
     writer: Writer | None = None
+    draws: Literal["question", "rollout"] = "rollout"
+    centre: bool = False
+    foils: Foils | None = field(default=None, repr=False)
+    hard: float = 1.0
     policy: Generator | None = field(default=None, repr=False)
-    gather: Callable[[list[Source]], list[Source]] = field(default=list, repr=False)
+    gather: Callable[[list[Any]], list[Any]] = field(default=list, repr=False)
+    sink: Callable[[list[list[Probe]]], None] | None = field(default=None, repr=False)
 
     name: ClassVar[str] = "evidence_sensitivity"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     needs_policy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.budget < 1:
+        if self.budget is not None and self.budget < 1:
             raise ConfigError(
                 f"EvidenceSensitivity: budget must be at least 1, not {self.budget}; leave the reward out instead"
             )
+        if self.draws not in ("question", "rollout"):
+            raise ConfigError(f"EvidenceSensitivity: unknown draws {self.draws!r}; there are: question, rollout")
+        if not 0 <= self.hard <= 1:
+            raise ConfigError(f"EvidenceSensitivity: hard must be in [0, 1], not {self.hard}")
 
     def score(self, trajectory: Trajectory) -> Score:
         return self.score_batch([trajectory])[0]
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        probes = self.probes(trajectories)
+        if self.sink is not None:
+            self.sink(probes)
+        asked = iter(_ask(self._policy(), [probe for own in probes for probe in own]))
+        answers = [[next(asked) for _ in own] for own in probes]
+        premiums = self._premiums(probes, answers)
+        return [_mean(*row, premiums) for row in zip(probes, answers, strict=True)]
+
+    def probes(self, trajectories: Sequence[Trajectory]) -> list[list[Probe]]:
+        """What the policy is asked about each trajectory, step by step.
+
+        Raises:
+            ConfigError: when no policy is bound.
+            DataError: when a trajectory's token ids are not those of its steps.
+        """
+        prober = _Prober(self, self._policy().tokenizer, self._pool(trajectories))
+        chosen = [self._chosen(trajectory) for trajectory in trajectories]
+        lures = self._lures(trajectories, chosen)
+        return [prober.probes(*row) for row in zip(trajectories, chosen, lures, strict=True)]
+
+    def draw_foils(self, rng: random.Random) -> Foils | None:
+        """Whose passages a probe gets: those of `foils`, in the share `hard` of probes."""
+        return self.foils if self.foils is not None and rng.random() < self.hard else None
+
+    def _policy(self) -> Generator:
         if self.policy is None:
             raise ConfigError("EvidenceSensitivity asks the policy itself: use .bind(policy=generator)")
-        chosen = [self._chosen(trajectory) for trajectory in trajectories]
-        lures = self._written(trajectories, [steps for steps, _ in chosen])
-        prober = _Prober(self, self.policy.tokenizer, self._pool(trajectories))
-        probes = [prober.probes(*row) for row in zip(trajectories, chosen, lures, strict=True)]
-        answers = iter(_ask(self.policy, [probe for own in probes for probe in own]))
-        return [_mean(own, [next(answers) for _ in own]) for own in probes]
+        return self.policy
 
     def _pool(self, trajectories: Sequence[Trajectory]) -> list[Source]:
         own = sources(trajectories, self.snippets)
@@ -112,37 +167,78 @@ class EvidenceSensitivity(Reward):
 
     def _chosen(self, trajectory: Trajectory) -> Chosen:
         steps = eligible_steps(trajectory)
+        count = len(steps) if self.budget is None else min(self.budget, len(steps))
+        if self.draws == "question":
+            own = {index: random.Random(f"{self.seed}:{_state(trajectory, index)}") for index in steps}
+            first = sorted(steps, key=lambda index: own[index].random())[:count]
+            return [(index, own[index]) for index in sorted(first)]
         rng = random.Random(f"{self.seed}:{trajectory.id}")
-        return sorted(rng.sample(steps, min(self.budget, len(steps)))), rng
+        return [(index, rng) for index in sorted(rng.sample(steps, count))]
 
-    def _written(self, trajectories: Sequence[Trajectory], chosen: Sequence[list[int]]) -> list[Lures]:
-        """What the writer made up for each trajectory's no-steps, by step."""
+    def _lures(self, trajectories: Sequence[Trajectory], chosen: Sequence[Chosen]) -> list[Lures]:
+        """What the foils have, or else the writer made up, for each trajectory's no-steps, by step."""
         lures: list[Lures] = [{} for _ in trajectories]
-        asked = [
-            (row, index)
-            for row, (trajectory, steps) in enumerate(zip(trajectories, chosen, strict=True))
-            for index in steps
-            if not trajectory.steps[index].helpful
-        ]
-        if self.writer is None or not asked:
+        open_: list[tuple[int, int]] = []
+        for row, (trajectory, steps) in enumerate(zip(trajectories, chosen, strict=True)):
+            for index, rng in steps:
+                if trajectory.steps[index].helpful:
+                    continue
+                foils = self.draw_foils(rng)
+                found = foils and foils.lure(asked_for(trajectory.steps[index - 1], trajectory.question), rng)
+                if found:
+                    lures[row][index] = "foil", found
+                else:
+                    open_.append((row, index))
+        if self.writer is None or not open_:
             return lures
-        requests = [_lure_request(trajectories[row], index) for row, index in asked]
-        for (row, index), text in zip(asked, _write(self.writer, requests), strict=True):
+        requests = [_lure_request(trajectories[row], index) for row, index in open_]
+        for (row, index), text in zip(open_, _write(self.writer, requests), strict=True):
             if text and text.strip():
-                lures[row][index] = text.strip()
+                title = asked_for(trajectories[row].steps[index - 1], trajectories[row].question)
+                lures[row][index] = "written", (title, text.strip())
         return lures
+
+    def _premiums(self, probes: Sequence[Sequence[Probe]], answers: Sequence[Sequence[Answer]]) -> Premiums:
+        """The mean move of each case over the probes of all processes; nothing where moves are not centred."""
+        if not self.centre:
+            return {}
+        own = [
+            (probe.yes_case, probe.move(answer))
+            for row, said in zip(probes, answers, strict=True)
+            for probe, answer in zip(row, said, strict=True)
+        ]
+        every = self.gather(own)
+        by_case = {case: [move for kind, move in every if kind == case] for case in (True, False)}
+        return {case: math.fsum(moves) / len(moves) for case, moves in by_case.items() if moves}
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One step's question to the policy: p(choices[0]) after the real context, and after the perturbed one."""
+    """One step's question to the policy: p(choices[0]) after the real context, and after the perturbed one.
+
+    `made_by` says who made what replaces the evidence: "foil", "unrelated", "written" or "template".
+    """
 
     step: int
     yes_case: bool
     real: list[int]
     perturbed: list[int]
     choices: list[list[int]]
-    lure: str = ""
+    made_by: str
+
+    @property
+    def sign(self) -> int:
+        """s: which way p(yes) should move."""
+        return -1 if self.yes_case else 1
+
+    def move(self, answer: Answer) -> float:
+        """s(q' - q)."""
+        q, perturbed = answer
+        return self.sign * (perturbed - q)
+
+
+Answer = tuple[float, float]
+"""q and q'."""
 
 
 @dataclass(frozen=True)
@@ -155,15 +251,14 @@ class _Prober:
     chats: dict[str, ChatFormat] = field(default_factory=dict)
 
     def probes(self, trajectory: Trajectory, chosen: Chosen, lures: Lures) -> list[Probe]:
-        steps, rng = chosen
-        if not steps:
+        if not chosen:
             return []
         chat = self._chat(trajectory.dialect or "pou")
         tokens = trajectory.tokens or chat.transcript(trajectory, trajectory.meta.get("tools", []))
         if len(tokens.turns) != len(trajectory.steps):
             counts = f"{len(tokens.turns)} turns in its tokens, but {len(trajectory.steps)} steps"
             raise DataError(f"trajectory {trajectory.id!r} has {counts}")
-        return [self._probe(trajectory, tokens, index, chat, rng, lures.get(index)) for index in steps]
+        return [self._probe(trajectory, tokens, index, chat, rng, lures.get(index)) for index, rng in chosen]
 
     def _chat(self, dialect: str) -> ChatFormat:
         if dialect not in self.chats:
@@ -177,10 +272,10 @@ class _Prober:
         index: int,
         chat: ChatFormat,
         rng: random.Random,
-        written: str | None,
+        given: Lure | None,
     ) -> Probe:
         previous, step = trajectory.steps[index - 1], trajectory.steps[index]
-        evidence = self._perturbed(previous, step, trajectory.question, rng, written)
+        evidence, made_by = self._perturbed(previous, step, trajectory.question, rng, given)
         ended = chat.ended(turn_ids(tokens, index - 1))
         observation = chat.observation_ids(chat.render_observation(evidence, previous.note), ended)
         turn = turn_ids(tokens, index)
@@ -191,16 +286,22 @@ class _Prober:
             real=real_context(tokens, index, verdict.index),
             perturbed=perturbed_context(tokens, index, verdict.index, observation),
             choices=self._choices(chat, verdict.lead, turn[verdict.index], bool(step.helpful)),
-            lure="" if step.helpful else "written" if written else "template",
+            made_by=made_by,
         )
 
     def _perturbed(
-        self, previous: Step, step: Step, question: str | None, rng: random.Random, written: str | None
-    ) -> tuple[Evidence, ...]:
-        titles = self.reward.replace_titles
+        self, previous: Step, step: Step, question: str | None, rng: random.Random, given: Lure | None
+    ) -> tuple[tuple[Evidence, ...], str]:
+        """The evidence that takes `previous`'s place, and who made it."""
+        reward = self.reward
         if step.helpful:
-            return degrade(previous, step.refs, question, self.pool, rng, titles)
-        return lure(previous, question, rng, titles, written)
+            known, foils = reward.foils, reward.draw_foils(rng)
+            gone = {*step.refs, *(stating(previous, question, known) if known else ())}
+            found = foil_passages(previous, gone, question, foils, rng) if foils else {}
+            evidence = degrade(previous, gone, question, self.pool, rng, reward.replace_titles, found)
+            return evidence, "foil" if found else "unrelated"
+        made_by, passage = given or ("template", None)
+        return lure(previous, question, rng, reward.replace_titles, passage), made_by
 
     def _choices(self, chat: ChatFormat, lead: str, sampled: int, said_yes: bool) -> list[list[int]]:
         """What to ask for: yes alone, or yes and no; the word that was sampled, as the token that was sampled."""
@@ -209,7 +310,7 @@ class _Prober:
         return [[sampled] if word == said else choice_ids(chat, lead, word) for word in words]
 
 
-def _ask(policy: Generator, probes: Sequence[Probe]) -> list[tuple[float, float]]:
+def _ask(policy: Generator, probes: Sequence[Probe]) -> list[Answer]:
     """(q, q') of each probe, all in one call; the policy is asked even then when there is none, as other processes may
     need this one's forward passes."""
     prompts = [context for probe in probes for context in (probe.real, probe.perturbed)]
@@ -274,6 +375,14 @@ def choice_ids(chat: ChatFormat, lead: str, word: str) -> list[int]:
     return ids[: reaches + 1]
 
 
+def _state(trajectory: Trajectory, index: int) -> str:
+    """What rollouts of a question have in common that reach the same point: how many facts they found, and whether the
+    step found another."""
+    hop = sum(bool(step.helpful) for step in trajectory.steps[:index])
+    case = "yes" if trajectory.steps[index].helpful else "no"
+    return f"{trajectory.question or trajectory.id}:{hop}:{case}"
+
+
 def _lure_request(trajectory: Trajectory, index: int) -> Request:
     previous = trajectory.steps[index - 1]
     question = trajectory.question or ""
@@ -297,16 +406,18 @@ def _yes(row: Sequence[float]) -> float:
     return row[0] / sum(row) if sum(row) else 0.0
 
 
-def _mean(probes: Sequence[Probe], answers: Sequence[tuple[float, float]]) -> Score:
+def _mean(probes: Sequence[Probe], answers: Sequence[Answer], premiums: Premiums) -> Score:
     if not probes:
         return Score(0.0, "no step whose verdict can be probed", {"applies": False})
-    moves = [q - after if probe.yes_case else after - q for probe, (q, after) in zip(probes, answers, strict=True)]
-    steps = [
-        {"step": probe.step, "case": "yes" if probe.yes_case else "no", "q": q, "q_perturbed": after}
-        | ({"lure": probe.lure} if probe.lure else {})
-        for probe, (q, after) in zip(probes, answers, strict=True)
-    ]
+    moves = [probe.move(answer) for probe, answer in zip(probes, answers, strict=True)]
+    value = sum(move - premiums.get(probe.yes_case, 0.0) for probe, move in zip(probes, moves, strict=True))
+    steps = [_told(*row) for row in zip(probes, answers, strict=True)]
     worst = min(range(len(moves)), key=moves.__getitem__)
     step, move = probes[worst].step, moves[worst]
     why = "" if move > 0 else f"step {step}: p(yes) did not follow the evidence ({move:+.3f})"
-    return Score(sum(moves) / len(moves), why, {"applies": True, "steps": steps})
+    return Score(value / len(moves), why, {"applies": True, "raw": sum(moves) / len(moves), "steps": steps})
+
+
+def _told(probe: Probe, answer: Answer) -> dict[str, Any]:
+    case, replaced = ("yes", "replaced") if probe.yes_case else ("no", "lure")
+    return {"step": probe.step, "case": case, "q": answer[0], "q_perturbed": answer[1], replaced: probe.made_by}

@@ -32,7 +32,8 @@ class Adaptive:
     alpha = sigmoid(kappa (tau - c̄))
     ```
 
-    The paper gives no values for beta, tau and kappa; these are ours. `fixed` holds alpha constant: 0.5 is the static
+    The paper gives no values for beta, tau and kappa, nor for c̄ before the first batch; these are ours. See `MixState`
+    for where c̄ starts. `fixed` holds alpha constant: 0.5 is the static
     mix, 0.0 leaves the process out (it is then not scored at all).
     """
 
@@ -54,9 +55,9 @@ class Adaptive:
         """The rewards this part scores."""
         return (self.outcome,) if self.fixed == 0 else (self.process, self.outcome)
 
-    def alpha(self, ema: float) -> float:
-        """The weight of the process at an EMA of the outcome."""
-        return sigmoid(self.kappa * (self.tau - ema)) if self.fixed is None else self.fixed
+    def alpha(self, ema: float | None) -> float:
+        """The weight of the process at an EMA of the outcome; before any batch that of 0."""
+        return sigmoid(self.kappa * (self.tau - (ema or 0.0))) if self.fixed is None else self.fixed
 
     def value(self, components: Components, alpha: float) -> float | None:
         """The convex combination of one row; `None` when either side has no value."""
@@ -69,12 +70,14 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class MixState:
-    """What a `Mix` remembers between updates: the outcome's EMA (starts at 0) and the step that `warmup` goes by.
+    """What a `Mix` remembers between updates: the outcome's EMA and the step that `warmup` goes by.
 
-    In training the step is the optimizer's, counted from 1; 0 is before the first.
+    Without an EMA, the first batch's mean is the first: alpha then knows from the start how often the policy is right.
+    `MixState(ema=0.0)` starts from a policy that never is, so that alpha begins near 1 whatever the policy can do. In
+    training the step is the optimizer's, counted from 1; 0 is before the first.
     """
 
-    ema: float = 0.0
+    ema: float | None = None
     step: int = 0
 
     def to_dict(self) -> dict[str, float | int]:
@@ -84,7 +87,8 @@ class MixState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read back what `to_dict` gave."""
-        return cls(ema=float(values["ema"]), step=int(values["step"]))
+        ema = values["ema"]
+        return cls(ema=None if ema is None else float(ema), step=int(values["step"]))
 
 
 def _paper_parts() -> dict[str, Reward | Adaptive]:
@@ -126,8 +130,9 @@ class Mix(Reward):
         >>> t = Trajectory(steps=(Step(think="I know.", answer="Rome"),), answer="Rome", answers=("Rome",))
         >>> mix.score(t).value  # no citation: 0; no support: 0; correct: 1, half of it counts
         0.25
-        >>> round(mix.advance(MixState(), [1.0]).ema, 6)
-        0.1
+        >>> state = mix.advance(MixState(), [1.0])
+        >>> state.ema, round(mix.advance(state, [0.0]).ema, 6)
+        (1.0, 0.9)
 
     How to hack it: answer from memory while alpha is small. A right answer without any tool call still earns (1 -
     alpha)/3.
@@ -209,7 +214,18 @@ class Mix(Reward):
         if adaptive is None or not values or len(outcomes) - len(values) > MISSING * len(outcomes):
             return MixState(state.ema, step)
         mean = sum(values) / len(values)
-        return MixState(adaptive.beta * state.ema + (1 - adaptive.beta) * mean, step)
+        ema = mean if state.ema is None else adaptive.beta * state.ema + (1 - adaptive.beta) * mean
+        return MixState(ema, step)
+
+    @property
+    def outcome(self) -> str | None:
+        """The component that says whether an answer is right: the adaptive part's outcome, else the only `Correctness`
+        among the parts; `None` when there is none, or more than one."""
+        adaptive = self._adaptive()
+        if adaptive is not None:
+            return adaptive.outcome.name
+        found = [name for name, part in self.parts.items() if isinstance(part, Correctness)]
+        return found[0] if len(found) == 1 else None
 
     def alpha(self, state: MixState) -> float | None:
         """The weight of the process in the adaptive part; `None` when there is none."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -15,6 +15,8 @@ from ..trajectory import Evidence, Step, Trajectory
 
 TRIES = 32
 """Passages drawn from the pool before a neutral one is taken."""
+FOIL_TRIES = 4
+"""How often foils are asked for a passage that the response does not hold yet."""
 
 NEUTRAL = (
     ("Rain gauge", "A rain gauge gathers water in a narrow cylinder, so that small amounts can be read off a scale."),
@@ -37,6 +39,24 @@ LURES = (
 Passage = tuple[str, str]
 Source = tuple[str, str, str]
 _WORD = re.compile(r"\w+")
+
+
+@runtime_checkable
+class Foils(Protocol):
+    """Evidence that differs from what a query asks for in the fact alone, for corpora whose facts are known.
+
+    Whatever is drawn comes from `rng`, so that the same draw gives the same passage.
+    """
+
+    def states(self, query: str, item: Evidence) -> bool:
+        """Whether a passage states what the query asks for."""
+
+    def replace(self, query: str, item: Evidence, rng: random.Random) -> Passage | None:
+        """Title and text of a passage to put in `item`'s place: it looks like what the query asks for and does not
+        state it. `None` when there is none."""
+
+    def lure(self, query: str, rng: random.Random) -> Passage | None:
+        """Title and text of a wrong answer to the query in the corpus's own sentences; `None` when there is none."""
 
 
 def corpus_snippets(rows: Iterable[Mapping[str, Any]], n: int = 256, seed: int = 0) -> tuple[Passage, ...]:
@@ -77,24 +97,50 @@ def sources(trajectories: Sequence[Trajectory], snippets: Sequence[str | Passage
 
 def degrade(
     previous: Step,
-    refs: Sequence[str],
+    refs: Collection[str],
     question: str | None,
     pool: list[Source],
     rng: random.Random,
     titles: bool = True,
+    given: Mapping[str, Passage] | None = None,
 ) -> tuple[Evidence, ...]:
-    """`previous`'s evidence with the passages named in `refs` exchanged for unrelated ones, each another where
-    possible."""
-    taken = {item.text for item in previous.evidence}
+    """`previous`'s evidence with the passages named in `refs` exchanged, each for another one where possible: for that
+    of its id in `given`, else for an unrelated one."""
+    given = given or {}
+    taken = {item.text for item in previous.evidence} | {text for _, text in given.values()}
     topic = frozenset(content_words(f"{question or ''} {query_of(previous)}"))
     changed = []
     for item in previous.evidence:
         if item.id in refs:
-            title, text = draw(pool, question, topic, taken, rng)
+            title, text = given.get(item.id) or draw(pool, question, topic, taken, rng)
             taken.add(text)
             item = _exchange(item, title, text, titles)
         changed.append(item)
     return tuple(changed)
+
+
+def stating(previous: Step, question: str | None, foils: Foils) -> set[str]:
+    """Ids of the passages that state what the step asked for."""
+    query = asked_for(previous, question)
+    return {item.id for item in previous.evidence if foils.states(query, item)}
+
+
+def foil_passages(
+    previous: Step, refs: Collection[str], question: str | None, foils: Foils, rng: random.Random
+) -> dict[str, Passage]:
+    """What takes the place of the passages named in `refs`, by their id: none that the response holds already, and each
+    another. An id for which there is nothing is left out."""
+    query = asked_for(previous, question)
+    taken = {item.text for item in previous.evidence}
+    found: dict[str, Passage] = {}
+    for item in previous.evidence:
+        if item.id in refs:
+            tries = (foils.replace(query, item, rng) for _ in range(FOIL_TRIES))
+            passage = next((one for one in tries if one and one[1] not in taken), None)
+            if passage:
+                taken.add(passage[1])
+                found[item.id] = passage
+    return found
 
 
 def draw(
@@ -110,14 +156,18 @@ def draw(
 
 
 def lure(
-    previous: Step, question: str | None, rng: random.Random, titles: bool = True, written: str | None = None
+    previous: Step, question: str | None, rng: random.Random, titles: bool = True, given: Passage | None = None
 ) -> tuple[Evidence, ...]:
-    """`previous`'s evidence with one random passage exchanged for `written`, or else for a template that answers the
+    """`previous`'s evidence with one random passage exchanged for `given`, or else for a template that answers the
     query with a made-up name."""
-    query = query_of(previous) or question or previous.evidence[0].title or "this question"
-    text = written or rng.choice(LURES).format(query=query, name=made_up_answer(question or query))
+    title, text = given or _template(asked_for(previous, question), question, rng)
     at = rng.randrange(len(previous.evidence))
-    return tuple(_exchange(item, query, text, titles) if i == at else item for i, item in enumerate(previous.evidence))
+    return tuple(_exchange(item, title, text, titles) if i == at else item for i, item in enumerate(previous.evidence))
+
+
+def asked_for(step: Step, question: str | None) -> str:
+    """What a call that brought evidence was after: its query, or what comes nearest to one."""
+    return query_of(step) or question or step.evidence[0].title or "this question"
 
 
 def query_of(step: Step) -> str:
@@ -133,6 +183,10 @@ def made_up_answer(question: str) -> str:
     words = _WORD.findall(question)
     names = [word for word in words[1:] if word[0].isupper()]
     return names[-1] if names else max(words, key=len, default="this")
+
+
+def _template(query: str, question: str | None, rng: random.Random) -> Passage:
+    return query, rng.choice(LURES).format(query=query, name=made_up_answer(question or query))
 
 
 def _exchange(item: Evidence, title: str, text: str, titles: bool) -> Evidence:

@@ -34,6 +34,29 @@ def leave_one_out(rewards: torch.Tensor, k: int) -> torch.Tensor:
     return torch.nan_to_num(scale * (groups - groups.nanmean(dim=1, keepdim=True))).view(-1)
 
 
+def informative(outcomes: torch.Tensor, valid: torch.Tensor, k: int) -> torch.Tensor:
+    """1 for the rollouts of groups that say something about right and wrong, 0 for the others.
+
+    A group does when its outcomes differ, or when some of its rollouts passed the format gate and some did not.
+
+    Args:
+        outcomes: of the global batch, shape `(questions · K,)`; NaN where there is none, which differs from nothing.
+        valid: whether each rollout passed the gate, likewise.
+        k: rollouts of a question.
+
+    Example:
+        >>> right = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0])
+        >>> valid = torch.tensor([True, True, True, True, True, False])
+        >>> informative(right, valid, 2).tolist()
+        [1.0, 1.0, 0.0, 0.0, 1.0, 1.0]
+    """
+    groups, gate = outcomes.view(-1, k), valid.view(-1, k)
+    highest = groups.nan_to_num(nan=-torch.inf).amax(dim=1)
+    lowest = groups.nan_to_num(nan=torch.inf).amin(dim=1)
+    mixed = (highest > lowest) | (gate.any(dim=1) & ~gate.all(dim=1))
+    return mixed.float().repeat_interleave(k)
+
+
 ESTIMATORS: dict[str, Estimator | None] = {
     "trl": None,
     "group_relative": group_relative,

@@ -102,6 +102,7 @@ class StepLine(ProgressCallback):
         ("parts/format", "format"),
         ("parts/citation", "cite"),
         ("parts/evidence_sensitivity", "pt"),
+        ("verdict_term", "Δq"),
         ("parts/answer_support", "ans"),
         ("parts/correctness", "anc"),
         ("parts/alpha", "α"),

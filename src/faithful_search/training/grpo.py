@@ -1,7 +1,8 @@
 """GRPO for search agents: TRL's trainer with our engine as its rollout and one reward callable.
 
-Only TRL's public seams are used (`rollout_func`, one reward function), and one output is rewritten when an estimator
-other than TRL's is asked for: the advantages that `_generate_and_score_completions` returns.
+Only TRL's public seams are used (`rollout_func`, one reward function, `compute_loss`, `log`), and one output is
+rewritten where that is asked for, what `_generate_and_score_completions` returns: its advantages, when an estimator is
+not TRL's or uniform groups are to be left out, and the probes of its rollouts are added for the verdict term.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from ..evaluation.tool_use import tool_counts, tool_entropy, tool_ratios
 from ..inference.base import Generator, Sampling
 from ..inference.transformers import TransformersGenerator
 from ..rewards import Mix, Reward, Score
+from ..rewards.evidence_sensitivity import Probe
 from ..rollout import Engine, Limits
 from ..tasks import Task, task_from_row
 from ..tools import Toolbox, ToolStats
 from ..trajectory import Tokens, Trajectory
-from .advantages import ESTIMATORS, Estimator
+from .advantages import ESTIMATORS, Estimator, informative
 from .callbacks import RewardState, TrajectoryLog, with_scores
 from .outage import JudgeWatch, silence, together, without_dump
 from .processes import check_processes, gathered, hold_head, most
+from .verdict_term import probe_columns, verdict_moves
 from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_generator, sync_weights
 
 
@@ -47,6 +50,12 @@ class SearchGRPOTrainer(GRPOTrainer):
         dialect: a dialect or its name.
         limits: bounds of an episode.
         advantages: "trl", "group_relative" or "leave_one_out".
+        verdict_weight: λ of the verdict term, see `training.verdict_term`; the probes are those of the reward's
+            `EvidenceSensitivity`. 0 is the papers' loss. What a step's probes moved on average, s(q' - q), is logged as
+            `verdict_term`.
+        uniform_groups: "drop" sets the advantages of groups to 0 in which all answers are right, or all equally wrong,
+            unless some rollouts passed the format gate and some did not. What is right says the adaptive part's
+            outcome, or the only `Correctness`. "keep" lets their other rewards count. The verdict term stays.
         trajectory_file: where every rollout is logged, with its scores and reasons.
         generation_batch: rows per forward pass when sampling and probing.
         max_abstained: the share of a global batch's rollouts that a judge may leave without reward. Beyond it the
@@ -55,7 +64,8 @@ class SearchGRPOTrainer(GRPOTrainer):
 
     Raises:
         DataError: when the dataset has no question or answers.
-        ConfigError: for an unknown estimator, or a share that is none.
+        ConfigError: for an unknown estimator or setting of `uniform_groups`, a share that is none, a verdict term
+            without a reward that probes, or uniform groups to drop without a reward for answers.
         TemplateError: when the tokenizer has no usable chat template.
 
     Example:
@@ -79,6 +89,8 @@ class SearchGRPOTrainer(GRPOTrainer):
         limits: Limits | None = None,
         eval_dataset: Sequence[Task] | Dataset | None = None,
         advantages: str = "trl",
+        verdict_weight: float = 0.0,
+        uniform_groups: str = "keep",
         trajectory_file: str | Path | None = None,
         generation_batch: int = 64,
         max_abstained: float = 0.5,
@@ -94,7 +106,12 @@ class SearchGRPOTrainer(GRPOTrainer):
             raise ConfigError(
                 f"a part of the reward does not cover dialect {name!r}, so that no row would have a value"
             )
+        _check_update(mix, verdict_weight, uniform_groups)
         self.estimator = ESTIMATORS[advantages]
+        self.verdict_weight = verdict_weight
+        self.uniform_groups = uniform_groups
+        self._probes: list[list[Probe]] = []
+        self._moves: list[float] = []
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
         self.judge_watch = JudgeWatch(max_abstained)
         own = [RewardState(mix.state0), self.judge_watch, *([self.rollout_log] if self.rollout_log else [])]
@@ -119,7 +136,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             agree=most(self.accelerator),
         )
         self.generator: Generator = policy_generator(self) if args.use_vllm else self.policy
-        self.mix = mix.bind(policy=self.policy, gather=gather_object)
+        self.mix = mix.bind(policy=self.policy, gather=gather_object, sink=self._keep_probes)
         self.engine = Engine(
             self.generator,
             toolbox,
@@ -217,6 +234,7 @@ class SearchGRPOTrainer(GRPOTrainer):
         self._log_parts(rollouts, components, log_metric)
         self._watch(components, scores, log_metric)
         self.last_rewards = [score.value for score in scores]
+        self._last_components = components
         if training and self.rollout_log is not None:
             alpha = self.mix.alpha(holder.mix)
             scored = [
@@ -236,7 +254,9 @@ class SearchGRPOTrainer(GRPOTrainer):
 
     def _log_parts(self, rollouts: list[Trajectory], components: list[Any], log_metric: Any) -> None:
         for name in components[0]:
-            values = [row[name].value for row in components if row[name].value is not None]
+            # a centred reward is 0 on average: its curve is of the values before that
+            scored = [row[name] for row in components if row[name].value is not None]
+            values = [cast(float, score.parts.get("raw", score.value)) for score in scored]
             if values:
                 log_metric(f"parts/{name}", sum(values) / len(values))
             log_metric(
@@ -248,6 +268,7 @@ class SearchGRPOTrainer(GRPOTrainer):
         alpha = self.mix.alpha(self.reward_state.mix)
         if alpha is not None:
             log_metric("parts/alpha", alpha)
+        if alpha is not None and self.reward_state.mix.ema is not None:
             log_metric("parts/outcome_ema", self.reward_state.mix.ema)
         counts = tool_counts(rollouts)
         for tool, ratio in tool_ratios(counts, self.toolbox.names).items():
@@ -282,7 +303,47 @@ class SearchGRPOTrainer(GRPOTrainer):
             output = super()._generate_and_score_completions(inputs)
         if self.estimator is not None:
             output["advantages"] = self._estimate(self.estimator, output["advantages"])
+        if self._training and self.uniform_groups == "drop":
+            output["advantages"] = output["advantages"] * self._informative(output["advantages"])
+        if self._training and self.verdict_weight:
+            output |= probe_columns(self._probes, output["advantages"].device)
         return output
+
+    def _keep_probes(self, probes: list[list[Probe]]) -> None:
+        self._probes = probes
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """TRL's loss, with the verdict term where there is one: see `training.verdict_term`."""
+        loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if not (self._training and self.verdict_weight):
+            return cast(torch.Tensor, loss)
+        # As many contexts at once as a probe for each rollout has: the passes are no larger than TRL's own by much.
+        at_once = 2 * len(inputs["advantages"])
+        with self.accelerator.autocast():
+            moves = verdict_moves(model, inputs, at_once, most(self.accelerator))
+        self._moves.append(float(self.accelerator.gather(moves.detach()).mean()))
+        # Gradients are averaged over processes and added up over the batches of an optimizer step, all of a size.
+        return loss - self.verdict_weight * moves.mean() / self.current_gradient_accumulation_steps
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL does, and the mean of what the verdict term moved since the last time."""
+        if self._training and self._moves:
+            logs["verdict_term"] = sum(self._moves) / len(self._moves)
+            self._moves.clear()
+        super().log(logs, *args, **kwargs)
+
+    def _informative(self, own: torch.Tensor) -> torch.Tensor:
+        outcome, gate = cast(str, self.mix.outcome), self.mix.gate
+        rows = [(row[outcome].value, gate is None or row[gate.name].value) for row in self._last_components]
+        every = [
+            (float("nan") if value is None else value, valid is None or valid >= 1)
+            for value, valid in gather_object(rows)
+        ]
+        outcomes, valid = (torch.tensor(column, device=own.device) for column in zip(*every, strict=True))
+        first = self.accelerator.process_index * len(own)
+        return informative(outcomes, valid, int(self.num_generations or 1))[first : first + len(own)].to(own)
 
     def _estimate(self, estimator: Estimator, own: torch.Tensor) -> torch.Tensor:
         every = gather_object(self.last_rewards)
@@ -290,6 +351,18 @@ class SearchGRPOTrainer(GRPOTrainer):
         k = self.num_generations if self._training else self.num_generations_eval
         first = self.accelerator.process_index * len(own)
         return estimator(rewards, int(k or 1))[first : first + len(own)].to(own)
+
+
+def _check_update(mix: Mix, verdict_weight: float, uniform_groups: str) -> None:
+    """Refuse an update that has nothing to go by."""
+    if uniform_groups not in ("keep", "drop"):
+        raise ConfigError(f"unknown uniform_groups {uniform_groups!r}; there are: keep, drop")
+    if uniform_groups == "drop" and mix.outcome is None:
+        raise ConfigError("uniform_groups='drop' needs one reward that says whether an answer is right")
+    if verdict_weight < 0:
+        raise ConfigError(f"verdict_weight must be 0 (no verdict term) or more, not {verdict_weight}")
+    if verdict_weight and not mix.needs_policy:
+        raise ConfigError("verdict_weight needs a reward that probes the policy: EvidenceSensitivity")
 
 
 def _check_settings(args: GRPOConfig) -> None:

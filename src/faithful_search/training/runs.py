@@ -20,7 +20,7 @@ from ..bundled import tiny_policy
 from ..errors import ConfigError, DataError
 from ..evaluation import report
 from ..evaluation.record import Record
-from ..evaluation.suite import Evaluation, evaluate_rollouts, run_episodes
+from ..evaluation.suite import Evaluation, evaluate_rollouts, run_blanked, run_episodes
 from ..inference.base import Sampling
 from ..inference.loading import read_tokenizer
 from ..judges.arguments import JudgeArguments
@@ -32,7 +32,9 @@ from ..tools import Toolbox
 from . import checkpoints
 from .callbacks import StepLine
 from .grpo import SearchGRPOTrainer
+from .memory import keep_freed_memory
 from .policies import open_policy
+from .precision import precision_line
 from .preemption import SaveWhenTold
 from .saving import check_merge, save_policy
 
@@ -50,10 +52,17 @@ class RunArguments(EnvironmentArguments, JudgeArguments):
     eval_questions: str = field(default="world", metadata={"help": "held-out questions, likewise"})
     eval_split: str = field(default="validation", metadata={"help": "split of the held-out questions"})
     eval_limit: int = field(default=200, metadata={"help": "how many held-out questions; 0 skips the evaluations"})
+    eval_sample_seed: int | None = field(
+        default=None, metadata={"help": "draws the eval_limit questions at random by this seed; none: the first ones"}
+    )
     max_abstained: float = field(
         default=0.5, metadata={"help": "share of a step's rollouts that a judge may leave open before the run stops"}
     )
     advantages: str = field(default="trl", metadata={"help": "'trl', 'group_relative' or 'leave_one_out'"})
+    uniform_groups: str = field(
+        default="keep",
+        metadata={"help": "'drop': questions whose rollouts are all right or all wrong take no part in the update"},
+    )
     threads: int = field(default=0, metadata={"help": "CPU threads of this process; 0 leaves torch's own choice"})
     save_merged: bool = field(
         default=False, metadata={"help": "with --use_peft: also the full model, merged, in output_dir/merged"}
@@ -77,10 +86,13 @@ def check_data(script: RunArguments) -> None:
 
 
 def begin(script: RunArguments, args: GRPOConfig) -> None:
-    """Threads and seed, before anything random happens."""
+    """Threads and seed, before anything random happens; the main process says what the run computes on, and how."""
     if script.threads:
         torch.set_num_threads(script.threads)
+    if args.device.type == "cpu":
+        keep_freed_memory()
     set_seed(args.seed)
+    PartialState().print(precision_line(args))
 
 
 def policy_source(name: str, dialect: str) -> str:
@@ -93,9 +105,14 @@ def policy_source(name: str, dialect: str) -> str:
 
 
 def build_trainer(
-    script: RunArguments, args: GRPOConfig, model_args: ModelConfig, toolbox: Toolbox, reward: Reward
+    script: RunArguments,
+    args: GRPOConfig,
+    model_args: ModelConfig,
+    toolbox: Toolbox,
+    reward: Reward,
+    verdict_weight: float = 0.0,
 ) -> SearchGRPOTrainer:
-    """The trainer that the flags describe.
+    """The trainer that the flags describe; `verdict_weight` is λ of the verdict term.
 
     With Transformers' `--enable_jit_checkpoint true`, SIGTERM ends training with a checkpoint: see `SaveWhenTold`,
     which takes the place of Transformers' own callback.
@@ -115,6 +132,8 @@ def build_trainer(
         dialect=script.dialect,
         limits=script.limits(args.max_completion_length or 0),
         advantages=script.advantages,
+        verdict_weight=verdict_weight,
+        uniform_groups=script.uniform_groups,
         max_abstained=script.max_abstained,
         trajectory_file=Path(cast(str, args.output_dir)) / "trajectories.jsonl",
         generation_batch=script.generation_batch,
@@ -197,11 +216,13 @@ def train(
 
 def held_out(script: RunArguments) -> list[Task]:
     """The questions of the evaluations; none where these are left out."""
-    return load_tasks(script.eval_questions, script.eval_split, script.eval_limit) if script.eval_limit else []
+    if not script.eval_limit:
+        return []
+    return load_tasks(script.eval_questions, script.eval_split, script.eval_limit, seed=script.eval_sample_seed)
 
 
 def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> Evaluation | None:
-    """Greedy episodes on the held-out questions, shared out over the processes.
+    """Greedy episodes on the held-out questions, with tools as they are and blanked, shared out over the processes.
 
     The main process scores them, and returns what it finds. Rewards that ask the policy are scored by all at once:
     where its weights are shared out, no process can ask it alone.
@@ -215,13 +236,14 @@ def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[
         trainer.generator, trainer.toolbox, script.dialect, trainer.engine.limits, Sampling(temperature=0.0)
     )
     with trainer.generating():
-        episodes = run_episodes(engine, own)
-    rollouts = gather_object(episodes)
+        episodes, blanked = run_episodes(engine, own), run_blanked(engine, own)
+    rollouts, blind = gather_object(episodes), gather_object(blanked)
     order = [task.id for start in range(state.num_processes) for task in tasks[start :: state.num_processes]]
     bound = {name: reward.bind(policy=trainer.policy) for name, reward in metrics.items()}
     with trainer.accelerator.autocast():
         if state.is_main_process:
-            return evaluate_rollouts(rollouts, order, bound, trainer.toolbox.names, engine.limits.force_answer)
+            forced = engine.limits.force_answer
+            return evaluate_rollouts(rollouts, order, bound, trainer.toolbox.names, forced, blind)
         for reward in bound.values():
             if reward.needs_policy:
                 reward.score_batch(rollouts)

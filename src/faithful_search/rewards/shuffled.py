@@ -1,0 +1,69 @@
+"""A reward whose values go to other rollouts of the same question: what is left of it is noise."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+from ..trajectory import Trajectory
+from .base import Reward, Score
+from .evidence_sensitivity import EvidenceSensitivity
+
+
+@dataclass(frozen=True)
+class Shuffled(Reward):
+    """A control for a reward: its scores, exchanged at random among the rollouts of a question.
+
+    A group's advantages then have the same variance and none of the information. A reward that trains no better than
+    its shuffled self adds nothing but noise. Rollouts of a question are those of one `question` in a batch.
+
+    Args:
+        reward: whose scores are exchanged.
+        seed: of the exchange; it also depends on the rollouts' ids.
+
+    Example:
+        >>> from faithful_search.rewards import Correctness
+        >>> from faithful_search.trajectory import Trajectory
+        >>> right = Trajectory(question="?", answer="Rome", answers=("Rome",), id="a")
+        >>> rollouts = [right, *(Trajectory(question="?", answer="Oslo", answers=("Rome",), id=i) for i in "bcd")]
+        >>> sum(score.value for score in Shuffled(Correctness()).score_batch(rollouts))
+        1.0
+
+    How to hack it: there is nothing to gain.
+    """
+
+    reward: Reward = field(default_factory=EvidenceSensitivity)
+    seed: int = 0
+
+    name: ClassVar[str] = "shuffled"
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
+    @property
+    def needs_policy(self) -> bool:  # type: ignore[override]
+        """Whether the reward itself asks the policy."""
+        return self.reward.needs_policy
+
+    def covers(self, dialect: str) -> bool:
+        return self.reward.covers(dialect)
+
+    def bind(self, **resources: Any) -> Self:
+        """A copy whose reward has those of `resources` that it has fields for."""
+        return replace(self, reward=self.reward.bind(**resources))
+
+    def score(self, trajectory: Trajectory) -> Score:
+        return self.score_batch([trajectory])[0]
+
+    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        scores = self.reward.score_batch(trajectories)
+        groups: defaultdict[str, list[int]] = defaultdict(list)
+        for number, trajectory in enumerate(trajectories):
+            groups[trajectory.question or ""].append(number)
+        taken = list(range(len(scores)))
+        for group in groups.values():
+            rng = random.Random(f"{self.seed}:{':'.join(trajectories[number].id or '' for number in group)}")
+            for number, other in zip(group, rng.sample(group, len(group)), strict=True):
+                taken[number] = other
+        return [scores[other] for other in taken]
