@@ -15,18 +15,27 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm.auto import tqdm
 
 from faithful_search.analysis import plots
 from faithful_search.bundled import tiny_policy
 from faithful_search.evaluation.report import write_metrics
-from faithful_search.evaluation.stats import Estimate, paired_difference, question_means, t_quantile
+from faithful_search.evaluation.stats import (
+    DRAWS,
+    Estimate,
+    Floats,
+    percentile_interval,
+    question_means,
+    resampled,
+)
+from faithful_search.evaluation.suite import POOLED, Evaluation
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 CONFIGS = RECIPES / "configs"
@@ -55,6 +64,7 @@ class Study:
         metrics: columns of the tables.
         bars: those of them that are drawn.
         curves: by the figure's file name, which curves of training and of which settings.
+        references: settings that all others are compared with, on the same questions.
     """
 
     dialect: str
@@ -63,11 +73,15 @@ class Study:
     metrics: tuple[str, ...]
     bars: tuple[str, ...]
     curves: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    references: tuple[str, ...] = ("cold start",)
 
 
 SFT = {
     "loss_on": "agent",
+    "habits": "{}",
     "swaps_per_episode": 0,
+    "swaps_per_twin": 0,
+    "verdict_weight": 1,
     "episodes": 3000,
     "per_device_train_batch_size": 32,
     "learning_rate": 1e-4,
@@ -76,32 +90,42 @@ SFT = {
     "warmup_steps": 3,
     "model_name_or_path": tiny_policy(),
 }
-"""As many steps of as many episodes as GRPO has rollouts, on the agent's tokens and the real names."""
+"""Episodes on the agent's tokens and the real names, as many a step as GRPO has rollouts."""
 
+MAIN = ("Proof-of-Use", "format + answer only")
+ABLATIONS = {
+    "the paper's form": "pou_tiny_paper.yaml",
+    "without R_pt": "pou_tiny_no_pt.yaml",
+    "without the verdict term": "pou_tiny_no_term.yaml",
+    "without R_ans": "pou_tiny_no_ans.yaml",
+    "static mix": "pou_tiny_static_mix.yaml",
+    "B = 2": "pou_tiny_b2.yaml",
+    "R_pt shuffled": "pou_tiny_shuffled.yaml",
+}
 POU = Study(
     dialect="pou",
     settings={
+        "Proof-of-Use": Setting("pou.py", "pou_tiny.yaml", seeds=5),
+        "format + answer only": Setting("pou.py", "pou_tiny_answer_only.yaml", seeds=5),
         "further SFT": Setting("sft.py", "sft_tiny.yaml", SFT),
-        "PoU": Setting("pou.py", "pou_tiny.yaml"),
-        "format + answer only": Setting("pou.py", "pou_tiny_answer_only.yaml"),
-        "PoU, B = 2": Setting("pou.py", "pou_tiny_b2.yaml", seeds=1),
-        "PoU without R_pt": Setting("pou.py", "pou_tiny_no_pt.yaml", seeds=1),
-        "PoU without R_ans": Setting("pou.py", "pou_tiny_no_ans.yaml", seeds=1),
-        "PoU, static mix": Setting("pou.py", "pou_tiny_static_mix.yaml", seeds=1),
+        **{name: Setting("pou.py", config) for name, config in ABLATIONS.items()},
     },
     measure={"total_tokens": 768, **LIMITS},
     metrics=(
-        *("exact_match", "f1", "valid_format", "citation_validity", "evidence_sensitivity", "answer_support"),
-        *("calls", "tool_entropy"),
+        *("exact_match", "f1", "valid_format", "citation_validity", "citation_states_fact", "answer_support_facts"),
+        *("verdict_gap", "verdict_auroc", "no_on_blank", "retry_on_blank"),
+        *("evidence_sensitivity", "evidence_sensitivity_unseen", "calls", "tool_entropy"),
     ),
-    bars=("exact_match", "citation_validity", "evidence_sensitivity", "tool_entropy"),
+    bars=("exact_match", "citation_states_fact", "answer_support_facts", "verdict_gap", "no_on_blank"),
     curves={
-        "entropy.png": (("PoU", "format + answer only"), ("tools/entropy", "tools/ratio/local_search")),
-        "training.png": (
-            ("PoU", "format + answer only"),
-            ("parts/correctness", "parts/citation", "tools/calls"),
+        "entropy.png": (MAIN, ("tools/entropy", "tools/ratio/local_search")),
+        "training.png": (MAIN, ("parts/correctness", "parts/citation", "parts/answer_support", "tools/calls")),
+        "ablations.png": (
+            ("Proof-of-Use", *ABLATIONS),
+            ("parts/correctness", "parts/citation", "parts/evidence_sensitivity", "tools/entropy"),
         ),
     },
+    references=("cold start", "format + answer only"),
 )
 
 FAITHFULNESS = ("info_think_lexical", "think_search_lexical", "think_answer_sub_em")
@@ -186,54 +210,64 @@ def do(run: Run, measure: Flags, args: argparse.Namespace) -> None:
 
 def summarise(study: Study, runs: list[Run], out: Path) -> None:
     """Tables and figures of what has been measured."""
-    evaluations: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[Evaluation]] = {}
     histories: dict[str, list[Any]] = {}
     for run in runs:
         metrics = json.loads((run.folder / "test" / "metrics.json").read_text())
-        evaluations.setdefault(run.setting, []).append(next(value for key, value in metrics.items() if key != "script"))
+        measured = next(value for key, value in metrics.items() if key != "script")
+        found.setdefault(run.setting, []).append(Evaluation.from_dict(measured))
         if (run.folder / "history.json").exists():
             histories.setdefault(run.setting, []).append(json.loads((run.folder / "history.json").read_text()))
-    paired = [metric for metric in study.metrics if metric != "tool_entropy"]  # that one is of the corpus, not of rows
-    rows = {
-        setting: {metric: over_seeds(found, metric) for metric in study.metrics}
-        for setting, found in evaluations.items()
-    }
-    gains = {
-        setting: {metric: gain(evaluations["cold start"][0], found, metric) for metric in paired}
-        for setting, found in evaluations.items()
-        if setting != "cold start"
-    }
-    write_metrics(out / "study.json", {"values": rows, "differences_to_cold_start": gains})
-    tables = {"Values": markdown(rows, study.metrics), "Paired differences to the cold start": markdown(gains, paired)}
-    text = "\n\n".join(f"## {title}\n\n{table}" for title, table in tables.items())
+    tables = {"Values": {name: {m: over_seeds(own, m) for m in study.metrics} for name, own in found.items()}}
+    for reference in study.references:
+        tables[f"Paired differences to: {reference}"] = {
+            name: {metric: over_seeds(own, metric, found[reference]) for metric in study.metrics}
+            for name, own in found.items()
+            if name not in ("cold start", reference)
+        }
+    write_metrics(out / "study.json", tables)
+    text = "\n\n".join(f"## {title}\n\n{markdown(table, study.metrics)}" for title, table in tables.items())
     (out / "study.md").write_text(text + "\n", encoding="utf-8")
     for file, (settings, curves) in study.curves.items():
         plots.compare({name: histories[name] for name in settings}, list(curves), out / file, window=5)
-    plots.bars({name: {"rows": row} for name, row in _plain(rows).items()}, study.bars, out / "results.png")
+    plots.bars({name: {"rows": row} for name, row in _plain(tables["Values"]).items()}, study.bars, out / "results.png")
     print(text)
 
 
-def over_seeds(found: list[dict[str, Any]], metric: str) -> Estimate:
-    """One run: its own interval over questions. Several: the mean over seeds with a t interval over seeds."""
-    values = [item["rows"][metric]["value"] for item in found]
-    if len(values) == 1:
-        row = found[0]["rows"][metric]
-        return Estimate(row["value"], row["low"], row["high"], row["n"], row["stderr"])
-    mean = sum(values) / len(values)
-    stderr = (sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)) ** 0.5
-    half = t_quantile(0.975, len(values) - 1) * stderr
-    return Estimate(mean, mean - half, mean + half, len(values), stderr)
+def over_seeds(runs: list[Evaluation], metric: str, reference: list[Evaluation] | None = None) -> Estimate:
+    """The mean over runs of a row, or of its difference to the reference's runs, with an interval over both: questions
+    are resampled, the same ones for all runs, and so are seeds. n counts the runs."""
+    value, drawn = _resampled_runs(runs, metric)
+    if reference is not None:
+        before, drawn_before = _resampled_runs(reference, metric)
+        value, drawn = value - before, drawn - drawn_before
+    return percentile_interval(value, [drawn], len(runs[0].questions))
 
 
-def gain(cold: dict[str, Any], found: list[dict[str, Any]], metric: str) -> Estimate:
-    """Difference over the same questions, each question's value averaged over seeds; bootstrap over questions."""
-    ours = [
-        (question, value)
-        for item in found
-        for question, value in zip(item["questions"], item["values"][metric], strict=True)
-    ]
-    before = question_means(cold["questions"], cold["values"][metric])
-    return paired_difference(before, question_means(*map(list, zip(*ours, strict=True))))
+def _resampled_runs(runs: list[Evaluation], metric: str) -> tuple[float, Floats]:
+    values, draws = zip(*(_replicates(run, metric) for run in runs), strict=True)
+    picked = np.random.default_rng(len(runs)).integers(len(runs), size=(DRAWS, len(runs)))
+    return float(np.mean(values)), np.stack(draws)[picked, np.arange(DRAWS)[:, None]].mean(axis=1)
+
+
+def _replicates(run: Evaluation, metric: str) -> tuple[float, Floats]:
+    """A row's value, and its values on resampled questions: those of the same draw are the same in every run."""
+    if metric in POOLED:
+        pooled = POOLED[metric]
+        keys, table = pooled.counts(run)
+        places = {question: place for place, question in enumerate(sorted(set(run.questions)))}
+        sums = np.zeros((len(places), len(keys)))
+        np.add.at(sums, [places[question] for question in run.questions], table)
+        return pooled_values(sums, lambda drawn: pooled.function(keys, drawn))
+    means = question_means(run.questions, run.values[metric])
+    sums = np.array([[means.get(question, 0.0), question in means] for question in sorted(set(run.questions))])
+    return pooled_values(sums, lambda drawn: drawn[:, 0] / drawn[:, 1])
+
+
+def pooled_values(sums: Floats, function: Callable[[Floats], Floats]) -> tuple[float, Floats]:
+    """The function of all questions' sums, and of those of every resample."""
+    value = float(function(sums.sum(axis=0, keepdims=True))[0])
+    return value, np.concatenate([function(weights @ sums) for weights in resampled(len(sums))])
 
 
 def markdown(rows: dict[str, dict[str, Estimate]], metrics: Iterable[str]) -> str:
