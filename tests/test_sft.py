@@ -280,7 +280,9 @@ def test_recipe_pairs_its_lists(recipe):
         recipe.sources_of(script)
 
 
-@pytest.mark.parametrize("name", ["sft_tiny.yaml", "sft_tiny_search_r1.yaml", "sft_smollm2-135m.yaml"])
+@pytest.mark.parametrize(
+    "name", ["sft_tiny.yaml", "sft_tiny_twins.yaml", "sft_tiny_search_r1.yaml", "sft_smollm2-135m.yaml"]
+)
 def test_every_key_of_the_configs_is_a_flag(recipe, name):
     config = Path(__file__).parents[1] / "recipes" / "configs" / name
     script, args, _ = recipe.parse(["--config", str(config), "--use_cpu", "true"])

@@ -367,16 +367,18 @@ class _Episode:
         """Twins of a response, which has its numbers already, to the call of `step`; `queries` begin with that call."""
         hop, shelf, rng, tool = self.plan.hops[number], self.desk.shelf, self.twin_rng, queries[0][0]
         gold, first = hop.gold(evidence), self.given - len(evidence) + 1
+        made: list[tuple[str, list[Evidence] | None]] = []
         if evidence and rng.random() < self.desk.habits.twins:
             if gold:
                 kind = twins.drawn_kind(rng)
-                if changed := twins.without(hop, tool, evidence, shelf, kind, rng):
-                    self._add_twin(kind, number, step, changed, first, queries)
-            elif changed := twins.planted(hop, evidence, shelf, rng):
-                self._add_twin("planted", number, step, changed, first, queries)
-        foreign = gold and rng.random() < self.desk.habits.foreign
-        if foreign and (changed := twins.among_foreign(hop, tool, evidence, shelf, rng)):
-            self._add_twin("foreign", number, step, changed, first, queries)
+                made.append((kind, twins.without(hop, tool, evidence, shelf, kind, rng)))
+            else:
+                made.append(("planted", twins.planted(hop, evidence, shelf, rng)))
+        if gold and rng.random() < self.desk.habits.foreign:
+            made.append(("foreign", twins.among_foreign(hop, tool, evidence, shelf, rng)))
+        for kind, changed in made:
+            if changed:  # the shelf may hold nothing of the kind yet
+                self._add_twin(kind, number, step, changed, first, queries)
 
     def _add_twin(
         self, kind: str, number: int, step: Step, evidence: Sequence[Evidence], first: int, queries: Sequence[Call]
