@@ -96,7 +96,7 @@ MAIN = ("Proof-of-Use", "format + answer only")
 ABLATIONS = {
     "the paper's form": "pou_tiny_paper.yaml",
     "without R_pt": "pou_tiny_no_pt.yaml",
-    "without the verdict term": "pou_tiny_no_term.yaml",
+    "with the verdict term": "pou_tiny_term.yaml",
     "without R_ans": "pou_tiny_no_ans.yaml",
     "static mix": "pou_tiny_static_mix.yaml",
     "B = 2": "pou_tiny_b2.yaml",

@@ -20,6 +20,8 @@ from faithful_search.errors import ConfigError
 from faithful_search.evaluation.suite import Evaluation
 from faithful_search.judges import GroundingJudge, LexicalJudge
 from faithful_search.judges.endpoint import EndpointJudge
+from faithful_search.judges.facts import FactsJudge
+from faithful_search.rewards import Shuffled
 from faithful_search.training.config import parse_recipe, read_config
 from faithful_search.trajectory import Step, ToolCall, Trajectory, read_jsonl
 
@@ -80,11 +82,13 @@ def test_every_configuration_is_accepted(path):
 @pytest.mark.parametrize(
     ("name", "parts", "budget", "fixed"),
     [
-        ("pou_tiny", ["citation", "evidence_sensitivity", "answer"], 1, None),
+        ("pou_tiny", ["citation", "evidence_sensitivity", "answer"], None, None),
+        ("pou_tiny_paper", ["citation", "evidence_sensitivity", "answer"], 1, None),
+        ("pou_tiny_term", ["citation", "evidence_sensitivity", "answer"], 1, None),
         ("pou_tiny_b2", ["citation", "evidence_sensitivity", "answer"], 2, None),
         ("pou_tiny_no_pt", ["citation", "answer"], None, None),
-        ("pou_tiny_no_ans", ["citation", "evidence_sensitivity", "answer"], 1, 0.0),
-        ("pou_tiny_static_mix", ["citation", "evidence_sensitivity", "answer"], 1, 0.5),
+        ("pou_tiny_no_ans", ["citation", "evidence_sensitivity", "answer"], None, 0.0),
+        ("pou_tiny_static_mix", ["citation", "evidence_sensitivity", "answer"], None, 0.5),
         ("pou_tiny_answer_only", ["correctness"], None, None),
     ],
 )
@@ -94,7 +98,7 @@ def test_each_ablation_changes_what_it_says(name, parts, budget, fixed):
     script, _, _ = pou.parse(["--config", str(RECIPES / "configs" / f"{name}.yaml")])
     mix = pou.build_reward(script)
     assert list(mix.parts) == parts
-    if budget:
+    if "evidence_sensitivity" in parts:
         assert mix.parts["evidence_sensitivity"].budget == budget
     if "answer" in mix.parts:
         assert mix.parts["answer"].fixed == fixed
@@ -114,7 +118,19 @@ def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures():
     assert isinstance(mix.parts["answer"].process.judge, EndpointJudge)
     assert (mix.parts["answer"].outcome.metric, mix.parts["evidence_sensitivity"].writer) == ("em", None)
     mix = pou.build_reward(pou.parse([])[0])
+    assert isinstance(mix.parts["answer"].process.judge, FactsJudge)
+    mix = pou.build_reward(pou.parse(["--support_by", "words"])[0])
     assert isinstance(mix.parts["answer"].process.judge, LexicalJudge)
+
+
+def test_the_shuffled_control_exchanges_the_perturbation_reward_alone():
+    import pou
+
+    script, _, _ = pou.parse(["--config", str(RECIPES / "configs" / "pou_tiny_shuffled.yaml")])
+    mix, own = pou.build_reward(script), pou.build_reward(pou.parse([])[0])
+    assert isinstance(mix.parts["evidence_sensitivity"], Shuffled)
+    assert mix.parts["evidence_sensitivity"].reward == own.parts["evidence_sensitivity"]
+    assert mix.parts["citation"] == own.parts["citation"] and mix.needs_policy
 
 
 def test_the_papers_configuration_only_needs_the_judges_address():
