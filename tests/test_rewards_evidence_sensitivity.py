@@ -115,7 +115,7 @@ def test_a_yes_that_rests_on_its_citation_earns_the_drop(tok, tokens):
     found = score(with_tokens(made, tok) if tokens else made, tok)
     assert found.value == pytest.approx(0.9 - 0.2)
     step = {"step": 2, "case": "yes", "q": 0.9, "q_perturbed": 0.2, "replaced": "unrelated"}
-    assert found.parts == {"applies": True, "steps": [step]}
+    assert found.parts == {"applies": True, "raw": found.value, "steps": [step]}
     assert found.why == ""
 
 
