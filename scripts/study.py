@@ -94,13 +94,13 @@ SFT = {
 
 MAIN = ("Proof-of-Use", "format + answer only")
 ABLATIONS = {
-    "the paper's form": "pou_tiny_paper.yaml",
-    "without R_pt": "pou_tiny_no_pt.yaml",
-    "with the verdict term": "pou_tiny_term.yaml",
+    "with R_pt": "pou_tiny_pt.yaml",
+    "with R_pt, shuffled": "pou_tiny_shuffled.yaml",
+    "with R_pt, the paper's form": "pou_tiny_paper.yaml",
+    "with R_pt, B = 2": "pou_tiny_b2.yaml",
+    "with R_pt and the verdict term": "pou_tiny_term.yaml",
     "without R_ans": "pou_tiny_no_ans.yaml",
     "static mix": "pou_tiny_static_mix.yaml",
-    "B = 2": "pou_tiny_b2.yaml",
-    "R_pt shuffled": "pou_tiny_shuffled.yaml",
 }
 POU = Study(
     dialect="pou",
@@ -122,7 +122,7 @@ POU = Study(
         "training.png": (MAIN, ("parts/correctness", "parts/citation", "parts/answer_support", "tools/calls")),
         "ablations.png": (
             ("Proof-of-Use", *ABLATIONS),
-            ("parts/correctness", "parts/citation", "parts/evidence_sensitivity", "tools/entropy"),
+            ("parts/correctness", "parts/citation", "tools/calls", "tools/entropy"),
         ),
     },
     references=("cold start", "format + answer only"),

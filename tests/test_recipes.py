@@ -82,13 +82,13 @@ def test_every_configuration_is_accepted(path):
 @pytest.mark.parametrize(
     ("name", "parts", "budget", "fixed"),
     [
-        ("pou_tiny", ["citation", "evidence_sensitivity", "answer"], None, None),
+        ("pou_tiny", ["citation", "answer"], None, None),
+        ("pou_tiny_pt", ["citation", "evidence_sensitivity", "answer"], None, None),
         ("pou_tiny_paper", ["citation", "evidence_sensitivity", "answer"], 1, None),
         ("pou_tiny_term", ["citation", "evidence_sensitivity", "answer"], 1, None),
         ("pou_tiny_b2", ["citation", "evidence_sensitivity", "answer"], 2, None),
-        ("pou_tiny_no_pt", ["citation", "answer"], None, None),
-        ("pou_tiny_no_ans", ["citation", "evidence_sensitivity", "answer"], None, 0.0),
-        ("pou_tiny_static_mix", ["citation", "evidence_sensitivity", "answer"], None, 0.5),
+        ("pou_tiny_no_ans", ["citation", "answer"], None, 0.0),
+        ("pou_tiny_static_mix", ["citation", "answer"], None, 0.5),
         ("pou_tiny_answer_only", ["correctness"], None, None),
     ],
 )
@@ -127,7 +127,8 @@ def test_the_shuffled_control_exchanges_the_perturbation_reward_alone():
     import pou
 
     script, _, _ = pou.parse(["--config", str(RECIPES / "configs" / "pou_tiny_shuffled.yaml")])
-    mix, own = pou.build_reward(script), pou.build_reward(pou.parse([])[0])
+    plain, _, _ = pou.parse(["--config", str(RECIPES / "configs" / "pou_tiny_pt.yaml")])
+    mix, own = pou.build_reward(script), pou.build_reward(plain)
     assert isinstance(mix.parts["evidence_sensitivity"], Shuffled)
     assert mix.parts["evidence_sensitivity"].reward == own.parts["evidence_sensitivity"]
     assert mix.parts["citation"] == own.parts["citation"] and mix.needs_policy
