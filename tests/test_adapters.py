@@ -120,6 +120,7 @@ def test_the_reference_is_the_base_model(tmp_path):
 
     def logprobs(model):
         logits = model.eval()(input_ids=ids, attention_mask=mask).logits[:, -own.shape[1] - 1 : -1]
+        logits = logits / made.args.temperature  # as TRL scales them
         return logits.log_softmax(-1).gather(-1, rows["completion_ids"][..., None])[..., 0][own]
 
     with torch.no_grad():

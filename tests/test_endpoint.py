@@ -478,7 +478,7 @@ def test_an_edited_prompt_is_another_question(tmp_path, monkeypatch):
         judge = judge_at(server, cache=tmp_path / "c.sqlite")
         judge.judge_batch(PAIRS[:1])
         prompt = prompting.load("support")
-        edited = prompting.read("support", _file("support").replace("version: 1", "version: 1\nnote: edited"))
+        edited = prompting.read("support", _file("support").replace("task: support", "task: support\nnote: edited"))
         assert edited.id == prompt.id
         monkeypatch.setattr("faithful_search.judges.endpoint.load", lambda name: edited)
         judge.judge_batch(PAIRS[:1])

@@ -195,7 +195,7 @@ def test_a_row_may_say_what_is_asked_and_how_sure_its_labeller_was(tmp_path):
     found = load(write(tmp_path / "file.jsonl", [row, *({**row, **own} for own in more)]))
     assert [item.task for item in found] == ["support", "info_think", "support", "support", "support"]
     assert [item.p for item in found] == [None, 0.8, None, None, 0.0]
-    with pytest.raises(DataError, match=r"row 1: unknown task 'guess'; there are: support, info_think"):
+    with pytest.raises(DataError, match=r"row 1: unknown task 'guess'; there are: support, states, info_think"):
         load(write(tmp_path / "bad.jsonl", [{**row, "task": "guess"}]))
 
 

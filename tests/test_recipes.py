@@ -110,11 +110,11 @@ JUDGE = ("--judge", "endpoint", "--judge_url", "http://127.0.0.1:9/v1", "--judge
 def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures():
     import pou
 
-    mix = pou.build_reward(pou.parse([*JUDGE, "--correctness", "judge", "--lures", "judge"])[0])
+    mix = pou.build_reward(pou.parse([*JUDGE, "--correctness", "judge", "--lures", "judge", "--budget", "1"])[0])
     answer = mix.parts["answer"]
     assert isinstance(answer.outcome.judge, EndpointJudge) and answer.outcome.metric == "judge"
     assert answer.process.judge is answer.outcome.judge is mix.parts["evidence_sensitivity"].writer
-    mix = pou.build_reward(pou.parse([*JUDGE])[0])
+    mix = pou.build_reward(pou.parse([*JUDGE, "--budget", "1"])[0])
     assert isinstance(mix.parts["answer"].process.judge, EndpointJudge)
     assert (mix.parts["answer"].outcome.metric, mix.parts["evidence_sensitivity"].writer) == ("em", None)
     mix = pou.build_reward(pou.parse([])[0])
@@ -201,6 +201,10 @@ def test_pou_leaves_what_it_promises(tmp_path):
         "f1",
         "valid_format",
         "citation_validity",
+        "citation_states_fact",
+        "answer_support_facts",
+        "verdict_gap",
+        "no_on_blank",
         "evidence_sensitivity",
         "calls",
         "tool_entropy",
@@ -210,15 +214,14 @@ def test_pou_leaves_what_it_promises(tmp_path):
         assert (out / name).stat().st_size > 0
     rows = list(read_jsonl(out / "trajectories.jsonl"))
     assert len(rows) == 16
-    assert {"format", "citation", "evidence_sensitivity", "answer_support", "correctness"} <= set(
-        rows[0].meta["scores"]
-    )
-    assert all("applies" in row.meta["parts"]["evidence_sensitivity"] for row in rows)
+    assert {"format", "citation", "answer_support", "correctness"} <= set(rows[0].meta["scores"])
+    assert all("applies" in row.meta["parts"]["citation"] for row in rows)
     metrics = json.loads((out / "metrics.json").read_text())
     for when in ("before", "after"):
         estimate = Evaluation.from_dict(metrics[when]).rows["exact_match"]
         assert estimate.n == 6
         assert estimate.low <= estimate.value <= estimate.high
+    assert {"value", "low", "high", "n"} == set(metrics["differences"]["verdict_gap"])
     before = AutoModelForCausalLM.from_pretrained(tiny_policy()).float().state_dict()
     after = AutoModelForCausalLM.from_pretrained(out).state_dict()
     assert any((before[name] != after[name]).any() for name in before)
