@@ -256,8 +256,16 @@ class DownInStepTwo(StubServer):
 def test_an_llm_judges_and_writes_and_an_outage_stops_nothing_where_that_is_asked_for(tmp_path):
     out = tmp_path / "judged"
     flags = ("--max_steps=3", "--num_generations=2", "--per_device_train_batch_size=8", "--eval_limit=6", "--threads=1")
-    judge = ("--judge=endpoint", "--judge_model=stub", "--correctness=judge", "--lures=judge", "--max_abstained=1")
-    launch = ("-m", "accelerate.commands.launch", "--num_processes", "1", "--cpu", "recipes/pou.py")
+    judge = ("--judge=endpoint", "--judge_model=stub", "--correctness=judge", "--lures=judge", "--budget=1")
+    launch = (
+        "-m",
+        "accelerate.commands.launch",
+        "--num_processes",
+        "1",
+        "--cpu",
+        "recipes/pou.py",
+        "--max_abstained=1",
+    )
     with DownInStepTwo(out / "trajectories.jsonl") as server:
         where = ("--output_dir", str(out), "--judge_url", server.url, "--judge_cache", str(tmp_path / "judge.sqlite"))
         printed = run(*launch, *flags, *judge, *where)
