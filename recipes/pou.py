@@ -127,6 +127,13 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
         raise ConfigError("--correctness judge and --lures judge need a judge with a model: --judge endpoint, say")
     if script.budget < -1:
         raise ConfigError(f"budget must be -1 (all steps), 0 (no R_pt) or more, not {script.budget}")
+    unused = {"lures judge": script.lures == "judge", "foils world": script.foils == "world"}
+    unused["shuffle_sensitivity true"] = script.shuffle_sensitivity
+    if not script.budget and any(unused.values()):
+        asked = " and ".join(f"--{flag}" for flag, given in unused.items() if given)
+        raise ConfigError(
+            f"{asked}: there is no R_pt to use it, since --budget is 0; give --budget 1, or -1 for all steps"
+        )
     if script.foils not in ("none", "world"):
         raise ConfigError(f"unknown foils {script.foils!r}; there are: none, world")
     if script.foils == "world" and script.corpus not in WORLD:
@@ -168,7 +175,7 @@ def build_reward(script: PoUArguments) -> Mix:
         kappa=script.alpha_kappa,
         alpha_start=script.alpha_start,
     )
-    if script.shuffle_sensitivity and script.budget:
+    if script.shuffle_sensitivity:
         shuffled = Shuffled(mix.parts["evidence_sensitivity"])  # type: ignore[arg-type]
         mix = replace(mix, parts={**mix.parts, "evidence_sensitivity": shuffled})
     return mix

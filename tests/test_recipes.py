@@ -123,6 +123,17 @@ def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures():
     assert isinstance(mix.parts["answer"].process.judge, LexicalJudge)
 
 
+@pytest.mark.parametrize(
+    "flags", [("--foils", "world"), ("--shuffle_sensitivity", "true"), (*JUDGE, "--lures", "judge")]
+)
+def test_what_the_perturbation_reward_alone_uses_is_refused_without_it(flags):
+    import pou
+
+    with pytest.raises(ConfigError, match="--budget is 0"):
+        pou.parse(list(flags))
+    assert pou.parse([*flags, "--budget", "1"])
+
+
 def test_the_shuffled_control_exchanges_the_perturbation_reward_alone():
     import pou
 
@@ -153,7 +164,7 @@ def test_what_cannot_judge_or_write_is_refused(monkeypatch):
     for flag in ("--correctness", "--lures"):
         with pytest.raises(ConfigError, match="need a judge with a model"):
             pou.parse([flag, "judge"])
-    script, _, _ = pou.parse([*JUDGE, "--lures", "judge"])
+    script, _, _ = pou.parse([*JUDGE, "--lures", "judge", "--budget", "1"])
     monkeypatch.setattr(script, "load_judge", GroundingJudge)
     with pytest.raises(ConfigError, match="needs a judge that writes: --judge endpoint or generator"):
         pou.build_reward(script)
