@@ -3,11 +3,11 @@
 Each figure comes with n and a 95 % interval.
 
 ```
-python recipes/evaluate.py --policy outputs/pou --split test --output_dir outputs/eval
-python recipes/evaluate.py --policy outputs/pou --blank content             # all evidence reads "content"
+python recipes/evaluate.py --policy outputs/pou --split test
+python recipes/evaluate.py --policy outputs/pou --blank content --output_dir outputs/blank  # no evidence
 python recipes/evaluate.py --policy outputs/pou --config recipes/configs/eval_negative_tool.yaml  # one tool is useless
 python recipes/evaluate.py --policy outputs/pou --config recipes/configs/eval_unseen_tool.yaml    # one it never saw
-python recipes/evaluate.py --policy outputs/pou --compare_with tiny       # two policies side by side
+python recipes/evaluate.py --policy outputs/pou --compare_with tiny --output_dir outputs/two  # side by side
 python recipes/evaluate.py --policy outputs/veritas --config recipes/configs/eval_veritas_tiny.yaml  # Search-R1
 ```
 """
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 from transformers import AutoModelForCausalLM, set_seed
 
 from faithful_search.evaluation import report
@@ -30,14 +29,17 @@ from faithful_search.evaluation.suite import Evaluation, default_rewards, differ
 from faithful_search.evaluation.tool_use import tool_counts
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.loading import open_model
+from faithful_search.inference.threads import choose_threads
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import Judge
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import WORLD, load_tasks
+from faithful_search.text import printable
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.runs import policy_source
+from faithful_search.training.policies import policy_source
+from faithful_search.training.starting import owned
 from faithful_search.trajectory import write_jsonl
 
 
@@ -51,7 +53,9 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     )
     questions: str = field(default="world", metadata={"help": "'world' (bundled), a local file or a Hub dataset"})
     split: str = field(default="validation", metadata={"help": "split of the questions"})
-    limit: int | None = field(default=None, metadata={"help": "how many questions; all without it"})
+    limit: int | None = field(
+        default=None, metadata={"help": "how many questions; all without it", "aliases": ["--eval_limit"]}
+    )
     sample_seed: int | None = field(
         default=None, metadata={"help": "draws the limit questions at random by this seed; none: the first ones"}
     )
@@ -62,15 +66,26 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     output_dir: str = field(
         default="outputs/evaluate", metadata={"help": "metrics.json and trajectories.jsonl go here"}
     )
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "begin anew where output_dir holds an earlier evaluation"}
+    )
     seed: int = field(default=0, metadata={"help": "of the sampling"})
     dtype: str = field(default="float32", metadata={"help": "of the weights while running"})
-    threads: int = field(default=0, metadata={"help": "CPU threads; 0 leaves torch's own choice"})
+    threads: int = field(default=0, metadata={"help": "CPU threads; 0: as many as there are idle cores"})
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "run the Python code that lies beside a policy, where it needs some"}
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     [script] = parse_recipe((EvaluationArguments,), argv)
-    if script.threads:
-        torch.set_num_threads(script.threads)
+    with owned(Path(script.output_dir), resume=False, overwrite=script.overwrite_output_dir):
+        script.threads = choose_threads(script.threads)
+        return compare(script)
+
+
+def compare(script: EvaluationArguments) -> dict[str, Any]:
+    """One policy or two, measured, written down and printed."""
     names = [name for name in (script.compare_with, script.policy) if name is not None]
     judge = script.load_judge()
     found = {name: evaluate(name, script, judge) for name in names}
@@ -88,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         else report.table(after, names=(names[0], ""))
     )
     for name, evaluation in found.items():
-        print(f"\ncalls of {name}: {_calls(evaluation)}")
+        print(f"\ncalls of {name}: {printable(_calls(evaluation))}")
     return results
 
 
@@ -96,7 +111,8 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
     """One policy on the questions; see `default_rewards` for what is measured."""
     set_seed(script.seed)
     source = policy_source(name, script.dialect)
-    model, tokenizer = open_model(AutoModelForCausalLM, source, dtype=script.dtype)
+    trusted = script.trust_remote_code
+    model, tokenizer = open_model(AutoModelForCausalLM, source, dtype=script.dtype, trust_remote_code=trusted)
     generator = TransformersGenerator(model, tokenizer, script.generation_batch)
     asked = load_tasks(script.questions, script.split, script.limit, seed=script.sample_seed)
     tasks = [task for task in asked for _ in range(script.samples)]

@@ -12,26 +12,24 @@ line, which wins. What comes out is used with `--judge nli --judge_model DIR`, o
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import PartialState
 from trl import ModelConfig, SFTConfig, get_peft_config
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.evaluation.agreement.comparison import parse_judge
-from faithful_search.hub import judge_card
+from faithful_search.hub import command_line, judge_card, push_run, takes_over
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.judge_rows import load_pairs
 from faithful_search.training.judge_sources import described
 from faithful_search.training.policies import model_init_kwargs
-from faithful_search.training.precision import precision_line
 from faithful_search.training.reward_model import Distillation, Distilled, train_judge
+from faithful_search.training.starting import StartArguments, started
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "rm_tiny.yaml"
 SETTINGS = (
@@ -42,7 +40,7 @@ SETTINGS = (
 
 
 @dataclass
-class RewardModelArguments:
+class RewardModelArguments(StartArguments):
     """What is learnt from, which head learns it, and what is measured beside it."""
 
     pairs: list[str] = field(
@@ -72,15 +70,19 @@ class RewardModelArguments:
     )
     untrained: bool = field(default=True, metadata={"help": "measure the model before training too"})
     license: str | None = field(default=None, metadata={"help": "of the weights, for the card"})
-    resume: bool = field(default=False, metadata={"help": "go on from the last complete checkpoint in output_dir"})
-    threads: int = field(default=0, metadata={"help": "CPU threads of this process; 0 leaves torch's own choice"})
 
 
 def main(argv: Sequence[str] | None = None) -> Distilled:
     script, args, model_args = parse_recipe((RewardModelArguments, SFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    if script.threads:
-        torch.set_num_threads(script.threads)
-    say(precision_line(args))
+    with started(script, args):
+        return run(script, args, model_args, argv)
+
+
+def run(
+    script: RewardModelArguments, args: SFTConfig, model_args: ModelConfig, argv: Sequence[str] | None
+) -> Distilled:
+    """Pairs, training, measurement, and the card."""
+    repository = takes_over(args)
     name = str(model_args.model_name_or_path)
     rows = load_pairs(script.pairs, script.limit or None, args.seed)
     say(f"{len(rows)} labelled pairs, {sum(row.split == 'heldout' for row in rows)} of them held out")
@@ -92,12 +94,17 @@ def main(argv: Sequence[str] | None = None) -> Distilled:
         peft_config=get_peft_config(model_args),
         beside=dict(map(parse_judge, script.beside)),
         second=load_pairs([script.second_labels]) if script.second_labels else (),
-        model_kwargs={key: value for key, value in model_init_kwargs(model_args).items() if value is not None},
+        model_kwargs={
+            "trust_remote_code": args.trust_remote_code,
+            **{key: value for key, value in model_init_kwargs(model_args).items() if value is not None},
+        },
         base_name=name,
         resume=script.resume,
     )
     if PartialState().is_main_process:
-        finish(found, script, args, name, argv)
+        finish(found, script, args, name, sys.argv[1:] if argv is None else argv)
+        if repository:
+            push_run(found.folder, repository, private=bool(args.hub_private_repo))
     return found
 
 
@@ -106,16 +113,15 @@ def distillation(script: RewardModelArguments) -> Distillation:
     return Distillation(**{name: getattr(script, name) for name in Distillation.__dataclass_fields__})
 
 
-def finish(found: Distilled, script: RewardModelArguments, args: Any, name: str, argv: Sequence[str] | None) -> None:
+def finish(found: Distilled, script: RewardModelArguments, args: Any, name: str, argv: Sequence[str]) -> None:
     """The model card, and the table for those who watch."""
-    command = shlex.join(["accelerate", "launch", "recipes/reward_model.py", *(sys.argv[1:] if argv is None else argv)])
     judge_card(
         found.folder,
         file=found.file,
         base_model=name,
         agreement=found.agreement,
         recipe="reward_model",
-        command=command,
+        command=command_line("recipes/reward_model.py", argv),
         config={**asdict(script), **{setting: getattr(args, setting) for setting in SETTINGS}},
         license=script.license,
         sources=described(found.file.trained_on, script.pairs),

@@ -15,7 +15,6 @@ line; the latter wins.
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +23,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from accelerate import PartialState
 from datasets import concatenate_datasets
 from trl import ModelConfig, SFTConfig, get_peft_config
@@ -32,20 +30,20 @@ from trl import ModelConfig, SFTConfig, get_peft_config
 from faithful_search import dialects
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.evaluation.record import MERGED
-from faithful_search.hub import merged_card, model_card
+from faithful_search.hub import command_line, merged_card, model_card, push_run, takes_over
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
 from faithful_search.tasks import load_tasks, read_rows, world_file
+from faithful_search.text import printable
 from faithful_search.tools.knowledge_graph import KnowledgeGraph
 from faithful_search.tools.local_search import LocalSearch
 from faithful_search.tools.toolbox import Toolbox
 from faithful_search.training import checkpoints
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.experts import Habits, Played, accept, reject, run_with_twins
-from faithful_search.training.memory import keep_freed_memory
+from faithful_search.training.experts import DRILL, Habits, Played, accept, reject, run_with_twins
 from faithful_search.training.plans import Plan, counted, plan_all, planner_for
 from faithful_search.training.policies import open_policy
-from faithful_search.training.precision import precision_line
+from faithful_search.training.reading import Reading
 from faithful_search.training.saving import check_merge, save_policy
 from faithful_search.training.sft import (
     build_dataset,
@@ -54,6 +52,7 @@ from faithful_search.training.sft import (
     sft_trainer,
     swapped_copies,
 )
+from faithful_search.training.starting import StartArguments, started
 from faithful_search.training.swap_names import NameSwapper
 from faithful_search.training.tiny import TinyConfig, build_tiny
 from faithful_search.training.written import by_tools, read_written, summary, write_written
@@ -63,7 +62,7 @@ DEFAULT_CONFIG = Path(__file__).parent / "configs" / "sft_tiny.yaml"
 
 
 @dataclass
-class ExpertArguments:
+class ExpertArguments(StartArguments):
     """Where episodes come from and which are kept. Lists hold an entry for each question file, or one for all."""
 
     trajectories: list[str] = field(
@@ -88,16 +87,25 @@ class ExpertArguments:
         default="agent", metadata={"help": "'agent': what the agent writes; 'all': every token"}
     )
     verdict_weight: float = field(default=1.0, metadata={"help": "how many times a verdict's token counts in the loss"})
+    copied_weight: float = field(
+        default=1.0, metadata={"help": "the same of tokens that the agent takes from what it has just found"}
+    )
+    reading_weight: float = field(default=0.0, metadata={"help": "what the reading loss counts; 0: none"})
+    reading_layers: list[int] = field(
+        default_factory=list, metadata={"help": "whose hidden states the reading loss reads, from 1; not the last one"}
+    )
     swaps_per_episode: int = field(default=0, metadata={"help": "copies of an episode about other names; 0: itself"})
     swaps_per_twin: int = field(default=0, metadata={"help": "the same of a twin, see the habit `twins`"})
+    learn: list[Literal["episodes", "twins", "drills"]] = field(
+        default_factory=lambda: ["episodes", "twins", "drills"],
+        metadata={"help": "what to train on of that which the expert plays, see the habits `twins` and `drills`"},
+    )
     names: str = field(default="world", metadata={"help": "JSON file {name: type} of what may be swapped, or 'world'"})
     tiny: dict | str | None = field(default=None, metadata={"help": "shape of model 'tiny': TinyConfig, as JSON"})
     save_dtype: str | None = field(default=None, metadata={"help": "dtype of the saved weights, such as float16"})
     save_merged: bool = field(
         default=False, metadata={"help": "with --use_peft: also the full model, merged, in output_dir/merged"}
     )
-    resume: bool = field(default=False, metadata={"help": "go on from the last complete checkpoint in output_dir"})
-    threads: int = field(default=0, metadata={"help": "CPU threads of this process; 0 leaves torch's own choice"})
 
 
 @dataclass(frozen=True)
@@ -113,11 +121,13 @@ class Source:
 def main(argv: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if argv is None else argv)
     script, args, model_args = parse(given)
-    if script.threads:
-        torch.set_num_threads(script.threads)
-    if args.device.type == "cpu":
-        keep_freed_memory()
-    say(precision_line(args))
+    with started(script, args):
+        run(script, args, model_args, given)
+
+
+def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given: Sequence[str]) -> None:
+    """Episodes, rows, training, and what is left of it in the output directory."""
+    repository = takes_over(args)
     sources = sources_of(script)
     name, chat = policy(script, args, model_args)
     model = open_policy(name, model_args, args)
@@ -130,12 +140,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parts = [rows_of(played, tools, chat, script, args) for played, tools in built]
     dataset = concatenate_datasets(parts)
     say(f"{len(dataset)} rows of {sum(dataset['length']) / len(dataset):.0f} tokens on average")
-    trainer = sft_trainer(model, args, dataset, chat.tokenizer, get_peft_config(model_args))
+    reading = Reading.of(chat, script.reading_weight, script.reading_layers) if script.reading_weight else None
+    trainer = sft_trainer(model, args, dataset, chat.tokenizer, get_peft_config(model_args), reading)
     check_merge(trainer, script.save_merged)
     checkpoints.train(trainer, script.resume)
     save_policy(trainer, script.save_dtype, script.save_merged)
     if PartialState().is_main_process:
         write_cards(Path(args.output_dir or "."), script, str(model_args.model_name_or_path), given, built[0][1])
+        if repository:
+            private = bool(args.hub_private_repo)
+            push_run(args.output_dir or ".", repository, merged=script.save_merged, private=private)
     say(f"policy, card and episodes are in {args.output_dir}")
 
 
@@ -164,7 +178,8 @@ def policy(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig) ->
         with PartialState().main_process_first():
             if PartialState().is_main_process:
                 build_tiny(name, TinyConfig(**{"dialect": script.dialect, **mapping(script.tiny)}))
-    tokenizer = read_tokenizer(name, revision=model_args.model_revision)
+    trusted = args.trust_remote_code
+    tokenizer = read_tokenizer(name, revision=model_args.model_revision, trust_remote_code=trusted)
     return name, ChatFormat.of(tokenizer, dialects.load(script.dialect))
 
 
@@ -208,13 +223,12 @@ def repeated(plans: Sequence[Plan], wanted: int) -> list[Plan]:
 
 
 def toolbox_of(source: Source, script: ExpertArguments) -> Toolbox:
-    """The expert's tools; where every token is trained on, those of the world hold its training part only."""
-    part = script.loss_on == "all"
-    corpus: Any = training_part("passages") if part and source.corpus == "world" else source.corpus
+    """The expert's tools; those of the world hold its training part only."""
+    corpus: Any = training_part("passages") if source.corpus == "world" else source.corpus
     search = LocalSearch.from_corpus(corpus, top_k=script.top_k)
     tools: list[Any] = [replace(search, name=dialects.load(script.dialect).search_tool or search.name)]
     if source.triples != "none":
-        triples: Any = training_part("triples") if part and source.triples == "world" else source.triples
+        triples: Any = training_part("triples") if source.triples == "world" else source.triples
         tools.append(KnowledgeGraph.from_triples(triples, top_k=script.top_k))
     return Toolbox(tools, top_k=script.top_k)
 
@@ -245,14 +259,17 @@ def rows_of(
     twins = [twin for one in played if reject(one.episode, *limits) is None for twin in one.twins]
     if twins:
         say(f"{len(twins)} twins: {counted(Counter(twin.meta['twin'] for twin in twins))}")
+    twins = [twin for twin in twins if ("drills" if twin.meta["twin"] == DRILL else "twins") in script.learn]
+    kept = kept if "episodes" in script.learn else []
     swapped = [
         rows
         for found, copies in ((kept, script.swaps_per_episode), (twins, script.swaps_per_twin))
         for rows in swapped_or_same(found, copies, script, args.seed)
     ]
-    if script.loss_on == "all" and "world" in script.corpus:
+    if "world" in script.corpus:
         check_unseen(swapped, [row["text"] for row in held_out_part("passages")])
-    return build_dataset(swapped, chat, tools, script.loss_on, args.max_length, script.verdict_weight)
+    weights = script.verdict_weight, script.copied_weight
+    return build_dataset(swapped, chat, tools, script.loss_on, args.max_length, *weights, script.reading_weight > 0)
 
 
 def swapped_or_same(
@@ -290,7 +307,7 @@ def write_cards(
         base_model=base,
         dialect=script.dialect,
         recipe="recipes/sft.py",
-        command=f"accelerate launch recipes/sft.py {shlex.join(given)}".strip(),
+        command=command_line("recipes/sft.py", given),
         metrics=None,
         config={**asdict(script), **opened},
         tools=[tool["function"]["name"] for tool in tools],
@@ -306,7 +323,7 @@ def mapping(value: dict[str, Any] | str | None) -> dict[str, Any]:
 
 def say(line: str) -> None:
     """Print once, whatever the number of processes."""
-    PartialState().print(line)
+    PartialState().print(printable(line))
 
 
 if __name__ == "__main__":

@@ -26,13 +26,14 @@ from trl import GRPOConfig, ModelConfig
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation.suite import default_rewards
-from faithful_search.hub import push_run
+from faithful_search.hub import push_run, takes_over
 from faithful_search.judges import Judge
 from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
 from faithful_search.tasks import WORLD, load_tasks
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.grpo import steps_per_epoch
-from faithful_search.training.runs import RunArguments, begin, build_trainer, check_data, train
+from faithful_search.training.runs import RunArguments, build_trainer, check_data, train
+from faithful_search.training.starting import started
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "veritas_tiny.yaml"
 
@@ -65,19 +66,18 @@ class VeritasArguments(RunArguments):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
     script, args, model_args = parse(given)
-    begin(script, args)
-    judge = script.load_judge()
-    with script.toolbox() as toolbox:
+    repository = takes_over(args)
+    with started(script, args), script.toolbox() as toolbox:
+        judge = script.load_judge()
         trainer = build_trainer(script, args, model_args, toolbox, build_reward(script, args, judge))
         facts = script.eval_questions in WORLD
         record = train(trainer, script, model_args, default_rewards(script.dialect, judge, facts))
-    if record is None:
-        return {}
-    found = leave(record, "recipes/veritas.py", given)
-    if args.push_to_hub:  # TRL has pushed the weights; now with the card
-        private, token = bool(args.hub_private_repo), args.hub_token
-        push_run(record.folder, trainer.hub_model_id, merged=script.save_merged, private=private, token=token)
-    return found
+        if record is None:
+            return {}
+        found = leave(record, "recipes/veritas.py", given)
+        if repository:
+            push_run(record.folder, repository, merged=script.save_merged, private=bool(args.hub_private_repo))
+        return found
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[VeritasArguments, GRPOConfig, ModelConfig]:

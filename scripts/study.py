@@ -192,6 +192,7 @@ def plan(study: Study, args: argparse.Namespace) -> list[Run]:
 def command(setting: Setting, folder: Path, seed: int, steps: int) -> tuple[str, ...]:
     trained = {} if setting.recipe == "sft.py" else {"eval_limit": 0}
     own = {"config": CONFIGS / setting.config, "output_dir": folder, "seed": seed, "max_steps": steps, "threads": 1}
+    own["overwrite_output_dir"] = "true"  # of what was stopped; what is finished is not trained again
     return (str(RECIPES / setting.recipe), *_flags({**own, **trained, **setting.flags}))
 
 

@@ -451,6 +451,8 @@ def test_a_forbidden_fact_is_drawn_again():
         "Ann lives in Rome."
     }
     assert allowed.leaks(Trajectory((Step(evidence=(Evidence("at home in Paris", "Bea", "E1"),)),)))
+    assert allowed.leaks(Trajectory((Step(evidence=(Evidence("There is a Cairo near Rome.", "", "E1"),)),)))
+    assert not allowed.leaks(Trajectory((Step(evidence=(Evidence("Bea likes the Parisian kind.", "", "E1"),)),)))
     with pytest.raises(DataError, match="held-out fact"):
         NameSwapper(names, [(a, b) for a in ("Ann", "Bea") for b in ("Rome", "Paris")]).swap(episode, random.Random(0))
 

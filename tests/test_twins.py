@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,7 @@ from faithful_search.inference.loading import read_tokenizer
 from faithful_search.rewards import step_validity
 from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
-from faithful_search.training.experts import Habits, reject, run_experts, run_with_twins
+from faithful_search.training.experts import DRILL, Habits, reject, run_experts, run_with_twins
 from faithful_search.training.plans import plan_all, planner_for
 from faithful_search.training.sft import IGNORED, build_dataset, held_out_facts
 from faithful_search.training.twins import KINDS, TRAINING_BLANKS
@@ -23,6 +24,7 @@ from faithful_search.world import bundled_world
 
 POU = dialects.load("pou")
 HABITS = Habits(wrong_tool=0.15, dropped=0.15, nothing=0.02, blind=0.06, shuffled=0.5, twins=1.0, foreign=0.4)
+DRILLED = replace(HABITS, drills=1.0)
 
 
 def train_rows(name):
@@ -51,8 +53,14 @@ def played(toolbox, plans):
 
 
 @pytest.fixture(scope="module")
-def twins(played):
-    return [twin for one in played for twin in one.twins]
+def drills(toolbox, plans):
+    played = run_with_twins(plans[:600], toolbox, POU, DRILLED)
+    return [twin for one in played for twin in one.twins if twin.meta["twin"] == DRILL]
+
+
+@pytest.fixture(scope="module")
+def twins(played, drills):
+    return [twin for one in played for twin in one.twins] + drills
 
 
 def stated(steps):
@@ -102,6 +110,23 @@ def test_neither_tool_and_relation_nor_the_passages_style_give_the_verdict_away(
             assert 0.25 < counts[True] / counts.total() < 0.85, counts
 
 
+def test_in_a_drill_nothing_but_the_fact_tells_yes_from_no(drills):
+    world = bundled_world()
+    others = {True: Counter(), False: Counter()}
+    for drill in drills:
+        call, judged = drill.steps
+        asked = world.asked(call.call.arguments["query"])
+        for item in call.evidence:
+            known = world.stated(item.text)
+            if known and not world.states(call.call.arguments["query"], item):
+                near = (known.subject == asked.subject, known.relation == asked.relation)
+                others[judged.helpful][near] += 1
+    assert 0.4 < sum(drill.steps[1].helpful for drill in drills) / len(drills) < 0.6
+    for near in ((True, False), (False, True), (False, False)):
+        shares = [counts[near] / counts.total() for counts in others.values()]
+        assert min(shares) > 0.1 and max(shares) < 1.5 * min(shares), (near, others)
+
+
 def test_twins_hold_no_held_out_fact(twins):
     tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
     rows = [
@@ -143,3 +168,15 @@ def test_only_a_twins_last_turn_is_learnt_and_its_verdict_counts_most(toolbox, p
     verdicts = [step.helpful for step in twins[-1].steps[1:]]
     assert [tokenizer.decode([token]).strip() for token in heavy] == ["yes" if said else "no" for said in verdicts]
     assert set(twin["loss_weights"]) == {1.0, 7.0}
+
+
+def test_what_was_just_found_counts_more(toolbox, played):
+    tokenizer = read_tokenizer(str(tiny_policy("pou")))
+    chat = ChatFormat.of(tokenizer, POU)
+    episode = next(one.episode for one in played if one.episode.answers[0] == one.episode.answer)
+    [row] = build_dataset([episode], chat, toolbox.schemas, copied_weight=5.0)
+    heavy = [token for token, weight in zip(row["input_ids"], row["loss_weights"], strict=True) if weight == 5.0]
+    written = {tokenizer.decode([token]).strip() for token in heavy}
+    helpful = [step for step in episode.steps if step.helpful]
+    assert {ref for step in helpful for ref in step.refs} <= written
+    assert episode.answer in written and episode.question.split()[0] not in written

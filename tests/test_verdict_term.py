@@ -197,6 +197,7 @@ def test_what_the_probes_moved_is_logged_every_step_and_nothing_without_the_term
             assert steps[0]["verdict_term"] == pytest.approx(steps[0]["parts/evidence_sensitivity"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_training_by_the_term_alone_moves_the_verdicts(tmp_path):
     made = trainer(
         tmp_path, probing(draws="question"), True, verdict_weight=100.0, max_steps=12, save_steps=12, learning_rate=3e-3

@@ -17,7 +17,7 @@ def world_file(name: str) -> Path:
     return path
 
 
-TINY = {"pou": ("tiny_policy", "sft_tiny_twins.yaml"), "search_r1": ("tiny_search_r1", "sft_tiny_search_r1.yaml")}
+TINY = {"pou": ("tiny_policy", "sft_tiny_reading.yaml"), "search_r1": ("tiny_search_r1", "sft_tiny_search_r1.yaml")}
 """By dialect: the folder of the tiny policy that writes it, and the configuration that made it."""
 
 

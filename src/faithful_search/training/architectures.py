@@ -16,7 +16,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedTokenizerFast,
     Qwen2Config,
     set_seed,
@@ -25,6 +24,7 @@ from trl.chat_template_utils import qwen2_5_chat_template
 
 from .. import dialects
 from ..errors import ConfigError
+from ..inference.loading import read_tokenizer
 from ..tasks import read_rows, world_file
 
 LAYERS, HEAD, GROUPS = 2, 8, 2
@@ -115,7 +115,7 @@ def config_of(name: str) -> Any:
     """
     if Path(name).is_dir():
         try:
-            return AutoConfig.from_pretrained(name)
+            return AutoConfig.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{name} says nothing of a model's architecture: {error}") from error
     known = next((shape for key, shape in QWEN2.items() if f"{name}-".rpartition("/")[2].startswith(f"{key}-")), None)
@@ -144,7 +144,7 @@ def build_shrunk(name: str, out: str | Path, dialect: str = "pou", seed: int = 0
     """
     config, out = config_of(name), Path(out)
     own = (Path(name) / "tokenizer_config.json").exists()
-    tokenizer = AutoTokenizer.from_pretrained(name) if own else byte_tokenizer(dialect)
+    tokenizer = read_tokenizer(name) if own else byte_tokenizer(dialect)
     set_seed(seed)
     AutoModelForCausalLM.from_config(_shrunk(config, tokenizer)).save_pretrained(out)
     tokenizer.save_pretrained(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,40 @@ def with_scores(
         **more,
     }
     return msgspec.structs.replace(trajectory, meta=meta)
+
+
+class LearningWatch:
+    """Says once, after some rollouts, that nothing can be learnt from them, because every reward is the same."""
+
+    ENOUGH = 32
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float | None, float | None]] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether there are too few rollouts yet to say something. One difference is enough to learn from."""
+        return len(self.rows) < self.ENOUGH and len({reward for reward, _ in self.rows}) < 2
+
+    def note(self, rows: Sequence[tuple[float | None, float | None]]) -> str:
+        """Take the rewards of a batch of all processes, each with its format gate's value.
+
+        Returns:
+            What is wrong; empty where nothing is, too little is known, or a judge's silence is the reason.
+        """
+        self.rows += rows
+        many, reward = len(self.rows), self.rows[0][0]
+        if many < self.ENOUGH or reward is None or any(other != reward for other, _ in self.rows):
+            return ""
+        if all(gate is not None and gate < 1 for _, gate in self.rows):
+            return (
+                f"0 of {many} rollouts have a valid format, so every reward is {reward:g} and nothing is learnt: is "
+                "this policy cold-started? recipes/sft.py makes one that writes the dialect"
+            )
+        return (
+            f"all {many} rollouts so far have the reward {reward:g}, so nothing is learnt: are the questions too hard "
+            "for this policy, or is the limit of turns or tokens too small?"
+        )
 
 
 class StepLine(ProgressCallback):

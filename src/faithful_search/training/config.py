@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from trl import TrlParser
 
 from ..errors import ConfigError, FaithfulSearchError
 from .dry_run import MACHINE, check_given, rehearse
-from .endings import heeding_sigterm, leave
+from .endings import ending_with_launcher, heeding_sigterm, leave
 from .meeting import meet
 from .precision import without_emulation
 
@@ -25,13 +26,33 @@ RENAMED = {
 """Settings by their names of today, and what they were called before Transformers 5.18."""
 
 
+class _Parser(TrlParser):
+    """One line for what is wrong, and no flag that is only the beginning of one."""
+
+    def __init__(self, types: Sequence[Any]) -> None:
+        super().__init__(types, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; --help lists the flags")
+
+    def check_known(self, flags: Sequence[str]) -> None:
+        """Refuse words that are no flags, with the flag that was probably meant."""
+        wrong = self.parse_known_args(list(flags))[1]
+        if not wrong:
+            return
+        word = wrong[0].partition("=")[0]
+        near = difflib.get_close_matches(word, self._option_string_actions, n=1)
+        raise ConfigError(f"no such flag: {word}" + (f"; did you mean {near[0]}?" if near else "; --help lists them"))
+
+
 def parse_recipe(
     types: Sequence[Any], argv: Sequence[str] | None = None, default: Path | None = None
 ) -> tuple[Any, ...]:
     """Instances of `types` from `--config FILE` and flags; flags win.
 
     A file's `extends: other.yaml` (relative to it) gives the settings it does not set itself, so that an ablation's
-    file holds only what it changes. `env:` sets environment variables, as in TRL.
+    file holds only what it changes. `env:` sets environment variables, as in TRL. A token of the Hub among the settings
+    goes into the environment, as HF_TOKEN, since the settings themselves are kept in files.
 
     Where one of `types` has a field `dry_run` and it is true, the settings are read as they stand, and then made small;
     see `dry_run.rehearse`. On a CPU that would have to emulate bf16 it is turned off, whatever the file and the flags
@@ -55,19 +76,19 @@ def parse_recipe(
     settings = read_config(path) if path else {}
     for name, value in settings.pop("env", {}).items():
         os.environ[name] = str(value)
-    parser = TrlParser(types)
+    parser = _Parser(types)
     settings = _as_installed(settings, types)
     unknown = parser.set_defaults_with_config(**settings)
     if unknown:
         names = ", ".join(item.removeprefix("--") for item in unknown if str(item).startswith("--"))
         raise ConfigError(f"{path}: no such settings: {names}; `--help` lists those there are")
+    parser.check_known(flags)
     given = parser.parse_known_args(flags)[0]
     meet(given)
     flags += without_emulation(given)
     try:
-        if getattr(given, "dry_run", False):
-            return _small(parser, flags)
-        return parser.parse_args_into_dataclasses(args=flags)
+        made = _small(parser, flags) if getattr(given, "dry_run", False) else parser.parse_args_into_dataclasses(flags)
+        return tuple(map(without_token, made))
     except FaithfulSearchError:
         raise
     except ValueError as error:
@@ -77,18 +98,39 @@ def parse_recipe(
 def run_recipe(main: Callable[[], Any]) -> None:
     """Run a recipe as a program: what ends it before its time is one line on the standard error, see `endings.leave`.
 
-    SIGTERM ends it as Ctrl-C does, everything tidied up.
+    SIGTERM ends it as Ctrl-C does, everything tidied up, and so does the end of the launcher that started it.
     """
     try:
         with heeding_sigterm():
+            ending_with_launcher()
             main()
     except (Exception, KeyboardInterrupt) as error:
         leave(error)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The settings of a YAML file, on top of those of the file it extends."""
-    path = Path(path)
+    """The settings of a YAML file, on top of those of the file it extends.
+
+    Raises:
+        ConfigError: for a file that cannot be read, holds no mapping, or extends itself.
+    """
+    return _read(Path(path), ())
+
+
+def without_token(made: Any) -> Any:
+    """The settings, their Hub token moved into the environment: trainers pickle their settings beside the policy."""
+    given = getattr(made, "hub_token", None), (getattr(made, "model_init_kwargs", None) or {}).pop("token", None)
+    if any(given):
+        os.environ["HF_TOKEN"] = str(given[0] or given[1])
+    if hasattr(made, "hub_token"):
+        made.hub_token = None
+    return made
+
+
+def _read(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
+    """The settings of a file that is extended by those `below`."""
+    if path.resolve() in below:
+        raise ConfigError(f"{below[-1]} extends {path}, and so itself: take one `extends:` out")
     try:
         own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeError, yaml.YAMLError) as error:
@@ -96,7 +138,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     if not isinstance(own, dict):
         raise ConfigError(f"{path} must hold a YAML mapping, not {type(own).__name__}")
     parent = own.pop("extends", None)
-    return {**(read_config(path.parent / parent) if parent else {}), **own}
+    return {**(_read(path.parent / str(parent), (*below, path.resolve())) if parent else {}), **own}
 
 
 def _as_installed(settings: dict[str, Any], types: Sequence[Any]) -> dict[str, Any]:

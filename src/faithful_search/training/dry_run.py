@@ -14,6 +14,7 @@ from typing import Any
 from accelerate import PartialState
 
 from ..tasks import WORLD
+from ..tools.redact import redact
 from .architectures import build_shrunk
 from .policies import check_flags
 from .vllm import check_settings
@@ -41,6 +42,7 @@ _ALWAYS: dict[str, Any] = {
     "browse": "none",
     "searxng_url": None,
     "resume": False,
+    "overwrite_output_dir": True,
     "report_to": "none",
     "push_to_hub": False,
 }
@@ -136,4 +138,4 @@ def _tell(values: Mapping[str, Any], small: Mapping[str, Any]) -> None:
     width, say = max(map(len, changed), default=0), PartialState().print
     say("dry run on a CPU, two steps; replaced:")
     for key, new in changed.items():
-        say(f"  {key:<{width}}  {values[key]} -> {new}")
+        say(redact(f"  {key:<{width}}  {values[key]} -> {new}"))

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +19,15 @@ from typing import Any, NoReturn
 import torch.distributed as distributed
 
 from ..errors import FaithfulSearchError
+from ..inference.threads import LAUNCHERS
+from ..text import printable
+from ..tools.redact import redact
 
 RESUME = "a run that has saved a checkpoint goes on from it with --resume true"
 PATIENCE = 60
 """Seconds that a program which lost another process has for tidying up before it is ended by force."""
+LOOK = 1.0
+"""Seconds between two looks whether the launcher is there."""
 PLACES = {
     "init_process_group": "when the processes met",
     "_prepare_for_training": "preparing the model",
@@ -93,6 +99,22 @@ def heeding_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def ending_with_launcher() -> None:
+    """From now on the program gets SIGTERM when the launcher that started it is gone: nobody else would end it.
+
+    `accelerate launch` and `torchrun` pass Ctrl-C on at a terminal, but not a signal that they alone are sent.
+    """
+    if not LAUNCHERS.isdisjoint(os.environ):
+        threading.Thread(target=_follow, args=[os.getppid()], name="faithful-search-launcher", daemon=True).start()
+
+
+def _follow(launcher: int) -> None:
+    while os.getppid() == launcher:
+        time.sleep(LOOK)
+    _say(f"the launcher (process {launcher}) is gone, this process ends too")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def is_loss(error: BaseException) -> bool:
     """Whether an error says that another process is gone, or did not answer in time."""
     if _processes()[1] < 2:
@@ -130,7 +152,9 @@ def _line(error: BaseException) -> tuple[str, int] | None:
 def _say(line: str) -> None:
     rank, many = _processes()
     who = f"process {rank} of {many}: " if many > 1 else ""
-    print(f"\nerror: {who}{line}", file=sys.stderr, flush=True)  # a progress bar may stand in the line
+    print(
+        f"\nerror: {who}{printable(redact(line))}", file=sys.stderr, flush=True
+    )  # a progress bar may stand in the line
 
 
 def _end(line: str) -> NoReturn:

@@ -39,6 +39,7 @@ OTHER_TOOL = ("Nothing on {need}. I try {tool}.", "This does not give {need}. I 
 REWORD = ("Nothing on {need}. I search again.", "This does not give {need}. I try other words.")
 GIVE_UP = ("Nothing on {need}. I do not know the answer.",)
 
+DRILL = "drill"
 Call = tuple[str, str]
 
 
@@ -64,6 +65,8 @@ class Habits:
         twins: per response that holds evidence: a twin of it, which says the opposite and is cut after the expert's
             verdict on it; see `run_with_twins`.
         foreign: per response that states the fact: a second twin that states it too, among unrelated evidence.
+        drills: per response that holds evidence: a third kind of twin, which has the response's call alone before it
+            and in which the fact is there or not among evidence that nearly states it; see `twins.drill`.
         unsaid: per finding: the next thought does not say what was found but only goes on. Such episodes are right and
             yet not faithful in VERITAS's sense: a policy that has both habits can be trained towards either.
     """
@@ -75,6 +78,7 @@ class Habits:
     shuffled: float = 0.4
     twins: float = 0.0
     foreign: float = 0.0
+    drills: float = 0.0
     unsaid: float = 0.0
 
     def __post_init__(self) -> None:
@@ -119,7 +123,8 @@ def run_with_twins(
     end in "unknown".
 
     A twin is an episode up to one of its responses, that response with the opposite truth, and the expert's next turn;
-    `meta["twin"]` says what was done to it. Only that last turn is there to learn from.
+    `meta["twin"]` says what was done to it. Only that last turn is there to learn from. A drill is a twin that begins
+    with the response's own call.
     """
     names = {SEARCH: dialect.search_tool} if dialect.search_tool else {}
     desk = _Desk(toolbox, habits or Habits(), seed, names)
@@ -376,6 +381,8 @@ class _Episode:
                 made.append(("planted", twins.planted(hop, evidence, shelf, rng)))
         if gold and rng.random() < self.desk.habits.foreign:
             made.append(("foreign", twins.among_foreign(hop, tool, evidence, shelf, rng)))
+        if evidence and rng.random() < self.desk.habits.drills:
+            made.append((DRILL, twins.drill(hop, tool, evidence, shelf, rng)))
         for kind, changed in made:
             if changed:  # the shelf may hold nothing of the kind yet
                 self._add_twin(kind, number, step, changed, first, queries)
@@ -383,11 +390,17 @@ class _Episode:
     def _add_twin(
         self, kind: str, number: int, step: Step, evidence: Sequence[Evidence], first: int, queries: Sequence[Call]
     ) -> None:
-        """The steps so far, the changed response, and the next turn as the expert would write it then."""
+        """The steps so far, the changed response, and the next turn as the expert would write it then.
+
+        A drill has no steps before it.
+        """
         hop = self.plan.hops[number]
         step = msgspec.structs.replace(step, evidence=_numbered(evidence, first))
         gold = hop.gold(step.evidence)
         rng, self.rng = self.rng, self.twin_rng
+        before = self.steps
+        if kind == DRILL:
+            before, step = [], Step(self._onward("", hop.need), step.call, evidence=step.evidence)
         if gold:
             last = self._after_finding(number, self._finding(hop, gold))
         elif len(queries) > 1:
@@ -396,7 +409,7 @@ class _Episode:
             last = Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN)
         self.rng = rng
         last = msgspec.structs.replace(last, helpful=bool(gold), refs=tuple(item.id for item in gold))
-        self.twins.append((kind, (*self.steps, step, last)))
+        self.twins.append((kind, (*before, step, last)))
 
     def _after_finding(self, number: int, found: str) -> Step:
         """The turn after a hop's fact was found: the next hop's first call, or the answer."""

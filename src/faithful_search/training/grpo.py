@@ -7,6 +7,7 @@ not TRL's or uniform groups are to be left out, and the probes of its rollouts a
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,18 +32,22 @@ from ..tasks import Task, task_from_row
 from ..tools import Toolbox, ToolStats
 from ..trajectory import Tokens, Trajectory
 from .advantages import ESTIMATORS, Estimator, informative
-from .callbacks import RewardState, TrajectoryLog, with_scores
+from .callbacks import LearningWatch, RewardState, TrajectoryLog, with_scores
+from .config import without_token
 from .outage import JudgeWatch, silence, together, without_dump
+from .policies import policy_source
 from .processes import check_processes, gathered, hold_head, most
 from .verdict_term import probe_columns, verdict_moves
 from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_generator, sync_weights
+
+logger = logging.getLogger(__name__)
 
 
 class SearchGRPOTrainer(GRPOTrainer):
     """Trains a search agent on rewards that read its whole trajectory.
 
     Args:
-        model: a causal LM or its name, as TRL takes it.
+        model: a causal LM or its name, as TRL takes it, or "tiny": the bundled policy of the dialect.
         args: TRL's `GRPOConfig`; `max_completion_length` bounds an episode when `limits` is not given.
         train_dataset: tasks, or a dataset with `question` and `answers` columns (see `tasks.task_from_row`).
         toolbox: the tools of the episodes.
@@ -65,7 +70,7 @@ class SearchGRPOTrainer(GRPOTrainer):
     Raises:
         DataError: when the dataset has no question or answers.
         ConfigError: for an unknown estimator or setting of `uniform_groups`, a share that is none, a verdict term
-            without a reward that probes, or uniform groups to drop without a reward for answers.
+            without a reward that probes, uniform groups to drop without a reward for answers, or `push_to_hub`.
         TemplateError: when the tokenizer has no usable chat template.
 
     Example:
@@ -114,11 +119,12 @@ class SearchGRPOTrainer(GRPOTrainer):
         self._moves: list[float] = []
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
         self.judge_watch = JudgeWatch(max_abstained)
+        self._learning = LearningWatch()
         own = [RewardState(mix.state0), self.judge_watch, *([self.rollout_log] if self.rollout_log else [])]
         with joining_server(args):
             super().__init__(
-                model=model,
-                args=args,
+                model=policy_source(model, name) if isinstance(model, str) else model,
+                args=without_token(args),
                 reward_funcs=[self._reward],
                 rollout_func=self._rollout,
                 train_dataset=prompt_dataset(train_dataset),
@@ -157,6 +163,16 @@ class SearchGRPOTrainer(GRPOTrainer):
         outcome = super().train(*args, **kwargs)
         self.judge_watch.check(cast(str, self.args.output_dir), self.state.global_step)
         return outcome
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """None: TRL writes one with each checkpoint, which knows neither the base model nor what was measured."""
+
+    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: Transformers asks for it before every upload, and uploads whatever lies in the folder."""
+        raise ConfigError(
+            f"push_to_hub would upload everything in {self.args.output_dir}, rollouts and pickled settings too; leave "
+            f"it out, and after training run: faithful-search push {self.args.output_dir} YOU/NAME"
+        )
 
     @property
     def reward_state(self) -> RewardState:
@@ -251,6 +267,13 @@ class SearchGRPOTrainer(GRPOTrainer):
         log_metric("judge/abstained", found.share)
         main = self.accelerator.is_main_process
         self.judge_watch.note(found, self.state.global_step + 1, self._training, main)
+        if self._training and self._learning.open:
+            gate = self.mix.gate
+            passed = [1.0 if gate is None else row[gate.name].value for row in components]
+            rows = [(score.value, value) for score, value in zip(scores, passed, strict=True)]
+            trouble = self._learning.note(gather_object(rows))
+            if trouble and main:
+                logger.warning("step %d: %s", self.state.global_step + 1, trouble)
 
     def _log_parts(self, rollouts: list[Trajectory], components: list[Any], log_metric: Any) -> None:
         for name in components[0]:

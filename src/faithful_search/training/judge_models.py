@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from tokenizers.processors import TemplateProcessing
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, set_seed
+from transformers import AutoModelForSequenceClassification, set_seed
 
 from ..errors import ConfigError
+from ..inference.loading import read_config, read_tokenizer
 
 LABELS = {0: "not_entailment", 1: "entailment"}
 _READ = ["input_ids", "attention_mask"]
@@ -24,17 +25,18 @@ def open_classifier(name: str, seed: int = 0, **how: Any) -> tuple[Any, Any]:
     decoders') gets its end-of-text token there and at the end, padding is on the right.
 
     Raises:
-        ConfigError: when it cannot be opened, or its tokenizer has no end-of-text token where one is needed.
+        ConfigError: when it cannot be opened (or only by code beside it, without `trust_remote_code=True`), or its
+            tokenizer has no end-of-text token where one is needed.
     """
     how = {"dtype": torch.float32, **{key: value for key, value in how.items() if value is not None}}
+    where = {"revision": how.pop("revision", None), "trust_remote_code": how.pop("trust_remote_code", False)}
+    config, tokenizer = read_config(name, **where), read_tokenizer(name, **where)
     try:
-        config = AutoConfig.from_pretrained(name, revision=how.get("revision"))
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=how.get("revision"))
         kept = {str(label).lower() for label in config.id2label.values()} == set(LABELS.values())
         labels = {} if kept else {"id2label": LABELS, "label2id": {text: place for place, text in LABELS.items()}}
         set_seed(seed)
         model = AutoModelForSequenceClassification.from_pretrained(
-            name, ignore_mismatched_sizes=not kept, **labels, **how
+            name, ignore_mismatched_sizes=not kept, **labels, **where, **how
         )
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"cannot open {name!r} as a classifier: {error}") from error

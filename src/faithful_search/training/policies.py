@@ -6,16 +6,37 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 from trl import ModelConfig, get_quantization_config
 
+from ..bundled import tiny_policy
 from ..errors import ConfigError
-from ..inference.loading import adapter_base, opening, read_model
+from ..inference.loading import adapter_base, opening, read_config, read_model
 
+COLD_STARTS = "outputs/sft_"
+"""Where `recipes/sft.py` leaves its policies, by the name of its configuration."""
 _QUANTISED = ("load_in_4bit", "load_in_8bit")
+
+
+def policy_source(name: str, dialect: str) -> str:
+    """A directory or Hub id of a policy: `"tiny"` is the bundled one that writes the dialect.
+
+    Raises:
+        DataError: when no bundled policy writes it.
+        ConfigError: for a cold start that is still to be made: a configuration names it, a newcomer has none.
+    """
+    if name.startswith(COLD_STARTS) and not any(Path(name).glob("*config.json")):  # an adapter's, too
+        config = Path(name).name
+        raise ConfigError(
+            f"there is no {name}: this run goes on from a policy that writes the dialect already. Make it first, with "
+            f"your --questions, --source_kind and --corpus: accelerate launch recipes/sft.py "
+            f"--config recipes/configs/{config}.yaml"
+        )
+    return str(tiny_policy(dialect)) if name == "tiny" else name
 
 
 def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
@@ -36,12 +57,13 @@ def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
     """
     own = adapter_base(source, model_args.model_revision)
     check_flags(source, model_args, args, own is not None)
-    how = {**model_init_kwargs(model_args), **(args.model_init_kwargs or {})}
+    trusted = {"trust_remote_code": getattr(args, "trust_remote_code", False)}  # TRL's has it
+    how = {**trusted, **model_init_kwargs(model_args), **(args.model_init_kwargs or {})}
     if own:
         args.model_init_kwargs = None
         return read_model(AutoModelForCausalLM, source, trainable=True, **how)
     if model_args.use_peft and model_args.lora_target_modules not in (None, "all-linear"):
-        model_args.lora_target_modules = cast(list[str], _targets(source, model_args))  # or a pattern
+        model_args.lora_target_modules = cast(list[str], _targets(source, model_args, trusted))  # or a pattern
     args.model_init_kwargs = how
     return source
 
@@ -104,12 +126,12 @@ def check_flags(source: str, model_args: ModelConfig, args: Any, is_adapter: boo
         raise ConfigError(f"without --use_peft true these have no effect: {', '.join(unheard)}")
 
 
-def _targets(source: str, model_args: ModelConfig) -> str | list[str]:
+def _targets(source: str, model_args: ModelConfig, trusted: dict[str, Any]) -> str | list[str]:
     """The layers that an adapter shall be on; PEFT itself ignores a name that no layer has, if another one is right."""
     asked = model_args.lora_target_modules or ()
     with opening(f"the model {source!r}"), torch.device("meta"):
-        config = AutoConfig.from_pretrained(source, revision=model_args.model_revision)
-        model = AutoModelForCausalLM.from_config(config)
+        config = read_config(source, revision=model_args.model_revision, **trusted)
+        model = AutoModelForCausalLM.from_config(config, **trusted)
     paths = [path for path, module in model.named_modules() if path and not list(module.children())]
     ends = {path.rpartition(".")[2] for path in paths}
     if isinstance(asked, str) and asked not in ends and any(re.fullmatch(asked, path) for path in paths):

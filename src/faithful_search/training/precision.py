@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import parse_flag_from_env
+from trl import GRPOConfig
 
 NATIVE = frozenset(("avx512_bf16", "amx_bf16", "bf16"))
 """What a processor says that multiplies bfloat16 itself: x86 with AVX-512 or AMX, and Arm."""
@@ -66,6 +68,20 @@ def without_emulation(settings: Any) -> list[str]:
     if os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16":
         os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
     return ["--bf16", "false"]
+
+
+@dataclass
+class SearchGRPOConfig(GRPOConfig):
+    """TRL's `GRPOConfig`, which on a CPU is one of a run on a CPU; TRL's own refuses to be made there.
+
+    Elsewhere, and in all other fields, it is TRL's. bf16 is as `without_emulation` has it.
+    """
+
+    def __post_init__(self) -> None:
+        if on_cpu(self):
+            self.use_cpu = True
+            self.bf16 = native_bf16() and not self.fp16 and self.bf16 is not False
+        super().__post_init__()
 
 
 def precision_line(args: Any) -> str:

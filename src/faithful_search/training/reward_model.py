@@ -284,7 +284,8 @@ def _untrained_classifier(model: str, args: Any, how: Distillation, kwargs: dict
 
 
 def _untrained_generator(model: str, args: Any, how: Distillation, kwargs: dict[str, Any]) -> GeneratorJudge:
-    generator = open_generator(model, device=str(args.device), dtype=how.measure_dtype, revision=kwargs.get("revision"))
+    where = {name: kwargs[name] for name in ("revision", "trust_remote_code") if name in kwargs}
+    generator = open_generator(model, device=str(args.device), dtype=how.measure_dtype, **where)
     return GeneratorJudge(generator, window=_window(generator, args))
 
 
@@ -300,7 +301,8 @@ def _fingerprint(folder: str) -> str:
 
 def _load(args: Any, how: Distillation, dtype: str | None = None) -> Any:
     kind: Any = NLIJudge if how.head == "encoder" else GeneratorJudge
-    return kind.from_pretrained(args.output_dir, device=str(args.device), dtype=dtype)
+    trusted = args.trust_remote_code
+    return kind.from_pretrained(args.output_dir, device=str(args.device), dtype=dtype, trust_remote_code=trusted)
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -10,13 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback, set_seed
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
-from ..bundled import tiny_policy
 from ..errors import ConfigError, DataError
 from ..evaluation import report
 from ..evaluation.record import Record
@@ -32,18 +30,24 @@ from ..tools import Toolbox
 from . import checkpoints
 from .callbacks import StepLine
 from .grpo import SearchGRPOTrainer
-from .memory import keep_freed_memory
-from .policies import open_policy
+from .policies import open_policy, policy_source
 from .precision import precision_line
 from .preemption import SaveWhenTold
 from .saving import check_merge, save_policy
+from .starting import StartArguments
 
 BEFORE = "evaluation_before.json"
+TRAINER_SETTINGS = (
+    *("learning_rate", "lr_scheduler_type", "max_steps", "num_train_epochs", "seed", "beta", "loss_type"),
+    *("temperature", "top_p", "top_k", "num_generations", "num_iterations", "steps_per_generation"),
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "world_size"),
+)
+"""The trainer's, for `metrics.json` and the card."""
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class RunArguments(EnvironmentArguments, JudgeArguments):
+class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
     """What is asked, with which tools, and who judges: the flags that every training recipe has."""
 
     questions: str = field(
@@ -63,11 +67,9 @@ class RunArguments(EnvironmentArguments, JudgeArguments):
         default="keep",
         metadata={"help": "'drop': questions whose rollouts are all right or all wrong take no part in the update"},
     )
-    threads: int = field(default=0, metadata={"help": "CPU threads of this process; 0 leaves torch's own choice"})
     save_merged: bool = field(
         default=False, metadata={"help": "with --use_peft: also the full model, merged, in output_dir/merged"}
     )
-    resume: bool = field(default=False, metadata={"help": "go on from the last complete checkpoint in output_dir"})
     dry_run: bool = field(
         default=False,
         metadata={"help": "two steps on a CPU with a random model of the same kind: are all settings accepted?"},
@@ -83,25 +85,6 @@ def check_data(script: RunArguments) -> None:
             f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus {script.corpus!r}: "
             "the bundled world and other data are mixed; give all three"
         )
-
-
-def begin(script: RunArguments, args: GRPOConfig) -> None:
-    """Threads and seed, before anything random happens; the main process says what the run computes on, and how."""
-    if script.threads:
-        torch.set_num_threads(script.threads)
-    if args.device.type == "cpu":
-        keep_freed_memory()
-    set_seed(args.seed)
-    PartialState().print(precision_line(args))
-
-
-def policy_source(name: str, dialect: str) -> str:
-    """A directory or Hub id of a policy: `"tiny"` is the bundled one that writes the dialect.
-
-    Raises:
-        DataError: when no bundled policy writes it.
-    """
-    return str(tiny_policy(dialect)) if name == "tiny" else name
 
 
 def build_trainer(
@@ -124,7 +107,9 @@ def build_trainer(
     saves, args.enable_jit_checkpoint = args.enable_jit_checkpoint, False
     trainer = SearchGRPOTrainer(
         model=open_policy(source, model_args, args),
-        processing_class=read_tokenizer(source, revision=model_args.model_revision),
+        processing_class=read_tokenizer(
+            source, revision=model_args.model_revision, trust_remote_code=args.trust_remote_code
+        ),
         args=args,
         train_dataset=load_tasks(script.questions),
         toolbox=toolbox,
@@ -259,7 +244,7 @@ def record(
 ) -> Record:
     """The run as a value that needs no trainer to be read."""
     args = cast(GRPOConfig, trainer.args)
-    more = {name: getattr(args, name) for name in ("learning_rate", "max_steps", "seed")}
+    more = {name: getattr(args, name) for name in TRAINER_SETTINGS} | {"precision": precision_line(args)}
     return Record(
         folder=str(args.output_dir),
         model=str(model_args.model_name_or_path),

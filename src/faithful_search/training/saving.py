@@ -56,21 +56,22 @@ def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) ->
     trainer.accelerator.wait_for_everyone()
     if trainer.accelerator.is_main_process:
         model = trainer.accelerator.unwrap_model(trainer.model)
-        _after_saving(out, dtype or model.config.dtype, is_peft_model(model), convert=bool(dtype), merged=merged)
+        adapter, trusted = is_peft_model(model), getattr(trainer.args, "trust_remote_code", False)  # TRL's has it
+        _after_saving(out, dtype or model.config.dtype, adapter, convert=bool(dtype), merged=merged, trusted=trusted)
     trainer.accelerator.wait_for_everyone()
 
 
-def _after_saving(out: Path, dtype: Any, adapter: bool, convert: bool, merged: bool) -> None:
+def _after_saving(out: Path, dtype: Any, adapter: bool, convert: bool, merged: bool, trusted: bool) -> None:
     if not any(out.glob("*.safetensors")):
         raise ConfigError(
             f"no weights were written to {out}; under DeepSpeed ZeRO-3 set zero3_save_16bit_model: true in the "
             "configuration of accelerate. The last checkpoint has them, sharded"
         )
     if not adapter and convert:
-        _convert(out, dtype)
+        _convert(out, dtype, trusted)
     _leave_one(out, adapter)
     if adapter and merged:
-        merge_adapter(out, out / MERGED, dtype)
+        merge_adapter(out, out / MERGED, dtype, trusted)
 
 
 def _leave_one(out: Path, adapter: bool) -> None:
@@ -83,7 +84,12 @@ def _leave_one(out: Path, adapter: bool) -> None:
             shutil.rmtree(out / folder)
 
 
-def merge_adapter(adapter: str | Path, out: str | Path, dtype: str | torch.dtype | None = None) -> Path:
+def merge_adapter(
+    adapter: str | Path,
+    out: str | Path,
+    dtype: str | torch.dtype | None = None,
+    trust_remote_code: bool = False,
+) -> Path:
     """Write the base model with the adapter's changes in its weights to `out`, for `from_pretrained` without PEFT.
 
     Works on the CPU. What lies at `out` is replaced only when all is written. The merged model has to agree with the
@@ -94,6 +100,7 @@ def merge_adapter(adapter: str | Path, out: str | Path, dtype: str | torch.dtype
         adapter: directory or Hub id of the adapter.
         out: the folder to write; there may be an older model in it.
         dtype: of the weights; by default that of the base model's files.
+        trust_remote_code: whether Python code that lies beside the base model may be run.
 
     Raises:
         ConfigError: when there is no adapter, its base model cannot be opened or is quantised itself, something else
@@ -103,9 +110,10 @@ def merge_adapter(adapter: str | Path, out: str | Path, dtype: str | torch.dtype
     if adapter_base(source) is None:
         raise ConfigError(f"there is no PEFT adapter in {source}: nothing to merge")
     _check_place(Path(source), out)
-    tokenizer = read_tokenizer(source)
+    trusted: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    tokenizer = read_tokenizer(source, **trusted)
     with _unsharded(), torch.no_grad():
-        model = read_model(AutoModelForCausalLM, source, dtype=dtype or "auto").eval()
+        model = read_model(AutoModelForCausalLM, source, dtype=dtype or "auto", **trusted).eval()
         merged = _merged(model, tokenizer(_PROBE, return_tensors="pt")["input_ids"], source)
     with _replacing(out) as new:
         merged.save_pretrained(new)
@@ -141,12 +149,12 @@ def _untie(model: Any) -> None:
         model.config.tie_word_embeddings = False
 
 
-def _convert(out: Path, dtype: str) -> None:
+def _convert(out: Path, dtype: str, trusted: bool) -> None:
     """The full model in `out` in another dtype; no old shard is left beside the new ones."""
     old = set(out.glob("*.safetensors")) | set(out.glob("*.safetensors.index.json"))
     with TemporaryDirectory(dir=out, prefix=".converting-") as work:
         with _unsharded():
-            AutoModelForCausalLM.from_pretrained(out, dtype=dtype).save_pretrained(work)
+            AutoModelForCausalLM.from_pretrained(out, dtype=dtype, trust_remote_code=trusted).save_pretrained(work)
         new = [file.replace(out / file.name) for file in Path(work).iterdir()]
     for file in old - set(new):
         file.unlink()

@@ -20,6 +20,7 @@ from ..rewards import Citation
 from ..rewards.evidence_sensitivity import locate_verdict, turn_ids
 from ..tasks import Task
 from ..trajectory import Tokens, Trajectory
+from .reading import NOT_ASKED, Reader, Reading, reading_labels
 from .swap_names import NameSwapper
 
 IGNORED = -100
@@ -34,14 +35,17 @@ def build_dataset(
     loss_on: LossOn = "agent",
     max_length: int | None = None,
     verdict_weight: float = 1.0,
+    copied_weight: float = 1.0,
+    reading: bool = False,
 ) -> Dataset:
     """Rows `input_ids`, `labels`, `loss_weights`, `length` that `sft_trainer` takes, in the trajectories' order.
 
     Labels are the ids where there is a loss and -100 elsewhere: with `loss_on="agent"` only what the agent writes is
     learnt, its end-of-turn tokens included; with `"all"` prompt and tool responses too; of a twin only its last turn.
-    The token of a verdict counts `verdict_weight` times, every other once: among some hundred tokens of an episode
-    two or three say whether its evidence was read. Episodes longer than `max_length` are left out whole (half an
-    episode would teach to stop in the middle) and counted in a warning.
+    The token of a verdict counts `verdict_weight` times, one that the agent takes from evidence just found, and had not
+    read before, `copied_weight` times, every other once: among some hundred tokens of an episode a few say whether its
+    evidence was read. With `reading` rows also hold `reading_labels`, see `training.reading`. Episodes longer than
+    `max_length` are left out whole (half an episode would teach to stop in the middle) and counted in a warning.
 
     Raises:
         ConfigError: for an unknown `loss_on`.
@@ -49,7 +53,9 @@ def build_dataset(
     """
     if loss_on not in ("agent", "all"):
         raise ConfigError(f"loss_on must be 'agent' or 'all', got {loss_on!r}")
-    rows = [_row(trajectory, chat, tools, loss_on, verdict_weight) for trajectory in trajectories]
+    rows = [
+        _row(trajectory, chat, tools, loss_on, verdict_weight, copied_weight, reading) for trajectory in trajectories
+    ]
     kept = [row for row in rows if max_length is None or row["length"] <= max_length]
     if not kept:
         longest = max((row["length"] for row in rows), default=0)
@@ -59,11 +65,21 @@ def build_dataset(
     return Dataset.from_list(kept)
 
 
-def sft_trainer(model: Any, args: SFTConfig, dataset: Dataset, tokenizer: Any, peft_config: Any = None) -> SFTTrainer:
+def sft_trainer(
+    model: Any,
+    args: SFTConfig,
+    dataset: Dataset,
+    tokenizer: Any,
+    peft_config: Any = None,
+    reading: Reading | None = None,
+) -> SFTTrainer:
     """TRL's `SFTTrainer` on rows of `build_dataset`, each token weighted as the row says.
 
+    With `reading` its loss is added, see `training.reading`; the rows must have been built for it.
+
     Raises:
-        ConfigError: when the settings would cut rows that were built to fit, or mix several into one.
+        ConfigError: when the settings would cut rows that were built to fit, or mix several into one; for a reading
+            loss of a model that is spread over processes.
     """
     longest = max(dataset["length"])
     if args.max_length is not None and longest > args.max_length:
@@ -74,7 +90,7 @@ def sft_trainer(model: Any, args: SFTConfig, dataset: Dataset, tokenizer: Any, p
         raise ConfigError("packing=True joins episodes and may cut them; group them by length instead")
     args.remove_unused_columns = False  # the weights are none of the model's arguments
     collator = WeightedCollator(pad_token_id=tokenizer.pad_token_id)
-    return WeightedSFTTrainer(
+    trainer = WeightedSFTTrainer(
         model,
         args,
         data_collator=collator,
@@ -82,30 +98,52 @@ def sft_trainer(model: Any, args: SFTConfig, dataset: Dataset, tokenizer: Any, p
         processing_class=tokenizer,
         peft_config=peft_config,
     )
+    if reading:
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+            raise ConfigError("the reading loss needs the whole model on each device: not under FSDP or DeepSpeed")
+        trainer.reader = Reader(trainer.model, reading)
+    return trainer
 
 
 class WeightedCollator(DataCollatorForLanguageModeling):
-    """TRL's collator, which also pads `loss_weights`."""
+    """TRL's collator, which also pads `loss_weights` and `reading_labels`."""
 
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
-        """The batch, with the weights beside the labels."""
-        weights = [torch.tensor(example["loss_weights"]) for example in examples]
-        return super().torch_call(examples) | {"loss_weights": pad_sequence(weights, batch_first=True)}
+        """The batch, with the other columns beside the labels."""
+        batch = super().torch_call(examples)
+        for name, padding in (("loss_weights", 0.0), ("reading_labels", NOT_ASKED)):
+            if name in examples[0]:
+                columns = [torch.tensor(example[name]) for example in examples]
+                batch[name] = pad_sequence(columns, batch_first=True, padding_value=padding)
+        return batch
 
 
 class WeightedSFTTrainer(SFTTrainer):
-    """TRL's trainer with a weight for each token's loss. The mean is over tokens, not over weights."""
+    """TRL's trainer with a weight for each token's loss, and the reading loss where there is a reader.
+
+    The mean is over tokens, not over weights.
+    """
+
+    reader: Reader | None = None
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """None: TRL writes one with each checkpoint, which knows neither the base model nor what was learnt from."""
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As TRL's, on log-probabilities times their weights."""
+        """As TRL's, on log-probabilities times their weights; plus the reading loss."""
         weights = inputs.pop("loss_weights")[:, 1:]
+        asked = inputs.pop("reading_labels", None)
 
         def weighted(**given: Any) -> Any:
             outputs = model(**given)
             outputs.log_probs = outputs.log_probs * weights
             return outputs
 
-        return super().compute_loss(weighted, inputs, *args, **kwargs)
+        result = super().compute_loss(weighted, inputs, *args, **kwargs)
+        if self.reader is None or asked is None:
+            return result
+        reading = self.reader.loss(asked) / self.current_gradient_accumulation_steps
+        return (result[0] + reading, *result[1:]) if isinstance(result, tuple) else result + reading
 
 
 def swapped_copies(
@@ -145,7 +183,13 @@ def check_unseen(trajectories: Iterable[Trajectory], held_out: Collection[str]) 
 
 
 def _row(
-    trajectory: Trajectory, chat: ChatFormat, tools: Sequence[dict[str, Any]], loss_on: str, verdict_weight: float
+    trajectory: Trajectory,
+    chat: ChatFormat,
+    tools: Sequence[dict[str, Any]],
+    loss_on: str,
+    verdict_weight: float,
+    copied_weight: float,
+    reading: bool,
 ) -> dict[str, Any]:
     tokens = chat.transcript(trajectory, tools)
     ids = tokens.prompt_ids + tokens.completion_ids
@@ -155,10 +199,27 @@ def _row(
         learnt[:before] = [False] * before
     labels = [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)]
     weights = [1.0] * len(ids)
+    if copied_weight != 1.0:
+        for place in _copied(trajectory, tokens):
+            weights[place] = copied_weight
     if verdict_weight != 1.0 and Citation().covers(trajectory.dialect):
         for place in _verdicts(trajectory, tokens, chat):
             weights[len(tokens.prompt_ids) + place] = verdict_weight
-    return {"input_ids": ids, "labels": labels, "loss_weights": weights, "length": len(ids)}
+    asked = {"reading_labels": reading_labels(trajectory, tokens, chat)} if reading else {}
+    return {"input_ids": ids, "labels": labels, "loss_weights": weights, "length": len(ids), **asked}
+
+
+def _copied(trajectory: Trajectory, tokens: Tokens) -> list[int]:
+    """Where in the row's ids an agent writes what it has just found: in a turn after helpful evidence, tokens that this
+    evidence holds and nothing before it."""
+    ids, first = tokens.prompt_ids + tokens.completion_ids, len(tokens.prompt_ids)
+    places: list[int] = []
+    for number, step in enumerate(trajectory.steps):
+        if number and step.helpful:
+            _, came, start = (first + place for place in tokens.turns[number - 1])
+            new = {*ids[came:start]} - {*ids[:came]}
+            places += [place for place in range(start, first + tokens.turns[number][1]) if ids[place] in new]
+    return places
 
 
 def _verdicts(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:

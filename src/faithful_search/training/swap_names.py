@@ -78,6 +78,7 @@ class NameSwapper:
         self._forbidden: dict[str, set[str]] = defaultdict(set)
         for subject, found in forbidden:
             self._forbidden[subject].add(found)
+        self._stated = NameFinder({**dict.fromkeys(set().union(*self._forbidden.values()), ""), **names})
 
     def swap(self, trajectory: Trajectory, rng: random.Random, id: str | None = None) -> Trajectory:
         """A copy of `trajectory` about other names, gold answers too; token ids, spans and text are dropped.
@@ -105,9 +106,8 @@ class NameSwapper:
         return any(self._leaks(item) for step in trajectory.steps for item in step.evidence)
 
     def _leaks(self, item: Evidence) -> bool:
-        text = f"{item.title}\n{item.text}"
-        subjects = self._forbidden.keys() & set(self.finder.find(text))
-        return any(found in text for subject in subjects for found in self._forbidden[subject])
+        names = set(self._stated.find(f"{item.title}\n{item.text}"))
+        return any(self._forbidden[subject] & names for subject in self._forbidden.keys() & names)
 
     def _draw(self, names: list[str], rng: random.Random) -> dict[str, str]:
         kinds: defaultdict[str, list[str]] = defaultdict(list)

@@ -17,7 +17,6 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
-    AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -27,6 +26,7 @@ from transformers import (
 from ..bundled import tiny_policy, world_file
 from ..dialects.search_r1 import SearchR1
 from ..errors import ConfigError
+from ..inference.loading import read_tokenizer
 from ..tasks import load_tasks, read_rows
 from ..trajectory import Step
 from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, OTHER_TOOL, REWORD, UNSAID
@@ -142,8 +142,8 @@ def take_over(model: Any, tokenizer: Any, start: Path) -> None:
     Raises:
         ConfigError: when the two have different shapes.
     """
-    old = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
-    known, places = AutoTokenizer.from_pretrained(start).get_vocab(), tokenizer.get_vocab()
+    old = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, trust_remote_code=False)
+    known, places = read_tokenizer(str(start)).get_vocab(), tokenizer.get_vocab()
     shared = [token for token in places if token in known]
     rows = model.get_input_embeddings().weight.detach().clone()
     weights = old.state_dict()

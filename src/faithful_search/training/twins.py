@@ -20,6 +20,9 @@ KINDS = {"relation": 0.3, "subject": 0.3, "unrelated": 0.15, "blank": 0.25}
 """How evidence that states the fact goes, and how often: exchanged for another relation of the same subject, for the
 same relation of another subject, for something unrelated from the same tool, or everything blanked."""
 
+FOILS = ("relation", "subject", "unrelated")
+"""The kinds that put other evidence in the fact's place."""
+
 ALONE = 0.5
 """How often a response holds foils of one kind alone. Beside other findings it takes both to tell them, subject and
 relation of one passage; alone either will do, and is learnt first."""
@@ -147,6 +150,27 @@ def among_foreign(
     result = gold + rng.sample(others, min(missing, len(others)))
     rng.shuffle(result)
     return result
+
+
+def drill(hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, rng: random.Random) -> list[Evidence] | None:
+    """Up to six pieces of which every second time one states the hop's fact, and the others nearly do.
+
+    They are about another subject, or about another relation of this one, or of all kinds. `None` when the shelf holds
+    too little yet.
+    """
+    stating = hop.gold(evidence) or shelf.stating(hop)
+    if not stating:
+        return None
+    chosen = rng.sample(stating, 1) if rng.random() < 0.5 else []
+    kinds = rng.choice((("subject",), ("subject",), ("relation",), (*FOILS,), (*FOILS,)))
+    for _ in range(rng.randint(3, 6) - len(chosen)):
+        kind = rng.choice(kinds)
+        found = _free(shelf.foils(kind, hop, tool), {item.text for item in chosen})
+        if kind == "subject":
+            found = [item for item in found if plain(item.title) != plain(hop.subject)]
+        chosen += rng.sample(found, min(1, len(found)))
+    rng.shuffle(chosen)
+    return chosen or None
 
 
 def blanked(evidence: Sequence[Evidence], rng: random.Random) -> list[Evidence]:

@@ -1,0 +1,60 @@
+"""Make a bundled tiny policy from nothing, stage by stage.
+
+```
+python scripts/tiny_policies.py pou                       # outputs/sft_tiny, then two stages more
+python scripts/tiny_policies.py search_r1 --install       # and put it where the package looks for it
+```
+
+A stage that is complete is not made again, one that was interrupted goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from faithful_search.bundled import tiny_policy
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+STAGES = {
+    "pou": ("sft_tiny", "sft_tiny_drills", "sft_tiny_reading"),
+    "search_r1": ("sft_tiny_search_r1",),
+}
+SHIPPED = ("*.safetensors", "*config.json", "tokenizer.json", "chat_template.jinja")
+"""What is taken over of the last stage; the card in the package is written by hand."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dialect", choices=list(STAGES))
+    parser.add_argument("--install", action="store_true", help="copy the policy into the package")
+    args = parser.parse_args()
+    for stage in STAGES[args.dialect]:
+        make(stage)
+    if args.install:
+        install(Path("outputs") / STAGES[args.dialect][-1], tiny_policy(args.dialect))
+
+
+def make(stage: str) -> None:
+    """One run of recipes/sft.py, which writes to the folder that the next stage starts from."""
+    out = Path("outputs") / stage
+    if (out / "model.safetensors").exists():
+        print(f"{out} is complete")
+        return
+    resume = ("--resume", "true") if any(out.glob("checkpoint-*")) else ()
+    command = (str(RECIPES / "sft.py"), "--config", str(RECIPES / "configs" / f"{stage}.yaml"), *resume)
+    if subprocess.run([sys.executable, *command], check=False).returncode:
+        sys.exit(f"{stage} failed; the same command goes on from its last checkpoint")
+
+
+def install(made: Path, bundled: Path) -> None:
+    for path in (path for pattern in SHIPPED for path in made.glob(pattern)):
+        shutil.copy2(path, bundled)
+    print(f"{made} is bundled now, in {bundled}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The reading loss: piece by piece of a tool response, does this piece state what was looked for?
+
+A verdict is one token after a whole response. A small policy that does not yet compare what it reads with what it asked
+for finds no way from that token's loss to a comparison. So the question is put where the answer arises: at the end of
+each piece of evidence, and of the response, the hidden state of a layer is read as if it were the last one's (the logit
+lens) and has to say "yes" or "no". What a policy predicts there is never sampled, and no weights are added. Ours; not
+in the papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, rms_norm
+
+from ..errors import ConfigError
+from ..inference.chat import ChatFormat
+from ..rewards.evidence_sensitivity import VERDICT_TAG, choice_ids
+from ..trajectory import Evidence, Tokens, Trajectory
+
+NOT_ASKED = -100
+
+
+def reading_labels(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
+    """For each token of a transcript: does the piece of evidence that ends there state the fact? 1, 0, elsewhere -100.
+
+    What states it is what the next step cites. The tokens between the last piece and the agent's next turn are asked
+    whether any piece does, each of them, so that this question does not drown among the pieces.
+
+    Args:
+        trajectory: of a dialect whose steps judge the evidence before them.
+        tokens: its `ChatFormat.transcript`.
+        chat: how it was written.
+    """
+    labels = [NOT_ASKED] * (len(tokens.prompt_ids) + len(tokens.completion_ids))
+    for (step, judged_by), (_, start, end) in zip(pairwise(trajectory.steps), tokens.turns, strict=False):
+        if judged_by.helpful is None or not step.evidence:
+            continue
+        first, ends = len(tokens.prompt_ids) + start, piece_ends(step.evidence, chat)
+        for item, place in zip(step.evidence, ends, strict=True):
+            labels[first + place] = int(item.id in judged_by.refs)
+        rest = range(first + ends[-1] + 1, len(tokens.prompt_ids) + end)
+        labels[rest.start : rest.stop] = [int(judged_by.helpful)] * len(rest)
+    return labels
+
+
+def piece_ends(evidence: Sequence[Evidence], chat: ChatFormat) -> list[int]:
+    """Where in the ids of a tool response each piece of evidence ends: at the last token it has in common with the
+    response that holds one piece less, or one more."""
+    pieces = [*evidence, evidence[0]]
+    written = [
+        chat.observation_ids(chat.render_observation(pieces[:count]), ended=True) for count in range(1, len(pieces) + 1)
+    ]
+    return [
+        next(place for place, (a, b) in enumerate(zip(*pair, strict=False)) if a != b) - 1 for pair in pairwise(written)
+    ]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the reading loss is asked for.
+
+    Attributes:
+        weight: what it counts beside the loss of the tokens.
+        layers: whose hidden states are read, counted from 1, the first block. A verdict can use what the layers before
+            its own have found.
+        yes: id of the token that begins "yes".
+        no: of the one that begins "no".
+    """
+
+    weight: float
+    layers: tuple[int, ...]
+    yes: int
+    no: int
+
+    @classmethod
+    def of(cls, chat: ChatFormat, weight: float, layers: Sequence[int]) -> Self:
+        """With the tokens that a verdict begins with in this format."""
+        yes, no = (choice_ids(chat, VERDICT_TAG, word)[-1] for word in ("yes", "no"))
+        return cls(weight, tuple(layers), yes, no)
+
+
+class Reader:
+    """Keeps the hidden states of a model's forward passes and reads them.
+
+    Args:
+        model: a causal LM with all of its weights on this device.
+        reading: what is asked of it.
+
+    Raises:
+        ConfigError: when the model has fewer layers.
+    """
+
+    def __init__(self, model: Any, reading: Reading) -> None:
+        self.model, self.reading = model, reading
+        self.states: dict[int, torch.Tensor] = {}
+        blocks = model.get_decoder().layers
+        if not reading.layers or not all(1 <= layer <= len(blocks) for layer in reading.layers):
+            raise ConfigError(
+                f"reading_layers {[*reading.layers]}: name some of the model's layers, 1 to {len(blocks)}"
+            )
+        for layer in reading.layers:
+            blocks[layer - 1].register_forward_hook(self._keep(layer))
+
+    def loss(self, labels: torch.Tensor) -> torch.Tensor:
+        """The weight times the mean cross-entropy of "yes" where `labels` (rows, tokens) ask, in the last forward pass.
+
+        With h a hidden state divided by its root mean square and U the output embedding, the logit of "yes" against
+        "no" is (U_yes - U_no)·h.
+        """
+        asked = labels != NOT_ASKED
+        weight = self.model.get_output_embeddings().weight
+        states = torch.cat([self.states.pop(layer)[asked] for layer in self.reading.layers]).float()
+        logits = rms_norm(states, states.shape[-1:]) @ (weight[self.reading.yes] - weight[self.reading.no]).float()
+        wanted = labels[asked].float().repeat(len(self.reading.layers))
+        loss = binary_cross_entropy_with_logits(logits, wanted) if len(wanted) else logits.sum()
+        return self.reading.weight * loss
+
+    def _keep(self, layer: int) -> Any:
+        def hook(block: Any, given: Any, output: Any) -> None:
+            self.states[layer] = output[0] if isinstance(output, tuple) else output
+
+        return hook
