@@ -75,7 +75,7 @@ class Trouble(Tool):
         if kind == "tool":
             raise ToolError("The page asks for a password.")
         if kind == "long":
-            raise ValueError("line\n" * 10_000)
+            raise ToolError("line\n" * 10_000)
         if kind == "cancelled":
             raise asyncio.CancelledError
         if kind == "string":
@@ -168,7 +168,7 @@ def test_whole_numbers_pass_as_floats(toolbox):
         ("tool", "The page asks for a password."),
         ("cancelled", "Error: trouble was cancelled."),
         ("string", "Error: trouble failed: it returned str, not a list of Evidence."),
-        ("strings", "Error: trouble failed: it returned list, not a list of Evidence."),
+        ("strings", "Error: trouble failed: it returned str in a list, not Evidence."),
     ],
 )
 def test_failures_become_notes(toolbox, kind, note):
@@ -247,10 +247,10 @@ def test_blocking_work_in_threads_overlaps():
         assert time.monotonic() - start < 1.0 < 48 * 0.05
 
 
-def test_a_long_exception_is_one_bounded_line(toolbox):
+def test_what_a_tool_says_at_length_is_one_bounded_line(toolbox):
     note = one(toolbox, ToolCall("trouble", {"kind": "long"})).note
-    assert note.startswith("Error: trouble failed: ValueError: line line")
-    assert "\n" not in note and len(note) <= 500
+    assert note.startswith("line line")
+    assert "\n" not in note and len(note) == 500 and note.endswith("…")
 
 
 def test_nothing_found_is_a_note_but_no_error(toolbox):
@@ -322,7 +322,7 @@ def test_from_many_threads(toolbox):
     assert sorted(found) == [str(n) for n in range(8)]
 
 
-def test_a_tool_that_calls_run_batch_is_told_so_instead_of_hanging():
+def test_a_tool_that_calls_run_batch_is_told_so_instead_of_hanging(caplog):
     class Inner(Tool):
         name = "inner"
 
@@ -332,7 +332,8 @@ def test_a_tool_that_calls_run_batch_is_told_so_instead_of_hanging():
             return []
 
     with Toolbox([Inner()], timeout=5) as toolbox:
-        assert "await Toolbox.call there instead" in one(toolbox, ToolCall("inner")).note
+        assert one(toolbox, ToolCall("inner")).note == "Error: inner failed: ConfigError."
+    assert "await Toolbox.call there instead" in caplog.text
 
 
 def test_copies_and_pickles_work_and_count_for_themselves(toolbox):
@@ -651,7 +652,7 @@ def test_what_passes_is_tried_again_and_counted():
         stats = toolbox.stats()["service"]
     assert once.evidence[0].text == "About once."
     assert (busy.note, gone.note) == ("The service is busy.", "There is no such page.")
-    assert lost.note == "Error: service failed: ConnectionRefusedError: Connection refused"  # no address
+    assert lost.note == "Error: service failed: ConnectionRefusedError."  # no address
     assert [service.asked.count(query) for query in ("once", "busy", "lost", "gone")] == [2, 3, 3, 1]
     assert (stats.calls, stats.errors, stats.retries, stats.made, stats.hits, stats.refused) == (4, 3, 5, 4, 0, 0)
 
@@ -699,13 +700,13 @@ def test_a_tool_that_hangs_leaves_slots_to_the_others():
 
 def test_who_has_waited_a_time_out_for_calls_that_hang_is_refused():
     """Even when the tool answers others in between, so that it is never out of order."""
-    service = Service()
+    service = Service(slow=0.2)  # the others have waited a time-out and the first answer when the call that hangs is late
     with Toolbox([service], timeout=0.5, per_tool=1, failures=1000) as toolbox:
         start = time.monotonic()
-        found = ask(toolbox, "hang 1", "a", "hang 2", "b", "hang 3")
+        answered, late, *refused = ask(toolbox, "fine", "hang 1", "a", "hang 2", "b", "hang 3")
         took = time.monotonic() - start
-    assert took < 3 and all(o.error for o in found)
-    assert [o.note.startswith("Error: service is busy with calls that do not end.") for o in found[1:]] == [True] * 4
+    assert took < 3 and not answered.error and late.error
+    assert [o.note.startswith("Error: service is busy with calls that do not end.") for o in refused] == [True] * 4
 
 
 def test_single_calls_that_hang_do_not_put_a_tool_out_of_order():
@@ -933,7 +934,7 @@ def test_a_tool_that_would_end_the_program_ends_its_call():
             raise SystemExit(3)
 
     with Toolbox([Exit(), Echo()]) as toolbox:
-        assert "tried to end the program" in one(toolbox, ToolCall("exit")).note
+        assert one(toolbox, ToolCall("exit")).note == "Error: exit failed: SystemExit."
         assert one(toolbox, echo("x")).evidence
 
 
