@@ -248,9 +248,9 @@ def test_what_is_broken_is_named(tmp_path, spoil, said):
 
 def test_a_wrong_path_is_named(tmp_path):
     for does in (lambda name: merge_adapter(name, tmp_path / "out"), open_generator):
-        with pytest.raises(ConfigError, match="cannot open the model '/nowhere/at/all'"):
+        with pytest.raises(ConfigError, match="there is no model '/nowhere/at/all'"):
             does("/nowhere/at/all")
-    with pytest.raises(ConfigError, match="cannot open the model '/nowhere/at/all'"):
+    with pytest.raises(ConfigError, match="there is no model '/nowhere/at/all'"):
         pou_trainer(tmp_path, "--model_name_or_path", "/nowhere/at/all")
 
 
@@ -428,8 +428,8 @@ def test_a_run_leaves_an_adapter_and_a_merged_model_that_are_measured_alike(tmp_
     assert f"`{run}` merged into them" in whole and f'open_generator("{run / MERGED}")' in whole
     assert "rank 4" not in whole and "## Evaluation" in whole
     recipe, found = evaluate_recipe(), []
-    for policy in (run, run / MERGED):
-        flags = ("--limit", "2", "--turns", "2", "--threads", "1", "--output_dir", str(tmp_path / "measured"))
+    for number, policy in enumerate((run, run / MERGED)):
+        flags = ("--limit", "2", "--turns", "2", "--threads", "1", "--output_dir", str(tmp_path / f"measured{number}"))
         rows = recipe.main(["--policy", str(policy), *flags])[str(policy)]
         found.append({name: row["value"] for name, row in rows["rows"].items()})
     assert found[0] == pytest.approx(found[1], abs=1e-4, nan_ok=True) and found[0]["valid_format"] is not None

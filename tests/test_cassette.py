@@ -379,6 +379,10 @@ NAMES = [
     "PGPASSWORD",
     "JINA_KEY_2",
     "openai_api_keys",
+    "SERPER_API_KEY_PROD",
+    "GITHUB_PAT",
+    "SMTP_PASS",
+    "DB_PWD",
 ]
 
 
@@ -429,6 +433,20 @@ def test_what_of_a_url_is_secret(text, clean):
     assert redact(text) == clean
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("PWD", "/home/some"), ("HF_TOKEN_PATH", "/home/token"), ("TOKENIZERS_PARALLELISM", "perhaps")]
+)
+def test_what_only_looks_like_the_name_of_a_key(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    assert redact(value) == value
+
+
+def test_a_token_is_known_by_its_shape():
+    assert redact('{"token": "hf_' + "aB3" * 11 + '"} disk-usage-of-the-whole-machine') == (
+        '{"token": "[secret]"} disk-usage-of-the-whole-machine'
+    )
+
+
 def test_redacting_is_linear():
-    for text in ("://" * 300_000, "://" + "a" * 10**6, "?api_key" * 100_000, "&api_key=" * 100_000):
-        assert len(redact(text)) >= 9
+    for text in ("://" * 300_000, "://" + "a" * 10**6, "?api_key" * 100_000, "&api_key=" * 100_000, "hf_" * 10**5):
+        assert len(redact(text)) >= 8

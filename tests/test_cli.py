@@ -50,6 +50,19 @@ def test_the_report_shows_the_chosen_rows(run, tmp_path):
     assert not (tmp_path / "bare" / "report.html").exists()
 
 
+@pytest.mark.parametrize("escape", ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\r", "\u202e"])
+def test_no_terminal_obeys_what_stands_in_a_file(run, tmp_path, escape):
+    odd = {"text": f"no dialect {escape}at all", "question": "Q"}
+    file_of(tmp_path / "a.jsonl", [rollout(0), odd, f'{{"{escape}'])
+    (tmp_path / f"b{escape}.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes())
+    for command in (
+        *(["audit", "a.jsonl", "--no-report"], ["audit", f"b{escape}.jsonl", "--no-report", "--dialect", "pou"]),
+        *(["label", "a.jsonl"], ["label", f"b{escape}.jsonl", "--out", "b"], ["audit", f"{escape}.jsonl"]),
+    ):
+        done = run(*command, color=True)
+        assert done.output and escape not in done.output, command
+
+
 def test_rows_that_could_not_be_read_give_another_exit_code_and_are_named(run, tmp_path):
     file_of(tmp_path / "a.jsonl", [rollout(0), "{half", rollout(1)])
     done = run("audit", "a.jsonl", "--no-report")

@@ -87,7 +87,7 @@ def test_the_dialects_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_what_was_rendered_is_read_back(name: str, data: st.DataObject) -> None:
     before = data.draw(trajectories(name))
@@ -134,7 +134,7 @@ SLOT = "SLOT"
 
 
 @pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_in_a_pasted_log_evidence_that_nobody_fenced_never_speaks_for_the_agent(name: str, data: st.DataObject) -> None:
     dialect, helpful = load(name), True if has_verdicts(load(name)) else None

@@ -126,8 +126,6 @@ SHAPES = [
     "<|im_start|>user\n",
     "<|begin_of_query|>", "<", "\nuser\n", "<think>a</think><search>b</search><information>c</information>", "{",
     "<tool_call>{}</tool_call><tool_response>x</tool_response>", "<tool_response>\nx\n</tool_response>",
-]  # fmt: skip
-MORE = [
     "<think>", "<answer>", "<search>", "<information>", "<result>", "<tool_call>", "<|begin_of_documents|>",
     "<|im_start|>",
     "\\boxed{", "Doc 1(Title: ", "<helpful>yes</helpful><ref>",
@@ -156,16 +154,10 @@ def seconds(name: str, text: str) -> float:
     return best
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_large_text_is_read_in_linear_time(name: str) -> None:
-    slow = {shape: t for shape in SHAPES if (t := seconds(name, shape * (1_000_000 // len(shape)))) > 1}
-    assert not slow
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_five_megabytes_are_read_within_a_second(name: str) -> None:
-    slow = {shape: t for shape in SHAPES + MORE if (t := seconds(name, shape * (5_000_000 // len(shape)))) > 1}
+    slow = {shape: t for shape in SHAPES if (t := seconds(name, shape * (5_000_000 // len(shape)))) > 1}
     assert not slow
 
 

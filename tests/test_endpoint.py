@@ -563,9 +563,38 @@ def test_a_server_that_repeats_the_key_does_not_leak_it(monkeypatch):
     monkeypatch.setenv("MY_KEY", KEY)
     with StubServer("unauthorized") as server:
         monkeypatch.setattr("stub_server._STATUS", {"unauthorized": (401, f"bad key {KEY}")})
-        with pytest.raises(JudgeError, match=r"bad key \*\*\*") as caught:
+        with pytest.raises(JudgeError, match=r"bad key \[secret\]") as caught:
             judge_at(server, key_env="MY_KEY").judge_batch(PAIRS)
     assert KEY not in str(caught.value) and caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("place", ["label", "text", "start"])
+def test_a_key_in_a_reply_reaches_neither_verdict_nor_text_nor_cache(tmp_path, monkeypatch, place):
+    monkeypatch.setenv("MY_KEY", KEY)
+    told = {"label": f"{'x' * 70}{KEY}", "text": f"Paris, says {KEY}.", "start": f"{KEY} 1"}[place]
+    with StubServer(label=lambda _: told) as server:
+        judge = judge_at(server, key_env="MY_KEY", cache=tmp_path / "c.sqlite")
+        found = judge.write_batch([Request("claims", {"answer": "Paris"})])
+        shown = repr(found) + repr(judge.judge_batch(PAIRS))
+        judge.close()
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert "[secret]" in shown and KEY not in shown and KEY[:6] not in shown and KEY.encode() not in kept
+
+
+def test_a_short_key_is_no_secret(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "1")
+    with StubServer() as server:
+        assert labels(judge_at(server, key_env="MY_KEY")) == LABELS
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_judge_on_this_machine_is_asked_without_a_proxy(monkeypatch, name):
+    for other in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(other, raising=False)
+    with StubServer() as proxy, StubServer() as server:
+        monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+        assert labels(judge_at(server)) == LABELS
+        assert proxy.calls == 0 and server.calls
 
 
 @pytest.mark.parametrize("broken", [f"{KEY}\x00tail", f"{KEY}\nX-Other: 1", f"{KEY}\u2019"])

@@ -176,6 +176,7 @@ def test_push_makes_the_repository_then_uploads(tmp_path, monkeypatch):
     (_, name, settings), (_, token, upload) = asked
     assert (name, settings["private"], settings["exist_ok"], token) == ("me/policy", True, True, "secret")
     assert upload["folder_path"] == str(tmp_path) and upload["ignore_patterns"] == ["*checkpoint-*/**", "merged/**"]
+    assert {"README.md", "model*.safetensors"} <= set(upload["allow_patterns"]) and "*" not in upload["allow_patterns"]
 
 
 def test_metrics_are_pushed_as_gradio_spaces(monkeypatch):

@@ -128,27 +128,6 @@ def test_killed_before_any_step_it_goes_on_to_the_same_index(corpus, tmp_path):
     assert int(done.stdout) > 30
 
 
-def test_the_command_killed_at_random_times_ends_with_the_same_index(tmp_path):
-    corpus = write(tmp_path / "corpus.jsonl", rows(12_000))
-    build_folder(corpus, tmp_path / "whole")
-    run = "from faithful_search.cli import main; main()"
-    command = [sys.executable, "-c", run, "index", str(corpus), str(tmp_path / "killed")]
-    source, killed, patience = random.Random(5), 0, 0.4
-    while True:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        try:
-            _, said = process.communicate(timeout=source.uniform(patience / 2, patience))
-            break
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            killed, patience = killed + 1, patience * 1.3
-    assert process.returncode == 0, said
-    assert killed
-    made, whole = tree(tmp_path / "killed"), tree(tmp_path / "whole")
-    assert made == whole
-
-
 def test_what_was_written_after_the_last_commit_is_cut_off(tmp_path):
     found = [Evidence(text=f"text {n}") for n in range(10)]
     with Spool(tmp_path, "passages", ("passages.jsonl", "passages.offsets")) as spool:
@@ -335,6 +314,29 @@ def test_a_model_and_a_kind_belong_together(corpus, tmp_path):
         build_folder(corpus, tmp_path / "out", kind="hybrid")
     with pytest.raises(ConfigError, match="'bm25' has no model"):
         build_folder(corpus, tmp_path / "out", dense=Dense("some/model"))
+
+
+def flipped(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0x80
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["passages.jsonl", "passages.offsets", "bm25/data.npy"])
+def test_a_byte_that_changed_is_one_line(index, corpus, name, monkeypatch):
+    flipped(index / name, -3)
+    with pytest.raises(DataError, match=rf"the index .* is damaged \({name} not as written\): build it again"):
+        open_folder(index)
+    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._QUICK", 0)
+    with pytest.raises(DataError, match=f"{name} not as written"):
+        build_folder(corpus, index)
+
+
+def test_a_passage_that_changed_in_a_large_index_is_one_line(index, monkeypatch):
+    flipped(index / "passages.jsonl", 0)
+    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._QUICK", 0)
+    with pytest.raises(DataError, match=r"the index .* is damaged \(passage 0: .*\): build it again"):
+        open_folder(index).passages.get(0)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "bm25/data.npy", "bm25/bm25.json", "passages.offsets"])

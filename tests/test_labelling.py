@@ -5,12 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -355,27 +349,6 @@ def test_a_server_that_is_down_leaves_pairs_open_and_exit_code_3(tmp_path):
     assert done.exit_code == 0 and len(rows_of(tmp_path / "out")) == 3
 
 
-def test_killed_at_any_moment_nothing_is_lost_and_nothing_twice(tmp_path):
-    path, out = many(tmp_path / "mine.jsonl", 200), tmp_path / "out"
-    pairs = out / "pairs.jsonl"
-    with StubServer(latency=0.005) as server:
-        command = [sys.executable, "-c", "from faithful_search.cli import main; main()"]
-        command += _label(path, out, server, "--judge-concurrency", 4)
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
-        deadline = time.monotonic() + 120
-        while not (pairs.exists() and pairs.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.002)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        kept = pairs.read_bytes()
-        assert 0 < kept.count(b"\n") < 200
-        before, server.latency = server.calls, 0.0
-        assert CliRunner().invoke(cli, _label(path, out, server)).exit_code == 0
-        assert server.calls - before <= 200 - kept.count(b"\n") + 1
-    assert pairs.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
-    assert Counter(row["trajectory"] for row in rows_of(out)) == Counter(f"mine:{n}" for n in range(1, 201))
-
-
 def test_the_folder_is_a_dataset_and_a_labelled_file(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     path = write(tmp_path / "mine.jsonl", [episode(n, "yes" if n % 2 else "no") for n in range(6)])
@@ -414,3 +387,18 @@ def test_real_trajectories(tmp_path, name):
     assert isinstance(found, Provenance) and found.pairs > 0 and found.files[0].rows == 60
     rows = agreement.load(tmp_path / "out")
     assert len(rows) == found.pairs and {row.task for row in rows} == {"info_think"}
+
+
+def test_no_name_writes_markup_into_the_card(tmp_path):
+    odd = "x|`<b>y`\n## Owned\n[z](http://evil.example)"
+    path = tmp_path / f"{odd.replace('/', '_')}.jsonl"
+    write(path, [episode(1, "yes, Ann built it")])
+    out = tmp_path / "a`b\n# [Owned](x)"
+    label([path], out, judge=Scripted(name=odd), license="mit")
+    card = (out / "README.md").read_text()
+    assert "\n## Owned" not in card and "\n# [Owned]" not in card and "\n# [" not in card
+    shown = [line for line in card.splitlines() if "evil.example" in line]
+    assert shown and all(line.count("`") % 2 == 0 for line in shown)
+    for line in shown:
+        assert all("evil" not in part for part in line.split("`")[::2]), "all of it is code"
+        assert not line.startswith("|") or line.count("|") in (3, 6), "no cell is added"

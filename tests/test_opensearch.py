@@ -300,6 +300,15 @@ def test_nobody_listening_is_a_passing_failure(engine):
     assert caught.value.passing
 
 
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
+def test_an_engine_on_this_machine_is_asked_without_a_proxy(engine, monkeypatch, name):
+    for variable in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    opensearch._client.cache_clear()  # it reads the environment once
+    assert OpenSearchIndex(engine.url, "wiki").search("river", 1) == []
+
+
 def test_credentials_come_from_the_environment(engine, index, monkeypatch):
     monkeypatch.setenv("ELASTICSEARCH_USERNAME", "ann")
     monkeypatch.setenv("ELASTICSEARCH_PASSWORD", "pässword")

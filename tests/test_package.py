@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import gzip
 import importlib
 import inspect
 import json
@@ -18,6 +19,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from served import environment
 
 import faithful_search as fs
 
@@ -40,7 +42,7 @@ LAYERS = (
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 TORCH = {"torch", "transformers", "trl", "accelerate", "peft"}
 TORCH_ROOMS = ("inference.", "training.", "judges.nli")
-NEEDS_TORCH = {"SearchGRPOTrainer", "TransformersGenerator"}
+NEEDS_TORCH = {"SearchGRPOConfig", "SearchGRPOTrainer", "TransformersGenerator"}
 
 
 def run_python(code: str) -> str:
@@ -141,6 +143,24 @@ def readme_example() -> tuple[str, str]:
     match = re.search(r"```python\n([^`]*rewards\.load[^`]*)```\n\n```text\n([^`]*)```", text)
     assert match is not None
     return match[1], match[2]
+
+
+def test_the_readmes_own_agent_trains_on_a_cpu(tmp_path):
+    """As it stands, in a folder where its names are there: the model is the bundled one, the corpus the world's."""
+    from faithful_search.bundled import tiny_policy, world_file
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n([^`]*SearchGRPOTrainer[^`]*)```", text)
+    (tmp_path / "your").mkdir()
+    (tmp_path / "your" / "model").symlink_to(tiny_policy("pou"))
+    (tmp_path / "corpus.jsonl.gz").symlink_to(world_file("passages.jsonl.gz"))
+    row = {"question": "What is the capital of Peru?", "answers": ["Lima"]}
+    with gzip.open(tmp_path / "questions.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    on_cpu = environment(FAITHFUL_SEARCH_CACHE=str(tmp_path / "cache"), CUDA_VISIBLE_DEVICES="")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=on_cpu, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "'train_loss'" in done.stdout
 
 
 def test_the_readmes_example_prints_what_it_says():
@@ -261,6 +281,16 @@ def test_the_wheel_and_the_sources_hold_what_they_must():
     folders = {"src", "evaluate_metrics", "tests", "recipes", "benchmarks", "scripts", "docs"}
     assert {f"/{name}" for name in folders} <= set(build["sdist"]["include"])
     assert [name for name in folders if not (ROOT / name).is_dir()] == []
+
+
+def test_the_security_page_names_what_attacks_each_promise():
+    """Each row of its tables names tests that are there."""
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    promises = text.partition("## What is not")[0].splitlines()
+    rows = [line for line in promises if line.startswith("| ") and "| promise |" not in line]
+    named = [re.findall(r"`(tests/\S+?\.py)`", row.rpartition(" | ")[2]) for row in rows]
+    assert len(rows) > 12 and [name for names in named for name in names if not (ROOT / name).exists()] == []
+    assert [row for row, names in zip(rows, named, strict=True) if not (names or "the same" in row)] == []
 
 
 def test_the_readmes_tree_is_the_house():

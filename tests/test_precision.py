@@ -9,9 +9,10 @@ import pytest
 import torch
 from trl import GRPOConfig, ModelConfig, SFTConfig
 
-from faithful_search.training import precision, runs
+from faithful_search.training import precision
 from faithful_search.training.config import parse_recipe
 from faithful_search.training.runs import RunArguments
+from faithful_search.training.starting import started
 
 WITH = {"avx2": True, "avx512_bf16": True, "cpu_name": "some"}
 WITHOUT = {"avx2": True, "avx512_bf16": False, "amx_bf16": False, "cpu_name": "some"}
@@ -148,5 +149,6 @@ def test_a_run_begins_with_it(processor, tmp_path, capsys):
     processor(WITHOUT)
     given = ["--output_dir", str(tmp_path), "--use_cpu", "true", "--report_to", "none"]
     script, args, _ = parse_recipe((RunArguments, GRPOConfig, ModelConfig), given)
-    runs.begin(script, args)
-    assert capsys.readouterr().out.splitlines() == ["cpu, no autocast: this processor has no native bf16"]
+    with started(script, args):
+        [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("cpu, no autocast: this processor has no native bf16; ")

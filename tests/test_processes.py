@@ -81,6 +81,7 @@ def check_gradients(gradient: dict[str, torch.Tensor], other: dict[str, torch.Te
         assert (value - other[name]).abs().max() < 1e-5 * max(1.0, float(value.norm())), name
 
 
+@pytest.mark.slow
 def test_two_processes_and_one_make_the_same_step(tmp_path):
     check_equal(step(tmp_path, 1, 16), step(tmp_path, 2, 8))
 
@@ -120,7 +121,15 @@ def test_the_verdict_term_of_two_processes_is_that_of_one(tmp_path):
     assert max((value - plain[name]).norm() for name, value in one[0].items()) > 0.05
 
 
-@pytest.mark.parametrize("more", [{}, {"activation_checkpointing": True}, {"steps_per_generation": 4}], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"activation_checkpointing": True}, marks=pytest.mark.slow),
+        {"steps_per_generation": 4},
+    ],
+    ids=str,
+)
 def test_the_verdict_term_adds_up_over_the_batches_of_a_step(more, tmp_path):
     """In two or four batches a step, and with activations computed again."""
     many = {**VERDICTS, "args": {"gradient_accumulation_steps": more.get("steps_per_generation", 2), **more}}

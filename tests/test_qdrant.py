@@ -224,6 +224,14 @@ def test_a_server_is_asked_with_the_key_of_the_environment(server, embedder, mon
     assert pickle.loads(data).search("w1", 1) == index.search("w1", 1)
 
 
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
+def test_a_server_on_this_machine_is_asked_without_a_proxy(server, embedder, monkeypatch, name):
+    for variable in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert len(QdrantIndex("wiki", embedder, server.url)) == 5
+
+
 @pytest.mark.parametrize(
     ("fault", "passing", "says"),
     [

@@ -22,7 +22,7 @@ from faithful_search.evaluation.suite import Evaluation, default_rewards, evalua
 from faithful_search.judges import GroundingJudge, Verdict
 from faithful_search.rewards import Warmup
 from faithful_search.tasks import load_tasks
-from faithful_search.training.runs import policy_source
+from faithful_search.training.policies import policy_source
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 
 RECIPES = ROOT / "recipes"

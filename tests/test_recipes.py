@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -192,6 +193,13 @@ def test_wrong_settings_are_named(tmp_path):
         parse_recipe((GRPOConfig,), ["--config", str(tmp_path / "missing.yaml")])
 
 
+def test_a_file_that_extends_itself_is_named(tmp_path):
+    for name, other in (("a", "b"), ("b", "c"), ("c", "b")):
+        (tmp_path / f"{name}.yaml").write_text(f"extends: {other}.yaml\n")
+    with pytest.raises(ConfigError, match=r"c\.yaml extends .*b\.yaml, and so itself: take one `extends:` out"):
+        read_config(tmp_path / "a.yaml")
+
+
 def test_pou_leaves_what_it_promises(tmp_path):
     out = tmp_path / "pou"
     flags = (
@@ -228,6 +236,9 @@ def test_pou_leaves_what_it_promises(tmp_path):
     assert {"format", "citation", "answer_support", "correctness"} <= set(rows[0].meta["scores"])
     assert all("applies" in row.meta["parts"]["citation"] for row in rows)
     metrics = json.loads((out / "metrics.json").read_text())
+    named = ("temperature", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps")
+    assert {*named} <= metrics["settings"].keys()
+    assert metrics["settings"]["precision"].startswith("cpu, ")
     for when in ("before", "after"):
         estimate = Evaluation.from_dict(metrics[when]).rows["exact_match"]
         assert estimate.n == 6
@@ -237,10 +248,8 @@ def test_pou_leaves_what_it_promises(tmp_path):
     after = AutoModelForCausalLM.from_pretrained(out).state_dict()
     assert any((before[name] != after[name]).any() for name in before)
     assert AutoTokenizer.from_pretrained(out).chat_template
-    resumed = run(
-        "recipes/pou.py", "--output_dir", str(out), *flags, "--max_steps", "3", "--resume", "true", "--eval_limit", "0"
-    )
-    assert "step    3/3" in resumed
+    more = ("--max_steps", "3", "--resume", "true", "--eval_limit", "0")
+    assert "step    3/3" in run("recipes/pou.py", "--output_dir", str(out), *flags, *more)
     assert len(list(read_jsonl(out / "trajectories.jsonl"))) == 24
 
 
@@ -330,11 +339,9 @@ def test_sft_makes_a_policy_from_nothing(tmp_path):
 
 def test_evaluate_compares_two_policies_and_blanks_tools(tmp_path):
     flags = ("--limit", "4", "--turns", "4", "--turn_tokens", "64", "--threads", "1")
-    printed = run(
-        "recipes/evaluate.py", "--compare_with", str(tiny_policy()), "--output_dir", str(tmp_path / "two"), *flags
-    )
-    assert "paired difference" in printed
-    run("recipes/evaluate.py", "--blank", "nothing here", "--output_dir", str(tmp_path / "blank"), *flags)
+    two = ("--compare_with", str(tiny_policy()), "--output_dir", str(tmp_path / "two"))
+    assert "paired difference" in run("recipes/evaluate.py", *two, *flags)
+    evaluate_recipe().main(["--blank", "nothing here", "--output_dir", str(tmp_path / "blank"), *flags])
     rows = list(read_jsonl(tmp_path / "blank" / "trajectories.jsonl"))
     texts = {item.text for row in rows for step in row.steps for item in step.evidence}
     assert texts == {"nothing here"}
@@ -389,10 +396,12 @@ def test_two_processes_share_one_alpha_and_one_log(tmp_path):
 
 
 @pytest.mark.parametrize("recipe", ["pou", "veritas", "sft", "reward_model", "evaluate"])
-def test_a_recipe_that_cannot_begin_says_why_in_one_line(recipe, tmp_path):
+def test_a_recipe_that_cannot_begin_says_why_in_one_line(recipe, tmp_path, monkeypatch, capsys):
     missing = tmp_path / "missing.yaml"
-    command = [sys.executable, RECIPES / f"{recipe}.py", "--config", missing]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"error: cannot read the settings in {missing}")
-    assert "Traceback" not in done.stderr
+    monkeypatch.setattr(sys, "argv", [f"{recipe}.py", "--config", str(missing)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(RECIPES / f"{recipe}.py"), run_name="__main__")
+    said = capsys.readouterr().err
+    line = said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert ended.value.code == 1 and line.startswith(f"error: cannot read the settings in {missing}")

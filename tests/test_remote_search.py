@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from served import Shelf, command, passage
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.serving.app import application, guarded
+from faithful_search.serving.app import application
+from faithful_search.serving.layers import guarded
 from faithful_search.serving.metrics import RetrievalMetrics
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import running

@@ -400,5 +400,5 @@ def test_settings_that_do_not_fit_together(encoder, tmp_path):
         train_judge(rows(), encoder, settings(tmp_path, eval_strategy="no"))
     with pytest.raises(ConfigError, match="leave use_peft to the generator"):
         train_judge(rows(), encoder, settings(tmp_path), peft_config=lora())
-    with pytest.raises(ConfigError, match="cannot open"):
+    with pytest.raises(ConfigError, match="there is no model"):
         train_judge(rows(), str(tmp_path / "nothing"), settings(tmp_path))

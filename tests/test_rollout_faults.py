@@ -40,13 +40,13 @@ TOLD = {
     "stubborn": f"did not answer within {TIMEOUT:g} seconds.",
     "gone": "There is no such page.",
     "busy": "The service is busy.",
-    "lost": "failed: ConnectionResetError: Connection reset by peer",
-    "crash": "failed: KeyError: 'results'",
+    "lost": "failed: ConnectionResetError.",
+    "crash": "failed: KeyError.",
     "html": "failed: it returned str, not a list of Evidence.",
-    "rows": "failed: it returned list, not a list of Evidence.",
+    "rows": "failed: it returned dict in a list, not Evidence.",
     "nothing": "failed: it returned NoneType, not a list of Evidence.",
     "cancelled": "was cancelled.",
-    "exit": "failed: it tried to end the program.",
+    "exit": "failed: SystemExit.",
 }
 
 

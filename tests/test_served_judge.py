@@ -36,8 +36,9 @@ from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.remote import CHUNK, RemoteJudge
 from faithful_search.rewards import InfoThink
-from faithful_search.serving.app import application, guarded
+from faithful_search.serving.app import application
 from faithful_search.serving.judging import Judging, identity
+from faithful_search.serving.layers import guarded
 from faithful_search.serving.server import running
 from faithful_search.serving.wire import Limits
 from faithful_search.tools.patience import Patience
@@ -125,11 +126,14 @@ def test_a_served_judge_says_what_it_says_in_process_bit_for_bit(judge):
         assert asked(url, PAIRS * 2) == judge.judge_batch(PAIRS) * 2
 
 
-def test_a_served_model_says_what_it_says_in_process_bit_for_bit():
+def test_a_served_model_says_what_it_says_in_process():
+    """To float32's rounding, which depends on how many of a machine's threads are free."""
     judge = GeneratorJudge(TransformersGenerator(lab.model(), lab.tokenizer()), "made/small")
     here = judge.judge_batch(PAIRS)
     with serving(judge) as (url, _):
-        assert asked(url, PAIRS) == here
+        there = asked(url, PAIRS)
+    assert [verdict.p for verdict in there] == pytest.approx([verdict.p for verdict in here], rel=1e-5)
+    assert [(verdict.label, verdict.judge) for verdict in there] == [(one.label, one.judge) for one in here]
     assert len({verdict.p for verdict in here}) == len(PAIRS)
 
 
@@ -575,7 +579,7 @@ def test_the_command_tells_what_it_serves(tmp_path):
     ("arguments", "said"),
     [
         (["oracle"], "unknown judge 'oracle'"),
-        (["nli:/no/such/folder"], "cannot open the model '/no/such/folder'"),
+        (["nli:/no/such/folder"], "there is no model '/no/such/folder'"),
         (["lexical", "--cache", "{file}"], "it is damaged or no cache"),
     ],
 )

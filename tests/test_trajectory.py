@@ -196,3 +196,13 @@ def test_tokens_print_as_counts():
 
 def test_defaults_are_not_written():
     assert json.loads(Trajectory(id="a", steps=(Step(think="b"),)).to_json()) == {"id": "a", "steps": [{"think": "b"}]}
+
+
+def test_half_characters_do_not_keep_a_trajectory_from_being_written(tmp_path):
+    broken = Trajectory(
+        (Step(think="a\ud800", call=ToolCall("s", {"q\udc00": ["\ud800b"]})),), question="\udfff?", id="1"
+    )
+    clean = Trajectory((Step(think="a?", call=ToolCall("s", {"q?": ["?b"]})),), question="??", id="1")
+    assert Trajectory.from_json(broken.to_json()) == clean
+    write_jsonl(tmp_path / "a.jsonl", [broken])
+    assert list(read_jsonl(tmp_path / "a.jsonl")) == [clean]

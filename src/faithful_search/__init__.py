@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .tasks import Task, load_tasks
     from .tools import Tool, Toolbox
     from .training.grpo import SearchGRPOTrainer
+    from .training.precision import SearchGRPOConfig
     from .trajectory import Evidence, Issue, Step, ToolCall, Trajectory, read_jsonl, write_jsonl
 
 __version__ = "0.1.0.dev0"
@@ -53,6 +54,7 @@ __all__ = [
     "Sampling",
     "Score",
     "SearchEnvironment",
+    "SearchGRPOConfig",
     "SearchGRPOTrainer",
     "Step",
     "Task",
@@ -95,6 +97,7 @@ _NAMES = {
     "tasks": ("Task", "load_tasks"),
     "tools": ("Tool", "Toolbox"),
     "training.grpo": ("SearchGRPOTrainer",),
+    "training.precision": ("SearchGRPOConfig",),
     "trajectory": ("Evidence", "Issue", "Step", "ToolCall", "Trajectory", "read_jsonl", "write_jsonl"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

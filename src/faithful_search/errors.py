@@ -31,7 +31,7 @@ class ToolError(FaithfulSearchError):
     """A tool that failed in a way the policy should read about and act on.
 
     Args:
-        message: for the policy; no key and no internal address may be in it.
+        message: for the policy; no key and no internal address may be in it, nor the text of another exception.
         passing: whether the same call may succeed a little later (a time-out, 429, 503): such a call is tried again,
             and its failure counts against the service. What is passing is neither cached nor recorded.
         retry_after: seconds the service asked to wait before that.
@@ -73,3 +73,18 @@ class GeneratorError(FaithfulSearchError):
 
 class ConfigError(FaithfulSearchError, ValueError):
     """Settings that contradict each other or name something that does not exist."""
+
+
+def kind_of(thing: object) -> str:
+    """The name of its class: what may be told to anybody of an error, since its text may hold keys and addresses.
+
+    Example:
+        >>> kind_of(KeyError("password"))
+        'KeyError'
+    """
+    name: str = _CLASS_NAME(type(thing))
+    return name if name.isidentifier() and len(name) <= _LONGEST_NAME else "a class without a proper name"
+
+
+_CLASS_NAME = type.__dict__["__name__"].__get__  # a metaclass may put code of its own in its place
+_LONGEST_NAME = 80

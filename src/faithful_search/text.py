@@ -24,6 +24,8 @@ _ABBREVIATION = re.compile(
     r"|\b[A-Z](?:\.[A-Z])*)\.$"
 )
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_MARKUP = re.compile(r"[\\`*\[\]<>!#|~&]")
 _FUNCTION_WORDS = """
 a an the and or but nor if then than that this these those there here it its he she they them his her their we you i
 me my our your us him is are was were be been being am do does did done have has had having will would shall should
@@ -139,6 +141,28 @@ def well_formed(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "replace").decode()
     return text
+
+
+def printable(text: str) -> str:
+    """`text` with control characters spelled out, so that a terminal shows them and does not obey them.
+
+    Line breaks and tabs stay. So is what turns the direction of writing, which can make a line read otherwise.
+
+    Example:
+        >>> print(printable("a\\x1b[2Jb"))
+        a\\x1b[2Jb
+    """
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def as_markdown(text: str) -> str:
+    """`text` as one line of Markdown that shows it as it is: no markup, link, HTML or table cell begins or ends in it.
+
+    Example:
+        >>> print(as_markdown("a|b <i> [c](d)"))
+        a\\|b \\<i\\> \\[c\\](d)
+    """
+    return _MARKUP.sub(r"\\\g<0>", printable(" ".join(text.split())))
 
 
 def shortened(text: str, most: int) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from .errors import DataError
+from .text import well_formed
 
 Span = tuple[int, int]
 """Half-open character range in `Trajectory.text`."""
@@ -132,8 +133,8 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         return [*self.issues, *(issue for step in self.steps for issue in step.issues)]
 
     def to_json(self) -> str:
-        """One line of JSON that `from_json` reads back to an equal value."""
-        return _ENCODER.encode(self).decode()
+        """One line of JSON that `from_json` reads back to an equal value; of half characters, see `well_formed`."""
+        return _encoded(self).decode()
 
     @staticmethod
     def from_json(line: str | bytes) -> Trajectory:
@@ -142,6 +143,21 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             return _DECODER.decode(line)
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise DataError(f"not a trajectory: {error}") from error
+
+
+def _encoded(trajectory: Trajectory) -> bytes:
+    try:
+        return _ENCODER.encode(trajectory)
+    except UnicodeEncodeError:
+        return _ENCODER.encode(_well_formed(msgspec.to_builtins(trajectory)))
+
+
+def _well_formed(value: Any) -> Any:
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {_well_formed(key): _well_formed(item) for key, item in value.items()}
+    return list(map(_well_formed, value)) if isinstance(value, (list, tuple)) else value
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -161,7 +177,7 @@ def write_jsonl(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]
     try:
         with opener(partial, "wb") as file:
             for trajectory in trajectories:
-                file.write(_ENCODER.encode(trajectory) + b"\n")
+                file.write(_encoded(trajectory) + b"\n")
                 count += 1
         partial.replace(path)
     finally:

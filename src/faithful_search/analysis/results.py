@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..evaluation import report
 from ..evaluation.record import MERGED, Record
-from ..hub import merged_card, model_card
+from ..hub import command_line, merged_card, model_card
 from . import plots
 
 
@@ -37,7 +36,7 @@ def leave(record: Record, recipe: str, argv: Sequence[str]) -> dict[str, Any]:
         base_model=record.model,
         dialect=record.dialect,
         recipe=recipe,
-        command=f"accelerate launch {recipe} {shlex.join(argv)}".strip(),
+        command=command_line(recipe, argv),
         metrics=record.results or None,
         config=record.settings,
         tools=record.tools,

@@ -9,7 +9,7 @@ import click
 
 from ..errors import ConfigError
 from .judge_options import Progress, judge_of, judge_options
-from .options import FOLDER, config, debug
+from .options import FOLDER, config, debug, echo, trust_remote_code
 
 if TYPE_CHECKING:
     from ..evaluation.audit import Audit
@@ -30,6 +30,7 @@ UNFINISHED = 3
 @click.option(
     "--policy", type=click.Path(path_type=Path), help="The model that wrote the rows: adds evidence_sensitivity."
 )
+@trust_remote_code
 @click.option("--out", type=FOLDER, help="Folder of the results; by default NAME-audit here.")
 @click.option("--limit", type=click.IntRange(min=1), help="Read only so many of the first rows.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; by default one for each core.")
@@ -49,6 +50,7 @@ def audit(
     dialect: str | None,
     text_column: str | None,
     policy: Path | None,
+    trust_remote_code: bool,
     out: Path | None,
     limit: int | None,
     workers: int | None,
@@ -75,20 +77,20 @@ def audit(
         how=how,
         dialect=dialect,
         text_column=text_column,
-        policy=None if policy is None else _generator(policy),
+        policy=None if policy is None else _generator(policy, trust_remote_code),
         workers=workers,
         limit=limit,
         resume=not overwrite,
         on_progress=progress,
     )
-    click.echo(f"{found}\n")
+    echo(f"{found}\n")
     source = folder / SPOOLED if file == "-" else Path(file)
     written = ["audit.json", "scores.jsonl"]
     if not no_report and _report(folder, found, source, dialect, text_column, report_rows):
         written.insert(0, "report.html")
-    click.echo(f"{', '.join(written)} in {folder}")
+    echo(f"{', '.join(written)} in {folder}")
     if not found.complete:
-        click.echo(_incomplete(found), err=True)
+        echo(_incomplete(found), err=True)
         ctx.exit(UNFINISHED)
 
 
@@ -99,12 +101,12 @@ def _name(file: str) -> str:
     return Path(file.removesuffix(".gz")).stem or "trajectories"
 
 
-def _generator(policy: Path) -> Generator:
+def _generator(policy: Path, trust_remote_code: bool) -> Generator:
     try:
         from ..inference.loading import open_generator
     except ImportError as error:
         raise ConfigError(f"--policy needs {error.name}: pip install 'faithful-search[train]'") from error
-    return open_generator(str(policy))
+    return open_generator(str(policy), trust_remote_code=trust_remote_code)
 
 
 def _report(folder: Path, found: Audit, source: Path, dialect: str | None, text_column: str | None, rows: int) -> bool:
@@ -118,7 +120,7 @@ def _report(folder: Path, found: Audit, source: Path, dialect: str | None, text_
         shown = pick(source, chosen, dialect, text_column)
         audit_page.write(folder / "report.html", found, folder / SCORES, shown)
     except OSError as error:
-        click.echo(f"no report.html: it cannot be written: {error}", err=True)
+        echo(f"no report.html: it cannot be written: {error}", err=True)
         return False
     return True
 

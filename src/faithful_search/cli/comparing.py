@@ -10,7 +10,7 @@ import click
 
 from ..errors import ConfigError
 from ..judges import Judge
-from .options import FOLDER, debug
+from .options import FOLDER, debug, echo, trust_remote_code
 
 if TYPE_CHECKING:
     from ..evaluation.agreement import Agreement
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=1), help="So many rows of each source.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the sample and of the intervals.")
 @click.option("--out", type=FOLDER, default=Path("agreement"), show_default=True, help="Folder of the results.")
+@trust_remote_code
 @debug
 def agreement(
     data: tuple[Path, ...],
@@ -35,6 +36,7 @@ def agreement(
     limit: int | None,
     seed: int,
     out: Path,
+    trust_remote_code: bool,
 ) -> None:
     """Compare judges with labels and with each other.
 
@@ -47,17 +49,17 @@ def agreement(
         found = comparing.from_scores(data, out, labels, seed=seed)
     else:
         rows = [row for path in data for row in comparing.load(path, split)]
-        found = comparing.run(rows, _judges(specs or ("lexical",)), out, limit=limit, seed=seed)
+        found = comparing.run(rows, _judges(specs or ("lexical",), trust_remote_code), out, limit=limit, seed=seed)
     drawn = " and reliability.png" if found.curves and _drawn(found, out) else ""
-    click.echo(f"{found.table()}\n\nagreement.json{drawn} in {out}")
+    echo(f"{found.table()}\n\nagreement.json{drawn} in {out}")
 
 
-def _judges(specs: Sequence[str]) -> dict[str, Judge]:
+def _judges(specs: Sequence[str], trust_remote_code: bool) -> dict[str, Judge]:
     """The judges by name; a name that two have gets a number."""
     from ..evaluation.agreement import parse_judge
 
     found: dict[str, Judge] = {}
-    for name, judge in map(parse_judge, specs):
+    for name, judge in (parse_judge(spec, trust_remote_code) for spec in specs):
         taken = sum(other == name or other.startswith(f"{name} #") for other in found)
         found[f"{name} #{taken + 1}" if taken else name] = judge
     return found
@@ -69,6 +71,6 @@ def _drawn(found: Agreement, out: Path) -> bool:
 
         reliability(found.curves, out / "reliability.png")
     except ConfigError as error:
-        click.echo(f"no reliability.png: {error}", err=True)
+        echo(f"no reliability.png: {error}", err=True)
         return False
     return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import config, debug
+from .options import config, debug, echo
 
 if TYPE_CHECKING:
     from ..tools.retrieval.corpus import BrokenRow
@@ -86,8 +86,8 @@ def index(
             said = _build(corpus, Path(out), how | reading)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped; the same command goes on where it was") from None
-    click.echo(f"{said}, {time.monotonic() - start:,.1f} s")
-    click.echo(f"serve it: faithful-search serve {out}")
+    echo(f"{said}, {time.monotonic() - start:,.1f} s")
+    echo(f"serve it: faithful-search serve {out}")
 
 
 def _build(corpus: str, out: Path, how: dict[str, Any]) -> str:
@@ -95,7 +95,7 @@ def _build(corpus: str, out: Path, how: dict[str, Any]) -> str:
 
     made = build_folder(corpus, out, **how)
     if made.skipped:
-        click.echo(f"rows left out: {made.skipped:,}; all of them are in {out / 'skipped.jsonl'}", err=True)
+        echo(f"rows left out: {made.skipped:,}; all of them are in {out / 'skipped.jsonl'}", err=True)
     return f"{made.passages:,} passages of {corpus} in {out}: {made.plan.kind}, {made.bytes / 1e6:,.1f} MB"
 
 
@@ -104,7 +104,7 @@ def _upload(corpus: str, out: str, model: str | None, encoder: dict[str, Any], r
 
     filled = fill_engine(corpus, out, model=model, knobs=encoder, **reading)
     if filled.skipped:
-        click.echo(f"rows left out: {filled.skipped:,}", err=True)
+        echo(f"rows left out: {filled.skipped:,}", err=True)
     return f"{filled.passages:,} passages of {corpus} in {out}"
 
 
@@ -117,7 +117,7 @@ class _Broken:
     def __call__(self, row: BrokenRow) -> None:
         self.count += 1
         if self.count <= _SHOWN:
-            click.echo(f"left out: {row}", err=True)
+            echo(f"left out: {row}", err=True)
 
 
 def _dense(kind: str | None, model: str | None, revision: str | None, hnsw: bool, half: bool) -> Dense | None:

@@ -49,6 +49,7 @@ _OPTIONS = (
         help="Claims on the same evidence in one request.",
     ),
     click.option("--judge-prices", help="Of a million prompt and completion tokens, as 0.15,0.6: the cost is counted."),
+    click.option("--judge-trust-remote-code", is_flag=True, help="Let a judge run the Python code beside its model."),
 )
 
 

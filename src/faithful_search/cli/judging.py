@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import config, debug
-from .serving import run_app
+from .address import Address, address_options
+from .options import config, debug, trust_remote_code
 
 if TYPE_CHECKING:
     from ..cache import Cache
@@ -19,8 +19,7 @@ _SECONDS = click.FloatRange(min=0.1)
 
 @click.command("serve-judge")
 @click.argument("spec")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0 takes a free one.")
+@address_options(8001)
 @click.option(
     "--cache",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -30,42 +29,41 @@ _SECONDS = click.FloatRange(min=0.1)
 @click.option("--pairs-limit", type=_AT_LEAST_1, default=4096, show_default=True, help="Most pairs in a request.")
 @click.option("--body-limit", type=_AT_LEAST_1, default=16_000_000, show_default=True, help="Most bytes of a request.")
 @click.option("--timeout", type=_SECONDS, default=600.0, show_default=True, help="Seconds an answer may take.")
-@click.option(
-    "--drain", type=_SECONDS, default=10.0, show_default=True, help="Seconds for running requests at the end."
-)
+@trust_remote_code
 @config
 @debug
 def serve_judge(
     spec: str,
-    host: str,
-    port: int,
     cache: Path | None,
     batch: int,
     pairs_limit: int,
     body_limit: int,
     timeout: float,
-    drain: float,
+    trust_remote_code: bool,
+    **where: Any,
 ) -> None:
     """Serve the judge SPEC (KIND, KIND:MODEL or endpoint:MODEL@URL, such as generator:DIR) to runs that ask it with
     `--judge remote --judge_url URL`.
 
     Identical pairs of all clients are judged once. Speaks JSON at POST /judge, and has GET /health and /metrics. Where
-    the environment has FAITHFUL_SEARCH_SERVE_TOKEN, clients must send it as a bearer token.
+    the environment has FAITHFUL_SEARCH_SERVE_TOKEN, clients must send it as a bearer token; an address that other
+    machines reach needs one.
     """
     from ..cache import Cache
     from ..evaluation.agreement import parse_judge
     from ..serving.app import application
     from ..serving.judging import Judging
-    from ..serving.server import bind, url_of
+    from ..serving.server import url_of
     from ..serving.wire import Limits
 
-    bound = bind(host, port)  # before the model, which may take long to open
+    address = Address(**where)
+    bound = address.bind()  # before the model, which may take long to open
     limits = Limits(body_limit, seconds=timeout, pairs=pairs_limit)
-    name, judge = parse_judge(spec)
+    name, judge = parse_judge(spec, trust_remote_code)
     judging = Judging(judge, None if cache is None else _opened(Cache(cache)), limits, batch=batch)
     about = judging.about | _origin(spec)
     app = application(judging.answers, limits=limits, metrics=judging.metrics, about=about)
-    run_app(app, bound, host, drain, f"{name} at {url_of(bound)}, use: --judge remote --judge_url {url_of(bound)}")
+    address.serve(app, bound, f"{name} at {url_of(bound)}, use: --judge remote --judge_url {url_of(bound)}")
 
 
 def _opened(cache: Cache) -> Cache:
@@ -77,7 +75,8 @@ def _opened(cache: Cache) -> Cache:
 def _origin(spec: str) -> dict[str, Any]:
     """The model, and the task that it was distilled for where it was."""
     from ..judges import distilled
+    from ..tools.redact import redact
 
     kind, _, model = spec.partition(":")
     own = distilled.read(model) if kind in ("nli", "generator") else None
-    return {"model": model or None, "task": own.task if own else None}
+    return {"model": redact(model) or None, "task": own.task if own else None}

@@ -9,7 +9,7 @@ import click
 
 from .auditing import UNFINISHED
 from .judge_options import Progress, judge_of, judge_options
-from .options import FOLDER, config, debug
+from .options import FOLDER, config, debug, echo
 
 if TYPE_CHECKING:
     from ..evaluation.labelling import Provenance
@@ -81,14 +81,14 @@ def label(
         license=license_,
         on_progress=progress,
     )
-    click.echo(_said(found))
-    click.echo(f"pairs.jsonl, provenance.json, README.md in {out}")
+    echo(_said(found))
+    echo(f"pairs.jsonl, provenance.json, README.md in {out}")
     if push_to:
         from ..hub import push
 
-        click.echo(push(out, push_to, private=private, message="Upload labelled pairs", repo_type="dataset"))
+        echo(push(out, push_to, private=private, message="Upload labelled pairs", repo_type="dataset"))
     if not found.complete:
-        click.echo(_incomplete(found), err=True)
+        echo(_incomplete(found), err=True)
         ctx.exit(UNFINISHED)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .options import FOLDER, debug
+from .options import FOLDER, debug, echo
 
 
 @click.group()
@@ -19,7 +19,7 @@ def list_metrics() -> None:
     """Name the metrics there are."""
     from ..evaluation.metrics import names
 
-    click.echo("\n".join(names()))
+    echo("\n".join(names()))
 
 
 @metrics.command("install")
@@ -29,7 +29,7 @@ def install_metrics(cache: Path | None) -> None:
     """Put the metrics where evaluate.load("info_think_faithfulness") finds them by bare name."""
     from ..evaluation.install import install_metrics as install
 
-    click.echo("\n".join(map(str, install(cache))))
+    echo("\n".join(map(str, install(cache))))
 
 
 @metrics.command("push")
@@ -40,4 +40,4 @@ def push_metrics(organisation: str, private: bool) -> None:
     """Upload the metrics as Spaces of ORGANISATION, whence evaluate.load("ORGANISATION/name") takes them."""
     from ..hub import push_metrics as push
 
-    click.echo("\n".join(push(organisation, private=private)))
+    echo("\n".join(push(organisation, private=private)))

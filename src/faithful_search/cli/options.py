@@ -8,10 +8,16 @@ from typing import Any
 import click
 
 from ..errors import FaithfulSearchError
+from ..text import printable
 
 INTERRUPTED = 130
 FOLDER = click.Path(file_okay=False, path_type=Path)
 _DEBUG = "faithful_search.debug"
+
+
+def echo(message: object, err: bool = False) -> None:
+    """Print what may hold words of files and servers, so that a terminal obeys none of them."""
+    click.echo(printable(str(message)), err=err)
 
 
 class Commands(click.Group):
@@ -23,10 +29,12 @@ class Commands(click.Group):
         except FaithfulSearchError as error:
             if ctx.meta.get(_DEBUG):
                 raise
-            click.echo(f"error: {' '.join(str(error).split())}", err=True)
+            from ..tools.redact import redact  # the tools take long to import
+
+            echo(f"error: {redact(' '.join(str(error).split()))}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt as stop:
-            click.echo(f"\n{str(stop) or 'interrupted'}", err=True)
+            echo(f"\n{str(stop) or 'interrupted'}", err=True)
             ctx.exit(INTERRUPTED)
 
 
@@ -68,6 +76,9 @@ def _plain(value: Any) -> Any:
 
 debug = click.option(
     "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_debug, help="Show the traceback of an error."
+)
+trust_remote_code = click.option(
+    "--trust-remote-code", is_flag=True, help="Run the Python code that lies beside a model, where it needs some."
 )
 config = click.option(
     "--config",

@@ -7,15 +7,16 @@ such an entity gets one more `amp;` behind its `&`, so that `unescape(escape(x))
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 from ..errors import ConfigError
 
 _ENTITY = "&(?:amp;)*+(?:lt|#[0-9]{1,7});"
 _FENCED = re.compile("&((?:amp;)*+)(lt|#[0-9]{1,7});")
 _UNSAFE = re.compile(r"|.*[&;].*|a?mp?|a|p|lt?|t|#?[0-9]*", re.DOTALL)
+_ROUNDS = 4
 
 
 def tags(*names: str) -> str:
@@ -36,14 +37,27 @@ def one_line(title: str) -> str:
     return title.replace("\n", "&#10;").replace("\r", "&#13;")
 
 
+class Fold(Protocol):
+    """What a reader makes of a text: a tokenizer may read the fullwidth `\uff1c` as `<`, or capitals as small letters.
+
+    It leaves alone what entities are made of.
+    """
+
+    def __call__(self, text: str) -> str:
+        """The text as it is read."""
+
+    def origins(self, text: str) -> Sequence[int]:
+        """For each character read, where in `text` it comes from."""
+
+
 @dataclass(frozen=True)
 class Fence:
     """What must not occur in retrieved text: the regex `pattern` and the literal `tokens` (a tokenizer's special ones).
 
     A match of `pattern` must contain neither `&` nor `;`, must not lie within an entity's letters or digits, and must
     not use look-arounds: then escaping one match can never create another. Tokens are checked for this.
-    `fold` says what a reader makes of a character (a tokenizer that reads the fullwidth `\uff1c` as `<`): nothing
-    forbidden is left in what it makes of the text either.
+    With `fold` nothing forbidden is left in what that reader makes of the text either, and nothing that it reads as it
+    reads a token.
 
     Raises:
         ConfigError: for a token that escaping could itself produce, such as `&`, `lt` or a bare number.
@@ -56,9 +70,9 @@ class Fence:
 
     pattern: str
     tokens: tuple[str, ...] = ()
-    fold: Callable[[str], str] | None = None
-    _search: Any = field(init=False, repr=False, compare=False)
-    _forbidden: Any = field(init=False, repr=False, compare=False)
+    fold: Fold | None = None
+    _written: re.Pattern[str] = field(init=False, repr=False, compare=False)
+    _read: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for token in self.tokens:
@@ -66,29 +80,39 @@ class Fence:
                 raise ConfigError(
                     f"the token {token!r} cannot be fenced: it could be part of the entity that would replace it"
                 )
-        forbidden = [self.pattern] if self.pattern else []
-        literals = [re.escape(token) for token in sorted(self.tokens, key=len, reverse=True)]
-        object.__setattr__(self, "_search", re.compile("|".join([*forbidden, *literals, _ENTITY])).search)
-        object.__setattr__(self, "_forbidden", re.compile("|".join([*forbidden, *literals]) or r"(?!)").search)
+        pattern = _any_of(self.pattern, self.tokens)
+        object.__setattr__(self, "_written", re.compile("|".join(filter(None, (pattern, _ENTITY)))))
+        if self.fold is not None:
+            object.__setattr__(self, "_read", _as_read(self.pattern, self.tokens, self.fold))
 
     def escape(self, text: str) -> str:
-        """`text` without anything forbidden; ordinary text comes back as it is."""
-        escaped = self._escape(text)
-        return escaped if self.fold is None else self._escape_folded(escaped, self.fold)
+        """`text` without anything forbidden; ordinary text comes back as it is.
 
-    def _escape(self, text: str) -> str:
-        match = self._search(text)
-        if match is None:
-            return text
-        parts: list[str] = []
-        done = 0
-        while match is not None:
-            start = match.start()
-            parts += (text[done:start], _entity(text[start]))
-            done = start + 1
-            match = self._search(text, done)  # from the next character on: matches may overlap
-        parts.append(text[done:])
-        return "".join(parts)
+        What the reader takes for something forbidden is written as entities too; where that does not end, everything.
+        """
+        written = {place: _entity(text[place]) for place in _places(self._written, text)}
+        shown = _joined(text, written)
+        if self.fold is None:
+            return shown
+        for _ in range(_ROUNDS):
+            found = list(_places(self._read, self.fold(shown)))
+            if not found and unescape(shown) == text:
+                return shown
+            origins = self.fold.origins(shown) if found else ()
+            owners = [place for place, character in enumerate(text) for _ in written.get(place, character)]
+            written |= {owners[origins[place]]: _number(text[owners[origins[place]]]) for place in found}
+            shown = _joined(text, written)
+        return spelled(text)
+
+    def whole(self, write: Callable[[Fence], str]) -> str:
+        """An observation that `write` makes with this fence.
+
+        Where the reader makes markup out of what stands around texts and the texts, these are all written as entities.
+        """
+        shown = write(self)
+        if self.fold is None or self._marks(shown) == self._marks(self.fold(shown)):
+            return shown
+        return write(_Spelling(self.pattern))
 
     def unescape(self, text: str) -> str:
         """The text that `escape` was given. Does not depend on what the fence forbids."""
@@ -98,23 +122,64 @@ class Fence:
         """This fence, forbidding these literal strings too."""
         return Fence(self.pattern, tuple(dict.fromkeys([*self.tokens, *tokens])), self.fold)
 
-    def with_fold(self, fold: Callable[[str], str] | None) -> Fence:
-        """This fence, for a reader that makes something else of some characters."""
+    def with_fold(self, fold: Fold | None) -> Fence:
+        """This fence, for a reader that makes something else of some texts."""
         return Fence(self.pattern, self.tokens, fold)
 
-    def _escape_folded(self, text: str, fold: Callable[[str], str]) -> str:
-        made = [fold(character) for character in text]
-        folded = "".join(made)
-        if folded == text:
-            return text
-        origin = [place for place, characters in enumerate(made) for _ in characters]
-        characters = list(text)
-        match = self._forbidden(folded)
-        while match is not None:
-            place = origin[match.start()]
-            characters[place] = _entity(text[place])
-            match = self._forbidden(folded, match.start() + 1)
-        return "".join(characters)
+    def _marks(self, text: str) -> list[str]:
+        return [match[0].casefold() for match in self._read.finditer(text)]
+
+
+class _Spelling(Fence):
+    """Leaves no character as it is."""
+
+    def escape(self, text: str) -> str:
+        return spelled(text)
+
+
+def spelled(text: str) -> str:
+    """Every character as an entity."""
+    return "".join(map(_number, text))
+
+
+def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
+    """`tokens` as a fence can forbid them.
+
+    One with `&` or `;` in it is kept out by its longest part without; blanks, and what entities are made of (`lt`,
+    bare numbers), are ordinary text everywhere and left alone.
+    """
+    parts = (max(re.split("[&;]", token), key=len) for token in tokens)
+    return tuple(dict.fromkeys(part for part in parts if part.strip() and not _UNSAFE.fullmatch(part)))
+
+
+def _any_of(pattern: str, tokens: Iterable[str]) -> str:
+    literals = [re.escape(token) for token in sorted(tokens, key=len, reverse=True)]
+    return "|".join([pattern, *literals] if pattern else literals)
+
+
+def _as_read(pattern: str, tokens: Iterable[str], fold: Fold) -> re.Pattern[str]:
+    """What must not be read: what must not be written, and what the reader takes for a token."""
+    images = fenceable(fold(f">{token}").partition(">")[2] for token in tokens)  # as they are read inside a text
+    caseless = re.IGNORECASE if fold("A") == fold("a") else 0
+    return re.compile(_any_of(pattern, dict.fromkeys([*tokens, *images])) or "(?!)", caseless)
+
+
+def _places(forbidden: re.Pattern[str], text: str) -> Iterator[int]:
+    """Where matches begin: from the next character on, since they may overlap."""
+    match = forbidden.search(text)
+    while match is not None:
+        yield match.start()
+        match = forbidden.search(text, match.start() + 1)
+
+
+def _joined(text: str, written: Mapping[int, str]) -> str:
+    """The text with what is written at some places instead of their character."""
+    parts: list[str] = []
+    done = 0
+    for place in sorted(written):
+        parts += (text[done:place], written[place])
+        done = place + 1
+    return "".join([*parts, text[done:]])
 
 
 def unescape(text: str) -> str:
@@ -125,7 +190,11 @@ def unescape(text: str) -> str:
 def _entity(character: str) -> str:
     if character == "&":
         return "&amp;"
-    return "&lt;" if character == "<" else f"&#{ord(character)};"
+    return "&lt;" if character == "<" else _number(character)
+
+
+def _number(character: str) -> str:
+    return f"&#{ord(character)};"
 
 
 def _character(match: re.Match[str]) -> str:

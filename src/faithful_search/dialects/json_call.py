@@ -21,7 +21,8 @@ _ROLE = "(?:user|tool|ipython)"
 _ASKED_FOR = re.compile(
     rf"(?:</tool_call>|<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
 )
-_LOOK_BACK = 200
+LOOK_BACK = 200
+"""So many characters before a tool response tell whose it is."""
 
 
 class _Call(msgspec.Struct):
@@ -101,4 +102,4 @@ def asked_for(text: str, start: int, at: int) -> bool:
 
     It is when the end of a call or a role precedes it; else the agent wrote it itself.
     """
-    return _ASKED_FOR.search(text, max(start, at - _LOOK_BACK), at) is not None
+    return _ASKED_FOR.search(text, max(start, at - LOOK_BACK), at) is not None

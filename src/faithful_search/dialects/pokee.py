@@ -48,7 +48,7 @@ Tools, as JSON schemas, one a line:
 _OPEN = "<verification>"
 _MODE = " ##The research mode starts##"
 _BREAK = re.compile(PLACES + r"|<verification>|</verification_result>", re.IGNORECASE)
-_CHECK = re.compile(r"<verification>(.*?)</verification>", re.DOTALL | re.IGNORECASE)
+_CHECK = re.compile(r"<verification>(.*?)(?:(</verification>)|\Z)", re.DOTALL | re.IGNORECASE)
 _RESULT = re.compile(r"<verification_result>([^<]{0,200})</verification_result>", re.IGNORECASE)
 _CONTROLLER = re.compile(
     r"##The (?:research|verification) mode starts##|\AYou are in the (?:research|verification) mode but "
@@ -69,7 +69,7 @@ class Pokee(ToolCalls):
         r'<tool_call>\s{0,9}\{"name":\s?"web_search",\s?"arguments":\s?\{"query_list"': 4.0,
         r'<tool_response>\s{0,9}\[\s{0,9}\{\s{0,9}"query":': 4.0,
     }
-    asked: ClassVar[re.Pattern[str] | None] = re.compile(r"\A(.*?)(?:\s*##The research mode starts##)?\s*\Z", re.DOTALL)
+    asked: ClassVar[re.Pattern[str] | None] = re.compile(r"\A(.*?)(?:##The research mode starts##\s*+)?+\Z", re.DOTALL)
     places: ClassVar[re.Pattern[str]] = _BREAK
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
@@ -101,6 +101,7 @@ class Pokee(ToolCalls):
         result = _RESULT.search(text, start, end)
         begins = text[start : start + len(_OPEN)].lower() == _OPEN
         check = _CHECK.search(text, start, end) if result or begins else None
+        check = check if check and check[2] else None
         if result is None and check is None:
             return super().read_turn(text, start, end, parallel)
         return [_verification(check, result, (start, start + len(text[start:end].rstrip())))]

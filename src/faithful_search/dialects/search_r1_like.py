@@ -34,7 +34,8 @@ _PROMPT = (
     "needed, you can directly provide the answer inside <answer> and </answer>, without detailed "
     "illustrations. For example, <answer> Beijing </answer>. Question: "
 )
-_DOC = re.compile(r"Doc [0-9]++ ?\(Title: ?([^\n]*)\)\n")
+_DOC = re.compile(r"Doc [0-9]++ ?\(Title: ?([^\n]*+)\n?+")
+"""Takes the whole line, whether the title is closed or not: so no line is looked at twice."""
 _BARE_QUERY = re.compile(r"[^{\[]")
 
 
@@ -74,7 +75,7 @@ class SearchR1Like(ToolCalls):
         value = read_json(body) if body.lstrip().startswith("{") else None
         result = value.get("result") if isinstance(value, dict) else None
         result = result if isinstance(result, str) else body
-        docs = list(islice(_DOC.finditer(result), MOST_DOCUMENTS))
+        docs = list(islice(filter(_is_closed, _DOC.finditer(result)), MOST_DOCUMENTS))
         if not docs:
             return [], unescape(result)
         size = len(result)
@@ -83,16 +84,20 @@ class SearchR1Like(ToolCalls):
     def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
         """JSON of one query's documents, or of the note."""
         docs = (
-            f"Doc {number} (Title: {one_line(escape(item.title))})\n{escape(item.text)}"
+            f'Doc {number} (Title: "{one_line(escape(item.title))}")\n{escape(item.text)}'
             for number, item in enumerate(evidence, start=1)
         )
         return write_json({"result": "\n\n".join(docs) if evidence else escape(note)})
+
+
+def _is_closed(head: re.Match[str]) -> bool:
+    return head[0].endswith(")\n")
 
 
 def _document(head: re.Match[str], text: str, more: bool) -> Evidence:
     """One document; behind it, where there are more, stands an empty line or the division between queries."""
     if more:
         text = text.removesuffix("\n\n") if text.endswith("\n\n") else text.removesuffix("\n---\n")
-    title = head[1]
+    title = head[1][:-1]
     quoted = len(title) > 1 and title[0] == title[-1] == '"'
     return Evidence(unescape(text), unescape(title[1:-1] if quoted else title))

@@ -20,7 +20,7 @@ import msgspec
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, tags, unescape
-from .json_call import CLOSE, NO_CALL, OPEN, asked_for, call_form, read_call, repair_call
+from .json_call import CLOSE, LOOK_BACK, NO_CALL, OPEN, asked_for, call_form, read_call, repair_call
 from .turns import GAP, MOST_STEPS, Grammar, Tag, TurnReader, episode_start, skip
 
 NAMES = ("think", "tool_call", "tool_response", "answer")
@@ -199,7 +199,7 @@ class ToolCalls(Dialect):
             return at if at == start or asked_for(text, start, at) else None
         if not (place[0].startswith("<|") or _behind_a_tag(text, start, at)):
             return None
-        if text.startswith(OPEN, skip(text, place.end())):
+        if text.startswith(OPEN, skip(text, place.end(), at + LOOK_BACK)):
             return None  # the next place is that response, and a role precedes it
         return at
 

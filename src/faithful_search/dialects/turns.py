@@ -45,9 +45,9 @@ def too_many_turns() -> Issue:
     return Issue("turns_many", f"more than {MOST_STEPS} turns; the rest is not read")
 
 
-def skip(text: str, at: int) -> int:
-    """Past the blanks and markup (`GAP`) that stand at `at`."""
-    gap = GAP.match(text, at)
+def skip(text: str, at: int, until: int | None = None) -> int:
+    """Past the blanks and markup (`GAP`) that stand at `at`, but not past `until`."""
+    gap = GAP.match(text, at, len(text) if until is None else until)
     assert gap is not None  # nothing is a gap too
     return gap.end()
 

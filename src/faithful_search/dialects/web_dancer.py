@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 from ..trajectory import Evidence
 from .base import Message
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, one_line, unescape
+from .fence import Fence, one_line, spelled, unescape
 from .tool_calls import FENCED, MARKS, ToolCalls, stretches
 
 _USER = """A conversation between User and Assistant. The user asks a question, and the assistant solves it by calling \
@@ -54,8 +54,9 @@ User: """
 _SEARCH, _VISIT = "A Google search for ", "The useful information in "
 _PAGE = re.compile(r"^The useful information in (\S{1,2000}) for user goal [^\n]*+\n", re.MULTILINE)
 _BLOCK = re.compile(r"(?:^=======\n)?^A Google search for [^\n]*\n\n## Web Results\n", re.MULTILINE)
-_LINK = re.compile(r"^([0-9]{1,6})\. \[([^\n]*)\]\(([^\n]*)\)$", re.MULTILINE)
+_LINK = re.compile(r"^([0-9]{1,6})\. \[([^\n]*+)$", re.MULTILINE)
 _HEAD = "\n\n## Web Results\n"
+_TARGET = "]("
 
 
 class WebDancer(ToolCalls):
@@ -72,7 +73,7 @@ class WebDancer(ToolCalls):
         r"<tool_response>\s{0,9}The useful information in ": 4.0,
     }
     asked: ClassVar[re.Pattern[str] | None] = re.compile(
-        r"(?:\A|A conversation between User and Assistant\..*\nUser: )((?:.(?!\nUser: ))*.)\Z", re.DOTALL
+        r"\A(?:(?>.*?A conversation between User and Assistant\.).*\nUser: )?+(.+)\Z", re.DOTALL
     )
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
@@ -100,15 +101,21 @@ class WebDancer(ToolCalls):
         if not evidence:
             return escape(note)
         links = [
-            f"{number}. [{one_line(escape(item.title))}]({_address(item.url, escape)})\n\n{escape(item.text)}"
+            f"{number}. [{one_line(_linked(item.title, escape))}]({_address(item.url, escape)})\n\n{escape(item.text)}"
             for number, item in enumerate(evidence, start=1)
         ]
         return f"{_SEARCH}'' found {len(links)} results:{_HEAD}" + "\n\n".join(links)
 
 
+def _linked(title: str, escape: Callable[[str], str]) -> str:
+    """A link's title: a control token such as `[INST]` might begin or end with the brackets around it."""
+    shown = escape(title)
+    return shown if escape(f"[{title}]") == f"[{shown}]" else spelled(title)
+
+
 def _address(url: str, escape: Callable[[str], str]) -> str:
     """Of the `](` in a link's line, the last one is where its address begins."""
-    return one_line(escape(url)).replace("](", "]&#40;")
+    return one_line(escape(url)).replace(_TARGET, "]&#40;")
 
 
 def _pages(body: str) -> list[Evidence]:
@@ -123,12 +130,18 @@ def _links(body: str, start: int, end: int) -> list[Evidence]:
     """The links that are numbered in order from 1 on; a list inside a result's text begins again and is its text."""
     heads: list[re.Match[str]] = []
     for match in _LINK.finditer(body, start, end):
-        if int(match[1]) == len(heads) + 1 and len(heads) < MOST_DOCUMENTS:
+        if len(heads) < MOST_DOCUMENTS and int(match[1]) == len(heads) + 1 and _is_link(match[2]):
             heads.append(match)
-    return [
-        Evidence(unescape(_after(body, head.end(), stop - 2)), unescape(head[2]), url=unescape(head[3]))
-        for head, stop in stretches(heads, end + 2)
-    ]
+    return [_link(head, _after(body, head.end(), stop - 2)) for head, stop in stretches(heads, end + 2)]
+
+
+def _is_link(line: str) -> bool:
+    return _TARGET in line and line.endswith(")")
+
+
+def _link(head: re.Match[str], text: str) -> Evidence:
+    title, _, url = head[2][:-1].rpartition(_TARGET)
+    return Evidence(unescape(text), unescape(title), url=unescape(url))
 
 
 def _after(body: str, start: int, end: int) -> str:

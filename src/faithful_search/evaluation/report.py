@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from ..tools.redact import redact
 from .stats import Estimate
 from .suite import Evaluation, difference
 
@@ -71,12 +72,15 @@ def interval(estimate: Estimate | None, sign: bool = False) -> str:
 def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> Path:
     """Write JSON that appears under its name only when complete; evaluations and estimates in it become dictionaries.
 
+    No secret is written: see `tools.redact`.
+
     Raises:
         DataError: for a value that JSON has no form for, NaN included.
     """
     path = Path(path)
     try:
-        text = json.dumps(dict(metrics), indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+        plain = redact(dict(metrics))
+        text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False, default=lambda one: redact(_plain(one)))
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}: these metrics are not JSON ({error})") from error
     path.parent.mkdir(parents=True, exist_ok=True)

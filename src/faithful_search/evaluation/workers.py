@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any, TypeVar
 
 from ..errors import ConfigError
@@ -62,7 +64,15 @@ def _set_up(make: Callable[[], Callable[[Any], Any]]) -> None:
     """A worker's beginning. An interruption is the parent's business."""
     global _function
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow, daemon=True).start()
     _function = make()
+
+
+def _follow() -> None:
+    """End when the parent does: one that was killed cannot say so, and its workers would wait for ever."""
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(batch: Any) -> Any:

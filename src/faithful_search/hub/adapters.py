@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..tools.redact import redact
 from .pushing import is_hub_id
 
 TAGS = ("lora", "peft")
@@ -73,5 +74,5 @@ def merged_card(adapter: str | Path, out: str | Path) -> Path:
     card.data.tags = [tag for tag in card.data.tags or ["faithful-search"] if tag not in TAGS]
     base = str(config.get("base_model_name_or_path"))
     card.data.base_model = base if is_hub_id(base) else None
-    card.save(out / "README.md")
+    ModelCard(redact(str(card))).save(out / "README.md")  # an older version's card may hold one
     return out / "README.md"

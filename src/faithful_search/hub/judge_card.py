@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..text import as_markdown, printable
+from ..tools.redact import redact
 from .pushing import is_hub_id
 
 _JUDGE = """# {title}
@@ -93,7 +95,7 @@ def judge_card(
     sources: Mapping[str, str] | None = None,
     repo_id: str | None = None,
 ) -> Path:
-    """Write `README.md`, a distilled judge's model card, into `output_dir`.
+    """Write `README.md`, a distilled judge's model card, into `output_dir`, without the secrets of `tools.redact`.
 
     Args:
         output_dir: the judge's folder.
@@ -126,13 +128,13 @@ def judge_card(
         recipe=recipe,
         temperature=file.temperature,
         threshold=file.threshold,
-        sources="\n".join(f"  - {source}: {terms}" for source, terms in known.items()),
+        sources="\n".join(f"  - {as_markdown(source)}: {as_markdown(terms)}" for source, terms in known.items()),
         command=command,
         config=json.dumps(dict(config), indent=2, ensure_ascii=False, default=str),
-        agreement="Not measured." if agreement is None else agreement.table(),
+        agreement="Not measured." if agreement is None else printable(agreement.table()).replace("```", "'''"),
         terms=_LICENSED if license else _UNLICENSED,
     )
     path = output_dir / "README.md"
     output_dir.mkdir(parents=True, exist_ok=True)
-    ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}").save(path)
+    ModelCard(redact(f"---\n{data.to_yaml()}\n---\n\n{body}")).save(path)
     return path

@@ -12,6 +12,7 @@ from .. import dialects
 from ..errors import ConfigError
 from ..evaluation.report import Evaluated, as_evaluation, table
 from ..tools.opening import is_server
+from ..tools.redact import redact
 from ..tools.retrieval.engines import is_engine
 from .adapters import TAGS, adapter_config, adapter_note
 from .pushing import is_hub_id
@@ -126,6 +127,8 @@ def model_card(
 ) -> Path:
     """Write `README.md`, the model card, into `output_dir`. Where an adapter lies there, the card is one of an adapter.
 
+    No secret is written, wherever it stands: see `tools.redact`.
+
     Args:
         output_dir: the policy's folder.
         base_model: what training started from; a Hub id also goes into the front matter (an adapter's own base does).
@@ -167,7 +170,7 @@ def model_card(
     )
     path = output_dir / "README.md"
     output_dir.mkdir(parents=True, exist_ok=True)
-    ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}").save(path)
+    ModelCard(redact(f"---\n{data.to_yaml()}\n---\n\n{body}")).save(path)
     return path
 
 

@@ -17,16 +17,16 @@ Where templates differ:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 from ..dialects.base import Dialect
-from ..dialects.fence import Fence
-from ..errors import ConfigError, TemplateError
-from ..text import well_formed
+from ..dialects.fence import Fence, fenceable
+from ..errors import TemplateError
 from ..trajectory import Evidence, Tokens, Trajectory
+from .reading import folding, name_of, pieces_of_bytes, require_lines
 
 ASSISTANT, OBSERVATION = "⟪assistant⟫", "⟪observation⟫"
 _MARKER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
@@ -58,8 +58,11 @@ class ChatFormat:
 
         Raises:
             TemplateError: when the dialect needs a template and the tokenizer has none, or one that refuses, drops or
-                rewrites turns, or refuses the dialect's prompt.
+                rewrites turns, or refuses the dialect's prompt, or writes roles as bare words; when to the tokenizer
+                line breaks or brackets are something else.
         """
+        require_lines(tokenizer, dialect)
+        require_marked_roles(tokenizer)
         templated = bool(getattr(tokenizer, "chat_template", None))
         if dialect.observation_role is None:
             glue: dict[str, Any] = {"end": tokenizer.eos_token or ""}
@@ -67,7 +70,7 @@ class ChatFormat:
             glue = _glue(tokenizer, dialect.observation_role)
         else:
             raise TemplateError(
-                f"the tokenizer of {_name(tokenizer)} has no chat template, which dialect {dialect.name!r} needs; "
+                f"the tokenizer of {name_of(tokenizer)} has no chat template, which dialect {dialect.name!r} needs; "
                 "set `tokenizer.chat_template`, take the instruct model, or use dialect 'search_r1'"
             )
         if not templated:
@@ -77,10 +80,8 @@ class ChatFormat:
 
     @cached_property
     def fence(self) -> Fence:
-        """The dialect's fence, which also forbids the tokenizer's control tokens and the template's own markers."""
-        markers = _MARKER.findall(self.end + self.before + self.after)
-        forbidden = fenceable([*control_tokens(self.tokenizer), *markers])
-        return self.dialect.fence.with_tokens(forbidden).with_fold(folding(self.tokenizer))
+        """The dialect's fence, which also forbids what steers this tokenizer's model (`guarded`)."""
+        return guarded(self.dialect.fence, self.tokenizer)
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -156,7 +157,7 @@ class ChatFormat:
 
     def render_observation(self, evidence: Sequence[Evidence], note: str = "") -> str:
         """The dialect's tool response, fenced for this tokenizer too."""
-        return self.dialect.render_observation(evidence, note, self.fence)
+        return self.fence.whole(partial(self.dialect.render_observation, evidence, note))
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether the model itself closed the turn it sampled as `ids`."""
@@ -198,47 +199,56 @@ def control_tokens(tokenizer: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*tokenizer.all_special_tokens, *steering]))
 
 
-class Folding:
-    """What a tokenizer's normalizer makes of one character within a text."""
+def guarded(fence: Fence, tokenizer: Any) -> Fence:
+    """`fence` for the model of this tokenizer.
 
-    def __init__(self, normalizer: Any) -> None:
-        self.normalizer = normalizer
-        self._before = len(normalizer.normalize_str("a"))
-        self._known: dict[str, str] = {}
-
-    def __call__(self, character: str) -> str:
-        made = self._known.get(character)
-        if made is None:
-            written = self.normalizer.normalize_str(f"a{well_formed(character)}a")
-            made = self._known[character] = written[self._before : -1]
-        return made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Folding, (self.normalizer,)
-
-
-def folding(tokenizer: Any) -> Folding | None:
-    """For a fence: there are tokenizers to which a fullwidth `<` is a `<`, or capitals are small letters."""
-    normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
-    return None if normalizer is None else Folding(normalizer)
-
-
-def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
-    """`tokens` as a fence can forbid them.
-
-    One with `&` or `;` in it is kept out by its longest part without; blanks, and what entities are made of (`lt`,
-    bare numbers), are ordinary text everywhere and left alone.
+    It also forbids the control tokens, what the chat template writes around messages, and whatever the tokenizer reads
+    as something forbidden.
     """
-    parts = (max(re.split("[&;]", token), key=len) for token in tokens)
-    return tuple(dict.fromkeys(part for part in parts if part.strip() and _can_fence(part)))
+    around = _around(tokenizer)
+    marks = [mark for text in around for mark in (*_MARKER.findall(text), *_plain(text, tokenizer)[0])]
+    tokens = [*control_tokens(tokenizer), *marks, *pieces_of_bytes(tokenizer)]
+    return fence.with_tokens(fenceable(tokens)).with_fold(folding(tokenizer))
 
 
-def _can_fence(token: str) -> bool:
-    try:
-        Fence("", (token,))
-    except ConfigError:
-        return False
-    return True
+def require_marked_roles(tokenizer: Any) -> None:
+    """See to it that a fence can keep a chat template's roles out of retrieved text.
+
+    Raises:
+        TemplateError: for a template that writes them as nothing but a word.
+    """
+    words = sorted({word for text in _around(tokenizer) for word in _plain(text, tokenizer)[1]})
+    if words:
+        raise TemplateError(
+            f"the chat template of {name_of(tokenizer)} writes roles as bare words ({', '.join(words)}), which any "
+            "retrieved text may contain; take a template that marks them with tokens or signs"
+        )
+
+
+def _around(tokenizer: Any) -> list[str]:
+    """What the chat template writes before, between and behind messages."""
+    if not getattr(tokenizer, "chat_template", None):
+        return []
+    said = [{"role": role, "content": OBSERVATION} for role in ("system", "user", "assistant", "tool", "user")]
+    for messages in (said, [*said[:3], said[4]], [*said[1:3], said[4]], said[1:2]):
+        try:
+            return _render(tokenizer, messages, []).split(OBSERVATION)
+        except Exception:  # a template raises what it likes; one that refuses even a question is refused elsewhere
+            continue
+    return []
+
+
+def _plain(text: str, tokenizer: Any) -> tuple[list[str], list[str]]:
+    """Of what a template writes, what no marker stands for: phrases such as `USER:`, and words alone on their lines."""
+    tokens = "|".join(map(re.escape, sorted(filter(str.strip, control_tokens(tokenizer)), key=len, reverse=True)))
+    marker = re.compile(f"{_MARKER.pattern}|{tokens}" if tokens else _MARKER.pattern)
+    phrases: list[str] = []
+    words: list[str] = []
+    for line in text.splitlines():
+        pieces = [piece.strip() for piece in marker.split(line)]
+        phrases += [piece for piece in pieces if len(piece) > 1 and not piece.isalnum()]
+        words += [piece for piece in pieces if piece.isalnum() and len(pieces) == 1]
+    return phrases, words
 
 
 def _without(opened: str, turn: str) -> str:
@@ -255,8 +265,8 @@ def _opening(tokenizer: Any, dialect: Dialect) -> tuple[bool, str]:
             text, folds = _render(tokenizer, folded(messages), []), True
         except Exception as error:
             raise TemplateError(
-                f"the chat template of {_name(tokenizer)} refuses the prompt of dialect {dialect.name!r} ({refusal}), "
-                f"also with its system text in the user's message ({error}); take another template"
+                f"the chat template of {name_of(tokenizer)} refuses the prompt of dialect {dialect.name!r} "
+                f"({refusal}), also with its system text in the user's message ({error}); take another template"
             ) from error
     opened = _OPENED_THOUGHT.search(text)
     return folds, opened[0] if opened else ""
@@ -283,12 +293,12 @@ def _glue(tokenizer: Any, role: str) -> dict[str, str]:
         text = _render(tokenizer, messages, [])
     except Exception as error:  # a template raises what it likes: roles it refuses, names it lacks
         raise TemplateError(
-            f"the chat template of {_name(tokenizer)} refuses an assistant turn followed by a {role!r} turn: {error}; "
-            "a multi-turn agent cannot be rendered with it"
+            f"the chat template of {name_of(tokenizer)} refuses an assistant turn followed by a {role!r} turn: "
+            f"{error}; a multi-turn agent cannot be rendered with it"
         ) from error
     if text.count(ASSISTANT) != 1 or text.count(OBSERVATION) != 1:
         raise TemplateError(
-            f"the chat template of {_name(tokenizer)} does not keep an assistant turn followed by a {role!r} turn "
+            f"the chat template of {name_of(tokenizer)} does not keep an assistant turn followed by a {role!r} turn "
             "as they are; a multi-turn agent cannot be rendered with it"
         )
     between, after = text.split(ASSISTANT)[1].split(OBSERVATION)
@@ -304,7 +314,3 @@ def _render(tokenizer: Any, messages: Sequence[dict[str, Any]], tool_names: list
     return tokenizer.apply_chat_template(
         list(messages), tokenize=False, add_generation_prompt=True, tool_names=tool_names
     )
-
-
-def _name(tokenizer: Any) -> str:
-    return repr(getattr(tokenizer, "name_or_path", "") or "this model")

@@ -59,9 +59,10 @@ class Encoder:
         device: str | None = None,
         dtype: str | torch.dtype | None = None,
         revision: str | None = None,
+        trust_remote_code: bool = False,
         **knobs: Any,
     ) -> Self:
-        """The encoder of a Hub id or a directory.
+        """The encoder of a Hub id or a directory; `trust_remote_code` as of `open_model`.
 
         Pooling, length and prefixes are those that the sentence-transformers files beside the model name; without such
         files the mean is taken over at most 512 tokens, and E5 and BGE models get the prefixes of their cards.
@@ -75,9 +76,8 @@ class Encoder:
         folder = parts["Transformer"]["path"] if "Transformer" in parts else ""
         if unknown := set(parts) - {"Transformer", "Pooling", "Normalize"}:
             raise ConfigError(f"{model!r} has parts that cannot be used here: {', '.join(sorted(unknown))}")
-        opened, tokenizer = open_model(
-            AutoModel, model, device=device, dtype=dtype, revision=revision, subfolder=folder
-        )
+        where: dict[str, Any] = {"revision": revision, "subfolder": folder, "trust_remote_code": trust_remote_code}
+        opened, tokenizer = open_model(AutoModel, model, device=device, dtype=dtype, **where)
         described: dict[str, Any] = {
             "pooling": files.pooling(parts["Pooling"]["path"]) if "Pooling" in parts else "mean",
             "limit": files.limit(folder) or min(512, max_tokens(opened, tokenizer) or 512),

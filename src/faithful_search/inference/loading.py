@@ -5,18 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import find_adapter_config_file
 
 from ..errors import ConfigError
+from .threads import choose_threads
 from .transformers import TransformersGenerator
 
 _SAYS_NOTHING = 10**6
+_CONFIGS = ("config.json", "adapter_config.json")
+_SECONDS = 15.0
 
 
 def open_model(
@@ -27,6 +40,7 @@ def open_model(
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
     subfolder: str = "",
+    trust_remote_code: bool = False,
     **how: Any,
 ) -> tuple[Any, Any]:
     """The model in eval mode, and its tokenizer.
@@ -38,44 +52,70 @@ def open_model(
         dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
         revision: branch, tag or commit on the Hub.
         subfolder: where in the repository or directory the model lies.
+        trust_remote_code: whether Python code that lies beside the model may be run. Without it a model that needs some
+            is refused; nobody is asked.
         **how: further arguments of the class's `from_pretrained`, such as `attn_implementation`.
 
     Raises:
         ConfigError: when it cannot be opened.
     """
     device = device or _best_device()
+    if str(device).startswith("cpu"):
+        choose_threads()
     wanted = dtype or ("float32" if str(device).startswith("cpu") else "auto")
-    model = read_model(auto, name, dtype=wanted, revision=revision, subfolder=subfolder, **how)
-    return model.to(device).eval(), read_tokenizer(name, revision=revision, subfolder=subfolder)
+    where: dict[str, Any] = {"revision": revision, "subfolder": subfolder, "trust_remote_code": trust_remote_code}
+    model = read_model(auto, name, dtype=wanted, **where, **how)
+    return model.to(device).eval(), read_tokenizer(name, **where)
 
 
-def read_tokenizer(name: str, *, revision: str | None = None, subfolder: str = "") -> Any:
+def read_tokenizer(
+    name: str, *, revision: str | None = None, subfolder: str = "", trust_remote_code: bool = False
+) -> Any:
     """The tokenizer of a model; arguments and errors as `open_model`."""
+    check_there(name, revision)
     with opening(f"the tokenizer of {name!r}"):
-        return AutoTokenizer.from_pretrained(name, revision=revision, subfolder=subfolder)
+        return AutoTokenizer.from_pretrained(
+            name, revision=revision, subfolder=subfolder, trust_remote_code=trust_remote_code
+        )
+
+
+def read_config(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
+    """The Transformers configuration of a model; arguments and errors as `open_model`."""
+    check_there(name, revision)
+    with opening(f"the model {name!r}"):
+        return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
 
 
 @contextmanager
 def opening(what: str, hint: str = "") -> Iterator[None]:
-    """What `from_pretrained` raises for wrong names and broken files becomes a `ConfigError` that names it."""
+    """What `from_pretrained` raises for wrong names and broken files becomes a `ConfigError`, a line that names it."""
     try:
         yield
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ConfigError(f"cannot open {what}: {error}{hint}") from error
+        raise ConfigError(f"cannot open {what}: {' '.join(str(error).split())}{hint}") from error
 
 
 def read_model(
-    auto: Any, name: str, *, revision: str | None = None, subfolder: str = "", trainable: bool = False, **how: Any
+    auto: Any,
+    name: str,
+    *,
+    revision: str | None = None,
+    subfolder: str = "",
+    trust_remote_code: bool = False,
+    trainable: bool = False,
+    **how: Any,
 ) -> Any:
     """The model at a Hub id or in a directory; for a PEFT adapter, its base model with the adapter on it.
 
     Args:
-        auto, name, revision, subfolder, **how: as of `open_model`; for an adapter, `how` is the base model's.
+        auto, name, revision, subfolder, trust_remote_code, **how: as of `open_model`; for an adapter, the last two are
+            the base model's.
         trainable: whether an adapter's weights are to be trained on.
 
     Raises:
         ConfigError: when it, or an adapter's base model, cannot be opened.
     """
+    how = {"trust_remote_code": trust_remote_code, **how}
     base = adapter_base(name, revision, subfolder)
     if base is None:
         with opening(f"the model {name!r}"):
@@ -90,12 +130,43 @@ def read_model(
         return PeftModel.from_pretrained(model, name, revision=revision, subfolder=subfolder, is_trainable=trainable)
 
 
+@cache
+def check_there(name: str, revision: str | None = None) -> None:
+    """Ask the Hub once for a model that is not on this machine: `from_pretrained` asks it for minutes.
+
+    Raises:
+        ConfigError: when there is no such model, or the Hub cannot be reached.
+    """
+    if Path(name).exists():
+        return
+    try:
+        validate_repo_id(name)
+        if constants.HF_HUB_OFFLINE or _cached(name, revision):
+            return
+        HfApi().model_info(name, revision=revision, timeout=_SECONDS)
+    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+        at = f" at revision {revision}" if revision else ""
+        raise ConfigError(f"there is no model {name!r}{at}: it is neither a folder here nor on the Hub") from error
+    except HfHubHTTPError:  # the Hub is busy, say: it may answer when asked for the files
+        return
+    except HTTPError as error:  # of the HTTP library that huggingface_hub uses, which changed
+        raise ConfigError(
+            f"there is no model {name!r} here, neither a folder nor in the Hub's cache, and the Hub cannot be reached "
+            f"({error})"
+        ) from error
+
+
+def _cached(name: str, revision: str | None) -> bool:
+    return any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in _CONFIGS)
+
+
 def adapter_base(name: str, revision: str | None = None, subfolder: str = "") -> tuple[str, str | None] | None:
     """Name and revision of the model that a PEFT adapter was made for; `None` when there is no adapter at `name`.
 
     Raises:
         ConfigError: for a name that is neither a folder nor the Hub's, and an adapter whose settings cannot be read.
     """
+    check_there(name, revision)
     with opening(f"the model {name!r}"):
         file = find_adapter_config_file(name, revision=revision, subfolder=subfolder)
         if file is None:

@@ -209,7 +209,9 @@ def open_vllm(name: str, *, revision: str | None = None, **how: Any) -> VLLMGene
 
     try:
         llm = LLM(model=name, revision=revision, **{"logprobs_mode": "processed_logprobs", **how})
-        return VLLMGenerator(llm, AutoTokenizer.from_pretrained(name, revision=revision))
+        trusted = how.get("trust_remote_code", False)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trusted)
+        return VLLMGenerator(llm, tokenizer)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"vLLM cannot open the model {name!r}: {error}") from error
 

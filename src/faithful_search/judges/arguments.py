@@ -43,6 +43,9 @@ class JudgeArguments:
         default=None,
         metadata={"help": "of a million prompt and completion tokens, as 0.15,0.6: what it cost is counted"},
     )
+    judge_trust_remote_code: bool = field(
+        default=False, metadata={"help": "let a judge that runs here run the Python code beside its model"}
+    )
 
     def load_judge(self) -> Judge | None:
         """The judge, or `None` for the comparison of words, of which each reward has its own.
@@ -62,7 +65,7 @@ class JudgeArguments:
 
     def _knobs(self) -> dict[str, Any]:
         if self.judge not in _SERVED:
-            return {}
+            return {"trust_remote_code": True} if self.judge_trust_remote_code else {}
         served: dict[str, Any] = {"url": self.judge_url, "concurrency": self.judge_concurrency}
         if self.judge_timeout is not None:
             served["timeout"] = self.judge_timeout

@@ -11,12 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from ..errors import JudgeError
+from ..tools.redact import SHORTEST, redact
+from ..tools.untrusted import is_loopback
 from .prompting import Messages
 from .replies import Reply, reply_of
 
 _PASSING = frozenset((408, 409, 425, 429))
 _LONGEST_PAUSE = 30.0
+_SHOWN = 300
+"""Characters of a server's own words in a message."""
 _ADVICE = {
     401: "the key is missing or wrong; set FAITHFUL_SEARCH_API_KEY, or OPENAI_API_KEY, to one that this server accepts",
     402: "the account has no credit",
@@ -41,7 +47,7 @@ class Stats:
 
 @dataclass(frozen=True)
 class Line:
-    """Where to ask, and how patiently; times are seconds. `key` stays out of every text that leaves here."""
+    """Where to ask, and how patiently; times are seconds. `key` stays out of all text that leaves here, replies too."""
 
     url: str | None
     model: str
@@ -145,7 +151,7 @@ class Chat:
         try:
             async with asyncio.timeout(limit):  # the whole answer: a slow body would never trip a read time-out
                 output = await self._client.chat_completion(messages, model=self.line.model, extra_body=body)
-            reply = reply_of(output)
+            reply = self._without_key(reply_of(output))
         except Exception as error:
             raise self._fault(error, limit) from None  # the chain would show the request with its headers
         self.stats.prompt_tokens += reply.prompt_tokens
@@ -177,20 +183,26 @@ class Chat:
         if type(error).__name__ == "OfflineModeIsEnabled":
             return JudgeError("HF_HUB_OFFLINE is set, so Inference Providers cannot be asked; give the judge a url")
         if _is_transport(error):
-            return Fault(f"cannot talk to {self.line.where}: {self._hide(str(error) or type(error).__name__)}")
-        return Unreadable(f"the answer cannot be read: {self._hide(str(error))[:300]}")
+            return Fault(self._hide(f"cannot talk to {self.line.where}: {error or type(error).__name__}"))
+        return Unreadable(f"the answer cannot be read: {self._hide(str(error))[:_SHOWN]}")
 
     def _refusal(self, response: Any) -> Fault | JudgeError:
         status = int(response.status_code)
-        said = self._hide(_message(response))
+        said = self._hide(_message(response))[:_SHOWN]
         why = f"the endpoint answered {status}: {said}" if said else f"the endpoint answered {status}"
         if status in _ADVICE:
-            return JudgeError(f"cannot ask {self.line.model!r} at {self.line.where}: {_ADVICE[status]} ({why})")
+            where = redact(self.line.where)
+            return JudgeError(f"cannot ask {self.line.model!r} at {where}: {_ADVICE[status]} ({why})")
         passing = status in _PASSING or status >= 500
         return Fault(why, status, retry_after(response.headers.get("Retry-After")), passing)
 
+    def _without_key(self, reply: Reply) -> Reply:
+        """The reply, before anything of it is cut short, shown or kept: a server may repeat what it was sent."""
+        return msgspec.structs.replace(reply, text=self._hide(reply.text))
+
     def _hide(self, text: str) -> str:
-        return text.replace(self.line.key, "***") if self.line.key else text
+        key = self.line.key or ""
+        return str(redact(text, [key] if len(key) >= SHORTEST else []))
 
 
 def retry_after(header: str | None) -> float | None:
@@ -223,7 +235,7 @@ def _message(response: Any) -> str:
         text = inner.get("message", text) if isinstance(inner, dict) else inner
     except (ValueError, AttributeError):
         pass
-    return " ".join(str(text).split())[:300]
+    return " ".join(str(text).split())
 
 
 def _is_transport(error: Exception) -> bool:
@@ -238,14 +250,19 @@ def _client(line: Line) -> Any:
         return AsyncInferenceClient(api_key=line.key)
 
     class Client(AsyncInferenceClient):
-        """HF_HUB_OFFLINE is about the Hub; a server of one's own may well be asked.
+        """HF_HUB_OFFLINE is about the Hub; a server of one's own may well be asked. On this machine it is asked itself,
+        whatever proxy the environment names.
 
-        The hook that forbids it can otherwise only be left out for the whole process (`set_async_client_factory`).
+        Both can otherwise only be set for the whole process (`set_async_client_factory`).
         """
 
         async def _get_async_client(self) -> Any:
             session = await super()._get_async_client()
-            session.event_hooks = {**session.event_hooks, "request": []}
+            hooks = {**session.event_hooks, "request": []}
+            if session.trust_env and is_loopback(str(line.url)):
+                direct = type(session)(trust_env=False, follow_redirects=True, timeout=None, event_hooks=hooks)
+                session = self._async_client = await self.exit_stack.enter_async_context(direct)
+            session.event_hooks = hooks
             return session
 
     # Without a key the client would send the user's Hub token to whatever server this is.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ..errors import JudgeError, ToolError
+from ..tools.redact import redact
 from . import prompting
 from .base import Request, Writer
 
 _PROMPT: Final = "condense"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class Condensing:
         try:
             [text] = await asyncio.to_thread(self.writer.write_batch, [request])
         except JudgeError as error:
-            raise ToolError(f"no summary could be written: {error}") from error
+            _log.warning("no summary could be written: %s", redact(str(error)))
+            raise ToolError("no summary could be written") from error
         if text is None:
             raise ToolError("no summary could be written", passing=True)
         return "" if text.strip().rstrip(".").lower() in ("", "nothing") else text.strip()

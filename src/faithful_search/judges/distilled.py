@@ -114,6 +114,9 @@ def _found(model: str, revision: str | None) -> Path | None:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
+    from ..inference.loading import check_there  # brings torch, which such a judge needs anyway
+
+    check_there(model, revision)
     try:
         return Path(hf_hub_download(model, FILE, revision=revision))
     except EntryNotFoundError:  # not in the repository, or the Hub is out of reach and nothing is kept of it

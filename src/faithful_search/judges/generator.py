@@ -16,7 +16,7 @@ from ..dialects.fence import Fence
 from ..errors import ConfigError, TemplateError
 from ..inference.base import Completion, Generator, Sampling
 from ..inference.batching import batches
-from ..inference.chat import control_tokens, fenceable, folded
+from ..inference.chat import folded, guarded
 from . import distilled, prompting
 from .base import Pair, Request, Verdict
 
@@ -81,6 +81,7 @@ class GeneratorJudge:
         device: str | None = None,
         dtype: Any = None,
         revision: str | None = None,
+        trust_remote_code: bool = False,
         window: int | None = None,
         **knobs: Any,
     ) -> Self:
@@ -93,6 +94,7 @@ class GeneratorJudge:
             device: a torch device; by default a GPU where there is one.
             dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
             revision: branch, tag or commit on the Hub.
+            trust_remote_code: whether Python code that lies beside the model may be run.
             window: by default as many tokens as the model takes.
             **knobs: the judge's other fields.
 
@@ -103,7 +105,8 @@ class GeneratorJudge:
 
         given = {} if window is None else {"window": window}
         knobs = distilled.settings(model, "generator", revision) | given | knobs
-        generator = open_generator(model, device=device, dtype=dtype, revision=revision)
+        where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+        generator = open_generator(model, device=device, dtype=dtype, **where)
         fits = max_tokens(generator.model, generator.tokenizer) or cls.window
         return cls(generator, model, **{"window": fits, **knobs})
 
@@ -205,7 +208,7 @@ class GeneratorJudge:
 
     @cached_property
     def _fence(self) -> Fence:
-        return Fence("", fenceable(control_tokens(self.generator.tokenizer)))
+        return guarded(Fence(""), self.generator.tokenizer)
 
     @cached_property
     def _opening(self) -> list[int]:

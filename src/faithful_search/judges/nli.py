@@ -10,11 +10,11 @@ from itertools import islice, takewhile
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 from ..errors import ConfigError
 from ..inference.batching import batches
-from ..inference.loading import max_tokens, open_model
+from ..inference.loading import max_tokens, open_model, read_config
 from ..text import well_formed
 from . import distilled
 from .base import Pair, Verdict
@@ -87,6 +87,7 @@ class NLIJudge:
         device: str | None = None,
         dtype: str | torch.dtype | None = None,
         revision: str | None = None,
+        trust_remote_code: bool = False,
         **knobs: Any,
     ) -> Self:
         """The judge of a Hub id or a directory; a distilled one's `judge.json` sets what `knobs` leave open.
@@ -96,19 +97,18 @@ class NLIJudge:
             device: a torch device; by default a GPU where there is one.
             dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
             revision: branch, tag or commit on the Hub.
+            trust_remote_code: whether Python code that lies beside the model may be run.
             **knobs: the judge's other fields.
 
         Raises:
             ConfigError: when it cannot be opened, is of neither kind, or was distilled as a judge of another kind.
         """
         knobs = distilled.settings(model, "nli", revision) | knobs
-        try:
-            config = AutoConfig.from_pretrained(model, revision=revision)
-        except (OSError, ValueError, KeyError) as error:
-            raise ConfigError(f"cannot open the model {model!r}: {error}") from error
+        where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+        config = read_config(model, **where)
         writes = _writes(config, " ".join(config.architectures or []))
         auto = AutoModelForSeq2SeqLM if writes else AutoModelForSequenceClassification
-        opened, tokenizer = open_model(auto, model, device=device, dtype=dtype, revision=revision)
+        opened, tokenizer = open_model(auto, model, device=device, dtype=dtype, **where)
         return cls(opened, tokenizer, model, **knobs)
 
     @property

@@ -45,7 +45,7 @@ def reply_of(output: Any) -> Reply:
             cut=choice.finish_reason == "length",
         )
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"it is no chat completion with a message: {str(output)[:200]}") from error
+        raise ValueError(f"it is no chat completion with a message: {output}") from error  # who shows it cuts it
 
 
 def _tokens(logprobs: Any) -> tuple[tuple[str, dict[str, float]], ...]:

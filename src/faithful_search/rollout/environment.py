@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar, Self
 
 from .. import dialects
 from ..dialects.base import Dialect
 from ..dialects.fence import Fence, tags
 from ..errors import ConfigError
-from ..inference.chat import control_tokens, fenceable, folding
+from ..inference.chat import guarded, require_marked_roles
+from ..inference.reading import require_lines
 from ..tools.base import Observation, Tool
 from ..tools.session import Session
 from ..tools.toolbox import Toolbox
@@ -67,6 +69,7 @@ class SearchEnvironment:
         Raises:
             ConfigError: for a tool whose name cannot be a method's here, or whose schema cannot be made.
             DialectError: for an unknown dialect.
+            TemplateError: for a tokenizer from whose markup retrieved text cannot be kept apart.
         """
         known = dialects.load(dialect) if isinstance(dialect, str) else dialect
         members: dict[str, Any] = {name: _method(tool) for name, tool in toolbox.tools.items()}
@@ -92,7 +95,7 @@ class SearchEnvironment:
 
 def inner_text(observation: Observation, dialect: Dialect, fence: Fence) -> str:
     """What a dialect writes for an observation, without the block around it, which a chat template makes itself."""
-    text = dialect.render_observation(observation.evidence, observation.note, fence)
+    text = fence.whole(partial(dialect.render_observation, observation.evidence, observation.note))
     block = _BLOCK.fullmatch(text)
     return block[2] if block else text.strip()
 
@@ -100,8 +103,12 @@ def inner_text(observation: Observation, dialect: Dialect, fence: Fence) -> str:
 def template_fence(dialect: Dialect, special_tokens: Iterable[str] = (), tokenizer: Any = None) -> Fence:
     """The dialect's fence, which also keeps out what chat templates and the tokenizer treat as control."""
     patterns = [pattern for pattern in (dialect.fence.pattern, _TEMPLATE_TAGS) if pattern]
-    forbidden = (*special_tokens, *(fenceable(control_tokens(tokenizer)) if tokenizer is not None else ()))
-    return Fence("|".join(patterns), dialect.fence.tokens).with_tokens(forbidden).with_fold(folding(tokenizer))
+    fence = Fence("|".join(patterns), dialect.fence.tokens).with_tokens(special_tokens)
+    if tokenizer is None:
+        return fence
+    require_lines(tokenizer, dialect)
+    require_marked_roles(tokenizer)
+    return guarded(fence, tokenizer)
 
 
 def _method(tool: Tool) -> Callable[..., Any]:

@@ -33,6 +33,7 @@ def tool_functions(
     Raises:
         ConfigError: for a tool whose name cannot be a function's.
         DialectError: for an unknown dialect.
+        TemplateError: for a tokenizer from whose markup retrieved text cannot be kept apart.
 
     Example:
         >>> import asyncio

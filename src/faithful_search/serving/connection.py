@@ -1,4 +1,4 @@
-"""Connections that say soon and briefly what they want: uvicorn limits neither the time nor the size of headers."""
+"""Connections that say soon and briefly what they want, and take it: uvicorn limits neither times nor sizes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,46 @@ BYTES = 65_536
 """Of the headers of a request."""
 UNREAD = 32_000_000
 """Of a body that came too late to be read, because the request was refused without it."""
+UNTAKEN = 300.0
+"""Seconds in which a client takes what is sent to it."""
+PIPELINED = 64
+"""Requests that a client sends before it is answered: reading more of them at once would keep others waiting."""
+OPEN = 4096
+"""Connections at the same time, fewer where the process may not open as many files."""
+FILES = 200
+"""Kept for everything that is no connection of a client."""
 
 
 def protocol() -> type[Any]:
-    """uvicorn's fastest HTTP protocol, which closes connections that dawdle or babble before their request begins."""
+    """uvicorn's fastest HTTP protocol, which closes connections that dawdle or babble before their request begins, or
+    do not take their answer.
+
+    When there are too many, the one is closed whose client has been silent or sending for longest, so that slow clients
+    never keep out others. None is closed whose request is being answered.
+    """
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     base: Any = AutoHTTPProtocol
+    most = min(OPEN, _files() - FILES)
+    unasked: dict[Any, None] = {}  # connections without a whole request, the eldest first
 
     class Prompt(base):
         _late: asyncio.TimerHandle | None = None
+        _untaken: asyncio.TimerHandle | None = None
         _waiting = 0
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
+            unasked[self] = None
+            if len(self.connections) > most:
+                eldest = next(iter(unasked))
+                del unasked[eldest]  # it is lost only when the event loop comes round
+                eldest.transport.abort()
             self._wait()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
+            self._note()
             if self.cycle is not None and not self.cycle.response_complete:
                 return self._heard()
             self._waiting += len(data)
@@ -37,8 +59,34 @@ def protocol() -> type[Any]:
                 return self.transport.abort()
             return self._wait()
 
+        def on_message_begin(self) -> None:  # of httptools; h11 reads one request after the other
+            if len(self.pipeline) >= PIPELINED:
+                raise OverflowError("too many requests at once")
+            super().on_message_begin()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._untaken = asyncio.get_running_loop().call_later(UNTAKEN, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._taken()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._note()
+
+        def _note(self) -> None:
+            whole = self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
+            if whole or self.transport.is_closing():
+                unasked.pop(self, None)
+            else:
+                unasked.setdefault(self)
+
         def connection_lost(self, error: Exception | None) -> None:
+            unasked.pop(self, None)
             self._heard()
+            self._taken()
             super().connection_lost(error)
 
         def _wait(self) -> None:
@@ -49,4 +97,19 @@ def protocol() -> type[Any]:
                 self._late.cancel()
             self._late, self._waiting = None, 0
 
+        def _taken(self) -> None:
+            if self._untaken is not None:
+                self._untaken.cancel()
+            self._untaken = None
+
     return Prompt
+
+
+def _files() -> int:
+    """How many files the process may have open."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return OPEN
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OPEN + FILES if soft == resource.RLIM_INFINITY else max(soft, 2 * FILES)

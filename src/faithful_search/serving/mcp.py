@@ -13,11 +13,19 @@ from ..errors import ConfigError
 from ..tools.base import Observation
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, ToolCall
+from .layers import in_time
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, Tool
 
+    from .app import App
+    from .wire import Limits
+
+SESSIONS = 1000
+"""Clients that may hold a session at the same time; further ones are sent away to come back later."""
+IDLE = 600.0
+"""Seconds without a request after which a client's session ends; its next request is told to begin another."""
 _FENCE = Fence(r"<\||\[[Ee][0-9]++\]")
 _EVIDENCE = {
     "type": "object",
@@ -77,6 +85,30 @@ def serve_stdio(toolbox: Toolbox) -> None:
             await server.run(incoming, outgoing, server.create_initialization_options())
 
     asyncio.run(run())
+
+
+def mcp_app(toolbox: Toolbox, limits: Limits, idle: float = IDLE) -> App:
+    """The toolbox's tools at `/mcp`, over HTTP.
+
+    Args:
+        toolbox: what is served.
+        limits: of a body's size and time; an answer takes as long as the toolbox lets a call take.
+        idle: seconds after which a session without a request ends.
+
+    Raises:
+        ConfigError: when the package `mcp` is missing.
+    """
+    server = mcp_server(toolbox)
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    app = server.streamable_http_app(
+        max_request_body_size=limits.body_bytes,
+        session_idle_timeout=idle,
+        max_sessions=SESSIONS,
+        # `addressed` stands before every application and knows the names that this server was given
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+    )
+    return in_time(app, limits)
 
 
 def as_text(found: Observation) -> str:

@@ -6,11 +6,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
+from .layers import addressed, is_loopback
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -49,7 +50,18 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(app: App, bound: socket.socket, drain: float = 10.0, ready: Callable[[], object] = lambda: None) -> None:
+def is_public(bound: socket.socket) -> bool:
+    """Whether other machines can reach a bound socket."""
+    return not is_loopback(bound.getsockname()[0])
+
+
+def serve(
+    app: App,
+    bound: socket.socket,
+    drain: float = 10.0,
+    ready: Callable[[], object] = lambda: None,
+    names: Sequence[str] = (),
+) -> None:
     """Serve until SIGTERM or SIGINT; then no new requests, and up to `drain` seconds for those that run.
 
     Args:
@@ -57,11 +69,12 @@ def serve(app: App, bound: socket.socket, drain: float = 10.0, ready: Callable[[
         bound: from `bind`; closed at the end.
         drain: seconds.
         ready: called as soon as nobody who connects is refused any more.
+        names: of this server, besides its addresses, see `layers.addressed`.
 
     Raises:
         ConfigError: when another server began to listen there meanwhile.
     """
-    server = _server(app, drain)
+    server = _server(app, drain, names)
 
     def stop(*_: object) -> None:
         server.should_exit = True
@@ -101,7 +114,7 @@ def running(app: App, host: str = "127.0.0.1", drain: float = 10.0) -> Iterator[
         bound.close()
 
 
-def _server(app: App, drain: float) -> Server:
+def _server(app: App, drain: float, names: Sequence[str] = ()) -> Server:
     try:
         import uvicorn
 
@@ -110,7 +123,7 @@ def _server(app: App, drain: float) -> Server:
         raise ConfigError("a server needs uvicorn: pip install 'faithful-search[serve]'") from error
     return uvicorn.Server(
         uvicorn.Config(
-            app,
+            addressed(app, names),
             http=protocol(),
             log_level="warning",
             access_log=False,

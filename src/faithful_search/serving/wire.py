@@ -40,6 +40,8 @@ class Limits:
 
     Args:
         body_bytes: of its body.
+        bodies_bytes: of the bodies of all requests together, from their first byte until they are answered. A body
+            that comes in one piece (some 64 kB) is always taken.
         queries: in one request.
         query_chars: in one query.
         top_k: passages for a query.
@@ -57,6 +59,7 @@ class Limits:
     requests: int = 1024
     pairs: int = 4096
     pair_chars: int = 1_000_000
+    bodies_bytes: int = 500_000_000
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..errors import ConfigError
@@ -26,7 +27,7 @@ class BackgroundLoop:
         self.loop = asyncio.new_event_loop()
         self.loop.set_default_executor(DaemonThreads(threads))
         self._pid = os.getpid()
-        self._stopping = False
+        self._stopping = self._drained = False
         self._thread = threading.Thread(target=self._serve, name="faithful-search-tools", daemon=True)
         self._thread.start()
 
@@ -44,7 +45,7 @@ class BackgroundLoop:
 
         Raises:
             ConfigError: when called from the loop's own thread, which would wait for itself.
-            TimeoutError: when something blocks the loop, or it has ended.
+            TimeoutError: when something blocks the loop or has cancelled all that runs on it, or it has ended.
         """
         if threading.current_thread() is self._thread:
             work.close()
@@ -54,6 +55,8 @@ class BackgroundLoop:
             while not concurrent.futures.wait([future], patience).done:
                 self._ping()
             return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise TimeoutError("something has cancelled what runs on the event loop") from error
         finally:
             future.cancel()
 
@@ -77,7 +80,10 @@ class BackgroundLoop:
 
     def _serve(self) -> None:
         try:
-            self.loop.run_forever()
+            while not self._drained:
+                # a task's or callback's own: signals go to the main thread, and the others' work goes on
+                with suppress(KeyboardInterrupt, SystemExit):
+                    self.loop.run_forever()
         finally:
             self.loop.close()
 
@@ -88,8 +94,11 @@ class BackgroundLoop:
         if rest:
             await asyncio.wait(rest, timeout=0.5)
         self.loop.set_exception_handler(_ignore)  # a tool that outlives its cancellation is left behind without a word
-        await self.loop.shutdown_asyncgens()
-        self.loop.stop()
+        try:
+            await self.loop.shutdown_asyncgens()
+        finally:
+            self._drained = True
+            self.loop.stop()
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ class Tool:
         name: what the policy calls it; need not be the method's name, so that two corpora can be two tools of a class.
         description: what the policy is told about it; empty for what the method's docstring says.
         cache_key: what a result depends on besides the arguments (service, corpus, how many results), in one string;
-            calls of a tool without one are never cached.
+            calls of a tool without one are never cached. Read when a toolbox is made.
     """
 
     name: str

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..errors import ConfigError
+from ..errors import ConfigError, kind_of
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -127,11 +127,17 @@ class _Worker:
             return results
         except BaseException as error:  # whatever it is, the callers must hear of it and the thread must live
             plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
-            return [_Failure(error if plain else RuntimeError(f"{type(error).__name__}: {error}"))] * len(items)
+            return [_Failure(error if plain else _retold(error))] * len(items)
 
 
 class _Failure(NamedTuple):
     error: BaseException
+
+
+def _retold(error: BaseException) -> Exception:
+    retold = RuntimeError(f"a batch raised {kind_of(error)}")
+    retold.__cause__ = error
+    return retold
 
 
 def _deliver(batch: list[_Call], outcomes: list[Any]) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import threading
 import time
 import weakref
 from collections.abc import MutableMapping
+from copy import deepcopy
 from typing import Any
 
 from ..errors import ToolError
 from ..trajectory import Evidence
-from .base import Partial, Tool, method_of
+from .base import Tool, method_of
+from .error_log import ErrorLog
 from .meter import Meter
-from .patience import Breaker, Patience, passing
+from .outcome import Fault, evidence_of, failure_of
+from .patience import Breaker, Patience, given_up, passing
+
+_log = logging.getLogger(__name__)
 
 
 class Refused(ToolError):
@@ -39,6 +46,9 @@ class Lane:
     does not answer others is refused: at once when the breaker opens, else when it has waited as long as a call may
     take.
 
+    Whatever the tool raises comes out as an error that may be shown to anybody; its own words go to the `ErrorLog`. On
+    the main thread a `KeyboardInterrupt` is the user's and goes on.
+
     Args:
         tool: what is called.
         timeout: seconds one call may take.
@@ -57,14 +67,15 @@ class Lane:
         self._own, self._shared, self._patience = own, shared, patience
         self._breaker, self._advice = breaker, advice
         self._last_late = -math.inf
+        self._errors = ErrorLog(_log)
 
     async def run(self, arguments: dict[str, Any]) -> list[Evidence]:
         """What the tool returns.
 
         Raises:
             Refused: when the tool is out of order.
-            ToolError: when it says so, is late, or returns something else than evidence.
-            Exception: whatever else the tool raises.
+            ToolError: when it says so, is late, or lost its connection.
+            Fault: when it raises anything else, or returns something else than evidence.
         """
         self._refuse(self._breaker.remaining)
         came = time.monotonic()
@@ -110,22 +121,33 @@ class Lane:
 
     async def _attempt(self, arguments: dict[str, Any]) -> list[Evidence]:
         try:
-            found = await self.method(**arguments)
-        except SystemExit as error:  # would end the event loop and with it all other calls
-            raise ToolError(f"Error: {self.name} failed: it tried to end the program.") from error
-        if not isinstance(found, (list, tuple)) or not all(isinstance(item, Evidence) for item in found):
-            raise ToolError(f"Error: {self.name} failed: it returned {type(found).__name__}, not a list of Evidence.")
-        return found if isinstance(found, Partial) else list(found)
+            return evidence_of(self.name, await self.method(**deepcopy(arguments)))  # a copy: ours are recorded
+        except (asyncio.CancelledError, GeneratorExit):  # this coroutine's own, or else `_outcome` hears of it
+            raise
+        except BaseException as error:  # some would end the event loop and with it all other calls
+            if issubclass(type(error), KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
+            failure = self._failure(error)
+        raise failure  # from here, so that it does not hold the error, which may hold anything
 
     def _outcome(self, task: asyncio.Future[list[Evidence]], start: float) -> list[Evidence]:
         error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, (ToolError, Fault)):
+            error = self._failure(error)
         if error is not None and passing(error):
             self._breaker.failed(since=start)
         else:
             self._breaker.succeeded()
         if task.cancelled():
             raise ToolError(f"Error: {self.name} was cancelled.", passing=True)
+        if error is not None:
+            raise error
         return task.result()
+
+    def _failure(self, error: BaseException) -> ToolError | Fault:
+        if not issubclass(type(error), ToolError) and not given_up():
+            self._errors.tell(self.name, error)
+        return failure_of(self.name, error)
 
 
 def _heard(task: asyncio.Future[Any]) -> None:

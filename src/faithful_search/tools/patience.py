@@ -69,7 +69,7 @@ class Patience:
             except Exception as error:
                 pause = self.pause(retry, error)
                 late = deadline is not None and pause is not None and time.monotonic() + pause >= deadline
-                if pause is None or late or _given_up():
+                if pause is None or late or given_up():
                     raise
             await asyncio.sleep(pause)
         return await attempt()
@@ -83,7 +83,8 @@ class Patience:
         return max(asked, drawn)
 
 
-def _given_up() -> bool:
+def given_up() -> bool:
+    """Whether nobody waits any more for what the running task does."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -1,4 +1,4 @@
-"""Keys out of text, before it is written to a file or a log."""
+"""Keys out of text, before it is written to a file, a log or the terminal."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 REMOVED = "[secret]"
-_SHORTEST = 6  # of what counts as a key: shorter ones are words, and taking these out would harm the text
-_NAMES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(?:_?\d+)?\Z", re.IGNORECASE)
+SHORTEST = 6  # of what counts as a key: shorter ones are words, and taking these out would harm the text
+_NAMES = re.compile(
+    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(?:PASS|PAT)|_PWD)S?\d*(?![^_])", re.IGNORECASE
+)
+_PLACES = re.compile(r"_(?:PATH|FILE|DIR)\Z", re.IGNORECASE)  # of a key, not the key
+_SHAPES = re.compile(r"(?<![A-Za-z0-9])(?:hf_|gh[opsur]_|github_pat_|sk-)[A-Za-z0-9_-]{20,}")
 _USERINFO = re.compile(r"(?<=://)[^/?#\s\"'<>]*(?=@)")
 _PARAMETER = re.compile(r"(?i:(?<=[?&])((?:api[_-]?key|access_token|auth_token|client_secret|password)=)[^&#\s\"'<>]+)")
+_FLAG = re.compile(r"(?i:(--[\w-]{0,40}(?:hub[_-]token|api[_-]?key|secret|password)(?:=|[ \t]+)['\"]?))[^\s'\"]+")
 
 
 def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     """A copy of a text, or of a list or dict of texts, with everything secret replaced by `[secret]`.
 
-    Secret are: values of environment variables whose name ends in `KEY`, `TOKEN`, `SECRET`, `PASSWORD` or the like (at
-    least six characters), also where they are percent-encoded; passwords within URLs in the environment; any URL's
-    user and password, and its parameter `api_key`, `access_token` and the like; and `secrets`.
+    Secret are: values of environment variables with a word in their name that is or ends in `KEY`, `TOKEN`, `SECRET`,
+    `PASSWORD` or the like, or is `PASS`, `PAT` or `PWD` (at least six characters), also where they are percent-encoded;
+    passwords within URLs in the environment; any URL's user and password, and its parameter `api_key`, `access_token`
+    and the like; what is given to a flag `--hub_token`, `--…api_key`, `--…secret` or `--…password`; what has the shape
+    of a token of the Hub, GitHub or an OpenAI-like service; and `secrets`.
 
     Example:
         >>> redact(["https://me:pass@host/?api_key=1&q=x", "k-123456"], secrets=["k-123456"])
@@ -34,7 +41,9 @@ def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
 def _walk(value: Any, known: re.Pattern[str]) -> Any:
     if isinstance(value, str):
         text = _USERINFO.sub(REMOVED, known.sub(REMOVED, value))
-        return _PARAMETER.sub(rf"\1{REMOVED}", text)
+        for named in (_PARAMETER, _FLAG):
+            text = named.sub(rf"\1{REMOVED}", text)
+        return _SHAPES.sub(REMOVED, text)
     if isinstance(value, dict):
         return {_walk(key, known): _walk(item, known) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -44,11 +53,11 @@ def _walk(value: Any, known: re.Pattern[str]) -> Any:
 
 def _environment_secrets() -> Iterator[str]:
     for name, value in os.environ.items():
-        if _NAMES.search(name):
-            yield from (part for part in (value, *re.split(r"[,;\s]+", value)) if len(part) >= _SHORTEST)
+        if _NAMES.search(name) and not _PLACES.search(name):
+            yield from (part for part in (value, *re.split(r"[,;\s]+", value)) if len(part) >= SHORTEST)
         elif "://" in value:
             words = (found.partition(":")[2] for found in _USERINFO.findall(value))
-            yield from (word for word in words if len(word) >= _SHORTEST)
+            yield from (word for word in words if len(word) >= SHORTEST)
 
 
 def _forms(secret: str) -> set[str]:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from ..errors import kind_of
+
 MOST = 1024
 """Threads of one executor, those included that hang for ever."""
 
@@ -73,6 +75,8 @@ def _run(future: Future[Any], call: Callable[[], Any]) -> None:
         return
     try:
         result = call()
+    except StopIteration as error:  # no event loop takes it: whoever awaits the call would wait for ever
+        future.set_exception(RuntimeError(f"the call raised {kind_of(error)}"))
     except BaseException as error:
         future.set_exception(error)
     else:

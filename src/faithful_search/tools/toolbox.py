@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -18,21 +17,24 @@ from ..trajectory import Evidence, ToolCall
 from .background import BackgroundLoop
 from .base import Observation, Tool, schema_of
 from .cassette import Cassette
+from .error_log import LONGEST
 from .kept import Ask, kept, recent
 from .lane import Lane, Refused, Slots
 from .meter import ToolStats
+from .outcome import Fault, failure_of
 from .patience import Breaker, Patience
 from .schema import check_arguments
 from .session import Session
 
-NOTE_LENGTH = 500
-"""Longest note made from an exception: a tool's stack of HTML must not fill the policy's context."""
 _GRACE = 1.0
 _NAME_LENGTH = 80
 
 
 class Toolbox:
     """Runs tool calls; whatever goes wrong becomes a note the policy reads, never an exception.
+
+    What a tool returns is checked and bounded (`outcome.evidence_of`), what it raises is retold (`outcome.failure_of`):
+    a `ToolError` in its own words, of anything else the kind, as its text may hold keys and addresses.
 
     A call's arguments are checked, then it is looked up in the cassette and in the cache, and only then made: when the
     tool is not out of order, as one of so many at once, within the time-out, and again after a failure that passes.
@@ -99,6 +101,7 @@ class Toolbox:
         shared = Slots(self.concurrency)
         self._lanes = {name: self._lane(tool, shared) for name, tool in self.tools.items()}
         self._arguments = {name: _usage(tool) for name, tool in self.tools.items()}
+        self._cache_keys = {name: getattr(tool, "cache_key", "") for name, tool in self.tools.items()}
 
     def _lane(self, tool: Tool, shared: Slots) -> Lane:
         most = self.per_tool.get(tool.name) if isinstance(self.per_tool, Mapping) else self.per_tool
@@ -111,7 +114,7 @@ class Toolbox:
         replays = self.cassette is not None and self.cassette.mode == "replay"
         for tool in self.tools.values():
             check = getattr(tool, "check", None)  # tools need not be of our base class
-            if check is not None and not (replays and _cache_key(tool)):
+            if check is not None and not (replays and self._cache_keys[tool.name]):
                 check()
 
     @property
@@ -258,13 +261,13 @@ class Toolbox:
 
     def _at_hand(self, name: str, arguments: dict[str, Any]) -> list[Evidence] | None:
         """What needs no waiting: an answer in the cache's memory, where no cassette comes first."""
-        cache_key = _cache_key(self.tools[name])
+        cache_key = self._cache_keys[name]
         if self.cache is None or self.cassette is not None or not cache_key:
             return None
         return recent(self.cache, _result_key(name, cache_key, arguments))
 
     async def _kept(self, name: str, arguments: dict[str, Any], ask: Ask) -> list[Evidence]:
-        live, cache_key = ask, _cache_key(self.tools[name])
+        live, cache_key = ask, self._cache_keys[name]
         wait = self.timeout + _GRACE  # so that who waits for another's call hears how it failed, and does not repeat it
         if not cache_key:  # it is as good as its own record
             return await live()
@@ -294,10 +297,6 @@ class Toolbox:
         return f"Available tools: {', '.join(self.names)}." if self.tools else "There are no tools."
 
 
-def _cache_key(tool: Tool) -> str:
-    return getattr(tool, "cache_key", "")
-
-
 def _result_key(name: str, cache_key: str, arguments: dict[str, Any]) -> str:
     return key_of(tool=name, cache_key=cache_key, arguments=arguments)
 
@@ -308,11 +307,8 @@ def _error(note: str) -> Observation:
 
 def _told(name: str, error: Exception) -> str:
     """What the policy reads of an exception."""
-    if isinstance(error, ToolError):
-        return _short(str(error)) or f"Error: {name} failed."
-    # the text of what the network throws names addresses, which are nobody's business
-    why = (os.strerror(error.errno) if error.errno else "") if isinstance(error, OSError) else str(error)
-    return _short(f"Error: {name} failed: {type(error).__name__}{': ' if why else ''}{why}")
+    known = error if isinstance(error, (ToolError, Fault)) else failure_of(name, error)
+    return _short(str(known)) or f"Error: {name} failed."
 
 
 def _usage(tool: Tool) -> str:
@@ -321,5 +317,5 @@ def _usage(tool: Tool) -> str:
     return f"Its arguments: {known}; required: {required}."
 
 
-def _short(text: str, length: int = NOTE_LENGTH) -> str:
+def _short(text: str, length: int = LONGEST) -> str:
     return shortened(" ".join(text[: 4 * length].split()), length)

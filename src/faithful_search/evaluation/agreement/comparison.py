@@ -128,7 +128,7 @@ def is_scores(path: PathLike) -> bool:
         return False
 
 
-def parse_judge(spec: str) -> tuple[str, Judge]:
+def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]:
     """A judge and its name from what is typed on a command line.
 
     ```
@@ -138,6 +138,10 @@ def parse_judge(spec: str) -> tuple[str, Judge]:
     MODEL is a Hub id or a directory (for `endpoint` the served name). The name is the kind and the model's last part.
     PATH is a labelled file or a folder of them, such as another run of a judge over the same pairs, which are looked up
     in it; pairs that it does not hold are abstained from.
+
+    Args:
+        spec: as above.
+        trust_remote_code: whether Python code that lies beside a judge's model may be run.
 
     Raises:
         ConfigError: for anything else.
@@ -157,7 +161,8 @@ def parse_judge(spec: str) -> tuple[str, Judge]:
     if kind == "remote":
         return spec, load_judge(kind, url=model)
     if kind != "endpoint":
-        return _short(kind, model), load_judge(kind, model or None)
+        knobs = {"trust_remote_code": True} if trust_remote_code and kind != "lexical" else {}
+        return _short(kind, model), load_judge(kind, model or None, **knobs)
     served, _, url = model.rpartition("@")
     if not served or not url.startswith(("http://", "https://")):
         raise ConfigError(f"{spec!r}: expected endpoint:MODEL@URL with an http(s) URL")

@@ -17,6 +17,7 @@ from ...rewards import Reward, Score
 from ...rewards.judged import JudgedReward
 from ...trajectory import Trajectory
 from .. import metrics as metric_names
+from ..failures import told
 from ..tool_use import tool_counts
 from .sources import Raw, Row, read_row
 
@@ -188,7 +189,7 @@ def _alone(reward: Reward, trajectory: Trajectory) -> Score:
     try:
         return reward.score_batch([trajectory])[0]
     except Exception as error:
-        return Score(None, f"failed: {type(error).__name__}: {error}", {"abstained": True})
+        return Score(None, f"failed: {told(reward.name, error)}", {"abstained": True})
 
 
 def _abstained(cell: dict[str, Any]) -> bool:

@@ -24,6 +24,7 @@ from ...dialects.turns import episode_start
 from ...errors import DataError, DialectError
 from ...tasks import ANSWER_COLUMNS, ANSWER_SPLIT, QUESTION_COLUMNS
 from ...trajectory import Issue, Trajectory
+from ..failures import told
 from .files import called, read_json
 
 MESSAGES_COLUMNS = ("messages", "conversation", "conversations", "chat")
@@ -99,7 +100,7 @@ def read_row(raw: Raw, dialect: str | None = None, text_column: str | None = Non
     except (DataError, DialectError) as error:
         return Row(raw.number, raw.digest, None, str(error))
     except Exception as error:  # whatever a row holds, the others are read
-        return Row(raw.number, raw.digest, None, f"could not be parsed: {type(error).__name__}: {error}")
+        return Row(raw.number, raw.digest, None, f"could not be parsed: {told('parsing', error)}")
 
 
 def read_rows(path: str | os.PathLike[str], text_column: str | None = None) -> Iterator[Raw]:

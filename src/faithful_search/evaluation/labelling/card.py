@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from ...errors import DataError
+from ...text import as_markdown, printable
+from ...tools.redact import redact
 from .pair_file import PAIRS
 from .provenance import PROVENANCE, File, Provenance
 
@@ -28,7 +31,7 @@ LARGER = "n>1M"
 
 _BODY = """# {title}
 
-{pairs:,} pairs of texts cut from trajectories of search agents, each labelled by `{judge}` for the metric `{metric}`:
+{pairs:,} pairs of texts cut from trajectories of search agents, each labelled by {judge} for the metric `{metric}`:
 {positives:,} true ({share:.1%}). Made with faithful-search {version}, {date}.
 
 ## What a label means
@@ -89,7 +92,7 @@ def write(folder: Path, found: Provenance) -> Path:
     path = folder / "README.md"
     partial = folder / ".README.md.partial"
     try:
-        DatasetCard(text(found, folder.resolve().name)).save(partial)
+        DatasetCard(redact(text(found, folder.resolve().name))).save(partial)
         partial.replace(path)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error}") from error
@@ -102,9 +105,9 @@ def text(found: Provenance, title: str) -> str:
     """The card's text, front matter included."""
     premise, hypothesis, meaning = MEANINGS[found.metric]
     body = _BODY.format(
-        title=title,
+        title=as_markdown(title),
         pairs=found.pairs,
-        judge=found.judge,
+        judge=_code(found.judge),
         metric=found.metric,
         positives=found.positives,
         share=found.positives / max(found.pairs, 1),
@@ -114,14 +117,14 @@ def text(found: Provenance, title: str) -> str:
         hypothesis=hypothesis,
         meaning=meaning,
         task="support" if found.metric == "answer_support" else found.metric,
-        judges=_table(("judge", "rows"), [(f"`{name}`", f"{rows:,}") for name, rows in found.judges.items()]),
+        judges=_table(("judge", "rows"), [(_code(name), f"{rows:,}") for name, rows in found.judges.items()]),
         prompts=_prompts(found),
         files=_table(("file", "trajectories", "dialects", "pairs", "skipped rows"), list(map(_file, found.files))),
         left_out=_left_out(found),
         provenance=PROVENANCE,
         load=title,
-        pairs_file=f"{title}/{PAIRS}",
-        license=f"The labels are under `{found.license}`."
+        pairs_file=printable(shlex.quote(f"{' '.join(title.split())}/{PAIRS}")),
+        license=f"The labels are under {_code(found.license)}."
         if found.license
         else "No licence was chosen for the labels.",
     )
@@ -146,14 +149,14 @@ def _front_matter(found: Provenance) -> str:
 def _prompts(found: Provenance) -> str:
     if not found.prompts:
         return "The judge reads no prompt of this package."
-    named = ", ".join(f"`{name}` (SHA-256 `{digest[:12]}…`)" for name, digest in found.prompts.items())
+    named = ", ".join(f"{_code(name)} (SHA-256 `{digest[:12]}…`)" for name, digest in found.prompts.items())
     return f"Prompts: {named}."
 
 
 def _file(file: File) -> tuple[str, ...]:
     dialects = ", ".join(f"{name} {count:,}" for name, count in file.dialects.items())
     read = file.rows - file.skipped
-    return f"`{file.name}`", f"{read:,}", dialects or "-", f"{file.pairs:,}", f"{file.skipped:,}"
+    return _code(file.name), f"{read:,}", as_markdown(dialects) or "-", f"{file.pairs:,}", f"{file.skipped:,}"
 
 
 def _left_out(found: Provenance) -> str:
@@ -166,6 +169,11 @@ def _left_out(found: Provenance) -> str:
     if found.abstained:
         parts.append(f"The judge gave no label to {found.abstained:,} pairs, which are missing.")
     return " ".join(parts)
+
+
+def _code(text: str) -> str:
+    """A name as code, which nothing in it can end; `provenance.json` has it as it is."""
+    return f"`{printable(' '.join(text.split())).replace('`', chr(39)).replace('|', '¦')}`"
 
 
 def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

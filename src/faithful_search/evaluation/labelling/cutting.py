@@ -18,6 +18,7 @@ from ...judges import GroundingJudge, Judge, Pair
 from ...rewards.judged import Asked, JudgedReward
 from ...trajectory import Trajectory
 from ..audit.sources import Raw, Row, read_row
+from ..failures import told
 
 METRICS = ("info_think", "think_search", "think_answer", "answer_support")
 
@@ -95,7 +96,7 @@ class Cutter:
             found = self.reward.pairs_batch([trajectory for _, trajectory in read])
         except Exception as error:
             if len(read) == 1:
-                return [], [f"row {read[0][0]}: failed: {type(error).__name__}: {error}"]
+                return [], [f"row {read[0][0]}: failed: {told(self.metric, error)}"]
             alone = [self._asked([row]) for row in read]
             return [item for own, _ in alone for item in own], [why for _, own in alone for why in own]
         return [(number, item) for (number, _), own in zip(read, found, strict=True) for item in own], []

@@ -41,7 +41,7 @@ class Embedder:
     Args:
         model: Hub id or directory.
         knobs: of `inference.encoder.Encoder.from_pretrained`: `device`, `dtype`, `revision`, `pooling`, `limit`,
-            `query_prefix`, `passage_prefix`, `batch_tokens`.
+            `query_prefix`, `passage_prefix`, `batch_tokens`, `trust_remote_code`.
 
     Raises:
         ConfigError: when torch or Transformers is missing, or the model cannot be opened.

@@ -10,6 +10,7 @@ A build works in the folder `OUT.building` beside `OUT` and renames it at the en
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -27,13 +28,15 @@ from .dense import DenseIndex
 from .dense_files import Precision
 from .hybrid import HybridIndex
 from .index import Index
-from .passages import Passages, Progress, finished, silent, store
+from .passages import Passages, Progress, damaged, finished, silent, store
 from .spool import write_whole
 
 Kind = Literal["bm25", "dense", "hybrid"]
 VERSION = 2
 MANIFEST, SKIPPED = "manifest.json", "skipped.jsonl"
 _PLAN = "plan.json"
+_QUICK = 1_000_000_000
+"""Bytes of an index whose checksums are looked at whenever it is opened: about a second."""
 
 
 class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,14 +67,15 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the folder holds: made by which plan of which corpus, how many passages, how many rows left out, the size of
-    each file."""
+    """What the folder holds: made by which plan of which corpus, how many passages, how many rows left out, the sizes
+    of its files and their SHA-256 (an older index has no sums)."""
 
     plan: Plan
     corpus: str
     passages: int
     skipped: int
     sizes: dict[str, int]
+    sums: dict[str, str] = {}
 
     @property
     def bytes(self) -> int:
@@ -119,6 +123,7 @@ def build_folder(
     there = _there(target, overwrite)
     if there is not None and not overwrite:
         _check_same(target, there.plan, plan)
+        _check_whole(target, there)
         return there
     work = target.with_name(f"{target.name}.building")
     try:
@@ -138,6 +143,9 @@ def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
         path: the folder.
         knobs: of `DenseIndex.open`, where the folder holds one: `model`, `exact`, `beam`, `device`.
 
+    Files of up to 1 GB together are compared with their checksums; larger ones are when the index is built again, which
+    leaves one that is whole as it is.
+
     Raises:
         DataError: when there is none, it is damaged, or of another version.
         ConfigError: when what it needs is missing, or its model is another one by now.
@@ -145,12 +153,12 @@ def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
     folder = Path(path).expanduser().absolute()
     manifest = read_manifest(folder)
     try:
-        _check_sizes(folder, manifest.sizes)
+        _check_files(folder, manifest, sums=manifest.bytes <= _QUICK)
         return _opened(folder, manifest.plan.kind, knobs)
     except (OSError, ValueError, IndexError) as error:
         if isinstance(error, (DataError, ConfigError)):
             raise
-        raise DataError(f"the index {folder} is damaged ({error}): build it again with --overwrite") from error
+        raise damaged(folder, error) from error
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -192,7 +200,8 @@ def fill(
     for half in work.rglob("*.new"):  # of a file that was being replaced
         half.unlink()
     skipped = (work / SKIPPED).read_bytes().count(b"\n")
-    manifest = Manifest(plan, called(corpus), len(stored), skipped, _sizes(work))
+    sizes = _sizes(work)
+    manifest = Manifest(plan, called(corpus), len(stored), skipped, sizes, {name: _sum(work / name) for name in sizes})
     write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     return manifest
 
@@ -312,8 +321,24 @@ def _sizes(folder: Path) -> dict[str, int]:
     }
 
 
-def _check_sizes(folder: Path, sizes: Mapping[str, int]) -> None:
-    if wrong := [name for name, size in sizes.items() if (folder / name).stat().st_size != size]:
+def _sum(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _check_whole(folder: Path, manifest: Manifest) -> None:
+    try:
+        _check_files(folder, manifest, sums=True)
+    except (OSError, ValueError) as error:
+        raise damaged(folder, error) from error
+
+
+def _check_files(folder: Path, manifest: Manifest, sums: bool) -> None:
+    """Raise `ValueError` where a file is not as it was written; their sizes are compared first."""
+    wrong = [name for name, size in manifest.sizes.items() if (folder / name).stat().st_size != size]
+    if sums and not wrong:
+        wrong = [name for name, digest in manifest.sums.items() if _sum(folder / name) != digest]
+    if wrong:
         raise ValueError(f"{', '.join(wrong)} not as written")
 
 

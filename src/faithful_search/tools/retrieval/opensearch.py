@@ -17,7 +17,7 @@ import msgspec
 
 from ...errors import ConfigError, ToolError
 from ...trajectory import Evidence
-from ..untrusted import check_address
+from ..untrusted import check_address, is_loopback
 from ..web.reply import retry_after
 from .index import EngineIndex
 from .passages import Progress, silent
@@ -240,16 +240,18 @@ class OpenSearchIndex(EngineIndex):
         headers = _credentials() | _NDJSON
         if len(lines) == 1:
             headers["Content-Type"] = "application/json"
-        request = _client(os.getpid()).build_request(
+        client = _client(os.getpid(), is_loopback(self.url))
+        request = client.build_request(
             method, f"{self.url.rstrip('/')}/{path}", content=body, headers=headers, timeout=self.timeout
         )
-        return _exchanged(request, time.monotonic() + self.timeout)
+        return _exchanged(client, request, time.monotonic() + self.timeout)
 
 
-@lru_cache(maxsize=2)
-def _client(_process: int) -> httpx.Client:
+@lru_cache(maxsize=4)
+def _client(_process: int, direct: bool) -> httpx.Client:
     """One for all indexes and threads of a process: connections must not cross a fork."""
-    return httpx.Client(follow_redirects=False, limits=httpx.Limits(max_connections=16))
+    limits = httpx.Limits(max_connections=16)
+    return httpx.Client(trust_env=not direct, verify=httpx.create_ssl_context(), follow_redirects=False, limits=limits)
 
 
 def _credentials() -> dict[str, str]:
@@ -268,9 +270,9 @@ def _plain(key: str, prefix: str) -> str:
     return key
 
 
-def _exchanged(request: httpx.Request, deadline: float) -> bytes:
+def _exchanged(client: httpx.Client, request: httpx.Request, deadline: float) -> bytes:
     try:
-        response = _client(os.getpid()).send(request, stream=True)
+        response = client.send(request, stream=True)
         try:
             body = _read(response, deadline)
         finally:
@@ -338,4 +340,4 @@ def _decoded(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
-        raise ToolError(f"The search engine's answer cannot be read: {error}.") from error
+        raise ToolError("The search engine's answer cannot be read.") from error

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ...errors import DataError
 from ...trajectory import Evidence
 from .spool import Spool
 
@@ -42,8 +43,15 @@ class Passages:
         return len(self.offsets) - 1
 
     def get(self, number: int) -> Evidence:
-        """The passage at `number` (from 0) in corpus order, its corpus id as `source`."""
-        return _PASSAGE.decode(self._lines[self.offsets[number] : self.offsets[number + 1]])
+        """The passage at `number` (from 0) in corpus order, its corpus id as `source`.
+
+        Raises:
+            DataError: when the file is damaged there.
+        """
+        try:
+            return _PASSAGE.decode(self._lines[self.offsets[number] : self.offsets[number + 1]])
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise damaged(self.folder, f"passage {number}: {error}") from error
 
     def batches(self, start: int = 0, size: int = BATCH) -> Iterator[list[Evidence]]:
         """The passages from `start` on, `size` at a time."""
@@ -52,6 +60,11 @@ class Passages:
 
     def __reduce__(self) -> tuple[type[Passages], tuple[Path]]:
         return Passages, (self.folder,)
+
+
+def damaged(folder: Path, why: object) -> DataError:
+    """What is said of an index whose files are not as they were written."""
+    return DataError(f"the index {folder} is damaged ({why}): build it again with --overwrite")
 
 
 class _Silent:

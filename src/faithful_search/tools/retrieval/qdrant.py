@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import httpx
 import msgspec
 
 from ...errors import ConfigError, DataError, ToolError
 from ...trajectory import Evidence
-from ..untrusted import check_address
+from ..untrusted import check_address, is_loopback
 from .embedder import Described, Embedder
 from .index import EngineIndex
 from .passages import Progress, silent
@@ -213,7 +214,7 @@ def _asked(client: Any, verb: str, collection: str, arguments: dict[str, Any]) -
         raise ToolError("The vector search engine is too busy.", passing=True, retry_after=wait) from error
     except ValueError as error:
         if type(error) is ValueError:  # the embedded engine's own; what cannot be read raises a kind of its own
-            raise ToolError(f"The vector search engine refused: {str(error)[:200]}") from error
+            raise _refusal(404 if "not found" in str(error) else 400, collection) from error
         raise ToolError("The vector search engine's answer cannot be read.") from error
 
 
@@ -229,7 +230,11 @@ def _refusal(status: int, collection: str) -> ToolError:
 def _server(url: str, timeout: float) -> Any:
     check_address(url, "http://localhost:6333", "QDRANT_API_KEY")
     key = os.environ.get("QDRANT_API_KEY") or None
-    return _package().QdrantClient(url=url, api_key=key, timeout=math.ceil(timeout), check_compatibility=False)
+    # of the environment a server on this machine takes the trusted certificates, not the proxy
+    network = {"trust_env": not is_loopback(url), "verify": httpx.create_ssl_context()}
+    return _package().QdrantClient(
+        url=url, api_key=key, timeout=math.ceil(timeout), check_compatibility=False, **network
+    )
 
 
 def _embedded(where: str) -> Any:

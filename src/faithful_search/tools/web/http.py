@@ -6,6 +6,7 @@ import asyncio
 import http
 import json as json_text
 import math
+import re
 import socket
 import ssl
 import threading
@@ -22,6 +23,7 @@ import httpx
 from ... import __version__
 from ...errors import ConfigError, ToolError
 from ..patience import Breaker, Patience
+from ..redact import REMOVED, SHORTEST
 from .decoding import ENCODINGS, Body, TooLarge, Undecodable
 from .guard import Guard, Refused, is_private
 from .network import new_pool, quiet
@@ -33,6 +35,7 @@ _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _BODILESS = frozenset({204, 205})
 _MOST_PIECES = 50_000  # a body in crumbs costs time for each crumb, whatever its size
+_KEY_HEADER = re.compile("auth|key|token", re.IGNORECASE)
 _CALLS = 5
 """In a row that fail, with all their repetitions, before a host is left alone."""
 _MOST_HOSTS = 1024
@@ -297,7 +300,7 @@ class _Client:
         if kind and not accepts(request.accept, kind):
             raise ToolError(f"{request.who} sent {_plain(kind)}, which cannot be read here")
         body = b"" if response.status in _BODILESS else await self._body(response, headers)
-        return Reply(response.status, headers, body, str(request.url))
+        return Reply(response.status, headers, _without_keys(request.headers, body), str(request.url))
 
     async def _body(self, response: httpcore.Response, headers: Mapping[str, str]) -> bytes:
         length = headers.get("content-length", "")
@@ -325,6 +328,15 @@ class _Client:
         if isinstance(error, (httpcore.ReadError, httpcore.WriteError, httpcore.ProtocolError)):
             return ToolError(f"{who} broke off or garbled its answer", passing=True)
         return ToolError(f"{who} could not be reached", passing=True)
+
+
+def _without_keys(sent: Mapping[str, str], body: bytes) -> bytes:
+    """What a server repeats of the keys that it was sent would go on into evidence, caches and files."""
+    for name, value in sent.items():
+        key = value.rpartition(" ")[2].encode("ascii", "replace")
+        if _KEY_HEADER.search(name) and len(key) >= SHORTEST:
+            body = body.replace(key, REMOVED.encode())
+    return body
 
 
 _OURS = "the service"

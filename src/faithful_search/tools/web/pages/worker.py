@@ -47,8 +47,7 @@ def answer_to(job: Job) -> bytes:
     except MemoryError:
         answer = Answer(None, "it needs too much memory to be read")
     except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and f"{error.name} is not installed"
-        answer = Answer(None, f"it cannot be read here: {missing or str(error).rstrip('.')}")
+        answer = Answer(None, f"it cannot be read here: {error.name or 'what reads it'} is not installed")
     except RecursionError:
         answer = Answer(None, "it is nested too deeply to be read")
     except Exception as error:

@@ -1,0 +1,21 @@
+"""What a report says of an error, and what is left to the local log."""
+
+from __future__ import annotations
+
+import logging
+
+from ..errors import kind_of
+from ..tools.error_log import ErrorLog
+
+_errors = ErrorLog(logging.getLogger(__name__))
+
+
+def told(what: str, error: Exception) -> str:
+    """The kind of the error; its words, which may hold keys and addresses, go to the local log.
+
+    Example:
+        >>> told("a metric", RuntimeError("https://me:pass@host/"))
+        'RuntimeError'
+    """
+    _errors.tell(what, error)
+    return kind_of(error)

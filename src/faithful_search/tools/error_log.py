@@ -1,0 +1,60 @@
+"""The words of errors, for the local log only: they may hold keys and addresses, which no policy or report may."""
+
+from __future__ import annotations
+
+import logging
+
+from ..errors import kind_of
+from ..text import shortened, well_formed
+from .redact import redact
+
+LONGEST = 500
+"""Characters of an error's words: a stack of HTML must fill neither a log nor a policy's context."""
+_MOST_WORDS = 5
+_MOST_KINDS = 100
+
+
+class ErrorLog:
+    """Tells a logger what went wrong: as a warning the first time that an error is of its kind, later for debugging.
+
+    Args:
+        log: where to.
+
+    Example:
+        >>> errors = ErrorLog(logging.getLogger("tools"))
+        >>> errors.tell("web_search", KeyError("results"))
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._kinds: set[tuple[str, str]] = set()
+
+    def tell(self, what: str, error: BaseException) -> None:
+        """Say of what failed how, and in which words; see `said`."""
+        kind = kind_of(error)
+        new = (what, kind) not in self._kinds and len(self._kinds) < _MOST_KINDS
+        if new:
+            self._kinds.add((what, kind))
+        if self._log.isEnabledFor(level := logging.WARNING if new else logging.DEBUG):
+            self._log.log(level, "%s failed: %s: %s", what, kind, said(error))
+
+
+def said(error: BaseException) -> str:
+    """The texts that an error was made with, as `one_line` gives them. None of its code is run."""
+    words = BaseException.args.__get__(error)[:_MOST_WORDS]  # type: ignore[attr-defined]
+    return one_line(" ".join(word for word in words if type(word) is str))
+
+
+def one_line(text: str) -> str:
+    """The beginning of a text without keys, on one line of at most `LONGEST` characters.
+
+    Example:
+        >>> one_line("no answer\\n from https://me:pass@host/")
+        'no answer from https://[secret]@host/'
+    """
+    most = 4 * LONGEST
+    begun = str.__getitem__(text, slice(most + 1))  # a plain one, even of a `str` with methods of its own
+    if len(begun) > most:
+        *whole, _ = begun.rsplit(None, 1)
+        begun = whole[0] if whole else ""  # nobody would know half a key as one
+    return shortened(" ".join(well_formed(redact(begun)).split()), LONGEST)

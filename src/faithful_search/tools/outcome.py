@@ -1,0 +1,112 @@
+"""What a tool returned or raised, before anybody keeps or shows it: evidence checked and bounded, failures retold."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import msgspec
+
+from ..errors import FaithfulSearchError, ToolError, kind_of
+from ..text import shortened, well_formed
+from ..trajectory import Evidence
+from .base import Partial
+from .error_log import one_line
+
+EVIDENCE_LENGTH = 200_000
+"""Characters that one call may return, titles and addresses included; where more was cut off, the last text says so."""
+MOST_PASSAGES = 1_000
+"""Passages that one call may return; the last text says that there were more."""
+LINE_LENGTH = 2_000
+"""Characters of a title, a source or an address; a longer one ends in an ellipsis."""
+_LINES = ("title", "source", "url")
+_CUT = f" [cut off here: a call returns at most {EVIDENCE_LENGTH:,} characters and {MOST_PASSAGES:,} passages]"
+
+
+class Fault(FaithfulSearchError):
+    """A tool that broke, or broke its promise, rather than said what is wrong: nothing to keep, record or try again."""
+
+
+def evidence_of(name: str, found: Any) -> list[Evidence]:
+    """What the tool `name` returned, as plain values of our own and within the limits above.
+
+    Raises:
+        Fault: when it is something else than a list of evidence whose texts are texts.
+        Exception: whatever reading it raises.
+    """
+    if not isinstance(found, (list, tuple)):
+        raise Fault(f"Error: {name} failed: it returned {kind_of(found)}, not a list of Evidence.")
+    kept: list[Evidence] = Partial() if isinstance(found, Partial) else []
+    room = EVIDENCE_LENGTH
+    for row in found:
+        item = _plain(name, row)
+        room -= sum(map(len, (item.text, item.title, item.source, item.url)))
+        if len(kept) == MOST_PASSAGES:
+            kept[-1] = _ended(kept[-1], 0)
+            break
+        kept.append(item if room >= 0 else _ended(item, -room))
+        if room < 0:
+            break
+    return kept
+
+
+def failure_of(name: str, error: BaseException) -> ToolError | Fault:
+    """What to raise in place of what the tool `name` raised.
+
+    A `ToolError` keeps its words: on one line, without keys, not too many. Of any other error only the
+    kind is told. What the network raises may pass.
+    """
+    if type(error) is Fault:
+        return error
+    kind = type(error)  # unlike `isinstance`, this asks the error nothing
+    told = f"Error: {name} failed: {kind_of(error)}."
+    if issubclass(kind, OSError):
+        return ToolError(told, passing=True)
+    try:
+        return _retold(name, error) if issubclass(kind, ToolError) else Fault(told)
+    except (Exception, SystemExit):  # a `ToolError` by its name only
+        return Fault(told)
+
+
+def _plain(name: str, row: Any) -> Evidence:
+    if not isinstance(row, Evidence):
+        raise Fault(f"Error: {name} failed: it returned {kind_of(row)} in a list, not Evidence.")
+    title, source, url = (shortened(_text(name, row, part, LINE_LENGTH), LINE_LENGTH) for part in _LINES)
+    return Evidence(_text(name, row, "text", EVIDENCE_LENGTH), title, "", source, url, _score(name, row.score))
+
+
+def _text(name: str, row: Evidence, part: str, most: int) -> str:
+    """One character more than `most` shows that there were more."""
+    value = getattr(row, part)
+    if not isinstance(value, str):
+        raise Fault(f"Error: {name} failed: the {part} of its Evidence is {kind_of(value)}, not str.")
+    return well_formed(_beginning(value, most + 1))
+
+
+def _score(name: str, value: Any) -> float | None:
+    if value is not None and not isinstance(value, Real):
+        raise Fault(f"Error: {name} failed: the score of its Evidence is {kind_of(value)}, not a number.")
+    return float(value) if value is not None and math.isfinite(value) else None  # JSON knows no other numbers
+
+
+def _ended(item: Evidence, surplus: int) -> Evidence:
+    """The last passage without so many of its last characters, and with a word on what is missing."""
+    text = item.text[: max(0, len(item.text) - surplus)]
+    return msgspec.structs.replace(item, text=text + _CUT)
+
+
+def _retold(name: str, error: Any) -> ToolError:
+    wait = error.retry_after
+    known = isinstance(wait, (int, float)) and math.isfinite(wait)
+    return ToolError(
+        one_line(str(error)) or f"Error: {name} failed.",
+        passing=bool(error.passing),
+        retry_after=wait if known else None,
+        tried=bool(error.tried),
+    )
+
+
+def _beginning(text: str, length: int) -> str:
+    """A plain text, even of a `str` with methods of its own, and however long that is."""
+    return str.__getitem__(text, slice(length))

@@ -1,0 +1,262 @@
+"""Tools that go wrong in every way Python allows: no call raises, no rollout is lost, and nobody learns a key."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import random
+import re
+import time
+import tracemalloc
+from collections import Counter
+from typing import Any
+
+import lab
+import pytest
+from tool_faults import ADDRESS, FAULTS, HANGING, LARGE, MEGABYTE, PASSING, SECRET
+
+from faithful_search import dialects
+from faithful_search.cache import Cache
+from faithful_search.inference.base import Completion
+from faithful_search.rollout import Engine, Limits
+from faithful_search.serving.mcp import as_text
+from faithful_search.tasks import Task
+from faithful_search.tools import Cassette, Observation, Patience, Tool, Toolbox
+from faithful_search.tools.error_log import LONGEST
+from faithful_search.tools.outcome import EVIDENCE_LENGTH, LINE_LENGTH, MOST_PASSAGES
+from faithful_search.trajectory import Evidence, ToolCall, Trajectory
+
+SHARE, CALLS = 0.3, 3
+SETTINGS: dict[str, Any] = {"timeout": 100, "concurrency": 2000, "failures": 10**6, "patience": Patience(1, 0.0)}
+GOOD = "A good answer."
+WAYS = FAULTS | HANGING
+
+
+class Odd(Tool):
+    """Goes wrong in the way it is asked to."""
+
+    name = "odd"
+
+    def __init__(self, cache_key: str = "") -> None:
+        self.cache_key = cache_key
+
+    async def odd(self, query: str) -> list[Evidence]:
+        """Search.
+
+        Args:
+            query: What to look for.
+        """
+        way = query.partition(" #")[0]
+        if way in LARGE:
+            return LARGE[way]()
+        return await WAYS[way]() if way in WAYS else [Evidence(GOOD)]
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_API_KEY", SECRET)
+
+
+def calls(ways: list[str]) -> list[ToolCall]:
+    return [ToolCall("odd", {"query": f"{way} #{number}"}) for number, way in enumerate(ways)]
+
+
+def is_clean(text: str) -> bool:
+    return not any(word in text for word in (SECRET, "10.0.0.7", ADDRESS, "admin"))
+
+
+def check_note(found: Observation) -> None:
+    assert found.error and found.note and not found.evidence
+    assert len(found.note) <= LONGEST and "\n" not in found.note and is_clean(found.note)
+    assert found.note.encode().decode() == found.note
+
+
+def test_whatever_a_tool_does_its_neighbours_are_answered_and_it_is_told(caplog):
+    ways = [*FAULTS, *["good"] * len(FAULTS)]
+    with Toolbox([Odd()], **SETTINGS) as toolbox, caplog.at_level(logging.DEBUG, "faithful_search"):
+        found = toolbox.run_batch(calls(ways), [toolbox.session() for _ in ways])
+        stats = toolbox.stats()["odd"]
+    for item in found[: len(FAULTS)]:
+        check_note(item)
+    assert not any("did not answer" in item.note for item in found)
+    assert [[each.text for each in item.evidence] for item in found[len(FAULTS) :]] == [[GOOD]] * len(FAULTS)
+    assert (stats.errors, stats.calls, stats.retries >= len(PASSING)) == (len(FAULTS), len(ways), True)
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("faithful_search")]
+    assert ours and not any(SECRET in line for line in ours) and max(map(len, ours)) < 2 * LONGEST
+
+
+def test_what_asyncio_cannot_carry_costs_a_time_out_at_most():
+    ways = [*HANGING, *["good"] * 20]
+    with Toolbox([Odd()], **{**SETTINGS, "timeout": 2}) as toolbox:
+        found = toolbox.run_batch(calls(ways), [toolbox.session() for _ in ways])
+    for item in found[: len(HANGING)]:
+        check_note(item)
+    assert {item.evidence[0].text for item in found[len(HANGING) :]} == {GOOD}
+
+
+def test_what_is_shared_kept_and_recorded_of_faults_is_a_tools_own_words(tmp_path):
+    ways = [*FAULTS, "good"]
+    cassette = Cassette(tmp_path / "calls.jsonl", "record")
+    with Toolbox([Odd("odd")], **SETTINGS, cache=Cache(tmp_path / "cache.sqlite"), cassette=cassette) as toolbox:
+        session = toolbox.session()
+        found = toolbox.run_batch([call for call in calls(ways) for _ in range(3)], [session] * 3 * len(ways))
+    for number, way in enumerate(FAULTS):
+        equal = found[3 * number : 3 * number + 3]
+        check_note(equal[0])
+        assert equal[0] == equal[1] == equal[2] and "did not answer" not in equal[0].note, way
+    assert {item.evidence[0].text for item in found[-3:]} == {GOOD}
+    lines = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
+    told = {line["arguments"]["query"].partition(" #")[0]: line.get("error") for line in lines}
+    assert set(told) == {way for way in FAULTS if way.startswith("raises said") and "group" not in way} | {"good"}
+    assert is_clean(str(told)) and is_clean((tmp_path / "cache.sqlite").read_bytes().decode("latin-1"))
+
+
+def test_on_an_event_loop_of_the_callers_as_an_mcp_server_has():
+    ways = [way for way in FAULTS if not ends_or_blocks_its_loop(way)]
+
+    async def ask() -> list[Observation]:
+        with Toolbox([Odd()], **SETTINGS) as toolbox:
+            session = toolbox.session()
+            return await asyncio.gather(*(toolbox.call(call, session) for call in calls([*ways, "good"])))
+
+    *found, good = asyncio.run(ask())
+    for item in found:
+        check_note(item)
+        assert is_clean(as_text(item))
+    assert GOOD in as_text(good)
+
+
+def ends_or_blocks_its_loop(way: str) -> bool:
+    """On the main thread an interrupt is the user's, and the loop with its tasks and threads is the caller's."""
+    own = re.search("interrupt|loop|left behind|exit in a (task|group)|stop in a thread", way)
+    return own is not None
+
+
+@pytest.mark.parametrize("way", LARGE)
+def test_what_is_too_large_or_odd_is_cut_and_says_so(way):
+    with Toolbox([Odd()], **SETTINGS) as toolbox:
+        [found] = toolbox.run_batch(calls([way]), [toolbox.session()])
+    parts = [getattr(item, part) for item in found.evidence for part in ("text", "title", "source", "url")]
+    cut = way in ("texts", "many", "endless")
+    assert found.evidence and {type(part) for part in parts} == {str}
+    assert sum(map(len, parts)) < EVIDENCE_LENGTH + 200 and len(found.evidence) <= MOST_PASSAGES
+    assert found.evidence[-1].text.endswith("passages]") == cut
+    assert max(len(item.title) for item in found.evidence) <= LINE_LENGTH
+    t = Trajectory(text="".join(parts))
+    assert Trajectory.from_json(t.to_json()) == t
+    assert all(item.score is None for item in found.evidence)
+
+
+def test_a_tool_that_returns_much_costs_no_memory():
+    tracemalloc.start()
+    try:
+        with Toolbox([Odd()], **SETTINGS) as toolbox:
+            session = toolbox.session()
+            found = [toolbox.run_batch(calls(["texts"]), [session]) for _ in range(5)]
+            toolbox.run_batch(calls(["raises long", "raises said much", "raises long key"]), [session] * 3)
+            gc.collect()
+            kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(found) == 5 and kept < 10 * MEGABYTE
+
+
+def test_a_tool_gets_arguments_of_its_own():
+    class Greedy(Tool):
+        name = "greedy"
+
+        async def greedy(self, queries: list[str], options: dict[str, list[int]]) -> list[Evidence]:
+            """Search.
+
+            Args:
+                queries: What to look for.
+                options: How.
+            """
+            queries.clear()
+            options["x"].append(2)
+            raise ConnectionError
+
+    call = ToolCall("greedy", {"queries": ["a"], "options": {"x": [1]}})
+    with Toolbox([Greedy()], **SETTINGS) as toolbox:
+        found = toolbox.run_batch([call], [toolbox.session()])
+    assert found[0].error and call.arguments == {"queries": ["a"], "options": {"x": [1]}}
+
+
+class Asking:
+    """A policy whose n-th question asks the calls planned for it, then answers."""
+
+    def __init__(self, plan: list[list[str]]) -> None:
+        self.tokenizer, self.plan = lab.tokenizer(), plan
+        self.turns: Counter[int] = Counter()
+
+    def generate(self, prompts: Any, sampling: Any, max_new_tokens: Any = None) -> list[Completion]:
+        return [self._turn(self.tokenizer.decode(prompt)) for prompt in prompts]
+
+    def _turn(self, prompt: str) -> Completion:
+        number = int(re.findall(r"Question (\d+)\?", prompt)[0])
+        turn = self.turns[number]
+        self.turns[number] += 1
+        verdict = "<helpful>no</helpful><ref>null</ref>" if turn else ""
+        call = f'<tool_call>{{"name": "odd", "arguments": {{"query": "{self.plan[number][min(turn, CALLS - 1)]}"}}}}'
+        act = f"{call}</tool_call>" if turn < CALLS else "<answer>Rome</answer>"
+        ids = self.tokenizer(f"<think>{verdict}so</think>{act}", add_special_tokens=False)["input_ids"]
+        return Completion(ids, "stop")
+
+
+def planned(rounds: int) -> list[list[str]]:
+    draw, ways = random.Random(rounds), [*FAULTS, *LARGE]
+
+    def way(number: int, turn: int) -> str:
+        odd = ways[(number * CALLS + turn) % len(ways)] if draw.random() < SHARE else "good"
+        return f"{odd} #{number}-{turn}"
+
+    return [[way(number, turn) for turn in range(CALLS)] for number in range(rounds)]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_no_rollout_is_lost_and_each_fault_is_text_that_the_policy_saw(rounds, kept, tmp_path, monkeypatch):
+    """With `--attack 1000` a thousand rollouts at once."""
+    monkeypatch.setattr(logging.getLogger("faithful_search.tools.lane"), "disabled", True)
+    plan = planned(rounds)
+    tool, cache = Odd("odd"), Cache(tmp_path / "cache.sqlite") if kept else None
+    limits = Limits(turns=6, total_tokens=10**6, observation_tokens=10_000)
+    tasks = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(rounds)]
+    begun = time.monotonic()
+    with Toolbox([tool], **SETTINGS, cache=cache) as toolbox:
+        found = Engine(Asking(plan), toolbox, limits=limits, concurrency=rounds).run(tasks)
+        stats = toolbox.stats()["odd"]
+    print(f"{rounds} rollouts, {stats.calls} calls, {stats.errors} faults, {time.monotonic() - begun:.1f} s")
+    assert [t.id for t in found] == [task.id for task in tasks]
+    assert {t.stop_reason for t in found} == {"answered"} and stats.calls == CALLS * rounds
+    faults = check_steps(found, plan)
+    assert stats.errors == faults > 0.5 * SHARE * CALLS * rounds
+    assert is_clean("".join(t.to_json() for t in found))
+    assert max(len(t.to_json()) for t in found) < 300_000
+    again = [Trajectory.from_json(t.to_json()) for t in found]
+    assert [t.steps for t in again] == [t.steps for t in found]
+
+
+def check_steps(found: list[Trajectory], plan: list[list[str]]) -> int:
+    """How many calls failed: each of them, and nothing else, was answered by a note that is in the policy's text."""
+    faults = 0
+    for t, ways in zip(found, plan, strict=True):
+        for step, way in zip(t.steps, ways, strict=False):
+            response = t.text[slice(*step.spans["response"])]
+            assert step.call is not None and step.call.arguments == {"query": way}
+            failed = way.partition(" #")[0] in FAULTS
+            faults += failed
+            assert bool(step.note) == failed != bool(step.evidence)
+            assert dialects.load("pou").fence.escape(step.note) in response
+            assert "did not answer" not in step.note
+    return faults
+
+
+def test_the_users_interrupt_still_ends_a_call_on_the_main_thread():
+    async def ask() -> None:
+        with Toolbox([Odd()], **SETTINGS) as toolbox:
+            await toolbox.call(ToolCall("odd", {"query": "raises interrupt"}), toolbox.session())
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(ask())
