@@ -121,6 +121,16 @@ def test_order_is_that_of_the_batch_whatever_finishes_first(toolbox):
     assert found[1].note == "" and not found[1].error
 
 
+def test_a_rollout_reads_its_own_version_of_what_a_tool_returns(toolbox):
+    """Others read the original; ids have no gap where a passage is missing."""
+    edited, other = toolbox.session({"a": "changed", "gone": None}), toolbox.session()
+    for session, texts in ((edited, ("b", "changed")), (other, ("gone", "b", "a"))):
+        found = [toolbox.run_batch([ToolCall("echo", {"text": text})], [session])[0] for text in ("gone", "b", "a")]
+        shown = [item for observation in found for item in observation.evidence]
+        assert [(item.text, item.id) for item in shown] == [(text, f"E{n}") for n, text in enumerate(texts, 1)]
+    assert toolbox.run_batch([ToolCall("echo", {"text": "gone"})], [edited])[0].note == "No results."
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=12))
 def test_ids_are_unique_and_gapless_in_every_session(plan):
@@ -700,7 +710,9 @@ def test_a_tool_that_hangs_leaves_slots_to_the_others():
 
 def test_who_has_waited_a_time_out_for_calls_that_hang_is_refused():
     """Even when the tool answers others in between, so that it is never out of order."""
-    service = Service(slow=0.2)  # the others have waited a time-out and the first answer when the call that hangs is late
+    service = Service(
+        slow=0.2
+    )  # the others have waited a time-out and the first answer when the call that hangs is late
     with Toolbox([service], timeout=0.5, per_tool=1, failures=1000) as toolbox:
         start = time.monotonic()
         answered, late, *refused = ask(toolbox, "fine", "hang 1", "a", "hang 2", "b", "hang 3")

@@ -24,7 +24,11 @@ WORLD = ("world", "world_passages")
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One question with its gold answers and, where annotated, the evidence that supports them."""
+    """One question with its gold answers and, where annotated, the evidence that supports them.
+
+    `edits` make the question's own version of what the tools return: evidence text to the text that stands in its
+    place, or to `None` where it is missing. Titles, other evidence and what is found stay as they are.
+    """
 
     id: str
     question: str
@@ -32,6 +36,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
     supporting_ids: tuple[str, ...] = ()
     supporting_titles: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
+    edits: dict[str, str | None] = {}
 
 
 def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -> Task:

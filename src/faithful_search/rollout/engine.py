@@ -84,7 +84,7 @@ class Engine:
             while waiting or active:
                 while waiting and len(active) < self.concurrency:
                     number, episode = waiting.pop()
-                    active[number], sessions[number] = episode, self.toolbox.session()
+                    active[number], sessions[number] = episode, self.toolbox.session(episode.task.edits)
                 self._turn(list(active.values()), [sessions[number] for number in active])
                 for number in [number for number, episode in active.items() if episode.stop_reason]:
                     ended[number] = active.pop(number).trajectory()

@@ -21,6 +21,9 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
     error: bool = False
 
 
+NO_RESULTS = Observation(note="No results.")
+
+
 class Partial(list[Evidence]):
     """What a tool returns when some of it could not be had for the moment: shown to the policy, but neither cached nor
     recorded."""

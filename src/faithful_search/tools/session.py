@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -12,22 +12,31 @@ import msgspec
 
 from ..text import well_formed
 from ..trajectory import Evidence
-from .base import Observation
+from .base import NO_RESULTS, Observation
 
 
 class Session:
-    """Numbers the evidence of one rollout, `E1`, `E2`, … running on across its calls, and ends with it."""
+    """Numbers the evidence of one rollout, `E1`, `E2`, … running on across its calls, and ends with it.
 
-    def __init__(self, given: int = 0) -> None:
-        self.given, self.closed = given, False
+    Args:
+        given: how many ids are taken already.
+        edits: texts that this rollout reads in the place of others, `None` for a passage it does not see; see
+            `Task.edits`. They are applied behind the cache and the cassette, which hold what the tools returned.
+    """
+
+    def __init__(self, given: int = 0, edits: Mapping[str, str | None] | None = None) -> None:
+        self.given, self.closed, self.edits = given, False, edits or {}
         self._lock = threading.Lock()
         self._tasks: set[asyncio.Future[Any]] = set()
 
     def number(self, observation: Observation) -> Observation:
-        """The same observation with the next ids on its evidence, and no half characters in its texts."""
-        first, self.given = self.given + 1, self.given + len(observation.evidence)
-        named = tuple(_named(item, f"E{n}") for n, item in enumerate(observation.evidence, start=first))
-        return msgspec.structs.replace(observation, evidence=named, note=well_formed(observation.note))
+        """The same observation with the next ids on its evidence, edited, and no half characters in its texts."""
+        found = [(item, self.edits.get(item.text, item.text)) for item in observation.evidence]
+        shown = [(item, text) for item, text in found if text is not None]
+        note = NO_RESULTS.note if found and not shown else observation.note
+        first, self.given = self.given + 1, self.given + len(shown)
+        named = tuple(_named(item, text, f"E{n}") for n, (item, text) in enumerate(shown, start=first))
+        return msgspec.structs.replace(observation, evidence=named, note=well_formed(note))
 
     def close(self) -> None:
         """The rollout has ended: its running calls are cancelled, later ones are answered with a note."""
@@ -53,6 +62,6 @@ class Session:
                 self._tasks.discard(task)
 
 
-def _named(item: Evidence, id: str) -> Evidence:
-    text, title, source, url = map(well_formed, (item.text, item.title, item.source, item.url))
+def _named(item: Evidence, text: str, id: str) -> Evidence:
+    text, title, source, url = map(well_formed, (text, item.title, item.source, item.url))
     return Evidence(text, title, id, source, url, item.score)

@@ -15,7 +15,7 @@ from ..errors import ConfigError, ToolError
 from ..text import shortened
 from ..trajectory import Evidence, ToolCall
 from .background import BackgroundLoop
-from .base import Observation, Tool, schema_of
+from .base import NO_RESULTS, Observation, Tool, schema_of
 from .cassette import Cassette
 from .error_log import LONGEST
 from .kept import Ask, kept, recent
@@ -133,9 +133,9 @@ class Toolbox:
         """The tools' JSON schemas, as a chat template wants them."""
         return [schema_of(tool) for tool in self.tools.values()]
 
-    def session(self) -> Session:
-        """A new rollout's numbering, starting at `E1`."""
-        return Session()
+    def session(self, edits: Mapping[str, str | None] | None = None) -> Session:
+        """A new rollout's numbering, starting at `E1`; `edits` as in `Session`."""
+        return Session(edits=edits)
 
     def stats(self) -> dict[str, ToolStats]:
         """What was counted by tool since the toolbox was made."""
@@ -257,7 +257,7 @@ class Toolbox:
         return self._shown(found)
 
     def _shown(self, found: list[Evidence]) -> Observation:
-        return Observation(evidence=tuple(found[: self.top_k])) if found else Observation(note="No results.")
+        return Observation(evidence=tuple(found[: self.top_k])) if found else NO_RESULTS
 
     def _at_hand(self, name: str, arguments: dict[str, Any]) -> list[Evidence] | None:
         """What needs no waiting: an answer in the cache's memory, where no cassette comes first."""

@@ -21,14 +21,13 @@ from tqdm.auto import tqdm
 from ..dialects.base import Dialect
 from ..errors import ConfigError
 from ..rewards import Citation, Correctness, Format, cited_evidence, step_validity
-from ..tools.base import Observation
+from ..tools.base import NO_RESULTS, Observation
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 from . import twins
 from .plans import SEARCH, Hop, Plan, contains, unqualified
 
 UNKNOWN = "unknown"
-NO_RESULTS = Observation(note="No results.")
 
 FIRST = ("I need {need}.", "First I need {need}.", "To answer this I need {need}.")
 NEXT = ("{found} I need {need}.", "{found} Now I need {need}.")
