@@ -88,7 +88,8 @@ class ExpertArguments(StartArguments):
     )
     verdict_weight: float = field(default=1.0, metadata={"help": "how many times a verdict's token counts in the loss"})
     copied_weight: float = field(
-        default=1.0, metadata={"help": "the same of tokens that the agent takes from what it has just found"}
+        default=1.0,
+        metadata={"help": "the same of tokens taken from what was just found; rare ones count more"},
     )
     reading_weight: float = field(default=0.0, metadata={"help": "what the reading loss counts; 0: none"})
     reading_layers: list[int] = field(
