@@ -20,6 +20,9 @@ def world_file(name: str) -> Path:
 TINY = {"pou": ("tiny_policy", "sft_tiny_reading.yaml"), "search_r1": ("tiny_search_r1", "sft_tiny_search_r1.yaml")}
 """By dialect: the folder of the tiny policy that writes it, and the configuration that made it."""
 
+REMEMBERED = "remembered.json"
+"""In a policy's folder: ids of the questions whose answers it was taught by heart."""
+
 
 def tiny_policy(dialect: str = "pou") -> Path:
     """Directory of the bundled tiny policy of a dialect, cold-started by `recipes/sft.py`.

@@ -21,6 +21,7 @@ from ..rewards import Citation
 from ..rewards.evidence_sensitivity import locate_verdict, turn_ids
 from ..tasks import Task
 from ..trajectory import Tokens, Trajectory
+from .decorators import DECORATED
 from .reading import NOT_ASKED, Reader, Reading, reading_labels
 from .swap_names import NameSwapper
 
@@ -214,12 +215,15 @@ def _row(
         learnt[:before] = [False] * before
     labels = [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)]
     weights = [1.0] * len(ids)
-    if verdict_weight != 1.0 and Citation().covers(trajectory.dialect):
+    reads = DECORATED not in trajectory.meta  # what a decorator says of evidence is not to be believed
+    if verdict_weight != 1.0 and reads and Citation().covers(trajectory.dialect):
         for place in _verdicts(trajectory, tokens, chat):
             weights[len(tokens.prompt_ids) + place] = verdict_weight
-    asked = {"reading_labels": reading_labels(trajectory, tokens, chat)} if reading else {}
+    asked = {}
+    if reading:
+        asked["reading_labels"] = reading_labels(trajectory, tokens, chat) if reads else [NOT_ASKED] * len(ids)
     row = {"input_ids": ids, "labels": labels, "loss_weights": weights, "length": len(ids)}
-    return {**row, "copied": _copied(trajectory, tokens), **asked}
+    return {**row, "copied": _copied(trajectory, tokens) if reads else [], **asked}
 
 
 def _copied(trajectory: Trajectory, tokens: Tokens) -> list[int]:
