@@ -32,7 +32,16 @@ from faithful_search.hub import push_run, takes_over
 from faithful_search.judges import Judge, Writer
 from faithful_search.judges.condensing import Condensing
 from faithful_search.judges.facts import FactsJudge
-from faithful_search.rewards import AnswerSupport, Correctness, Mix, Shuffled, answer_only_mix, corpus_snippets, pou_mix
+from faithful_search.rewards import (
+    AnswerSupport,
+    Correctness,
+    Mix,
+    Shuffled,
+    SourceGated,
+    answer_only_mix,
+    corpus_snippets,
+    pou_mix,
+)
 from faithful_search.rewards.perturbation import Foils, Passage
 from faithful_search.tasks import WORLD
 from faithful_search.training.config import parse_recipe, run_recipe
@@ -74,6 +83,13 @@ class PoUArguments(RunArguments):
         default=0, metadata={"help": "corpus passages that replace evidence in R_pt; 0: the batch's other questions'"}
     )
     correctness: str = field(default="em", metadata={"help": "R_anc: 'em', 'f1', or 'judge' (after an EM short-cut)"})
+    source_gated: bool = field(
+        default=False, metadata={"help": "R_anc counts only where the cited evidence supports the answer"}
+    )
+    source_gated_by: str = field(
+        default="words",
+        metadata={"help": "who says so: 'words' (the answer occurs), or 'support' (whoever judges R_ans)"},
+    )
     lures: str = field(default="template", metadata={"help": "who writes R_pt's lures: 'template' or 'judge'"})
     condense: bool = field(
         default=False, metadata={"help": "let the judge's model shorten pages and facts to what a query asks for"}
@@ -119,6 +135,10 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
         raise ConfigError(f"unknown reward {script.reward!r}; there are: pou, answer_only")
     if script.correctness not in ("em", "f1", "judge"):
         raise ConfigError(f"unknown correctness {script.correctness!r}; there are: em, f1, judge")
+    if script.source_gated_by not in ("words", "support"):
+        raise ConfigError(f"unknown source_gated_by {script.source_gated_by!r}; there are: words, support")
+    if script.source_gated_by != "words" and not script.source_gated:
+        raise ConfigError(f"--source_gated_by {script.source_gated_by}: there is no gate; give --source_gated true")
     if script.condense and script.judge == "lexical":
         raise ConfigError("--condense true needs a judge with a model that writes: --judge endpoint, say")
     if script.lures not in ("template", "judge"):
@@ -155,12 +175,15 @@ def build_reward(script: PoUArguments) -> Mix:
         ConfigError: when the judge that is to write lures can only judge.
     """
     judge = script.load_judge()
-    correctness = Correctness(script.correctness, judge=judge if script.correctness == "judge" else None)  # type: ignore[arg-type]
+    right = Correctness(script.correctness, judge=judge if script.correctness == "judge" else None)  # type: ignore[arg-type]
+    support = _support(script, judge)
+    by = support if script.source_gated_by == "support" else AnswerSupport()
+    correctness = SourceGated(right, by) if script.source_gated else right
     if script.reward == "answer_only":
         return answer_only_mix(correctness)
     mix = pou_mix(
         None if script.budget < 0 else max(script.budget, 1),
-        support=_support(script, judge),
+        support=support,
         correctness=correctness,
         writer=_writer(judge, "--lures judge") if script.lures == "judge" else None,
         snippets=_snippets(script) if script.snippets else (),

@@ -22,7 +22,7 @@ from faithful_search.evaluation.suite import Evaluation
 from faithful_search.judges import GroundingJudge, LexicalJudge
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.facts import FactsJudge
-from faithful_search.rewards import Shuffled
+from faithful_search.rewards import AnswerSupport, Correctness, Shuffled, SourceGated
 from faithful_search.training.config import parse_recipe, read_config
 from faithful_search.trajectory import Step, ToolCall, Trajectory, read_jsonl
 
@@ -133,6 +133,25 @@ def test_what_the_perturbation_reward_alone_uses_is_refused_without_it(flags):
     with pytest.raises(ConfigError, match="--budget is 0"):
         pou.parse(list(flags))
     assert pou.parse([*flags, "--budget", "1"])
+
+
+def test_the_source_gate_stands_before_the_correctness_of_either_reward():
+    import pou
+
+    def outcome(*flags):
+        mix = pou.build_reward(pou.parse(list(flags))[0])
+        return mix.parts["answer"].outcome if "answer" in mix.parts else mix.parts[mix.outcome]
+
+    assert outcome() == Correctness() and outcome("--reward", "answer_only") == Correctness()
+    for reward in ("pou", "answer_only"):
+        gate = ("--reward", reward, "--source_gated", "true")
+        assert outcome(*gate) == SourceGated()
+        assert outcome(*gate, "--source_gated_by", "support") == SourceGated(support=AnswerSupport(FactsJudge()))
+        assert outcome(*gate, "--correctness", "f1") == SourceGated(Correctness("f1"))
+    with pytest.raises(ConfigError, match="there is no gate"):
+        pou.parse(["--source_gated_by", "support"])
+    with pytest.raises(ConfigError, match="there are: words, support"):
+        pou.parse(["--source_gated", "true", "--source_gated_by", "judge"])
 
 
 def test_the_shuffled_control_exchanges_the_perturbation_reward_alone():

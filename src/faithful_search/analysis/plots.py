@@ -39,6 +39,7 @@ LABELS = {
     "parts/evidence_sensitivity": "evidence sensitivity, R_pt",
     "parts/answer_support": "answer support, R_ans",
     "parts/correctness": "answer correctness, R_anc",
+    "parts/source_gated": "correct and in the evidence, R_anc",
     "parts/exact_match": "exact match",
     "parts/info_think": "information-think",
     "parts/think_search": "think-search",

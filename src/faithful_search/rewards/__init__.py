@@ -21,6 +21,7 @@ from .judged import JudgedReward
 from .mix import Adaptive, Mix, MixState
 from .perturbation import Foils, Passage, corpus_snippets
 from .shuffled import Shuffled
+from .source_gated import SourceGated
 from .think_answer import ThinkAnswer
 from .think_search import ThinkSearch
 from .tool_use import ToolUse
@@ -43,6 +44,7 @@ __all__ = [
     "Reward",
     "Score",
     "Shuffled",
+    "SourceGated",
     "ThinkAnswer",
     "ThinkSearch",
     "ToolUse",
@@ -94,7 +96,7 @@ def pou_mix(
     Args:
         budget: B_max, the perturbed steps of a rollout; 2 is the paper's ablation, `None` is all.
         support: R_ans, by default `AnswerSupport()`.
-        correctness: R_anc, by default `Correctness()`.
+        correctness: R_anc, by default `Correctness()`; with `SourceGated()` only what evidence holds counts.
         sensitivity: `False` leaves R_pt out and averages over the two others.
         snippets: what R_pt draws unrelated passages from, by default the batch's own evidence; see `corpus_snippets`.
         writer: invents the lures of R_pt, by default a template does.
@@ -120,11 +122,14 @@ def pou_mix(
 def answer_only_mix(correctness: Reward | None = None) -> Mix:
     """Format and answer rewards only, on the same tools: the baseline of Proof-of-Use's ablations (DeepResearcher+).
 
+    The part is called what the reward is.
+
     Example:
-        >>> list(answer_only_mix().parts)
-        ['correctness']
+        >>> list(answer_only_mix().parts), list(answer_only_mix(SourceGated()).parts)
+        (['correctness'], ['source_gated'])
     """
-    return Mix(parts={"correctness": correctness or Correctness()})
+    outcome = correctness or Correctness()
+    return Mix(parts={outcome.name: outcome})
 
 
 def veritas_mix(

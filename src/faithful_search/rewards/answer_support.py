@@ -75,7 +75,7 @@ class AnswerSupport(JudgedReward):
 
     def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[Asked]]:
         """Each claim with the evidence; none where there is no evidence or no answer."""
-        premises = [passages(self._evidence(item)) if _answer(item) else "" for item in trajectories]
+        premises = [passages(self.evidence_for(item)) if _answer(item) else "" for item in trajectories]
         split = [item for item, premise in zip(trajectories, premises, strict=True) if premise]
         claims = iter(self._claims(split))
         return [
@@ -91,7 +91,7 @@ class AnswerSupport(JudgedReward):
             return Score(0.0, "no evidence was retrieved", {"applies": False, "evidence": used})
         if not _answer(trajectory):
             return Score(0.0, "no answer given", {"applies": True, "evidence": used})
-        if self._evidence(trajectory):
+        if self.evidence_for(trajectory):
             return Score(0.0, "the answer makes no claim", {"applies": False, "evidence": used})
         return Score(0.0, "the answer cites no evidence", {"applies": True, "evidence": used})
 
@@ -111,7 +111,8 @@ class AnswerSupport(JudgedReward):
             return self.evidence
         return "cited" if Citation().covers(trajectory.dialect) else "retrieved"
 
-    def _evidence(self, trajectory: Trajectory) -> tuple[Evidence, ...]:
+    def evidence_for(self, trajectory: Trajectory) -> tuple[Evidence, ...]:
+        """The passages that the answer must rest on, each once."""
         if self._used(trajectory) == "cited":
             return cited_evidence(trajectory)
         found = {(item.title, item.text): item for step in trajectory.steps for item in step.evidence}

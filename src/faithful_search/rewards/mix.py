@@ -16,6 +16,7 @@ from .citation import Citation
 from .correctness import Correctness
 from .evidence_sensitivity import EvidenceSensitivity
 from .format import Format
+from .source_gated import SourceGated
 from .warmup import Warmup
 
 MISSING = 0.1
@@ -220,11 +221,11 @@ class Mix(Reward):
     @property
     def outcome(self) -> str | None:
         """The component that says whether an answer is right: the adaptive part's outcome, else the only `Correctness`
-        among the parts; `None` when there is none, or more than one."""
+        or `SourceGated` among the parts; `None` when there is none, or more than one."""
         adaptive = self._adaptive()
         if adaptive is not None:
             return adaptive.outcome.name
-        found = [name for name, part in self.parts.items() if isinstance(part, Correctness)]
+        found = [name for name, part in self.parts.items() if isinstance(part, (Correctness, SourceGated))]
         return found[0] if len(found) == 1 else None
 
     def alpha(self, state: MixState) -> float | None:

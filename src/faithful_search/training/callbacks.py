@@ -140,6 +140,7 @@ class StepLine(ProgressCallback):
         ("verdict_term", "Δq"),
         ("parts/answer_support", "ans"),
         ("parts/correctness", "anc"),
+        ("parts/source_gated", "gated"),
         ("parts/alpha", "α"),
         ("parts/exact_match", "EM"),
         ("parts/info_think", "i-t"),
