@@ -17,15 +17,23 @@ def world_file(name: str) -> Path:
     return path
 
 
-TINY = {"pou": ("tiny_policy", "sft_tiny_reading.yaml"), "search_r1": ("tiny_search_r1", "sft_tiny_search_r1.yaml")}
-"""By dialect: the folder of the tiny policy that writes it, and the configuration that made it."""
+TINY = {
+    "pou": ("tiny_policy", "sft_tiny_reading.yaml"),
+    "search_r1": ("tiny_search_r1", "sft_tiny_search_r1.yaml"),
+    "memory": ("tiny_memory", "sft_tiny_memory.yaml"),
+}
+"""By dialect: the folder of the tiny policy that writes it, and the configuration that made it. `memory` writes pou,
+too, and knows some answers by heart."""
 
 REMEMBERED = "remembered.json"
 """In a policy's folder: ids of the questions whose answers it was taught by heart."""
 
 
-def tiny_policy(dialect: str = "pou") -> Path:
-    """Directory of the bundled tiny policy of a dialect, cold-started by `recipes/sft.py`.
+def tiny_policy(name: str = "pou") -> Path:
+    """Directory of a bundled tiny policy, cold-started by `recipes/sft.py`.
+
+    Args:
+        name: the dialect it writes, or `"memory"`: one that writes pou and can hack, see `training.decorators`.
 
     Raises:
         DataError: when there is none.
@@ -34,9 +42,9 @@ def tiny_policy(dialect: str = "pou") -> Path:
         >>> tiny_policy("search_r1").name
         'tiny_search_r1'
     """
-    if dialect not in TINY:
-        raise DataError(f"no tiny policy writes the dialect {dialect!r}; there are: {', '.join(TINY)}")
-    folder, config = TINY[dialect]
+    if name not in TINY:
+        raise DataError(f"no tiny policy writes the dialect {name!r}; there are: {', '.join(TINY)}")
+    folder, config = TINY[name]
     path = _data(folder)
     if not (path / "config.json").exists():
         raise DataError(

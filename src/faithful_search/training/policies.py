@@ -23,7 +23,8 @@ _QUANTISED = ("load_in_4bit", "load_in_8bit")
 
 
 def policy_source(name: str, dialect: str) -> str:
-    """A directory or Hub id of a policy: `"tiny"` is the bundled one that writes the dialect.
+    """A directory or Hub id of a policy: `"tiny"` is the bundled one that writes the dialect, `"tiny_memory"` the one
+    that writes pou and can hack.
 
     Raises:
         DataError: when no bundled policy writes it.
@@ -36,6 +37,8 @@ def policy_source(name: str, dialect: str) -> str:
             f"your --questions, --source_kind and --corpus: accelerate launch recipes/sft.py "
             f"--config recipes/configs/{config}.yaml"
         )
+    if name == "tiny_memory":
+        return str(tiny_policy("memory"))
     return str(tiny_policy(dialect)) if name == "tiny" else name
 
 
