@@ -24,6 +24,7 @@ import msgspec
 from transformers import AutoModelForCausalLM, set_seed
 
 from faithful_search.evaluation import report
+from faithful_search.evaluation.controls import QUESTIONS
 from faithful_search.evaluation.probes import blanked
 from faithful_search.evaluation.suite import Evaluation, default_rewards, differences, evaluate_policy
 from faithful_search.evaluation.tool_use import tool_counts
@@ -58,6 +59,10 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     )
     sample_seed: int | None = field(
         default=None, metadata={"help": "draws the limit questions at random by this seed; none: the first ones"}
+    )
+    controls: int = field(
+        default=QUESTIONS,
+        metadata={"help": "questions asked again without their evidence and in changed worlds; 0: none"},
     )
     blank: str | None = field(default=None, metadata={"help": "what every title and text of the evidence then reads"})
     temperature: float = field(default=0.0, metadata={"help": "0 is greedy"})
@@ -125,7 +130,7 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
             Sampling(temperature=script.temperature),
         )
         rewards = default_rewards(script.dialect, judge, facts=script.questions in WORLD)
-        found = evaluate_policy(engine, tasks, rewards)
+        found = evaluate_policy(engine, tasks, rewards, controls=script.controls)
         failed = ", ".join(f"{tool} {of.errors} of {of.calls}" for tool, of in toolbox.stats().items() if of.errors)
     if failed:
         print(f"calls of {name} that ended in an error: {failed}", file=sys.stderr)

@@ -90,6 +90,9 @@ class PoUArguments(RunArguments):
         default="words",
         metadata={"help": "who says so: 'words' (the answer occurs), or 'support' (whoever judges R_ans)"},
     )
+    process_on_right: bool = field(
+        default=False, metadata={"help": "R_cite, R_pt and R_ans count on right answers only, and are 0 elsewhere"}
+    )
     lures: str = field(default="template", metadata={"help": "who writes R_pt's lures: 'template' or 'judge'"})
     condense: bool = field(
         default=False, metadata={"help": "let the judge's model shorten pages and facts to what a query asks for"}
@@ -139,6 +142,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
         raise ConfigError(f"unknown source_gated_by {script.source_gated_by!r}; there are: words, support")
     if script.source_gated_by != "words" and not script.source_gated:
         raise ConfigError(f"--source_gated_by {script.source_gated_by}: there is no gate; give --source_gated true")
+    if script.process_on_right and script.reward == "answer_only":
+        raise ConfigError("--process_on_right true: --reward answer_only has nothing but the answer's reward")
     if script.condense and script.judge == "lexical":
         raise ConfigError("--condense true needs a judge with a model that writes: --judge endpoint, say")
     if script.lures not in ("template", "judge"):
@@ -197,6 +202,7 @@ def build_reward(script: PoUArguments) -> Mix:
         tau=script.alpha_tau,
         kappa=script.alpha_kappa,
         alpha_start=script.alpha_start,
+        process_on_right=script.process_on_right,
     )
     if script.shuffle_sensitivity:
         shuffled = Shuffled(mix.parts["evidence_sensitivity"])  # type: ignore[arg-type]

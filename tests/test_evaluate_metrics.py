@@ -34,6 +34,7 @@ RESULTS = {
     "citation_validity": ["citation_validity"],
     "info_think_faithfulness": ["info_think_lexical"],
     "protocol_format": ["protocol_format"],
+    "query_provenance": [f"query_from_{source}_lexical" for source in ("question", "evidence", "thought")],
     "think_answer_faithfulness": ["think_answer_sub_em"],
     "think_search_faithfulness": ["think_search_lexical"],
     "tool_use": ["repeated_calls", "unused_evidence_lexical", "uncited_evidence"],
@@ -155,7 +156,8 @@ def test_every_metric_computes_without_model_and_key_and_names_what_it_computed(
     )
     for key in RESULTS[name]:
         assert {f"{key}{part}" for part in ESTIMATE} <= set(result)
-    assert all(result[key] == (0.0 if name == "tool_use" else 1.0) for key in RESULTS[name])
+    expected = {"tool_use": 0.0, "query_provenance": None}.get(name, 1.0)  # the question is not known
+    assert all(result[key] == expected for key in RESULTS[name])
     assert result["trajectories"] == 3 and result["dialects"] == {"pou": 3} and result["errors"] == []
     assert not any(key.endswith("faithfulness") or key in ("answer_support", "answer_correctness") for key in result)
 

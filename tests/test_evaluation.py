@@ -327,8 +327,8 @@ def test_what_cannot_be_evaluated():
 
 def test_default_rewards_cover_the_rows():
     assert list(default_rewards()) == [
-        "exact_match", "f1", "valid_format", "citation_validity", "evidence_sensitivity", "evidence_sensitivity_unseen",
-        "answer_support_lexical",
+        "exact_match", "f1", "valid_format", "decorated", "answer_first", "citation_validity", "evidence_sensitivity",
+        "evidence_sensitivity_unseen", "answer_support_lexical",
     ]  # fmt: skip
 
 

@@ -24,10 +24,10 @@ class Reader:
         return [Verdict(1.0, True, "", self.name) for _ in pairs]
 
 
-def test_there_are_the_nine_metrics():
+def test_there_are_the_ten_metrics():
     assert metrics.names() == [
         "answer_correctness", "answer_support", "citation_validity", "evidence_sensitivity", "info_think_faithfulness",
-        "protocol_format", "think_answer_faithfulness", "think_search_faithfulness", "tool_use",
+        "protocol_format", "query_provenance", "think_answer_faithfulness", "think_search_faithfulness", "tool_use",
     ]  # fmt: skip
 
 
@@ -46,6 +46,7 @@ def test_there_are_the_nine_metrics():
         ("citation_validity", ["citation_validity"], ["citation_validity"]),
         ("evidence_sensitivity", ["evidence_sensitivity"], ["evidence_sensitivity"]),
         ("protocol_format", ["protocol_format"], ["protocol_format"]),
+        ("query_provenance", *[[f"query_from_{of}_lexical" for of in ("question", "evidence", "thought")]] * 2),
         ("tool_use", *[["repeated_calls", "unused_evidence_lexical", "uncited_evidence"]] * 2),
     ],
 )

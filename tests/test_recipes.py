@@ -154,6 +154,16 @@ def test_the_source_gate_stands_before_the_correctness_of_either_reward():
         pou.parse(["--source_gated", "true", "--source_gated_by", "judge"])
 
 
+def test_process_rewards_on_right_answers_only_are_a_flag():
+    import pou
+
+    mix = pou.build_reward(pou.parse(["--process_on_right", "true", "--budget", "1"])[0])
+    assert set(mix.only_right) == set(mix.parts) == {"citation", "evidence_sensitivity", "answer"}
+    assert pou.build_reward(pou.parse([])[0]).only_right == ()
+    with pytest.raises(ConfigError, match="nothing but the answer"):
+        pou.parse(["--reward", "answer_only", "--process_on_right", "true"])
+
+
 def test_the_shuffled_control_exchanges_the_perturbation_reward_alone():
     import pou
 

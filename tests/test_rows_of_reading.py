@@ -398,11 +398,12 @@ def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monke
         monkeypatch.setattr(runs, "gather_object", gather)
         monkeypatch.setattr(runs, "held_out", lambda script: TASKS)
         rewards = default_rewards(facts=True)
-        return runs.evaluate(trainer, SimpleNamespace(dialect="pou"), rewards)
+        return runs.evaluate(trainer, SimpleNamespace(dialect="pou", eval_controls=5), rewards)
 
     assert evaluated(1) is None
     whole = evaluated(0)
-    assert [len(own) for own in gathered[0]] == [6, 6]
+    assert [len(own) for own in gathered[0]] == [6, 6, 3] and len(gathered[1][2]) == 2  # five are blocked, in all
+    assert whole.rows["memory_share"].n == 5
     assert whole.questions == [task.id for task in (*TASKS[::2], *TASKS[1::2])]
     assert [item.id for own in (gathered[0][1], gathered[1][1]) for item in own] == whole.questions
     assert whole.rows[NO].n == 12 and whole.rows[GAP].value == pytest.approx(0.7)

@@ -8,6 +8,7 @@
 | answer_support | answer_support_lexical | answer_support |
 | answer_correctness | exact_match_…, f1_…, sub_em_… | also answer_correctness |
 | citation_validity, evidence_sensitivity, protocol_format | one each, of the same name | the same |
+| query_provenance | query_from_question_lexical, query_from_evidence_lexical, query_from_thought_lexical | the same |
 | tool_use | repeated_calls, unused_evidence_lexical, uncited_evidence | the same |
 
 `answer_support_lexical` counts words (`GroundingJudge`), where training's default looks for the claim as it is
@@ -37,10 +38,13 @@ from ..rewards import (
     ThinkSearch,
     ToolUse,
 )
+from .query_provenance import SOURCES, QueryProvenance
 
 How = Literal["squad", "pokee"]
 Rewards = dict[str, Reward]
-LOWER_IS_BETTER = frozenset(("repeated_calls", "unused_evidence_lexical", "uncited_evidence"))
+LOWER_IS_BETTER = frozenset(
+    ("repeated_calls", "unused_evidence_lexical", "uncited_evidence", "query_from_thought_lexical")
+)
 """Results that count what should not happen."""
 
 
@@ -103,7 +107,7 @@ def _answer_correctness(judge: Judge, how: How) -> Rewards:
     return found if is_lexical(judge) else found | {"answer_correctness": Correctness("judge", how, judge)}
 
 
-_SET_HERE = {"judge", "how", "metric", "what"}
+_SET_HERE = {"judge", "how", "metric", "what", "source"}
 """Fields that the metric's name, its judge and its normaliser decide."""
 
 _MAKERS: dict[str, Callable[[Judge, How], Rewards]] = {
@@ -115,6 +119,9 @@ _MAKERS: dict[str, Callable[[Judge, How], Rewards]] = {
     "evidence_sensitivity": lambda judge, how: {"evidence_sensitivity": EvidenceSensitivity()},
     "answer_correctness": _answer_correctness,
     "protocol_format": lambda judge, how: {"protocol_format": Format()},
+    "query_provenance": lambda judge, how: {
+        f"query_from_{source}_lexical": QueryProvenance(source) for source in SOURCES
+    },
     "tool_use": lambda judge, how: {
         "repeated_calls": ToolUse("repeated"),
         "unused_evidence_lexical": ToolUse("unused"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,6 +29,18 @@ from ..tasks import Task
 from ..trajectory import Trajectory
 from ..world import questions_of
 from . import metrics
+from .controls import (
+    EM_UNREMEMBERED,
+    QUESTIONS,
+    Changes,
+    Control,
+    control_tasks,
+    control_values,
+    run_controls,
+    unremembered,
+    unremembered_values,
+)
+from .decoration import Decorated
 from .pooled import Counts, Function, pooled_difference, pooled_estimate
 from .probes import UNSEEN_SNIPPETS, blank_engine, no_share, retry_share
 from .stats import NOTHING, Estimate, Floats, left_out, mean_ci, paired_difference, question_means
@@ -96,7 +108,7 @@ def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: boo
         facts: whether the questions are the bundled world's, whose facts are then known.
 
     Example:
-        >>> list(default_rewards("search_r1"))[3:]
+        >>> list(default_rewards("search_r1"))[5:]
         ['info_think_lexical', 'think_search_lexical', 'think_answer_sub_em']
         >>> "verdict_gap" in default_rewards(), "verdict_gap" in default_rewards(facts=True)
         (False, True)
@@ -104,7 +116,7 @@ def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: boo
     rewards: dict[str, Reward] = {"exact_match": Correctness("em"), "f1": Correctness("f1")}
     if judge is not None and not is_lexical(judge):
         rewards["lm_accuracy"] = Correctness("judge", judge=judge)
-    rewards["valid_format"] = Format()
+    rewards |= {"valid_format": Format(), "decorated": Decorated(), "answer_first": Decorated("answer_first")}
     cites = Citation().covers(dialect)
     if cites:
         rewards |= _proof_of_use(judge, facts)
@@ -138,15 +150,24 @@ def evaluate_policy(
     rewards: Mapping[str, Reward] | None = None,
     policy: Generator | None = None,
     on_progress: Callable[..., Any] | None = None,
+    changes: Changes | None = None,
+    controls: int = QUESTIONS,
 ) -> Evaluation:
     """One rollout per task, scored; a task may be given several times, intervals are then over questions.
 
     Where the dialect has verdicts each task is asked once more, with tools whose responses are blanked and for at most
-    three turns (`probes.blank_engine`).
+    three turns (`probes.blank_engine`). The first `controls` questions are asked again with their gold evidence
+    blocked, where it is known (the bundled world's), and in changed worlds, given `changes`: see `controls`.
 
     | row | what is averaged over questions |
     |---|---|
     | exact_match, f1 | agreement with the gold answers (SQuAD's normaliser); no gold answers: does not apply |
+    | exact_match_unremembered | exact match where `meta["remembered"]` is false; where no task says, no such row |
+    | exact_match_changed | agreement with the changed gold in changed worlds |
+    | follow_rate | share of changed gold among the answers there that are it or are given all the same |
+    | memory_share | share of the answers that are given all the same with the gold evidence blocked |
+    | decorated | share of the calls whose result nothing after depends on, see `decoration.Decorated` |
+    | answer_first | 1 when the agent stated its answer before any evidence that holds it, likewise |
     | valid_format | 1 when the basic tags of every turn are right and the last turn answers |
     | citation_validity | share of the steps t ≥ 2 with R_cite = +1, in [0, 1]: (R_cite + 1) / 2; T = 1 does not apply |
     | evidence_sensitivity | R_pt in [-1, 1], where there was a step to perturb |
@@ -175,6 +196,8 @@ def evaluate_policy(
             the bundled world's.
         policy: whom the rewards that need the policy ask; default the engine's generator.
         on_progress: a `tqdm`-like class, called with `total`, `desc` and `unit`; default a progress bar on a terminal.
+        changes: makes the changed worlds.
+        controls: how many questions are asked again under these conditions; 0: none, which saves a third of the time.
 
     Raises:
         DataError: without a task.
@@ -189,12 +212,14 @@ def evaluate_policy(
         raise DataError("no questions to evaluate on")
     rollouts = run_episodes(engine, tasks, on_progress)
     blind = run_blanked(engine, tasks, on_progress)
+    control = run_controlled(engine, control_tasks(tasks, changes, controls), on_progress)
     if rewards is None:
         facts = all(task.question in questions_of() for task in tasks)
         rewards = default_rewards(engine.dialect.name, facts=facts)
     bound = {name: reward.bind(policy=policy or engine.generator) for name, reward in rewards.items()}
     questions = [task.id for task in tasks]
-    return evaluate_rollouts(rollouts, questions, bound, engine.toolbox.names, engine.limits.force_answer, blind)
+    forced, names = engine.limits.force_answer, engine.toolbox.names
+    return evaluate_rollouts(rollouts, questions, bound, names, forced, blind, control, unremembered(tasks))
 
 
 def run_episodes(
@@ -213,6 +238,16 @@ def run_blanked(
     return _run(blank_engine(engine), tasks, "blanked", on_progress)
 
 
+def run_controlled(
+    engine: Engine, asked: Sequence[tuple[str, str, Task]], on_progress: Callable[..., Any] | None = None
+) -> list[Control]:
+    """The rollouts of `controls.control_tasks`; none where nothing is asked."""
+    if not asked:
+        return []
+    with (on_progress or progress_bar)(total=len(asked), desc="controls", unit="rollout") as bar:
+        return run_controls(engine, asked, lambda trajectory: bar.update(1))
+
+
 def _run(
     engine: Engine, tasks: Sequence[Task], what: str, on_progress: Callable[..., Any] | None = None
 ) -> list[Trajectory]:
@@ -227,6 +262,8 @@ def evaluate_rollouts(
     tools: Sequence[str],
     forced: bool = False,
     blind: Sequence[Trajectory] = (),
+    controls: Sequence[Control] = (),
+    unremembered: Collection[str] | None = None,
 ) -> Evaluation:
     """Score rollouts that exist already: `evaluate_policy` without the running.
 
@@ -237,6 +274,8 @@ def evaluate_rollouts(
         tools: names of the tools that were available.
         forced: whether agents were made to answer, so that there is a row for it.
         blind: the same questions' rollouts with blanked tools, in the same order; none leaves their rows out.
+        controls: rollouts of these questions in changed worlds and without their gold evidence, likewise.
+        unremembered: the questions that `exact_match_unremembered` is of; `None` leaves that row out.
     """
     if len(questions) != len(trajectories):
         raise DataError(f"{len(trajectories)} trajectories for {len(questions)} question ids: give one for each")
@@ -247,6 +286,9 @@ def evaluate_rollouts(
     if forced:
         values["answered_forced"] = [float(item.stop_reason == "answered_forced") for item in trajectories]
     values["calls"] = [float(tool_counts([item]).total()) for item in trajectories]
+    values |= control_values(trajectories, questions, controls)
+    if unremembered is not None and "exact_match" in values:
+        values[EM_UNREMEMBERED] = unremembered_values(values["exact_match"], questions, unremembered)
     calls = {tool: [tool_counts([item])[tool] for item in trajectories] for tool in tools}
     annotated = [_annotated(item, number, scores, values) for number, item in enumerate(trajectories)]
     if blind:

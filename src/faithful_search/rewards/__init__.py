@@ -90,6 +90,7 @@ def pou_mix(
     kappa: float = 10.0,
     alpha: float | None = None,
     alpha_start: float | None = None,
+    process_on_right: bool = False,
 ) -> Mix:
     """Proof-of-Use's objective, (R_cite + R_pt + R_a)/3 behind the format gate (equation 10), and its ablations.
 
@@ -105,6 +106,7 @@ def pou_mix(
         alpha: a constant alpha: 0.5 is the static mix, 0.0 leaves R_ans out.
         alpha_start: the outcome's running mean before the first batch, by default that batch's mean; 0.0 starts with
             an alpha near 1.
+        process_on_right: count R_cite, R_pt and R_ans on right answers only, see `Mix.only_right`.
 
     Example:
         >>> pou_mix(budget=2).parts["evidence_sensitivity"].budget
@@ -116,7 +118,8 @@ def pou_mix(
         probe["evidence_sensitivity"] = EvidenceSensitivity(
             budget, snippets=tuple(snippets), writer=writer, draws=draws, centre=centre, foils=foils, hard=hard
         )
-    return Mix(parts={"citation": Citation(), **probe, "answer": answer}, state0=MixState(alpha_start))
+    parts: dict[str, Reward | Adaptive] = {"citation": Citation(), **probe, "answer": answer}
+    return Mix(parts, only_right=tuple(parts) if process_on_right else (), state0=MixState(alpha_start))
 
 
 def answer_only_mix(correctness: Reward | None = None) -> Mix:

@@ -17,8 +17,9 @@ from trl import GRPOConfig, ModelConfig, get_peft_config
 
 from ..errors import ConfigError, DataError
 from ..evaluation import report
+from ..evaluation.controls import QUESTIONS, control_tasks, unremembered
 from ..evaluation.record import Record
-from ..evaluation.suite import Evaluation, evaluate_rollouts, run_blanked, run_episodes
+from ..evaluation.suite import Evaluation, evaluate_rollouts, run_blanked, run_controlled, run_episodes
 from ..inference.base import Sampling
 from ..inference.loading import read_tokenizer
 from ..judges.arguments import JudgeArguments
@@ -58,6 +59,10 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
     eval_limit: int = field(default=200, metadata={"help": "how many held-out questions; 0 skips the evaluations"})
     eval_sample_seed: int | None = field(
         default=None, metadata={"help": "draws the eval_limit questions at random by this seed; none: the first ones"}
+    )
+    eval_controls: int = field(
+        default=QUESTIONS,
+        metadata={"help": "held-out questions asked again without their evidence and in changed worlds; 0: none"},
     )
     max_abstained: float = field(
         default=0.5, metadata={"help": "share of a step's rollouts that a judge may leave open before the run stops"}
@@ -207,7 +212,8 @@ def held_out(script: RunArguments) -> list[Task]:
 
 
 def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> Evaluation | None:
-    """Greedy episodes on the held-out questions, with tools as they are and blanked, shared out over the processes.
+    """Greedy episodes on the held-out questions, with tools as they are, blanked and under the conditions of
+    `evaluation.controls`, shared out over the processes.
 
     The main process scores them, and returns what it finds. Rewards that ask the policy are scored by all at once:
     where its weights are shared out, no process can ask it alone.
@@ -216,19 +222,22 @@ def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[
     if not tasks:
         return None
     state = PartialState()
-    own = tasks[state.process_index :: state.num_processes]
+    share = slice(state.process_index, None, state.num_processes)
+    own, asked = tasks[share], control_tasks(tasks, None, script.eval_controls)[share]
     engine = Engine(
         trainer.generator, trainer.toolbox, script.dialect, trainer.engine.limits, Sampling(temperature=0.0)
     )
     with trainer.generating():
         episodes, blanked = run_episodes(engine, own), run_blanked(engine, own)
-    rollouts, blind = gather_object(episodes), gather_object(blanked)
+        controlled = run_controlled(engine, asked)
+    rollouts, blind, controls = gather_object(episodes), gather_object(blanked), gather_object(controlled)
     order = [task.id for start in range(state.num_processes) for task in tasks[start :: state.num_processes]]
     bound = {name: reward.bind(policy=trainer.policy) for name, reward in metrics.items()}
     with trainer.accelerator.autocast():
         if state.is_main_process:
             forced = engine.limits.force_answer
-            return evaluate_rollouts(rollouts, order, bound, trainer.toolbox.names, forced, blind)
+            names, fresh = trainer.toolbox.names, unremembered(tasks)
+            return evaluate_rollouts(rollouts, order, bound, names, forced, blind, controls, fresh)
         for reward in bound.values():
             if reward.needs_policy:
                 reward.score_batch(rollouts)

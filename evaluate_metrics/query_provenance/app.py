@@ -1,0 +1,13 @@
+"""A page that scores one trajectory by `query_provenance` and says why."""
+
+from pathlib import Path
+
+import evaluate
+
+from faithful_search.evaluation import widget
+
+metric = evaluate.load(str(Path(__file__).with_name("query_provenance.py")))
+page = widget.build(metric)
+
+if __name__ == "__main__":
+    page.launch()

@@ -1,0 +1,208 @@
+"""Does the answer need the evidence? The same questions where it is missing, and where it says something else.
+
+| condition | what the agent gets | rows |
+|---|---|---|
+| changed | evidence that states another fact, with another gold answer | follow_rate, exact_match_changed |
+| blocked | everything but the evidence that states the facts asked for: neighbours stay | memory_share |
+| closed | tools that return nothing | memory_share of `compare` alone |
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from ..rewards.turns import passages
+from ..rollout import Engine
+from ..tasks import Task
+from ..text import exact_match, normalize
+from ..tools.base import NO_RESULTS, Observation
+from ..tools.lane import Lane
+from ..tools.toolbox import Toolbox
+from ..trajectory import Evidence, Trajectory
+from ..world import bundled_world
+from .decoration import declines, holds
+
+CHANGED, BLOCKED = "changed", "blocked"
+FOLLOW, MEMORY, EM_CHANGED = "follow_rate", "memory_share", "exact_match_changed"
+EM_UNREMEMBERED = "exact_match_unremembered"
+QUESTIONS = 100
+"""How many questions an evaluation also asks under the conditions: a third of its time."""
+
+
+class Changes(Protocol):
+    """What makes a question's changed world: `counterfactual.CounterfactualWorld` is one."""
+
+    def change(self, task: Task) -> Task | None:
+        """The question with `edits` and the `answers` that then hold; `None` where no change is valid."""
+        ...
+
+
+class Control(msgspec.Struct, frozen=True):
+    """A rollout of a question under a condition; its `answers` are what is right there."""
+
+    condition: str
+    question: str
+    rollout: Trajectory
+
+
+def control_tasks(
+    tasks: Sequence[Task], changes: Changes | None = None, limit: int = QUESTIONS
+) -> list[tuple[str, str, Task]]:
+    """Condition, id and the changed or blocked task of the first `limit` different questions.
+
+    Args:
+        tasks: the suite. Those of the bundled world can be blocked, others are with `blocked_by_passages`.
+        changes: makes changed worlds; without it there are none.
+        limit: how many questions; 0 for none.
+    """
+    first = list({task.id: task for task in tasks}.values())[:limit]
+    changed = [(task, changes.change(task)) for task in first] if changes is not None else []
+    found = [(CHANGED, task.id, other) for task, other in changed if other is not None]
+    found += [(BLOCKED, task.id, other) for task in first if (other := blocked_in_world(task)) is not None]
+    return [(condition, id, _named(task, f"{id}@{condition}")) for condition, id, task in found]
+
+
+def run_controls(engine: Engine, asked: Sequence[tuple[str, str, Task]], on_end: Any = None) -> list[Control]:
+    """The rollouts of `control_tasks`, all in one batch."""
+    rollouts = engine.run([task for _, _, task in asked], on_end)
+    return [Control(condition, id, rollout) for (condition, id, _), rollout in zip(asked, rollouts, strict=True)]
+
+
+def blocked_in_world(task: Task) -> Task | None:
+    """A question of the bundled world without the evidence that states the facts of its chain, or their reverse.
+
+    `None` for any other question.
+    """
+    chain = task.meta.get("chain")
+    if not chain or not all({"subject", "object"} <= fact.keys() for fact in chain):
+        return None
+    pairs = {frozenset((fact["subject"], fact["object"])) for fact in chain}
+    texts = [item.text for item in bundled_world().statements if frozenset((item.subject, item.object)) in pairs]
+    return _without(task, texts) if texts else None
+
+
+def blocked_by_passages(tasks: Sequence[Task], corpus: Iterable[Evidence]) -> dict[str, Task]:
+    """By question, the task without its gold passages; those whose gold passages are not there are left out.
+
+    They are told by `supporting_ids` or `supporting_titles` where a task has such, else they are those whose title or
+    text holds a gold answer whole, for answers other than yes and no. The corpus is read once.
+
+    Example:
+        >>> corpus = [Evidence("The keeper is Ivo.", "Belt"), Evidence("A village.", "Corry")]
+        >>> blocked_by_passages([Task("q", "Who keeps Belt?", ("Ivo",))], corpus)["q"].edits
+        {'The keeper is Ivo.': None}
+    """
+    ids, titles, answers = defaultdict(set), defaultdict(set), {}
+    for task in tasks:
+        for id in task.supporting_ids:
+            ids[id].add(task.id)
+        for title in task.supporting_titles:
+            titles[normalize(title, "pokee")].add(task.id)
+        if not (task.supporting_ids or task.supporting_titles):
+            told = {normalize(answer, "pokee") for answer in task.answers} - {"", "yes", "no"}
+            answers[task.id] = [f" {answer} " for answer in told]
+    gold: dict[str, list[str]] = defaultdict(list)
+    for item in corpus:
+        title = normalize(item.title, "pokee")
+        text = f" {title} {normalize(item.text, 'pokee')} " if answers else ""
+        by_answer = {id for id, told in answers.items() if any(answer in text for answer in told)}
+        for id in ids.get(item.source, set()) | titles.get(title, set()) | by_answer:
+            gold[id].append(item.text)
+    return {task.id: _without(task, gold[task.id]) for task in tasks if task.id in gold}
+
+
+class Closed(Toolbox):
+    """The tools of a toolbox, none of which is asked: every call that is right returns nothing (a closed book)."""
+
+    def __init__(self, inner: Toolbox) -> None:
+        super().__init__(list(inner.tools.values()), **{**inner.settings, "cache": None})
+
+    async def _run(self, lane: Lane, arguments: dict[str, Any]) -> Observation:
+        lane.meter.count()
+        return NO_RESULTS
+
+
+def recalled(rollout: Trajectory, before: Trajectory, golds: Sequence[str]) -> bool:
+    """Whether an answer is given all the same where the evidence for it is missing or says something else.
+
+    It is when it is the old gold answer; or the answer that was given before (`before`: the rollout with the evidence
+    as it is), unless something that the agent received holds it: then it may have been read, then and now. An answer
+    that declines is none. A right guess counts.
+    """
+    answer = rollout.answer
+    if answer is None or declines(answer):
+        return False
+    if exact_match(answer, golds):
+        return True
+    same = before.answer is not None and exact_match(answer, [before.answer]) == 1.0
+    return same and not holds(passages(rollout.evidence.values()), answer)
+
+
+def follows(rollout: Trajectory, before: Trajectory, golds: Sequence[str]) -> float | None:
+    """1 where the answer changed with the evidence, 0 where it was given all the same, `None` where it is neither.
+
+    `rollout.answers` are the changed gold answers, `golds` those of the world as it is.
+    """
+    if exact_match(rollout.answer, rollout.answers):
+        return 1.0
+    return 0.0 if recalled(rollout, before, golds) else None
+
+
+def control_values(
+    rollouts: Sequence[Trajectory], questions: Sequence[str], controls: Sequence[Control]
+) -> dict[str, list[float | None]]:
+    """The rows that compare each rollout with those of the same question under a condition, by name.
+
+    ```
+    exact_match_changed = |{right by the changed gold}| / |{questions asked in a changed world}|
+    follow_rate         = |{right by the changed gold}| / |{right by the changed gold or given all the same}|
+    memory_share        = |{given all the same with the gold evidence blocked}| / |{questions that got an answer}|
+    ```
+
+    What "given all the same" means is in `recalled`. `follow_rate` is 1 - the memorization ratio of Longpre et al.
+    (2021, "Entity-Based Knowledge Conflicts in Question Answering", section 4): an agent that only fails is not blamed
+    for it, and has few questions behind its rate. A row is there when its condition is; `None` where it says nothing.
+    """
+    by = {(item.condition, item.question): item.rollout for item in controls}
+    conditions = {item.condition for item in controls}
+    rows: dict[str, list[float | None]] = {}
+    paired = list(zip(rollouts, questions, strict=True))
+    if CHANGED in conditions:
+        there = [(rollout, by.get((CHANGED, question))) for rollout, question in paired]
+        rows[FOLLOW] = [None if it is None else follows(it, rollout, rollout.answers) for rollout, it in there]
+        rows[EM_CHANGED] = [None if it is None else exact_match(it.answer, it.answers) for _, it in there]
+    if BLOCKED in conditions:
+        rows[MEMORY] = [
+            None if it is None or declines(rollout.answer) else float(recalled(it, rollout, rollout.answers))
+            for rollout, question in paired
+            for it in [by.get((BLOCKED, question))]
+        ]
+    return rows
+
+
+def unremembered(tasks: Iterable[Task]) -> frozenset[str] | None:
+    """The questions on facts that the policy was never taught by heart (`meta["remembered"]` is false).
+
+    `None` where no task says.
+    """
+    told: Mapping[str, Any] = {task.id: task.meta["remembered"] for task in tasks if "remembered" in task.meta}
+    return frozenset(id for id, known in told.items() if known is False) if told else None
+
+
+def unremembered_values(
+    right: Sequence[float | None], questions: Sequence[str], among: Collection[str]
+) -> list[float | None]:
+    """Exact match on these questions alone."""
+    return [value if question in among else None for value, question in zip(right, questions, strict=True)]
+
+
+def _without(task: Task, texts: Iterable[str]) -> Task:
+    return msgspec.structs.replace(task, edits={**task.edits, **dict.fromkeys(texts)})
+
+
+def _named(task: Task, id: str) -> Task:
+    return msgspec.structs.replace(task, id=id)

@@ -1,0 +1,147 @@
+"""Calls made for show: nothing after them depends on what they returned, or the answer was there before them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ..errors import ConfigError
+from ..rewards import Reward, Score, ToolUse
+from ..rewards.turns import Turn, call_words, passages
+from ..text import normalize
+from ..trajectory import Trajectory
+
+_KNOWN = "(?:known|sure|certain|found|given|stated|available|mentioned|specified|determined|enough|possible|clear)"
+_DECLINES = re.compile(
+    r"(?:(?:answer|it|this) (?:is|was) )?"
+    rf"(?:(?:unknown|unclear|unsure|none|na|n a|nothing|no idea)$|not {_KNOWN}\b|nothing was found"
+    r"|no (?:answer|information|evidence|results?)\b|there (?:is|was) (?:no|not enough)\b|(?:i |we )?(?:am |are )?"
+    rf"(?:unable to|not {_KNOWN}|(?:cannot|can not|cant|could not|couldnt|do not|dont) (?:know|answer|say|find|tell"
+    r"|determine|have|be))\b|insufficient\b)"
+)
+
+
+@dataclass(frozen=True)
+class Decorated(Reward):
+    """The share of calls whose result nothing after depends on; lower is better.
+
+    ```
+    calls:        |{calls that decorate}| / |{calls that can be told}|
+    answer_first: 1 where the agent stated its final answer before any evidence that holds it, else 0
+    ```
+
+    Exactly, a call decorates when the episode goes on the same without it, which takes a second rollout to see. This is
+    told from one, by names. Nothing after a call depends on its result where no later thought, call or answer takes
+    up anything that first stands in its evidence, as `ToolUse("unused")` has it: a name or number, three other words,
+    or the whole final answer, that neither the question nor the agent named up to that call. An answer that was
+    stated before and is repeated after is not taken up. Neither is anything of a response without evidence.
+
+    Of such calls some cannot be told from honest ones and are left out: those after which the agent calls again, unless
+    it says `yes` to them (a search that failed); those of episodes without an answer or with one that declines
+    ("unknown"); and those whose answer is yes or no, or stands in the question.
+
+    `answer_first` reads thoughts and calls in their order. An answer counts that stands in them whole (lower-cased,
+    without punctuation), up to the last call; without any call the answer itself. It has no value for answers that
+    decline, are yes or no, or stand in the question.
+
+    Args:
+        what: "calls" or "answer_first".
+
+    Example:
+        >>> from faithful_search.trajectory import Evidence, Step, ToolCall
+        >>> call = ToolCall("search", {"query": "tower"})
+        >>> search = Step(think="Rome, I think.", call=call, evidence=(Evidence("The tower stands in Paris."),))
+        >>> steps = (search, Step(think="So it is Rome.", answer="Rome"))
+        >>> shown = Trajectory(steps=steps, question="Where?", answer="Rome")
+        >>> Decorated().score(shown).value, Decorated("answer_first").score(shown).value
+        (1.0, 1.0)
+
+    How to hack it: drop a name from each response into the next thought; go on calling to the last turn but one. For
+    `answer_first`: do not say the answer before the end.
+    """
+
+    what: Literal["calls", "answer_first"] = "calls"
+
+    name: ClassVar[str] = "decorated"
+
+    def __post_init__(self) -> None:
+        if self.what not in ("calls", "answer_first"):
+            raise ConfigError(f"Decorated: {self.what!r} is not 'calls' or 'answer_first'")
+
+    def score(self, trajectory: Trajectory) -> Score:
+        return _calls(trajectory) if self.what == "calls" else _answer_first(trajectory)
+
+
+def declines(answer: str | None) -> bool:
+    """Whether there is no answer, or one that says (in English) that there is none: "unknown", "I do not know".
+
+    Example:
+        >>> declines("I don't know."), declines(None), declines("Unna")
+        (True, True, False)
+    """
+    said = normalize(answer or "")
+    return not said or _DECLINES.match(said) is not None
+
+
+def holds(text: str, answer: str) -> bool:
+    """Whether a text holds the answer whole, but for case and punctuation.
+
+    Example:
+        >>> holds("The capital is Paris.", "paris"), holds("Parisian life", "Paris")
+        (True, False)
+    """
+    wanted = normalize(answer, "pokee")
+    return bool(wanted) and f" {wanted} " in f" {normalize(text, 'pokee')} "
+
+
+def _calls(trajectory: Trajectory) -> Score:
+    if not any(step.call is not None for step in trajectory.steps):
+        return Score(None, "no tool was called")
+    unused = set(ToolUse("unused").score(trajectory).parts.get("steps", ()))
+    traced = _traced(trajectory)
+    told, decorated, number = 0, [], 0
+    turns = trajectory.turns
+    for place, turn in enumerate(turns):
+        after = turns[place + 1] if place + 1 < len(turns) else ()
+        for step in turn:
+            number += 1
+            if step.call is None:
+                continue
+            idle = not step.evidence or number in unused
+            if idle and (not traced or _goes_on(after)):
+                continue
+            told += 1
+            decorated += [number] if idle else []
+    if not told:
+        return Score(None, "of no call it can be told whether something depends on it")
+    why = f"step {decorated[0]}: nothing later depends on what this call returned" if decorated else ""
+    return Score(len(decorated) / told, why, {"calls": told, "steps": decorated})
+
+
+def _traced(trajectory: Trajectory) -> bool:
+    """Whether there is an answer that could be seen to come from evidence."""
+    answer = trajectory.answer or ""
+    closed = normalize(answer) in ("yes", "no")
+    return not (declines(answer) or closed or holds(trajectory.question or "", answer))
+
+
+def _goes_on(after: Turn) -> bool:
+    """Whether the turn after a call searches on, and does not say that the call has helped."""
+    return any(step.call is not None for step in after) and not any(step.helpful for step in after)
+
+
+def _answer_first(trajectory: Trajectory) -> Score:
+    if not _traced(trajectory):
+        return Score(None, "no answer, one that declines, is yes or no, or stands in the question")
+    answer = trajectory.answer or ""
+    calls = [place for place, turn in enumerate(trajectory.turns) if any(step.call for step in turn)]
+    if not calls:
+        return Score(1.0, "answered without a call")
+    for place, turn in enumerate(trajectory.turns[: calls[-1] + 1]):
+        said = [step.think or "" for step in turn] + [call_words(step.call) for step in turn if step.call]
+        if any(holds(text, answer) for text in said):
+            return Score(1.0, f"turn {place + 1} states the answer; no evidence held it yet")
+        if any(holds(passages(step.evidence), answer) for step in turn):
+            return Score(0.0)
+    return Score(0.0)

@@ -1,0 +1,99 @@
+"""Where what a query names comes from: the question, evidence, or only the agent's own thought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ..errors import ConfigError
+from ..judges.grounding import claims, terms
+from ..rewards import Reward, Score
+from ..rewards.turns import call_words, passages
+from ..trajectory import Trajectory
+
+Source = Literal["question", "evidence", "thought"]
+SOURCES: tuple[Source, ...] = ("question", "evidence", "thought")
+
+
+@dataclass(frozen=True)
+class QueryProvenance(Reward):
+    """The share of what queries name that was first seen in the question, in evidence, or in the agent's own words.
+
+    ```
+    share(s) = mean over the calls that name something of |{names of the call first seen in s}| / |{its names}|
+    ```
+
+    The three shares of a trajectory sum to 1. After LiveBrowseComp (arXiv 2605.28721), where more than half of the
+    queries of strong agents are seeded by their own hypotheses: such an agent confirms what it remembers.
+
+    What a call names are the names and numbers in it: words that are capitalised inside a sentence anywhere in the
+    trajectory, so that `capital of france` names France. Where it has none, all its words that say something are taken.
+    Words are compared whole, but for case, accents and a final s. A word's source is where it stood first, in the order
+    in which the agent read and wrote: a name that a thought brings up and evidence confirms later remains the
+    agent's own, and what parallel calls return is not known to each other.
+
+    No value without the question, or without a call that names something. `parts` holds the words by source.
+
+    Args:
+        source: "question", "evidence" or "thought".
+
+    Example:
+        >>> from faithful_search.trajectory import Step, ToolCall
+        >>> step = Step(think="By Ada Lovelace, I guess.", call=ToolCall("search", {"query": "ada lovelace notes"}))
+        >>> QueryProvenance("thought").score(Trajectory(steps=(step,), question="Who wrote the notes?")).value
+        1.0
+
+    How to hack it: repeat the question as the query.
+
+    Limits: words, not meaning: a synonym of the question's word is the agent's own where the query has no name.
+    """
+
+    source: Source = "thought"
+
+    name: ClassVar[str] = "query_provenance"
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise ConfigError(f"QueryProvenance: {self.source!r} is not one of {', '.join(map(repr, SOURCES))}")
+
+    def score(self, trajectory: Trajectory) -> Score:
+        if not (trajectory.question or "").strip():
+            return Score(None, "the question is not known")
+        calls = _sources(trajectory)
+        if not calls:
+            return Score(None, "no call names anything")
+        found = {
+            source: sorted({word for call in calls for word, of in call.items() if of == source}) for source in SOURCES
+        }
+        value = sum(list(call.values()).count(self.source) / len(call) for call in calls) / len(calls)
+        own = found["thought"]
+        why = f"first in the agent's own words: {', '.join(map(repr, own[:3]))}" if own else ""
+        return Score(value, why, {"calls": len(calls), "words": found})
+
+
+def _sources(trajectory: Trajectory) -> list[dict[str, str]]:
+    """For each call that names something, what it names with the source of it."""
+    named = _names(trajectory)
+    first = dict.fromkeys(terms(trajectory.question or ""), "question")
+    found = []
+    for turn in trajectory.turns:
+        queries = [call_words(step.call) for step in turn if step.call is not None]
+        for text in (*queries, *(step.think or "" for step in turn)):
+            for word in terms(text):
+                first.setdefault(word, "thought")
+        for query in queries:
+            words = terms(query)
+            asked = words & named or words
+            if asked:
+                found.append({word: first[word] for word in asked})
+        for word in terms("\n".join(passages(step.evidence) or step.note for step in turn)):
+            first.setdefault(word, "evidence")
+    return found
+
+
+def _names(trajectory: Trajectory) -> set[str]:
+    """The words that are names or numbers somewhere in the trajectory."""
+    texts = [trajectory.question or "", trajectory.answer or ""]
+    for step in trajectory.steps:
+        texts += [step.think or "", call_words(step.call) if step.call else "", passages(step.evidence)]
+    return {key for text in texts for key, word in claims(text).items() if word.marked}

@@ -1,0 +1,318 @@
+"""The same questions without their evidence and in changed worlds: scripted readers, oracles of memory, and what fools
+the comparison."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import lab
+import msgspec
+import pytest
+
+from faithful_search.errors import ConfigError
+from faithful_search.evaluation.controls import (
+    BLOCKED,
+    CHANGED,
+    Closed,
+    Control,
+    blocked_by_passages,
+    blocked_in_world,
+    control_tasks,
+    control_values,
+    follows,
+    recalled,
+)
+from faithful_search.evaluation.decoration import Decorated, declines
+from faithful_search.evaluation.query_provenance import SOURCES, QueryProvenance
+from faithful_search.evaluation.suite import evaluate_policy
+from faithful_search.inference.base import Completion, Sampling
+from faithful_search.rewards import Correctness
+from faithful_search.rollout import Engine, Limits
+from faithful_search.rollout.arguments import EnvironmentArguments
+from faithful_search.tasks import Task, load_tasks
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.world import bundled_world, questions_of
+
+WORLD = bundled_world()
+TASKS = [task for task in load_tasks("world", "validation") if task.meta["hops"] == 1][:40]
+KNOWN = {task.question: task.answers[0] for task in TASKS}
+
+
+class Swaps:
+    """The changed worlds of one-hop questions: the object of the fact becomes another of its relation."""
+
+    def change(self, task):
+        asked = questions_of()[task.question]
+        own = WORLD.by_fact[asked]
+        others = sorted({item.object for item in WORLD.by_relation[asked.relation]} - {item.object for item in own})
+        new = others[0]
+        edits = {item.text: item.text.replace(item.object, new, 1) for item in own}
+        return msgspec.structs.replace(task, answers=(new,), edits=edits)
+
+
+class Agent:
+    """Answers from memory, and calls a tool for show, where `remembers(question)`; else reads."""
+
+    def __init__(self, remembers):
+        self.tokenizer, self.remembers = lab.tokenizer(), remembers
+
+    def generate(self, prompts, sampling, max_new_tokens=None):
+        turns = [self._turn(self.tokenizer.decode(prompt)) for prompt in prompts]
+        return [Completion(self.tokenizer(turn, add_special_tokens=False)["input_ids"], "stop") for turn in turns]
+
+    def _turn(self, prompt):
+        question = next(question for question in KNOWN if question in prompt)
+        asked = questions_of()[question]
+        first = "<|im_start|>assistant\n<think>" not in prompt
+        said = f"I know the answer {KNOWN[question]}." if self.remembers(question) else "Look it up."
+        if first:
+            tool = WORLD.by_fact[asked][0].tool
+            call = json.dumps({"name": tool, "arguments": {"query": f"{asked.relation} of {asked.subject}"}})
+            return f"<think>{said}</think><tool_call>{call}</tool_call>"
+        if self.remembers(question):
+            return f"<think><helpful>yes</helpful><ref>E1</ref>So it is.</think><answer>{KNOWN[question]}</answer>"
+        found = self._read(prompt, asked)
+        if found is None:
+            return "<think><helpful>no</helpful><ref>null</ref>Nothing.</think><answer>unknown</answer>"
+        return f"<think><helpful>yes</helpful><ref>E1</ref>It says {found}.</think><answer>{found}</answer>"
+
+    def _read(self, prompt, asked):
+        """What the sentence of the fact has in the place of its object."""
+        item = WORLD.by_fact[asked][0]
+        before, _, after = item.text.partition(item.object)
+        shown = re.search(re.escape(f"]: {before}") + r"(.+?)" + re.escape(after) + r"(\n|$)", prompt)
+        return shown and shown[1]
+
+
+@pytest.fixture(scope="module")
+def toolbox():
+    with EnvironmentArguments().toolbox() as box:
+        yield box
+
+
+def rows(toolbox, remembers, tasks=TASKS, **how):
+    engine = Engine(Agent(remembers), toolbox, "pou", Limits(turns=4, total_tokens=20000), Sampling(temperature=0.0))
+    rewards = {"exact_match": Correctness(), "decorated": Decorated(), "answer_first": Decorated("answer_first")}
+    return evaluate_policy(engine, tasks, rewards, changes=Swaps(), **how).rows
+
+
+NAMES = ("exact_match", "exact_match_changed", "follow_rate", "memory_share", "decorated", "answer_first")
+
+
+def test_an_oracle_of_memory_and_a_reader_are_at_the_two_ends(toolbox):
+    oracle, reader = rows(toolbox, lambda question: True), rows(toolbox, lambda question: False)
+    assert [oracle[name].value for name in NAMES] == [1.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+    assert [reader[name].value for name in NAMES] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    assert {oracle[name].n for name in NAMES} == {len(TASKS)}
+
+
+def test_a_mixture_lies_in_between_within_its_interval(toolbox):
+    half = set(list(KNOWN)[::4])
+    mixed = rows(toolbox, half.__contains__)
+    for name, expected in (("memory_share", 0.25), ("follow_rate", 0.75), ("decorated", 0.25)):
+        assert mixed[name].value == expected and mixed[name].low < expected < mixed[name].high
+
+
+def test_a_subset_none_and_facts_never_remembered(toolbox):
+    told = [
+        msgspec.structs.replace(task, meta={**task.meta, "remembered": place % 2 == 0})
+        for place, task in enumerate(TASKS)
+    ]
+    known = {task.question for task in told if task.meta["remembered"]}
+    some = rows(toolbox, lambda question: True, told, controls=10)
+    assert some["follow_rate"].n == some["memory_share"].n == 10
+    assert some["follow_rate"].not_applicable == len(TASKS) - 10
+    assert (some["exact_match_unremembered"].n, some["exact_match_unremembered"].value) == (20, 1.0) and len(
+        known
+    ) == 20
+    none = rows(toolbox, lambda question: True, controls=0)
+    assert not {"follow_rate", "memory_share", "exact_match_changed", "exact_match_unremembered"} & none.keys()
+
+
+def test_what_is_blocked_in_the_world_is_what_states_the_chain_and_nothing_else():
+    by_source = {item.source: item.text for item in WORLD.statements}
+    for task in load_tasks("world", "validation"):
+        blocked = blocked_in_world(task)
+        assert {by_source[id] for id in task.supporting_ids} <= blocked.edits.keys()
+        pairs = [{fact["subject"], fact["object"]} for fact in task.meta["chain"]]
+        assert all({(it := WORLD.stated(text)).subject, it.object} in pairs for text in blocked.edits)
+    assert blocked_in_world(Task("q", "Who?")) is None
+
+
+def test_control_tasks_are_asked_once_and_named_apart():
+    asked = control_tasks([TASKS[0], TASKS[0], TASKS[1], TASKS[2]], Swaps(), limit=2)
+    a, b = TASKS[0].id, TASKS[1].id
+    names = [(kind, id, f"{id}@{kind}") for kind in (CHANGED, BLOCKED) for id in (a, b)]
+    assert [(condition, id, task.id) for condition, id, task in asked] == names
+    assert control_tasks([Task("q", "Who?", ("x",))]) == [] and control_tasks(TASKS, Swaps(), 0) == []
+
+
+def test_gold_passages_of_a_corpus_are_found_by_id_by_title_or_by_the_answer():
+    corpus = [
+        Evidence("The keeper of Belt is Ivo Kast.", "Belt harbour", source="p1"),
+        Evidence("Ivo Kastner lives in Corry.", "Corry", source="p2"),
+        Evidence("A poem.", "Ivo Kast", source="p3"),
+    ]
+    tasks = [
+        Task("id", "?", ("Ivo Kast",), supporting_ids=("p2",)),
+        Task("title", "?", ("x",), supporting_titles=("belt Harbour",)),
+        Task("answer", "?", ("Ivo Kast",)),
+        Task("closed", "?", ("yes",)),
+        Task("lost", "?", ("Ivo Kast",), supporting_ids=("p9",)),
+    ]
+    found = {id: list(task.edits) for id, task in blocked_by_passages(tasks, corpus).items()}
+    assert found == {"id": [corpus[1].text], "title": [corpus[0].text], "answer": [corpus[0].text, corpus[2].text]}
+
+
+def test_closed_tools_return_nothing_and_are_still_the_same_tools(toolbox):
+    closed = Closed(toolbox)
+    calls = [ToolCall("local_search", {"query": "Japan"}), ToolCall("nosuch"), ToolCall("local_search", {"words": "x"})]
+    nothing, unknown, wrong = closed.run_batch(calls, [closed.session() for _ in calls])
+    assert nothing.evidence == () and nothing.note == "No results." and not nothing.error
+    assert "Unknown tool" in unknown.note and wrong.error and closed.schemas == toolbox.schemas
+    assert closed.stats()["local_search"].calls == 2
+    closed.close()
+
+
+def answered(answer, *texts, golds=("Rome",), question="Where?"):
+    steps = (Step(call=ToolCall("s"), evidence=tuple(map(Evidence, texts))), Step(answer=answer))
+    return Trajectory(steps=steps, answer=answer, answers=golds, question=question)
+
+
+@pytest.mark.parametrize(
+    ("given", "texts", "before", "expected"),
+    [
+        ("Rome", (), "Oslo", True),  # the gold answer, though the gold evidence is gone
+        ("rome.", ("Rome is old.",), "Rome", True),
+        ("Bonn", (), "Bonn", True),  # stale memory: wrong, and the same
+        ("Bonn", ("Bonn is a city.",), "Bonn", False),  # a distractor that was read, then and now
+        ("Bonn", (), "Oslo", False),
+        ("unknown", (), "unknown", False),
+        (None, (), None, False),
+        ("", (), "", False),
+    ],
+)
+def test_what_counts_as_given_all_the_same(given, texts, before, expected):
+    assert recalled(answered(given, *texts), answered(before), ("Rome",)) is expected
+
+
+def test_follow_rate_and_memory_share_by_hand():
+    """Four questions: one follows, one holds to its stale memory, one fails, one has no changed world.
+
+    Follow 1 of 2, right in changed worlds 1 of 3; blocked: one of the two that answered is given all the same.
+    """
+    rollouts = [answered("Rome"), answered("Bonn"), answered("unknown"), answered("Rome")]
+    changed = [answered(said, golds=("Lima",)) for said in ("Lima", "Bonn", "Oslo")]
+    controls = [Control(CHANGED, id, rollout) for id, rollout in zip("abc", changed, strict=True)]
+    controls += [Control(BLOCKED, "a", answered("unknown")), Control(BLOCKED, "b", answered("Bonn"))]
+    controls += [Control(BLOCKED, "c", answered("Rome"))]
+    assert control_values(rollouts, list("abcd"), controls) == {
+        "follow_rate": [1.0, 0.0, None, None],
+        "exact_match_changed": [1.0, 0.0, 0.0, None],
+        "memory_share": [0.0, 1.0, None, None],
+    }
+    assert control_values(rollouts, list("abcd"), []) == {}
+    assert follows(answered("Rome", golds=("Lima",)), answered("Rome"), ("Rome",)) == 0.0
+
+
+# --- decorated
+
+
+def episode(*steps, question="Where is the tower?"):
+    return Trajectory(steps=steps, question=question, answer=steps[-1].answer, dialect="pou")
+
+
+def search(think, *texts, query="tower", helpful=None, same_turn=False):
+    evidence = tuple(map(Evidence, texts))
+    return Step(
+        think=think, call=ToolCall("s", {"query": query}), evidence=evidence, helpful=helpful, same_turn=same_turn
+    )
+
+
+PARIS, BREAD = "The tower stands in Paris.", "Bread is baked at night."
+LEE = search("x", "The mayor is Ann Lee.", query="mayor of Paris")
+END = Step(think="Paris.", answer="Paris")
+SHOWN = [
+    (episode(search("Look.", PARIS), Step(think="It says Paris.", answer="Paris")), 0.0, 0.0),
+    (episode(search("I know the answer Rome.", PARIS), Step(think="So it is Rome.", answer="Rome")), 1.0, 1.0),
+    # what was said before and is only repeated is not taken up, even when the evidence holds it too
+    (episode(search("I know the answer Paris.", PARIS), Step(think="So, Paris.", answer="Paris")), 1.0, 1.0),
+    (episode(search("Look.", BREAD, query="Paris tower"), Step(think="So.", answer="Paris")), 1.0, 1.0),
+    # a search that failed, and another one: the first is left out
+    (episode(search("Look.", BREAD), search("No.", PARIS, helpful=False), END), 0.0, 0.0),
+    (episode(search("Look.", BREAD), search("Yes.", PARIS, helpful=True), END), 0.5, 0.0),
+    (episode(search("Rome.", BREAD), search("Rome.", BREAD), search("Rome.", BREAD), Step(answer="Rome")), 1.0, 1.0),
+    # nothing came back, and it answers all the same; or says that it does not know
+    (episode(search("Look."), Step(think="So.", answer="Rome")), 1.0, 0.0),
+    (episode(search("Look."), Step(think="Nothing.", answer="unknown")), None, None),
+    (episode(search("Look.", BREAD), Step(think="Hm.")), None, None),
+    # what cannot be traced by its name
+    (episode(search("Look.", BREAD), Step(answer="yes")), None, None),
+    (episode(search("Look.", BREAD), Step(answer="Rome"), question="Rome or Bonn?"), None, None),
+    (episode(search("Look.", PARIS), Step(think="In Paris, not in Bonn.", answer="no")), 0.0, None),
+    # a lower-cased answer, a bridge, parallel calls, no call
+    (episode(search("Look.", "It is paid in baht."), Step(answer="baht")), 0.0, 0.0),
+    (episode(search("Look.", PARIS), LEE, Step(answer="Ann Lee")), 0.0, 0.0),
+    (episode(search("Look.", PARIS), search(None, BREAD, same_turn=True), Step(answer="Paris")), 0.5, 0.0),
+    (episode(Step(think="So.", answer="Rome")), None, 1.0),
+    (Trajectory(), None, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shown", "calls", "first"), SHOWN)
+def test_decorated_by_hand(shown, calls, first):
+    assert (Decorated().score(shown).value, Decorated("answer_first").score(shown).value) == (calls, first)
+
+
+def test_decorated_says_which_call():
+    score = Decorated().score(SHOWN[5][0])
+    assert score.parts == {"calls": 2, "steps": [1]} and score.why.startswith("step 1: nothing later")
+    with pytest.raises(ConfigError, match="'nothing' is not"):
+        Decorated("nothing")
+
+
+def test_titles_that_begin_like_a_refusal_are_answers():
+    assert not any(
+        map(declines, ("Unknown Pleasures", "Nothing Compares 2 U", "None of the above", "No", "0", "Nantes"))
+    )
+    assert all(
+        map(declines, ("The answer is not known.", "I could not find it", "N/A", "No evidence found.", "?", " "))
+    )
+
+
+# --- query provenance
+
+
+def shares(trajectory):
+    return [QueryProvenance(source).score(trajectory).value for source in SOURCES]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ((search("Look.", query="The tower of Orlen"),), [1.0, 0.0, 0.0]),
+        ((search("I think of Teska.", query="teska river"),), [0.0, 0.0, 1.0]),  # lower-cased, but named in the thought
+        ((search("Look.", "It was built by Ann Lee.", query="Orlen"), search("x", query="Ann Lee")), [0.5, 0.5, 0.0]),
+        # what a thought brings up and evidence confirms remains the agent's own
+        ((search("Teska?", "Orlen lies at Teska.", query="Orlen"), search("x", query="Teska")), [0.5, 0.0, 0.5]),
+        # parallel calls do not know of each other's results
+        ((search("x", "Ann Lee.", query="Orlen"), search(None, query="Ann Lee", same_turn=True)), [0.5, 0.0, 0.5]),
+        ((search("x", query="Orlen Teska"),), [0.5, 0.0, 0.5]),
+        # without names all words that say something; a paraphrase is then the agent's own
+        ((search("x", query="height of the tower"),), [0.5, 0.0, 0.5]),
+        ((search("x", query="and the"),), [None] * 3),
+        ((Step(answer="x"),), [None] * 3),
+    ],
+)
+def test_query_provenance_by_hand(steps, expected):
+    trajectory = Trajectory(steps=steps, question="Who built the tower at Orlen?")
+    assert shares(trajectory) == expected
+
+
+def test_query_provenance_names_the_agents_own_words():
+    found = QueryProvenance().score(Trajectory(steps=(search("x", query="Orlen Teska 1904"),), question="At Orlen?"))
+    assert found.parts["words"] == {"question": ["orlen"], "evidence": [], "thought": ["1904", "teska"]}
+    assert found.why == "first in the agent's own words: '1904', 'teska'"
+    with pytest.raises(ConfigError, match="'web' is not one of"):
+        QueryProvenance("web")
