@@ -254,7 +254,7 @@ def test_a_query_over_1200_passages_is_quick():
     start = time.perf_counter()
     for n in range(200):
         search.index.search(f"Which country is the city of place{n} in?", 3)
-    assert (time.perf_counter() - start) / 200 < 0.005
+    assert (time.perf_counter() - start) / 200 < 0.05
 
 
 def test_the_bundled_world_can_be_searched():
