@@ -154,12 +154,18 @@ def test_the_source_gate_stands_before_the_correctness_of_either_reward():
         pou.parse(["--source_gated", "true", "--source_gated_by", "judge"])
 
 
-def test_process_rewards_on_right_answers_only_are_a_flag():
+def test_the_likelihood_gap_and_process_rewards_on_right_answers_only_are_flags():
     import pou
 
     mix = pou.build_reward(pou.parse(["--process_on_right", "true", "--budget", "1"])[0])
     assert set(mix.only_right) == set(mix.parts) == {"citation", "evidence_sensitivity", "answer"}
     assert pou.build_reward(pou.parse([])[0]).only_right == ()
+    gap = pou.build_reward(pou.parse(["--reward", "answer_only", "--likelihood_gap", "true"])[0])
+    assert list(gap.parts) == ["correctness", "answer_likelihood_gap"] and gap.only_right == () and gap.needs_policy
+    flags = ["--likelihood_gap", "true", "--process_on_right", "true"]
+    assert pou.build_reward(pou.parse(flags)[0]).only_right == ("citation", "answer", "answer_likelihood_gap")
+    answer_only = pou.build_reward(pou.parse([*flags, "--reward", "answer_only"])[0])
+    assert answer_only.only_right == ("answer_likelihood_gap",)
     with pytest.raises(ConfigError, match="nothing but the answer"):
         pou.parse(["--reward", "answer_only", "--process_on_right", "true"])
 

@@ -37,6 +37,7 @@ LABELS = {
     "parts/format": "valid format",
     "parts/citation": "citation, R_cite",
     "parts/evidence_sensitivity": "evidence sensitivity, R_pt",
+    "parts/answer_likelihood_gap": "likelihood gap of the answer",
     "parts/answer_support": "answer support, R_ans",
     "parts/correctness": "answer correctness, R_anc",
     "parts/source_gated": "correct and in the evidence, R_anc",

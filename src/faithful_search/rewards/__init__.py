@@ -9,6 +9,7 @@ from typing import Literal
 
 from .. import registry
 from ..judges import GroundingJudge, Judge, Writer
+from .answer_likelihood_gap import AnswerLikelihoodGap
 from .answer_support import AnswerSupport
 from .base import Reward, Score
 from .citation import Citation, cited_evidence, step_validity
@@ -30,6 +31,7 @@ from .warmup import Warmup
 __all__ = [
     "FAITHFULNESS",
     "Adaptive",
+    "AnswerLikelihoodGap",
     "AnswerSupport",
     "Citation",
     "CitationStatesFact",

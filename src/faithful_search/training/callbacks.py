@@ -138,6 +138,7 @@ class StepLine(ProgressCallback):
         ("parts/citation", "cite"),
         ("parts/evidence_sensitivity", "pt"),
         ("verdict_term", "Δq"),
+        ("parts/answer_likelihood_gap", "gap"),
         ("parts/answer_support", "ans"),
         ("parts/correctness", "anc"),
         ("parts/source_gated", "gated"),
