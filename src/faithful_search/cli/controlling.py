@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..evaluation.control_study import Agent, Plan, Study
     from ..rollout.arguments import EnvironmentArguments
     from ..tools import Toolbox
+    from ..trajectory import Evidence
 
 _AT_LEAST_1 = click.IntRange(min=1)
 _CHARACTERS = 4
@@ -83,7 +85,7 @@ def controls(ctx: click.Context, policy: str, out: Path | None, overwrite: bool,
     ]
     if given["questions"] in WORLD and given["corpus"] != "world":
         raise ConfigError(f"the world's questions cannot be answered from {given['corpus']!r}: give --questions, too")
-    found = plan(tasks, given["conditions"].split(","), environment.corpus_passages)
+    found = plan(tasks, given["conditions"].split(","), partial(_passages, environment))
     settings = _settings(policy, given, environment, tasks)
     there = kept(folder, settings)
     with environment.toolbox() as toolbox:
@@ -115,6 +117,17 @@ def _environment(given: Mapping[str, Any]) -> EnvironmentArguments:
         turns=given["turns"],
         turn_tokens=given["turn_tokens"],
     )
+
+
+def _passages(environment: EnvironmentArguments) -> Iterable[Evidence]:
+    """All that the tools may return, so that what is gold of it can be blocked."""
+    if environment.corpus == "world":
+        from ..world import bundled_world
+
+        return [item.evidence for item in bundled_world().statements]
+    if environment.triples != "none":
+        raise ConfigError(f"the facts of {environment.triples!r} cannot be blocked; leave --triples out")
+    return environment.corpus_passages()
 
 
 def _settings(
@@ -178,11 +191,11 @@ def _cost(
     def prompts(requests: int) -> str:
         return f"{len(due) * (requests * start + requests * (requests - 1) / 2 * response):,.0f}"
 
-    most, usual, url = given["turns"], min(_USUAL, given["turns"]), given["url"]
+    most, usual = given["turns"], min(_USUAL, given["turns"])
     return (
-        f"{len(due)} episodes of {url}: about {len(due) * usual:,} requests with {prompts(usual)} prompt tokens, at most "
-        f"{len(due) * most:,} with {prompts(most)}; at most {given['turn_tokens']} tokens written a request "
-        f"(estimated at {_CHARACTERS} characters a token)"
+        f"{len(due)} episodes with {given['url']}, up to {given['turn_tokens']} tokens a reply: about "
+        f"{len(due) * usual:,} requests with {prompts(usual)} prompt tokens, at most {len(due) * most:,} requests with "
+        f"{prompts(most)} (estimated at {_CHARACTERS} characters a token)"
     )
 
 

@@ -119,17 +119,20 @@ def plan(
         raise ConfigError(f"unknown condition {', '.join(unknown)}; there are: {', '.join(CONDITIONS)}")
     if not tasks:
         raise ConfigError("no questions to ask")
+    reasons = {BLOCKED: "whose gold evidence is not known", CHANGED: "whose facts cannot be changed"}
     asked: Asked = {OPEN: {task.id: task for task in tasks}}
     if CLOSED in conditions:
         asked[CLOSED] = dict(asked[OPEN])
     if BLOCKED in conditions:
         known = {task.id: other for task in tasks if (other := blocked_in_world(task)) is not None}
         others = [task for task in tasks if task.id not in known]
-        asked[BLOCKED] = known | (blocked_by_passages(others, corpus()) if others and corpus is not None else {})
+        try:
+            asked[BLOCKED] = known | (blocked_by_passages(others, corpus()) if others and corpus is not None else {})
+        except ConfigError as error:  # a server's passages cannot be read
+            asked[BLOCKED], reasons[BLOCKED] = known, f"since {error}"
     if CHANGED in conditions:
         found = {task.id: changes.change(task) for task in tasks} if changes is not None else {}
         asked[CHANGED] = {id: task for id, task in found.items() if task is not None}
-    reasons = {BLOCKED: "whose gold evidence is not known", CHANGED: "whose facts cannot be changed"}
     gaps = {name: len(tasks) - len(own) for name, own in asked.items()}
     left_out = {name: f"{gap} of {len(tasks)} questions left out, {reasons[name]}" for name, gap in gaps.items() if gap}
     return Plan({name: own for name, own in asked.items() if own}, left_out)
