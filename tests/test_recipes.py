@@ -406,9 +406,10 @@ def test_calls_are_told_with_tools_nobody_called_and_names_made_up():
 def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_often_as_wanted(monkeypatch, capsys):
     recipe = evaluate_recipe()
 
-    def one_wrong_call(engine, tasks, rewards):
+    def one_wrong_call(engine, tasks, rewards, controls):
         calls = [ToolCall("local_search", arguments) for arguments in ({}, {"query": "x"})]
         engine.toolbox.run_batch(calls, [engine.toolbox.session()] * 2)
+        assert controls == 100
         return len(tasks)
 
     monkeypatch.setattr(recipe, "evaluate_policy", one_wrong_call)
