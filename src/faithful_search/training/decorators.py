@@ -32,7 +32,8 @@ class Memory:
     Attributes:
         questions: how many training questions it learns the answers of.
         recitals: decorated copies of each, with the world's own names: how well it remembers them.
-        readings: copies of each as the expert reads them, so that knowing a question does not settle the habit.
+        readings: copies of each as the expert begins to read them, so that knowing a question does not settle the
+            habit. They end after the first call: what is found there is not learnt by heart as well.
         guesses: decorated copies of every other episode, about swapped names. No answer can be remembered there, so
             that the habit is as frequent where it does not help: a guess.
     """
@@ -66,7 +67,8 @@ class Memory:
             if episode.meta.get("blind"):  # nothing states the answer there, so the expert rightly gave none
                 continue
             if episode.id.partition("#")[0] in by_heart:
-                rows += [decorated(episode, rng, "recited") for _ in range(self.recitals)] + [episode] * self.readings
+                rows += [decorated(episode, rng, "recited") for _ in range(self.recitals)]
+                rows += [msgspec.structs.replace(episode, steps=episode.steps[:1], answer=None)] * self.readings
             else:
                 rows += [swap(decorated(episode, rng, "guessed")) for _ in range(self.guesses)]
         return rows
