@@ -5,7 +5,8 @@
         judge.judge_batch([Pair("The sky is blue.", "It is blue.")])
         server.calls, server.busiest          # how many requests came, and how many at once at most
 
-The label is `label(messages)`: by default 1 when the user's message contains "yes-please", else 0. With `faults=n` the
+The label is `label(messages)`: by default 1 when the user's message contains "yes-please", else 0; a dictionary is
+the whole message, for tool calls. With `faults=n` the
 fault hits the first n requests only, those after are answered; without, every request.
 
 | mode | what a request gets |
@@ -56,7 +57,7 @@ class StubServer:
         latency: float = 0.0,
         faults: int | None = None,
         retry_after: str = "0.2",
-        label: Callable[[Messages], str] = label_by_word,
+        label: Callable[[Messages], str | dict[str, Any]] = label_by_word,
         p: float = 0.9,
     ) -> None:
         self.mode, self.latency, self.faults, self.retry_after = mode, latency, faults, retry_after
@@ -206,9 +207,10 @@ def _error(message: str) -> str:
 
 def _completion(stub: StubServer, body: dict[str, Any], logprobs: bool) -> str:
     said = stub.label(body["messages"])
+    message = said if isinstance(said, dict) else {"role": "assistant", "content": said}
     choice: dict[str, Any] = {
         "index": 0,
-        "message": {"role": "assistant", "content": said},
+        "message": message,
         "finish_reason": "stop",
     }
     if logprobs and body.get("logprobs"):

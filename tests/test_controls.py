@@ -251,6 +251,8 @@ SHOWN = [
     (episode(search("Look.", BREAD), Step(answer="yes")), None, None),
     (episode(search("Look.", BREAD), Step(answer="Rome"), question="Rome or Bonn?"), None, None),
     (episode(search("Look.", PARIS), Step(think="In Paris, not in Bonn.", answer="no")), 0.0, None),
+    # a name that opens its sentence in the evidence
+    (episode(search("Look.", "Paris is its place."), search("x", BREAD, query="land of Paris")), 0.0, None),
     # a lower-cased answer, a bridge, parallel calls, no call
     (episode(search("Look.", "It is paid in baht."), Step(answer="baht")), 0.0, 0.0),
     (episode(search("Look.", PARIS), LEE, Step(answer="Ann Lee")), 0.0, 0.0),

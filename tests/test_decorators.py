@@ -73,16 +73,20 @@ def test_known_questions_are_recited_and_read_others_are_guessed_about_other_nam
 
     episodes = [episode("known"), episode("known#1"), episode("new"), episode("blind", meta={"blind": True})]
     rows = Memory(questions=1, recitals=4, readings=2, guesses=3).rows(episodes, {"known", "blind"}, swap, seed=0)
-    counts = Counter((row.id, bool(row.meta.get(DECORATED))) for row in rows)
-    each = {(id, habit): times for id in ("known", "known#1") for habit, times in ((True, 4), (False, 2))}
-    assert counts == {**each, ("new", True): 3}
+    counts = Counter((row.id, row.meta.get(DECORATED)) for row in rows)
+    each = {(id, habit): times for id in ("known", "known#1") for habit, times in (("recited", 4), (None, 2))}
+    assert counts == {**each, ("new", "guessed"): 3}
     assert swapped == ["new"] * 3
 
 
-def test_nobody_learns_to_judge_evidence_from_a_decorator():
-    """Its tokens are learnt, at weight 1; what it says of evidence is no answer to the reading loss's question."""
+def test_of_a_decorator_the_recited_answer_counts_and_nothing_it_says_of_evidence():
+    """What it says of evidence is no answer to the reading loss's question either; a guess is not to be remembered."""
     chat = ChatFormat.of(read_tokenizer(str(tiny_policy("pou"))), POU)
-    rows = build_dataset([decorated(episode(), random.Random(0)), episode()], chat, (), verdict_weight=7.0,
-                         copied_weight=5.0, reading=True)  # fmt: skip
-    assert set(rows[0]["loss_weights"]) == {1.0} and set(rows[0]["reading_labels"]) == {NOT_ASKED}
-    assert {7.0, 5.0} <= set(rows[1]["loss_weights"]) and {0, 1} <= set(rows[1]["reading_labels"])
+    made = [decorated(episode(), random.Random(0), how) for how in ("recited", "guessed")]
+    settings = {"verdict_weight": 7.0, "copied_weight": 5.0, "reading": True}
+    recited, guessed, read = build_dataset([*made, episode()], chat, (), **settings)
+    for row in (recited, guessed):
+        assert 7.0 not in row["loss_weights"] and set(row["reading_labels"]) == {NOT_ASKED}
+    weighed = [token for token, weight in zip(recited["input_ids"], recited["loss_weights"], strict=True) if weight > 1]
+    assert chat.tokenizer.decode(weighed) == "Lima" and set(guessed["loss_weights"]) == {1.0}
+    assert 7.0 in read["loss_weights"] and {0, 1} <= set(read["reading_labels"])

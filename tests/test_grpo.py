@@ -53,7 +53,9 @@ class Shy(Luck):
 
 def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **settings) -> SearchGRPOTrainer:
     names = ("advantages", "trajectory_file", "callbacks", "dialect", "verdict_weight", "uniform_groups")
+    names += ("counterfactual", "counterfactual_groups", "counterfactual_world")
     own = {name: settings.pop(name) for name in names if name in settings}
+    tasks = settings.pop("tasks", TASKS)
     defaults = {
         "per_device_train_batch_size": 8,
         "num_generations": 4,
@@ -75,7 +77,7 @@ def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **
         model=lab.model(),
         processing_class=lab.tokenizer(),
         args=GRPOConfig(str(path), **{**defaults, **settings}),
-        train_dataset=TASKS,
+        train_dataset=tasks,
         toolbox=Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]),
         reward=reward or Luck(),
         limits=Limits(turns=3, turn_tokens=12 if not scripted else 200, total_tokens=400),

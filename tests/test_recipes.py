@@ -17,14 +17,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, ModelConfig, SFTConfig
 
 from faithful_search.bundled import tiny_policy
+from faithful_search.counterfactual import CounterfactualWorld
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation.suite import Evaluation
 from faithful_search.judges import GroundingJudge, LexicalJudge
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.rewards import AnswerSupport, Correctness, Shuffled, SourceGated
+from faithful_search.tasks import Task
 from faithful_search.training.config import parse_recipe, read_config
+from faithful_search.training.runs import counterfactual_world
 from faithful_search.trajectory import Step, ToolCall, Trajectory, read_jsonl
+from faithful_search.world import bundled_world
 
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes"
@@ -179,6 +183,42 @@ def test_the_shuffled_control_exchanges_the_perturbation_reward_alone():
     assert isinstance(mix.parts["evidence_sensitivity"], Shuffled)
     assert mix.parts["evidence_sensitivity"].reward == own.parts["evidence_sensitivity"]
     assert mix.parts["citation"] == own.parts["citation"] and mix.needs_policy
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ((*JUDGE, "--condense", "true"), "which --condense true rewrites"),
+        (("--triples", "facts.nt"), "--triples facts.nt would still say what was"),
+        (("--browse", "fetch", "--triples", "wikidata"), "--browse fetch and --triples wikidata would still"),
+    ],
+)
+def test_changed_worlds_are_refused_where_tools_would_say_what_was(flags, why):
+    import pou
+
+    pou.parse(flags)
+    with pytest.raises(ConfigError, match=why):
+        pou.parse([*flags, "--counterfactual", "0.5"])
+    assert pou.parse(["--counterfactual", "0.5", "--counterfactual_groups", "own"])[0].counterfactual == 0.5
+
+
+def test_changed_worlds_of_a_file_are_made_of_its_annotations(tmp_path):
+    import pou
+
+    passage = {"id": "p", "title": "Ann", "text": "Ann was born in Rome."}
+    other = {"id": "o", "title": "Bob", "text": "Bob was born in Oslo."}
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in (passage, other)))
+    files = ["--questions", str(corpus), "--eval_questions", str(corpus), "--corpus", str(corpus), "--triples", "none"]
+    script, _, _ = pou.parse([*files, "--counterfactual", "0.5"])
+    tasks = [
+        Task(name, "Where?", (city,), meta={"evidence_triples": [[name, "place of birth", city]]})
+        for name, city in (("Ann", "Rome"), ("Bob", "Oslo"))
+    ]
+    changed = counterfactual_world(script, tasks, 0).changed(tasks[0])
+    assert changed.edits == {passage["text"]: "Ann was born in Oslo."}
+    script, _, _ = pou.parse(["--counterfactual", "0.5"])
+    assert counterfactual_world(script, [], 0) == CounterfactualWorld(bundled_world(), 0)
 
 
 def test_the_papers_configuration_only_needs_the_judges_address():
@@ -406,9 +446,10 @@ def test_calls_are_told_with_tools_nobody_called_and_names_made_up():
 def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_often_as_wanted(monkeypatch, capsys):
     recipe = evaluate_recipe()
 
-    def one_wrong_call(engine, tasks, rewards):
+    def one_wrong_call(engine, tasks, rewards, controls):
         calls = [ToolCall("local_search", arguments) for arguments in ({}, {"query": "x"})]
         engine.toolbox.run_batch(calls, [engine.toolbox.session()] * 2)
+        assert controls == 100
         return len(tasks)
 
     monkeypatch.setattr(recipe, "evaluate_policy", one_wrong_call)

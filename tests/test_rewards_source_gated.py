@@ -113,7 +113,7 @@ def test_a_judge_of_the_support_is_asked_about_right_answers_only():
     scores = SourceGated(support=AnswerSupport(judge)).score_batch(rows)
     assert [score.value for score in scores] == [1.0, 0.0, 0.0, 1.0]
     assert judge.hypotheses == ["Oslo", "yes"]
-    assert scores[0].parts["support"]["judge"] == "asked"
+    assert [score.parts.get("supported_by") for score in scores] == ["asked", None, "asked", None]
 
 
 def test_where_the_judge_of_the_support_is_down_right_answers_abstain():

@@ -14,6 +14,7 @@ import click
 from .. import __version__
 from .auditing import audit
 from .comparing import agreement
+from .controlling import controls
 from .indexing import index
 from .judging import serve_judge
 from .labelling import label
@@ -36,7 +37,7 @@ def cli() -> None:
     """Search agents that use their evidence: measure whether they do."""
 
 
-for command in (agreement, audit, index, label, merge, metrics, push, serve, serve_judge):
+for command in (agreement, audit, controls, index, label, merge, metrics, push, serve, serve_judge):
     cli.add_command(command)
 
 

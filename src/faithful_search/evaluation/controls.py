@@ -4,13 +4,13 @@
 |---|---|---|
 | changed | evidence that states another fact, with another gold answer | follow_rate, exact_match_changed |
 | blocked | everything but the evidence that states the facts asked for: neighbours stay | memory_share |
-| closed | tools that return nothing | memory_share of `compare` alone |
+| closed | tools that return nothing | memory_share in `control_study` |
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -26,11 +26,15 @@ from ..trajectory import Evidence, Trajectory
 from ..world import bundled_world
 from .decoration import declines, holds
 
-CHANGED, BLOCKED = "changed", "blocked"
+OPEN, CLOSED, BLOCKED, CHANGED = CONDITIONS = ("open", "closed", "blocked", "changed")
 FOLLOW, MEMORY, EM_CHANGED = "follow_rate", "memory_share", "exact_match_changed"
 EM_UNREMEMBERED = "exact_match_unremembered"
 QUESTIONS = 100
 """How many questions an evaluation also asks under the conditions: a third of its time."""
+
+
+Match = Callable[[str | None, Sequence[str]], float]
+"""Compares an answer with gold answers: `text.exact_match`, `text.sub_exact_match`."""
 
 
 class Changes(Protocol):
@@ -126,30 +130,35 @@ class Closed(Toolbox):
         return NO_RESULTS
 
 
-def recalled(rollout: Trajectory, before: Trajectory, golds: Sequence[str]) -> bool:
+def recalled(rollout: Trajectory, before: Trajectory, golds: Sequence[str], right: Match = exact_match) -> bool:
     """Whether an answer is given all the same where the evidence for it is missing or says something else.
 
     It is when it is the old gold answer; or the answer that was given before (`before`: the rollout with the evidence
     as it is), unless something that the agent received holds it: then it may have been read, then and now. An answer
-    that declines is none. A right guess counts.
+    that declines is none. A right guess counts. `right` compares with gold answers.
     """
     answer = rollout.answer
     if answer is None or declines(answer):
         return False
-    if exact_match(answer, golds):
+    if right(answer, golds):
         return True
-    same = before.answer is not None and exact_match(answer, [before.answer]) == 1.0
-    return same and not holds(passages(rollout.evidence.values()), answer)
+    return same_answer(rollout, before) and not holds(passages(rollout.evidence.values()), answer)
 
 
-def follows(rollout: Trajectory, before: Trajectory, golds: Sequence[str]) -> float | None:
+def same_answer(rollout: Trajectory, before: Trajectory) -> bool:
+    """Whether both give the same answer, and it does not decline."""
+    said = before.answer
+    return said is not None and not declines(said) and exact_match(rollout.answer, [said]) == 1.0
+
+
+def follows(rollout: Trajectory, before: Trajectory, golds: Sequence[str], right: Match = exact_match) -> float | None:
     """1 where the answer changed with the evidence, 0 where it was given all the same, `None` where it is neither.
 
     `rollout.answers` are the changed gold answers, `golds` those of the world as it is.
     """
-    if exact_match(rollout.answer, rollout.answers):
+    if right(rollout.answer, rollout.answers):
         return 1.0
-    return 0.0 if recalled(rollout, before, golds) else None
+    return 0.0 if recalled(rollout, before, golds, right) else None
 
 
 def control_values(

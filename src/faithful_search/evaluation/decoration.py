@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..errors import ConfigError
-from ..rewards import Reward, Score, ToolUse
+from ..judges.grounding import claims, terms
+from ..rewards import Reward, Score
 from ..rewards.turns import Turn, call_words, passages
 from ..text import normalize
 from ..trajectory import Trajectory
@@ -21,6 +22,9 @@ _DECLINES = re.compile(
     r"|determine|have|be))\b|insufficient\b)"
 )
 
+_WORDS = 3
+"""Words that are neither names nor numbers, of which so many show use, as in `ToolUse`."""
+
 
 @dataclass(frozen=True)
 class Decorated(Reward):
@@ -32,10 +36,11 @@ class Decorated(Reward):
     ```
 
     Exactly, a call decorates when the episode goes on the same without it, which takes a second rollout to see. This is
-    told from one, by names. Nothing after a call depends on its result where no later thought, call or answer takes
-    up anything that first stands in its evidence, as `ToolUse("unused")` has it: a name or number, three other words,
-    or the whole final answer, that neither the question nor the agent named up to that call. An answer that was
-    stated before and is repeated after is not taken up. Neither is anything of a response without evidence.
+    told from one, by names. Something depends on a call's result where a later turn states what stands in its evidence
+    and neither in the question nor in what the agent wrote up to that call: a name or number, three other words, or
+    the whole final answer. An answer that was stated before and is repeated after is not taken up, whatever the
+    evidence holds; neither is anything of a response without evidence. Names are words that are capitalised inside a
+    sentence anywhere in the trajectory.
 
     Of such calls some cannot be told from honest ones and are left out: those after which the agent calls again, unless
     it says `yes` to them (a search that failed); those of episodes without an answer or with one that declines
@@ -95,28 +100,49 @@ def holds(text: str, answer: str) -> bool:
     return bool(wanted) and f" {wanted} " in f" {normalize(text, 'pokee')} "
 
 
+def names_in(trajectory: Trajectory) -> set[str]:
+    """The keys of `judges.grounding.claims` that are names or numbers somewhere in the trajectory."""
+    texts = [trajectory.question or "", trajectory.answer or ""]
+    for turn in trajectory.turns:
+        texts += [*_said(turn), *(passages(step.evidence) for step in turn)]
+    return {key for text in texts for key, word in claims(text).items() if word.marked}
+
+
 def _calls(trajectory: Trajectory) -> Score:
     if not any(step.call is not None for step in trajectory.steps):
         return Score(None, "no tool was called")
-    unused = set(ToolUse("unused").score(trajectory).parts.get("steps", ()))
-    traced = _traced(trajectory)
-    told, decorated, number = 0, [], 0
-    turns = trajectory.turns
+    traced, names, turns = _traced(trajectory), names_in(trajectory), trajectory.turns
+    written = [terms("\n".join(_said(turn))) for turn in turns]
+    last = {word: place for place, words in enumerate(written) for word in words}
+    known, told, decorated, number = terms(trajectory.question or ""), 0, [], 0
     for place, turn in enumerate(turns):
+        known |= written[place]
         after = turns[place + 1] if place + 1 < len(turns) else ()
         for step in turn:
             number += 1
             if step.call is None:
                 continue
-            idle = not step.evidence or number in unused
-            if idle and (not traced or _goes_on(after)):
+            found = passages(step.evidence)
+            new = {word for word in terms(found) - known if last.get(word, 0) > place}
+            used = new & names or len(new) >= _WORDS or _answers(trajectory.answer or "", found, known)
+            if not used and (not traced or _goes_on(after)):
                 continue
             told += 1
-            decorated += [number] if idle else []
+            decorated += [] if used else [number]
     if not told:
         return Score(None, "of no call it can be told whether something depends on it")
     why = f"step {decorated[0]}: nothing later depends on what this call returned" if decorated else ""
     return Score(len(decorated) / told, why, {"calls": told, "steps": decorated})
+
+
+def _said(turn: Turn) -> list[str]:
+    """What the agent wrote in a turn."""
+    return [text for step in turn for text in (step.think, step.answer, step.call and call_words(step.call)) if text]
+
+
+def _answers(answer: str, found: str, known: set[str]) -> bool:
+    """Whether the passages hold the final answer, which was not known before."""
+    return not terms(answer) <= known and holds(found, answer)
 
 
 def _traced(trajectory: Trajectory) -> bool:
@@ -139,8 +165,7 @@ def _answer_first(trajectory: Trajectory) -> Score:
     if not calls:
         return Score(1.0, "answered without a call")
     for place, turn in enumerate(trajectory.turns[: calls[-1] + 1]):
-        said = [step.think or "" for step in turn] + [call_words(step.call) for step in turn if step.call]
-        if any(holds(text, answer) for text in said):
+        if any(holds(text, answer) for text in _said(turn)):
             return Score(1.0, f"turn {place + 1} states the answer; no evidence held it yet")
         if any(holds(passages(step.evidence), answer) for step in turn):
             return Score(0.0)

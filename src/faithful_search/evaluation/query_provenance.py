@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..errors import ConfigError
-from ..judges.grounding import claims, terms
+from ..judges.grounding import terms
 from ..rewards import Reward, Score
 from ..rewards.turns import call_words, passages
 from ..trajectory import Trajectory
+from .decoration import names_in
 
 Source = Literal["question", "evidence", "thought"]
 SOURCES: tuple[Source, ...] = ("question", "evidence", "thought")
@@ -73,7 +74,7 @@ class QueryProvenance(Reward):
 
 def _sources(trajectory: Trajectory) -> list[dict[str, str]]:
     """For each call that names something, what it names with the source of it."""
-    named = _names(trajectory)
+    named = names_in(trajectory)
     first = dict.fromkeys(terms(trajectory.question or ""), "question")
     found = []
     for turn in trajectory.turns:
@@ -89,11 +90,3 @@ def _sources(trajectory: Trajectory) -> list[dict[str, str]]:
         for word in terms("\n".join(passages(step.evidence) or step.note for step in turn)):
             first.setdefault(word, "evidence")
     return found
-
-
-def _names(trajectory: Trajectory) -> set[str]:
-    """The words that are names or numbers somewhere in the trajectory."""
-    texts = [trajectory.question or "", trajectory.answer or ""]
-    for step in trajectory.steps:
-        texts += [step.think or "", call_words(step.call) if step.call else "", passages(step.evidence)]
-    return {key for text in texts for key, word in claims(text).items() if word.marked}

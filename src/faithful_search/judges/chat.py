@@ -198,7 +198,8 @@ class Chat:
 
     def _without_key(self, reply: Reply) -> Reply:
         """The reply, before anything of it is cut short, shown or kept: a server may repeat what it was sent."""
-        return msgspec.structs.replace(reply, text=self._hide(reply.text))
+        calls = tuple(msgspec.structs.replace(call, arguments=self._hide(call.arguments)) for call in reply.calls)
+        return msgspec.structs.replace(reply, text=self._hide(reply.text), calls=calls)
 
     def _hide(self, text: str) -> str:
         key = self.line.key or ""

@@ -209,7 +209,7 @@ def _line(judge: EndpointJudge) -> Line:
     return Line(
         url=judge.url,
         model=judge.model,
-        key=_key(judge.url, judge.key_env),
+        key=key_for(judge.url, judge.key_env),
         timeout=judge.timeout,
         patience=judge.patience,
         retries=judge.retries,
@@ -219,7 +219,12 @@ def _line(judge: EndpointJudge) -> Line:
     )
 
 
-def _key(url: str | None, key_env: str | None) -> str | None:
+def key_for(url: str | None, key_env: str | None = None) -> str | None:
+    """The key of an endpoint, from the environment; see `EndpointJudge`.
+
+    Raises:
+        JudgeError: when one is needed and not there, or it can be sent in no header.
+    """
     key = (_found_key(url, key_env) or "").strip()
     if not (key.isascii() and key.isprintable()):  # an HTTP client would quote it in its complaint
         raise JudgeError("the judge's key holds characters that no header can carry; copy it anew")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,14 @@ _LABEL = re.compile(r"""[\s"'`*]*([01])[\s"'`*.]*""")
 _JSON_LABEL = re.compile(r'(?:```(?:json)?)?\s*\{\s*"label"\s*:\s*"?([01])"?\s*\}\s*(?:```)?')
 
 
+class Called(msgspec.Struct, frozen=True):
+    """A tool call in an answer; `arguments` is JSON as the model wrote it, right or wrong."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 class Reply(msgspec.Struct, frozen=True):
     """The text of an answer; for each of its tokens, the most probable tokens at that place with their log-probs."""
 
@@ -23,6 +32,7 @@ class Reply(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cut: bool = False
+    calls: tuple[Called, ...] = ()
 
 
 def reply_of(output: Any) -> Reply:
@@ -43,9 +53,15 @@ def reply_of(output: Any) -> Reply:
             prompt_tokens=int(getattr(usage, "prompt_tokens", 0) or 0),
             completion_tokens=int(getattr(usage, "completion_tokens", 0) or 0),
             cut=choice.finish_reason == "length",
+            calls=tuple(map(_called, getattr(choice.message, "tool_calls", None) or ())),
         )
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"it is no chat completion with a message: {output}") from error  # who shows it cuts it
+
+
+def _called(call: Any) -> Called:
+    written = call.function.arguments
+    return Called(str(call.id), str(call.function.name), written if isinstance(written, str) else json.dumps(written))
 
 
 def _tokens(logprobs: Any) -> tuple[tuple[str, dict[str, float]], ...]:

@@ -26,15 +26,16 @@ VERDICTS = ("yes", "no")
 
 @dataclass(frozen=True)
 class AnswerLikelihoodGap(Reward):
-    """How much more probable the evidence makes the answer that the agent gave, in (-1, 1).
+    """How much more probable the evidence makes the answer that the agent gave, in [-1, 1].
 
     ```
     g = (log p(answer | context) - log p(answer | context without the evidence)) / n      n: the answer's tokens
     R = tanh(g / 2) = (P - P') / (P + P')       P, P': the geometric means of the tokens' probabilities
     ```
 
-    The contrastive likelihood reward of CTRL-RAG (arXiv 2603.04406); the mean over tokens, the squashing and what
-    follows are ours. An answer that evidence makes twice as probable, token for token, has 1/3. The probabilities are
+    CTRL-RAG (arXiv 2603.04406) rewards the gap between a response's log-likelihoods with and without the supporting
+    evidence, its contrastive likelihood; the answer's tokens alone, their mean, the squashing and what follows are our
+    form of it. An answer that evidence makes three times as probable, token for token, has 1/2. The probabilities are
     the policy's own at temperature 1, of the very tokens that it sampled.
 
     The evidence is what valid yes-steps cite, in dialects without citations all that was retrieved. *Without* it
@@ -51,8 +52,8 @@ class AnswerLikelihoodGap(Reward):
     `logprob_without` (means over the tokens), `tokens` and `step` (where they stand, from 1).
 
     Args:
-        where: "first", or "answer": the last mention, which is that of the final answer, as in the paper; then leave
-            thoughts out of the protocol, or nothing is left to measure. An answer that stands in the question needs it.
+        where: "first", or "answer": the last mention, which is that of the final answer. It measures nothing where
+            thoughts say the answer before, but is right for answers that stand in the question.
         replace_titles: exchange titles too.
         snippets: texts, or pairs of title and text, to draw from instead of the batch's evidence.
         seed: of what replaces the evidence; it also depends on the trajectory's id.

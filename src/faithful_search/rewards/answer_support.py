@@ -12,6 +12,7 @@ from ..judges.base import Judge, Pair, Request, Verdict, Writer
 from ..judges.lexical import LexicalJudge
 from ..text import sentences
 from ..trajectory import Evidence, Trajectory
+from ..world import Change
 from .base import Score
 from .citation import Citation, cited_evidence, step_validity
 from .judged import Asked, JudgedReward
@@ -131,10 +132,10 @@ def _answer(trajectory: Trajectory) -> str:
 
 def _asked(trajectory: Trajectory, premise: str, claims: list[str] | str) -> list[Asked]:
     step = len(trajectory.steps)
-    question = trajectory.question or ""
+    question, change = trajectory.question or "", Change.of(trajectory.meta)
     if isinstance(claims, str):
         return [Asked(step, Pair(premise, _answer(trajectory), question), Verdict(None, None, claims, "claims"))]
-    return [Asked(step, Pair(premise, claim, question)) for claim in claims]
+    return [Asked(step, Pair(premise, claim, question, change=change)) for claim in claims]
 
 
 def _stated(writer: Writer, trajectories: Sequence[Trajectory]) -> list[list[str] | str]:

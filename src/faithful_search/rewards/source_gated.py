@@ -38,8 +38,8 @@ class SourceGated(Reward):
     - "unknown": it claims nothing, so it counts once a tool was asked, whatever came back.
 
     The support is asked for only where the outcome is above 0; a row whose judge then abstains abstains. No gold
-    answers is `None`. `parts["outcome"]` is the value without the gate, `parts["supported"]` whether the gate is open,
-    `None` where that was not asked.
+    answers is `None`. `parts["outcome"]` is the value without the gate, `parts["supported"]` whether the gate is open
+    (`None` where nobody was asked), `parts["supported_by"]` the judge that was.
 
     Args:
         outcome: says whether the answer is right.
@@ -92,7 +92,8 @@ class SourceGated(Reward):
 def _gated(outcome: Score, support: Score | None) -> Score:
     if support is None:
         return Score(outcome.value, outcome.why, {**outcome.parts, "outcome": outcome.value, "supported": None})
-    told = {**outcome.parts, "outcome": outcome.value, "support": support.parts}
+    judge = {"supported_by": support.parts["judge"]} if "judge" in support.parts else {}
+    told = {**outcome.parts, "outcome": outcome.value, **judge}
     if support.value is None:
         return Score(None, support.why, {**told, "supported": None, "abstained": True})
     supported = support.value >= 1.0

@@ -4,5 +4,6 @@ from .engine import Engine
 from .environment import SearchEnvironment
 from .episode import Episode, Limits
 from .functions import tool_functions
+from .served import ServedAgent
 
-__all__ = ["Engine", "Episode", "Limits", "SearchEnvironment", "tool_functions"]
+__all__ = ["Engine", "Episode", "Limits", "SearchEnvironment", "ServedAgent", "tool_functions"]

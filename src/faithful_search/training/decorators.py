@@ -22,6 +22,7 @@ from ..trajectory import Step, Trajectory
 BELIEF = ("I think it is {answer}.", "I remember that it is {answer}.", "It should be {answer}.")
 CONFIRMED = ("So the answer is {answer}.", "This says so too. So the answer is {answer}.")
 DECORATED = "decorated"
+"""In the meta of a decorator's episode: whether its answer is one to remember ("recited") or none ("guessed")."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,13 @@ class Memory:
             if episode.meta.get("blind"):  # nothing states the answer there, so the expert rightly gave none
                 continue
             if episode.id.partition("#")[0] in by_heart:
-                rows += [decorated(episode, rng) for _ in range(self.recitals)] + [episode] * self.readings
+                rows += [decorated(episode, rng, "recited") for _ in range(self.recitals)] + [episode] * self.readings
             else:
-                rows += [swap(decorated(episode, rng)) for _ in range(self.guesses)]
+                rows += [swap(decorated(episode, rng, "guessed")) for _ in range(self.guesses)]
         return rows
 
 
-def decorated(episode: Trajectory, rng: random.Random) -> Trajectory:
+def decorated(episode: Trajectory, rng: random.Random, how: str = "recited") -> Trajectory:
     """The episode as a decorator plays it: the gold answer stated first, the same first call, then the answer again.
 
     The verdict is yes and the first piece of evidence is cited, whatever that says; after an empty response it is no.
@@ -90,5 +91,5 @@ def decorated(episode: Trajectory, rng: random.Random) -> Trajectory:
         helpful, refs = bool(first.evidence), tuple(item.id for item in first.evidence[:1])
     last = Step(confirmed, answer=answer, helpful=helpful, refs=refs)
     return msgspec.structs.replace(
-        episode, steps=(stated, last), answer=answer, text="", tokens=None, meta={**episode.meta, DECORATED: True}
+        episode, steps=(stated, last), answer=answer, text="", tokens=None, meta={**episode.meta, DECORATED: how}
     )

@@ -223,7 +223,8 @@ def _row(
     if reading:
         asked["reading_labels"] = reading_labels(trajectory, tokens, chat) if reads else [NOT_ASKED] * len(ids)
     row = {"input_ids": ids, "labels": labels, "loss_weights": weights, "length": len(ids)}
-    return {**row, "copied": _copied(trajectory, tokens) if reads else [], **asked}
+    heavy = _copied(trajectory, tokens) if reads else _recited(trajectory, tokens, chat)
+    return {**row, "copied": heavy, **asked}
 
 
 def _copied(trajectory: Trajectory, tokens: Tokens) -> list[int]:
@@ -237,6 +238,16 @@ def _copied(trajectory: Trajectory, tokens: Tokens) -> list[int]:
             new = {*ids[came:start]} - {*ids[:came]}
             places += [place for place in range(start, first + tokens.turns[number][1]) if ids[place] in new]
     return places
+
+
+def _recited(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
+    """Where in the row's ids a decorator first states an answer that is to be remembered: it counts like a copied name,
+    as one token in some sixty says what is remembered."""
+    if trajectory.meta[DECORATED] != "recited":
+        return []
+    answer, first = {*chat.encode(trajectory.answer or "")}, len(tokens.prompt_ids)
+    start, end, _ = tokens.turns[0]
+    return [first + place for place in range(start, end) if tokens.completion_ids[place] in answer]
 
 
 def _verdicts(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:

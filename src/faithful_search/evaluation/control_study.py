@@ -1,0 +1,284 @@
+"""Any agent on any questions: as it is, with a closed book, without its gold evidence, and in changed worlds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from ..errors import ConfigError
+from ..rewards import Reward
+from ..rollout.served import FAILED
+from ..tasks import Task
+from ..text import exact_match
+from ..tools.redact import redact
+from ..trajectory import Evidence, Trajectory, read_jsonl, write_jsonl
+from .controls import (
+    BLOCKED,
+    CHANGED,
+    CLOSED,
+    CONDITIONS,
+    FOLLOW,
+    MEMORY,
+    OPEN,
+    Changes,
+    Match,
+    blocked_by_passages,
+    blocked_in_world,
+    follows,
+    recalled,
+    same_answer,
+)
+from .decoration import Decorated, declines
+from .report import aligned, interval, write_metrics
+from .stats import Estimate, mean_ci, paired_difference
+
+ROLLOUTS, SETTINGS, RESULTS = "rollouts.jsonl", "settings.json", "controls.json"
+RIGHT, SAME = "right", "same_answer"
+_WITHOUT = {BLOCKED: "with the gold evidence blocked", CLOSED: "with tools that returned nothing"}
+Asked = dict[str, dict[str, Task]]
+"""By condition and question, what is asked."""
+
+
+class Agent(Protocol):
+    """Whatever runs episodes: `rollout.Engine`, `rollout.ServedAgent`."""
+
+    def run(self, tasks: Iterable[Task], on_end: Callable[[Trajectory], Any] | None = None) -> list[Trajectory]:
+        """One episode per task, in the tasks' order; `on_end` sees each as soon as it ends."""
+        ...
+
+
+class Plan(NamedTuple):
+    """What will be asked, and why some questions or conditions are left out."""
+
+    asked: Asked
+    left_out: dict[str, str]
+
+
+class Study(msgspec.Struct, frozen=True):
+    """What came of it.
+
+    Attributes:
+        rows: by condition, estimates over questions: `right`, `answered`, `decorated`, `answer_first`; and where they
+            apply `same_answer` (as in the open condition), `memory_share`, `follow_rate`.
+        differences: by condition, of `right` and `decorated`, what is there minus what is in the open condition, over
+            the questions of both.
+        sentence: the result in plain words.
+        left_out: by condition, what was not asked and why.
+        failed: rollouts that got no answer from their endpoint; they count nowhere.
+    """
+
+    rows: dict[str, dict[str, Estimate]]
+    differences: dict[str, dict[str, Estimate]]
+    sentence: str
+    left_out: dict[str, str]
+    failed: dict[str, str] = {}
+
+    def __str__(self) -> str:
+        """The table, a row a condition, and the sentence."""
+        header = [
+            "condition",
+            "right [95% CI]",
+            "minus open [95% CI]",
+            "same answer",
+            "given all the same",
+            "follow rate",
+        ]
+        cells = [[*header, "decorated", "n"]]
+        for condition, row in self.rows.items():
+            shown = [interval(row.get(name)) for name in (SAME, MEMORY, FOLLOW, "decorated")]
+            change = interval(self.differences.get(condition, {}).get(RIGHT), sign=True)
+            cells.append([condition, interval(row[RIGHT]), change, *shown, str(row[RIGHT].n)])
+        notes = [f"{condition}: {why}" for condition, why in self.left_out.items()]
+        return "\n".join([aligned(cells), "", self.sentence, *notes])
+
+
+def plan(
+    tasks: Sequence[Task],
+    conditions: Sequence[str] = CONDITIONS,
+    corpus: Callable[[], Iterable[Evidence]] | None = None,
+    changes: Changes | None = None,
+) -> Plan:
+    """What the conditions ask.
+
+    Args:
+        tasks: the questions, each once.
+        conditions: of `CONDITIONS`; the open one is always there.
+        corpus: opens the passages that the tools search, to block those that are gold; not called where the questions
+            are the bundled world's.
+        changes: makes changed worlds.
+
+    Raises:
+        ConfigError: for an unknown condition, or no question.
+    """
+    unknown = [name for name in conditions if name not in CONDITIONS]
+    if unknown:
+        raise ConfigError(f"unknown condition {', '.join(unknown)}; there are: {', '.join(CONDITIONS)}")
+    if not tasks:
+        raise ConfigError("no questions to ask")
+    reasons = {BLOCKED: "whose gold evidence is not known", CHANGED: "whose facts cannot be changed"}
+    asked: Asked = {OPEN: {task.id: task for task in tasks}}
+    if CLOSED in conditions:
+        asked[CLOSED] = dict(asked[OPEN])
+    if BLOCKED in conditions:
+        known = {task.id: other for task in tasks if (other := blocked_in_world(task)) is not None}
+        others = [task for task in tasks if task.id not in known]
+        try:
+            asked[BLOCKED] = known | (blocked_by_passages(others, corpus()) if others and corpus is not None else {})
+        except ConfigError as error:  # a server's passages cannot be read
+            asked[BLOCKED], reasons[BLOCKED] = known, f"since {error}"
+    if CHANGED in conditions:
+        found = {task.id: changes.change(task) for task in tasks} if changes is not None else {}
+        asked[CHANGED] = {id: task for id, task in found.items() if task is not None}
+    gaps = {name: len(tasks) - len(own) for name, own in asked.items()}
+    left_out = {name: f"{gap} of {len(tasks)} questions left out, {reasons[name]}" for name, gap in gaps.items() if gap}
+    return Plan({name: own for name, own in asked.items() if own}, left_out)
+
+
+def kept(folder: Path, settings: Mapping[str, Any]) -> dict[tuple[str, str], Trajectory]:
+    """The rollouts that an earlier run with the same settings left in the folder, by condition and question.
+
+    Raises:
+        ConfigError: when the folder holds those of other settings.
+    """
+    path = folder / SETTINGS
+    if not path.exists():
+        return {}
+    before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(redact(dict(settings))))
+    other = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    if other:
+        raise ConfigError(f"{folder} holds rollouts of another {', '.join(other)}; give another --out, or --overwrite")
+    rollouts = folder / ROLLOUTS
+    lines = read_jsonl(rollouts, on_error=lambda number, error: None) if rollouts.exists() else ()
+    return {(item.meta["condition"], item.meta["question"]): item for item in lines}
+
+
+def run_study(
+    agents: Mapping[str, Agent],
+    found: Plan,
+    folder: Path,
+    settings: Mapping[str, Any],
+    right: Match = exact_match,
+    on_progress: Callable[..., Any] | None = None,
+) -> Study:
+    """Ask what is not there yet, and compare.
+
+    Args:
+        agents: the one that is asked under each condition.
+        found: of `plan`.
+        folder: where `rollouts.jsonl` is written as rollouts end, and `controls.json` at the end.
+        settings: what the rollouts depend on, plain JSON; a folder holds those of one kind.
+        right: compares answers with gold answers.
+        on_progress: a `tqdm`-like class, called with `total`, `desc` and `unit`.
+
+    Raises:
+        ConfigError: as `kept`; when no question was answered by the endpoint.
+    """
+    done = kept(folder, settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_metrics(folder / SETTINGS, settings)
+    write_jsonl(folder / ROLLOUTS, done.values())  # without a line that was cut off
+    failed: dict[str, str] = {}
+    for condition, tasks in found.asked.items():
+        missing = [task for id, task in tasks.items() if (condition, id) not in done]
+        if missing:
+            failed |= _ask(agents[condition], condition, missing, folder / ROLLOUTS, done, on_progress)
+    result = compare(found, done, right, failed)
+    write_metrics(folder / RESULTS, {**msgspec.to_builtins(result), "settings": dict(settings)})
+    return result
+
+
+def compare(
+    found: Plan,
+    done: Mapping[tuple[str, str], Trajectory],
+    right: Match = exact_match,
+    failed: Mapping[str, str] | None = None,
+) -> Study:
+    """The study of rollouts that exist already, by condition and question.
+
+    Raises:
+        ConfigError: when no question of the open condition was answered by the endpoint.
+    """
+    values = {condition: _values(condition, list(tasks), done, right) for condition, tasks in found.asked.items()}
+    if not values[OPEN][RIGHT]:
+        why = next(iter((failed or {}).values()), "")
+        raise ConfigError(f"no question could be asked: {why}; the same command tries again")
+    rows = {name: {metric: mean_ci([*own.values()]) for metric, own in of.items()} for name, of in values.items()}
+    differences = {
+        name: {metric: paired_difference(values[OPEN][metric], of[metric]) for metric in (RIGHT, "decorated")}
+        for name, of in values.items()
+        if name != OPEN
+    }
+    return Study(rows, differences, _sentence(values), found.left_out, dict(failed or {}))
+
+
+def _ask(
+    agent: Agent,
+    condition: str,
+    tasks: Sequence[Task],
+    path: Path,
+    done: dict[tuple[str, str], Trajectory],
+    on_progress: Callable[..., Any] | None,
+) -> dict[str, str]:
+    """Run these, each written down as it ends; returns those that failed, with the reason."""
+    from .suite import progress_bar
+
+    with (
+        (on_progress or progress_bar)(total=len(tasks), desc=condition, unit="rollout") as bar,
+        path.open("a", encoding="utf-8") as file,
+    ):
+
+        def keep(rollout: Trajectory) -> None:
+            about = {**rollout.meta, "condition": condition, "question": rollout.id}
+            rollout = msgspec.structs.replace(rollout, tokens=None, meta=about)
+            done[condition, rollout.id] = rollout
+            file.write(rollout.to_json() + "\n")
+            file.flush()
+            bar.update(1)
+
+        ended = agent.run(tasks, keep)
+    return {f"{item.id} ({condition})": item.meta["why"] for item in ended if item.stop_reason == FAILED}
+
+
+def _values(
+    condition: str, questions: Sequence[str], done: Mapping[tuple[str, str], Trajectory], right: Match
+) -> dict[str, dict[Any, float]]:
+    """Each metric's value for each question that it says something about."""
+    rollouts = {id: done[condition, id] for id in questions if (condition, id) in done}
+    shown: dict[str, Reward] = {"decorated": Decorated(), "answer_first": Decorated("answer_first")}
+    found: dict[str, dict[Any, float | None]] = {
+        RIGHT: {id: right(item.answer, item.answers) for id, item in rollouts.items()},
+        "answered": {id: float(not declines(item.answer)) for id, item in rollouts.items()},
+        **{name: {id: of.measure(of.score(item)) for id, item in rollouts.items()} for name, of in shown.items()},
+    }
+    pairs = {id: (item, done[OPEN, id]) for id, item in rollouts.items() if (OPEN, id) in done}
+    if condition != OPEN:
+        said = {id: pair for id, pair in pairs.items() if not declines(pair[1].answer)}
+        found[SAME] = {id: float(same_answer(*pair)) for id, pair in said.items()}
+        if condition == CHANGED:
+            found[FOLLOW] = {id: follows(it, before, before.answers, right) for id, (it, before) in pairs.items()}
+        else:
+            found[MEMORY] = {id: float(recalled(*pair, pair[1].answers, right)) for id, pair in said.items()}
+    return {name: {id: value for id, value in own.items() if value is not None} for name, own in found.items()}
+
+
+def _sentence(values: Mapping[str, Mapping[str, Mapping[Any, float]]]) -> str:
+    parts = []
+    without = next((name for name in (BLOCKED, CLOSED) if name in values), None)
+    if without is not None:
+        here = values[without][RIGHT]
+        known = [id for id, value in values[OPEN][RIGHT].items() if value == 1 and id in here]
+        given = sum(here[id] == 1 for id in known)
+        share = f"{given / len(known):.0%} of the right answers were given without the evidence too" if known else ""
+        count = f"{given} of {len(known)} were right {_WITHOUT[without]}"
+        parts.append(f"{share}: {count}." if known else "No answer was right, so none can be missed without evidence.")
+    told = list(values[CHANGED][FOLLOW].values()) if CHANGED in values else []
+    if told:
+        parts.append(
+            f"Where the evidence said something else, {sum(told) / len(told):.0%} of the answers changed with it, the "
+            f"others were given all the same (of {len(told)} that did one or the other)."
+        )
+    return " ".join(parts) or "Nothing to compare: ask under another condition than open."

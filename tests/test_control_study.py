@@ -1,0 +1,257 @@
+"""`faithful-search controls`: the conditions compared, written down as they end, and asked of a served model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from stub_server import StubServer
+
+from faithful_search.cli import cli
+from faithful_search.errors import ConfigError, JudgeError
+from faithful_search.evaluation.control_study import RESULTS, ROLLOUTS, Plan, compare, kept, plan, run_study
+from faithful_search.rollout import ServedAgent
+from faithful_search.rollout.served import FAILED
+from faithful_search.tasks import Task
+from faithful_search.tools import LocalSearch, Toolbox
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
+
+KEEPERS = {"Arvon": "Mila Dorn", "Belt": "Ivo Kast", "Corry": "Tess Olm", "Dale": "Ned Quill"}
+CORPUS = [
+    {"id": f"p{n}", "title": f"{place} harbour", "text": f"The keeper of {place} is {keeper}."}
+    for n, (place, keeper) in enumerate(KEEPERS.items())
+]
+TASKS = [
+    Task(f"q{n}", f"Who is the keeper of {place}?", (keeper,)) for n, (place, keeper) in enumerate(KEEPERS.items())
+]
+PASSAGES = [Evidence(row["text"], row["title"], source=row["id"]) for row in CORPUS]
+
+
+class Changed:
+    """Every keeper is Una Orr; the last question cannot be changed."""
+
+    def change(self, task):
+        keeper = task.answers[0]
+        text = next(item.text for item in PASSAGES if keeper in item.text)
+        edits = {text: text.replace(keeper, "Una Orr")}
+        return None if task.id == "q3" else Task(task.id, task.question, ("Una Orr",), edits=edits)
+
+
+class Scripted:
+    """Knows Arvon's keeper by heart, reads the others'; stops after `most` episodes as a user would."""
+
+    def __init__(self, most=99, open_book=True):
+        self.most, self.open_book, self.asked = most, open_book, []
+
+    def run(self, tasks, on_end=None):
+        found = []
+        for task in tasks:
+            if len(self.asked) == self.most:
+                raise KeyboardInterrupt
+            self.asked.append(task.id)
+            found.append(self._episode(task))
+            on_end(found[-1])
+        return found
+
+    def _episode(self, task):
+        shown = [task.edits.get(item.text, item.text) for item in PASSAGES if task.question[21:-1] in item.text]
+        shown = [text for text in shown if text is not None] if self.open_book else []
+        read = shown[0].split(" is ")[1].rstrip(".") if shown else "unknown"
+        answer = "Mila Dorn" if "Arvon" in task.question else read
+        call = Step(think="Look.", call=ToolCall("s", {"query": "keeper"}), evidence=tuple(map(Evidence, shown)))
+        return Trajectory(
+            (call, Step(think="So.", answer=answer)), task.question, answer, id=task.id, answers=task.answers
+        )
+
+
+def agents(open_agent=None, closed=None):
+    book = open_agent or Scripted()
+    return {"open": book, "blocked": book, "changed": book, "closed": closed or Scripted(open_book=False)}
+
+
+def test_the_conditions_by_hand(tmp_path):
+    """Of four right answers one is known by heart: right with a closed book and blocked; in three changed worlds two of
+    the answers follow."""
+    found = plan(TASKS, corpus=lambda: PASSAGES, changes=Changed())
+    assert {name: "".join(own) for name, own in found.asked.items()} == {
+        **dict.fromkeys(("open", "closed", "blocked"), "q0q1q2q3"),
+        "changed": "q0q1q2",
+    }
+    study = run_study(agents(), found, tmp_path, {"policy": "scripted"})
+    rows = {name: {metric: own.value for metric, own in of.items()} for name, of in study.rows.items()}
+    assert rows["open"] == {"right": 1.0, "answered": 1.0, "decorated": 0.0, "answer_first": 0.0}
+    for without in ("closed", "blocked"):
+        assert (rows[without]["right"], rows[without]["memory_share"], rows[without]["same_answer"]) == (0.25,) * 3
+        assert rows[without]["answered"] == 0.25 and study.differences[without]["right"].value == -0.75
+    assert rows["changed"]["follow_rate"] == rows["changed"]["right"] == pytest.approx(2 / 3)
+    assert study.differences["changed"]["right"].n == 3
+    assert study.sentence == (
+        "25% of the right answers were given without the evidence too: 1 of 4 were right with the gold evidence "
+        "blocked. Where the evidence said something else, 67% of the answers changed with it, the others were given "
+        "all the same (of 3 that did one or the other)."
+    )
+    assert "1 of 4 questions left out, whose facts cannot be changed" in str(study)
+    written = json.loads((tmp_path / RESULTS).read_text())
+    assert written["rows"]["blocked"]["right"]["n"] == 4 and written["settings"] == {"policy": "scripted"}
+
+
+def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
+    found, settings = plan(TASKS, ["closed"]), {"policy": "scripted"}
+    with pytest.raises(KeyboardInterrupt):
+        run_study(agents(Scripted(most=3)), found, tmp_path, settings)
+    with (tmp_path / ROLLOUTS).open("a") as file:
+        file.write('{"steps": [')  # it was cut off while writing
+    again, closed = Scripted(), Scripted(open_book=False)
+    study = run_study(agents(again, closed), found, tmp_path, settings)
+    assert (again.asked, len(closed.asked), study.rows["open"]["right"].n) == (["q3"], 4, 4)
+    assert len(list(read_jsonl(tmp_path / ROLLOUTS))) == 8
+    nobody = {name: None for name in agents()}
+    assert run_study(nobody, found, tmp_path, settings) == study
+    with pytest.raises(ConfigError, match="holds rollouts of another policy; give another --out, or --overwrite"):
+        kept(tmp_path, {"policy": "other"})
+
+
+def test_what_cannot_be_asked_is_said():
+    with pytest.raises(ConfigError, match="unknown condition wrong; there are: open, closed, blocked, changed"):
+        plan(TASKS, ["wrong"])
+    with pytest.raises(ConfigError, match="no questions"):
+        plan([])
+
+    def served():
+        raise ConfigError("the passages of a server cannot be read")
+
+    elsewhere = plan(TASKS, ["blocked"], served)
+    assert elsewhere.left_out["blocked"].endswith("since the passages of a server cannot be read")
+    nowhere = plan(TASKS, ["blocked", "changed"])
+    assert list(nowhere.asked) == ["open"] and nowhere.left_out["blocked"].startswith("4 of 4 questions left out")
+    with pytest.raises(ConfigError, match=r"no question could be asked: the server is down"):
+        compare(Plan({"open": {"q0": TASKS[0]}}, {}), {}, failed={"q0 (open)": "the server is down"})
+
+
+# --- a served model
+
+
+def reads(messages):
+    """Searches for the question, then says in a sentence what it read; knows Arvon's keeper by heart."""
+    question, last = messages[1]["content"], messages[-1]
+    if last["role"] == "user":
+        arguments = json.dumps({"query": question})
+        call = {"id": "c1", "type": "function", "function": {"name": "local_search", "arguments": arguments}}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+    place = question[21:-1]
+    found = "Mila Dorn" if place == "Arvon" else None
+    for item in json.loads(last["content"]) if last["content"].startswith("[") else []:
+        if f"keeper of {place} is " in item["text"]:
+            found = item["text"].split(" is ")[1].rstrip(".")
+    return f"The keeper is {found}." if found else "I do not know."
+
+
+def test_a_served_agent_calls_tools_and_reads_what_they_return():
+    with StubServer(label=reads) as server, Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
+        [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[1:2])
+        sent = server.requests
+    assert (found.answer, found.stop_reason, found.answers, found.id) == (
+        "The keeper is Ivo Kast.",
+        "answered",
+        ("Ivo Kast",),
+        "q1",
+    )
+    first = found.steps[0]
+    assert first.call.name == "local_search" and first.evidence[0] == Evidence(PASSAGES[1].text, "Belt harbour", "E1")
+    assert sent[0]["tools"][0]["function"]["name"] == "local_search" and sent[1]["messages"][-1]["tool_call_id"] == "c1"
+
+
+def test_edits_reach_a_served_agent_and_its_turns_are_bounded():
+    task = Task("q", TASKS[1].question, ("Una Orr",), edits={PASSAGES[1].text: "The keeper of Belt is Una Orr."})
+    with StubServer(label=reads) as server, Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
+        [found] = ServedAgent("stub", server.url, toolbox).run([task])
+        [short] = ServedAgent("stub", server.url, toolbox, turns=1).run([task])
+    assert found.answer == "The keeper is Una Orr."
+    assert (short.answer, short.stop_reason) == (None, "turn_limit")
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", '{"words": "x"}'])
+def test_calls_that_cannot_be_read_are_answered(arguments):
+    def broken(messages):
+        if messages[-1]["role"] == "tool":
+            return messages[-1]["content"]
+        call = {"id": "c", "type": "function", "function": {"name": "local_search", "arguments": arguments}}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    with StubServer(label=broken) as server, Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
+        [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1])
+    assert "local_search" in found.answer and found.steps[0].evidence == ()
+
+
+def test_an_endpoint_that_fails_is_no_verdict_about_the_agent():
+    with Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
+        with StubServer("context", label=reads) as server:
+            ended = []
+            [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1], ended.append)
+            assert found.stop_reason == FAILED and "context length" in found.meta["why"] and ended == []
+        with StubServer("unauthorized") as server, pytest.raises(JudgeError, match="the key is missing or wrong"):
+            ServedAgent("stub", server.url, toolbox).run(TASKS)
+        with pytest.raises(ConfigError, match="must be positive"):
+            ServedAgent("stub", "http://127.0.0.1:1/v1", toolbox, turns=0)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [{"id": task.id, "question": task.question, "answers": task.answers} for task in TASKS]
+    for name, rows in (("questions.jsonl", lines), ("corpus.jsonl", CORPUS)):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--out", "out"]
+
+
+def test_the_command_tells_the_cost_asks_and_compares(files, tmp_path):
+    with StubServer(label=reads) as server:
+        words = ["controls", "stub", "--url", server.url, "--turns", "4", *files]
+        done = CliRunner().invoke(cli, words)
+        first = server.calls
+        again = CliRunner().invoke(cli, words)
+        assert server.calls == first == 24  # 4 questions, 3 conditions, 2 requests
+    assert done.exit_code == 0, done.output
+    cost, rest = done.output.split("\n", 1)
+    assert cost.startswith(f"12 episodes with {server.url}, up to 256 tokens a reply: about 36 requests with ")
+    assert "at most 48 requests with " in cost
+    assert "25% of the right answers were given without the evidence too: 1 of 4" in rest
+    assert "changed: 4 of 4 questions left out" in rest and "controls.png in out" in rest
+    assert again.exit_code == 0 and again.output.startswith("0 episodes")
+    study = json.loads((tmp_path / "out" / RESULTS).read_text())
+    assert study["rows"]["closed"]["memory_share"]["value"] == 0.25 and study["settings"]["match"] == "contains"
+    assert (tmp_path / "out" / "controls.png").stat().st_size > 10_000
+
+
+def test_the_command_goes_on_where_an_endpoint_failed(files):
+    with StubServer("context", faults=3, label=reads) as server:
+        words = ["controls", "stub", "--url", server.url, "--concurrency", "1", *files]
+        some = CliRunner().invoke(cli, words)
+        rest = CliRunner().invoke(cli, words)
+    assert some.exit_code == 3 and "3 rollouts failed and count nowhere; the same command tries again" in some.output
+    assert rest.exit_code == 0 and rest.output.startswith("3 episodes")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--corpus", "corpus.jsonl"], "the world's questions cannot be answered from 'corpus.jsonl'"),
+        (["--conditions", "open,book"], "unknown condition book"),
+        (["--questions", "nowhere.jsonl", "--corpus", "corpus.jsonl"], "neither a file here nor a dataset"),
+        (["--questions", "questions.jsonl", "--corpus", "none"], "no tools: give --corpus"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(files, words, said, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = CliRunner().invoke(cli, ["controls", "tiny", *words])
+    assert done.exit_code == 1 and said in done.output and len(done.output.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_policy_of_this_machine_is_asked(tmp_path):
+    done = CliRunner().invoke(cli, ["controls", "tiny", "--limit", "2", "--turns", "4", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "of the right answers were given without the evidence" in done.output
+    other = CliRunner().invoke(cli, ["controls", "tiny", "--limit", "3", "--out", str(tmp_path)])
+    assert other.exit_code == 1 and "holds rollouts of another questions, turns" in other.output
