@@ -83,6 +83,15 @@ def test_half_of_every_group_is_scored_by_what_it_could_read(tmp_path, memory):
     assert without[0.5] == 0 and set(without) <= {0.25, 0.5} and without.get(0.25, 0.5) == 0.5  # with q0
 
 
+def test_a_question_that_brings_its_own_version_is_asked_in_it(tmp_path):
+    stale, dropped = CounterfactualWorld(WORLD).change_all(TASKS)
+    in_worlds(tmp_path, scripted=True, max_steps=2, tasks=stale, counterfactual=0.0).train()
+    assert dropped.total() == 1
+    for row in rows_of(tmp_path):
+        change = Change.of(row.meta)
+        assert row.answers == (change.new,) and row.steps[0].evidence[0].text == f"It is in {change.new}."
+
+
 def test_a_question_is_changed_alike_in_a_group_and_anew_at_each_step(tmp_path):
     in_worlds(tmp_path, max_steps=8).train()
     drawn = Counter()

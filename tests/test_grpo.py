@@ -111,6 +111,7 @@ def test_environment_tokens_have_no_gradient_and_sampled_ones_do(tmp_path):
 
 def test_the_batch_holds_the_rollouts_ids(tmp_path):
     made = trainer(tmp_path, scripted=True)
+    made._rows = [{"id": "q1", "prompt": "Question 1?"}] * 2
     output = made._rollout(["Question 1?"] * 2, made)
     text = lab.tokenizer().decode(output["completion_ids"][0])
     assert text.startswith(TURNS[0]) and text.endswith(TURNS[1] + "<|im_end|>")
@@ -214,6 +215,7 @@ def test_the_state_does_not_move_in_evaluation(tmp_path):
     made = trainer(tmp_path, Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None))
     before = made.reward_state.mix
     made.model.eval()
+    made._rows = [{"id": "q1", "prompt": "Question 1?"}] * 2
     rollouts = made._rollout(["Question 1?"] * 2, made)["trajectory"]
     made._reward(["Question 1?"] * 2, rollouts, ["a", "b"], [["Rome"], ["Rome"]], lambda name, value: None)
     assert made.reward_state.mix == before

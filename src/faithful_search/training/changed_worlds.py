@@ -67,7 +67,7 @@ class ChangedWorlds:
     @classmethod
     def of(cls, world: CounterfactualWorld, tasks: Sequence[Task], *settings: Any) -> Self:
         """With the questions as a list."""
-        return cls(world, {(task.id, task.question): task for task in tasks}, *settings)
+        return cls(world, by_question(tasks), *settings)
 
     def due(self, ids: Sequence[str], first: int, step: int) -> list[bool]:
         """Which rows are to be in a changed world; `first` is the place of the first in the batch of all processes."""
@@ -80,7 +80,7 @@ class ChangedWorlds:
         """What the rows' episodes are about: `prompt`, in the changed world of the question with that `id` where one is
         due and there is one. The tasks' ids are the rows' numbers."""
         due = self.due([row["id"] for row in rows], first, step)
-        plain = [Task(id=str(number), question=row["prompt"]) for number, row in enumerate(rows)]
+        plain = asked(rows, self.tasks)
         wanted = {(row["id"], row["prompt"]) for row, given in zip(rows, due, strict=True) if given}
         made = {key: self.world.change(self.tasks[key], step) for key in wanted}
         changed = [made[row["id"], row["prompt"]] if given else None for row, given in zip(rows, due, strict=True)]
@@ -88,6 +88,17 @@ class ChangedWorlds:
             own if found is None else msgspec.structs.replace(found, id=own.id)
             for own, found in zip(plain, changed, strict=True)
         ]
+
+
+def by_question(tasks: Sequence[Task]) -> dict[tuple[str, str], Task]:
+    """The questions by what a row of training says of them."""
+    return {(task.id, task.question): task for task in tasks}
+
+
+def asked(rows: Sequence[Mapping[str, Any]], tasks: Mapping[tuple[str, str], Task]) -> list[Task]:
+    """What the rows' episodes are about, each question in its own world (`Task.edits`); ids are the rows' numbers."""
+    known = [tasks.get((row["id"], row["prompt"]), Task("", row["prompt"])) for row in rows]
+    return [Task(str(number), task.question, meta=task.meta, edits=task.edits) for number, task in enumerate(known)]
 
 
 class Met(NamedTuple):

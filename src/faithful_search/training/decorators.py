@@ -80,6 +80,7 @@ def decorated(episode: Trajectory, rng: random.Random, how: str = "recited") -> 
     The verdict is yes and the first piece of evidence is cited, whatever that says; after an empty response it is no.
 
     Example:
+        >>> from faithful_search.trajectory import Evidence, ToolCall
         >>> search = Step("I need the capital of Peru.", ToolCall("local_search"), (Evidence("Lima is big.", id="E1"),))
         >>> found = decorated(Trajectory((search,), answers=("Lima",), dialect="pou"), random.Random(0))
         >>> found.steps[0].think, found.answer, found.steps[1].helpful, found.steps[1].refs

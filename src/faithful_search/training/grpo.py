@@ -36,7 +36,7 @@ from ..trajectory import Tokens, Trajectory
 from ..world import bundled_world
 from .advantages import ESTIMATORS, Estimator, informative
 from .callbacks import LearningWatch, RewardState, TrajectoryLog, with_scores
-from .changed_worlds import ChangedWorlds, met, world_figures
+from .changed_worlds import ChangedWorlds, asked, by_question, met, world_figures
 from .config import without_token
 from .outage import JudgeWatch, silence, together, without_dump
 from .policies import policy_source
@@ -133,6 +133,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             world = counterfactual_world or CounterfactualWorld(bundled_world(), args.seed)
             generations = cast(int, args.num_generations)
             self.worlds = ChangedWorlds.of(world, tasks, counterfactual, generations, counterfactual_groups)
+        self._tasks = by_question([*tasks, *as_tasks(eval_dataset or ())])
         self._rows: list[dict[str, Any]] = []
         self.estimator = ESTIMATORS[advantages]
         self.verdict_weight = verdict_weight
@@ -226,11 +227,10 @@ class SearchGRPOTrainer(GRPOTrainer):
 
     def _rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         """TRL's `rollout_func`: one episode per prompt."""
+        tasks = asked(self._rows, self._tasks)
         if self.worlds is not None and self._training:
             first = self.accelerator.process_index * len(prompts)
             tasks = self.worlds.tasks_of(self._rows, first, self.state.global_step)
-        else:
-            tasks = [Task(id=str(number), question=prompt) for number, prompt in enumerate(prompts)]
         self._counted = self.toolbox.stats()  # whoever used the tools meanwhile, such as an evaluation, is not logged
         if self.use_vllm:
             self.accelerator.wait_for_everyone()  # only the main process knows when a server has the weights
