@@ -58,7 +58,7 @@ class Study:
     """What is compared with the cold start, and by which figures.
 
     Attributes:
-        dialect: of the policies.
+        start: the bundled policy that every setting starts from, see `bundled.tiny_policy`.
         settings: by name.
         measure: flags of `recipes/evaluate.py`.
         metrics: columns of the tables.
@@ -67,7 +67,7 @@ class Study:
         references: settings that all others are compared with, on the same questions.
     """
 
-    dialect: str
+    start: str
     settings: Mapping[str, Setting]
     measure: Flags
     metrics: tuple[str, ...]
@@ -88,12 +88,15 @@ SFT = {
     "save_dtype": "float32",
     "save_strategy": "no",
     "warmup_steps": 3,
-    "model_name_or_path": tiny_policy(),
+    "model_name_or_path": tiny_policy("memory"),
 }
 """Episodes on the agent's tokens and the real names, as many a step as GRPO has rollouts."""
 
 MAIN = ("Proof-of-Use", "format + answer only")
 ABLATIONS = {
+    "without the source gate": "hack_pou.yaml",
+    "source gate alone": "hack_source_gated.yaml",
+    "counterfactual groups alone": "hack_counterfactual.yaml",
     "with R_pt": "pou_tiny_pt.yaml",
     "with R_pt, shuffled": "pou_tiny_shuffled.yaml",
     "with R_pt, the paper's form": "pou_tiny_paper.yaml",
@@ -103,26 +106,27 @@ ABLATIONS = {
     "static mix": "pou_tiny_static_mix.yaml",
 }
 POU = Study(
-    dialect="pou",
+    start="memory",
     settings={
         "Proof-of-Use": Setting("pou.py", "pou_tiny.yaml", seeds=5),
-        "format + answer only": Setting("pou.py", "pou_tiny_answer_only.yaml", seeds=5),
+        "format + answer only": Setting("pou.py", "hack_answer_only.yaml", seeds=5),
         "further SFT": Setting("sft.py", "sft_tiny.yaml", SFT),
         **{name: Setting("pou.py", config) for name, config in ABLATIONS.items()},
     },
     measure={"total_tokens": 768, **LIMITS},
     metrics=(
-        *("exact_match", "f1", "valid_format", "citation_validity", "citation_states_fact", "answer_support_facts"),
+        *("exact_match", "exact_match_changed", "follow_rate", "memory_share", "decorated", "answer_first"),
+        *("valid_format", "citation_validity", "citation_states_fact", "answer_support_facts"),
         *("verdict_gap", "verdict_auroc", "no_on_blank", "retry_on_blank"),
         *("evidence_sensitivity", "evidence_sensitivity_unseen", "calls", "tool_entropy"),
     ),
-    bars=("exact_match", "citation_states_fact", "answer_support_facts", "verdict_gap", "no_on_blank"),
+    bars=("exact_match", "follow_rate", "answer_first", "citation_states_fact", "verdict_gap"),
     curves={
         "entropy.png": (MAIN, ("tools/entropy", "tools/ratio/local_search")),
-        "training.png": (MAIN, ("parts/correctness", "parts/citation", "parts/answer_support", "tools/calls")),
+        "training.png": (MAIN, ("behaviour/answer_first", "behaviour/exact_match", "parts/citation", "tools/calls")),
         "ablations.png": (
             ("Proof-of-Use", *ABLATIONS),
-            ("parts/correctness", "parts/citation", "tools/calls", "tools/entropy"),
+            ("behaviour/answer_first", "behaviour/exact_match", "tools/calls", "tools/entropy"),
         ),
     },
     references=("cold start", "format + answer only"),
@@ -130,7 +134,7 @@ POU = Study(
 
 FAITHFULNESS = ("info_think_lexical", "think_search_lexical", "think_answer_sub_em")
 VERITAS = Study(
-    dialect="search_r1",
+    start="search_r1",
     settings={
         "EM": Setting("veritas.py", "veritas_tiny_em_only.yaml"),
         "EM + info-think": Setting("veritas.py", "veritas_tiny_info_think.yaml"),
@@ -180,7 +184,7 @@ def main() -> None:
 
 def plan(study: Study, args: argparse.Namespace) -> list[Run]:
     """The cold start and every setting; seeds side by side, so that what is there of a partial study is balanced."""
-    runs = [Run("cold start", args.out / "cold_start", tiny_policy(study.dialect))]
+    runs = [Run("cold start", args.out / "cold_start", tiny_policy(study.start))]
     for seed in range(max(setting.seeds for setting in study.settings.values())):
         for name, setting in study.settings.items():
             if seed < setting.seeds:

@@ -64,6 +64,8 @@ def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
     import sft
     import veritas
 
+    if recipe == "hack":
+        recipe = "pou"
     return {
         "pou": ((pou.PoUArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "veritas": ((veritas.VeritasArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
@@ -94,7 +96,11 @@ def test_every_configuration_is_accepted(path):
         ("pou_tiny_b2", ["citation", "evidence_sensitivity", "answer"], 2, None),
         ("pou_tiny_no_ans", ["citation", "answer"], None, 0.0),
         ("pou_tiny_static_mix", ["citation", "answer"], None, 0.5),
-        ("pou_tiny_answer_only", ["correctness"], None, None),
+        ("pou_tiny_reader", ["citation", "answer"], None, None),
+        ("hack_answer_only", ["correctness"], None, None),
+        ("hack_counterfactual", ["correctness"], None, None),
+        ("hack_source_gated", ["source_gated"], None, None),
+        ("hack_pou", ["citation", "answer"], None, None),
     ],
 )
 def test_each_ablation_changes_what_it_says(name, parts, budget, fixed):
@@ -107,6 +113,8 @@ def test_each_ablation_changes_what_it_says(name, parts, budget, fixed):
         assert mix.parts["evidence_sensitivity"].budget == budget
     if "answer" in mix.parts:
         assert mix.parts["answer"].fixed == fixed
+        plain = name in ("pou_tiny_paper", "pou_tiny_b2", "hack_pou", "pou_tiny_reader")
+        assert mix.outcome == ("correctness" if plain else "source_gated")
 
 
 JUDGE = ("--judge", "endpoint", "--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "served")
@@ -115,11 +123,13 @@ JUDGE = ("--judge", "endpoint", "--judge_url", "http://127.0.0.1:9/v1", "--judge
 def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures():
     import pou
 
-    mix = pou.build_reward(pou.parse([*JUDGE, "--correctness", "judge", "--lures", "judge", "--budget", "1"])[0])
+    plain = ("--source_gated", "false")
+    judged = [*JUDGE, *plain, "--correctness", "judge", "--lures", "judge", "--budget", "1"]
+    mix = pou.build_reward(pou.parse(judged)[0])
     answer = mix.parts["answer"]
     assert isinstance(answer.outcome.judge, EndpointJudge) and answer.outcome.metric == "judge"
     assert answer.process.judge is answer.outcome.judge is mix.parts["evidence_sensitivity"].writer
-    mix = pou.build_reward(pou.parse([*JUDGE, "--budget", "1"])[0])
+    mix = pou.build_reward(pou.parse([*JUDGE, *plain, "--budget", "1"])[0])
     assert isinstance(mix.parts["answer"].process.judge, EndpointJudge)
     assert (mix.parts["answer"].outcome.metric, mix.parts["evidence_sensitivity"].writer) == ("em", None)
     mix = pou.build_reward(pou.parse([])[0])
@@ -146,14 +156,16 @@ def test_the_source_gate_stands_before_the_correctness_of_either_reward():
         mix = pou.build_reward(pou.parse(list(flags))[0])
         return mix.parts["answer"].outcome if "answer" in mix.parts else mix.parts[mix.outcome]
 
-    assert outcome() == Correctness() and outcome("--reward", "answer_only") == Correctness()
+    open_gate = ("--source_gated", "false")
+    assert outcome() == SourceGated() and outcome(*open_gate) == Correctness()
+    assert outcome(*open_gate, "--reward", "answer_only") == Correctness()
     for reward in ("pou", "answer_only"):
         gate = ("--reward", reward, "--source_gated", "true")
         assert outcome(*gate) == SourceGated()
         assert outcome(*gate, "--source_gated_by", "support") == SourceGated(support=AnswerSupport(FactsJudge()))
         assert outcome(*gate, "--correctness", "f1") == SourceGated(Correctness("f1"))
     with pytest.raises(ConfigError, match="there is no gate"):
-        pou.parse(["--source_gated_by", "support"])
+        pou.parse(["--source_gated", "false", "--source_gated_by", "support"])
     with pytest.raises(ConfigError, match="there are: words, support"):
         pou.parse(["--source_gated", "true", "--source_gated_by", "judge"])
 
@@ -165,7 +177,7 @@ def test_the_likelihood_gap_and_process_rewards_on_right_answers_only_are_flags(
     assert set(mix.only_right) == set(mix.parts) == {"citation", "evidence_sensitivity", "answer"}
     assert pou.build_reward(pou.parse([])[0]).only_right == ()
     gap = pou.build_reward(pou.parse(["--reward", "answer_only", "--likelihood_gap", "true"])[0])
-    assert list(gap.parts) == ["correctness", "answer_likelihood_gap"] and gap.only_right == () and gap.needs_policy
+    assert list(gap.parts) == ["source_gated", "answer_likelihood_gap"] and gap.only_right == () and gap.needs_policy
     flags = ["--likelihood_gap", "true", "--process_on_right", "true"]
     assert pou.build_reward(pou.parse(flags)[0]).only_right == ("citation", "answer", "answer_likelihood_gap")
     answer_only = pou.build_reward(pou.parse([*flags, "--reward", "answer_only"])[0])
@@ -308,7 +320,7 @@ def test_pou_leaves_what_it_promises(tmp_path):
         assert (out / name).stat().st_size > 0
     rows = list(read_jsonl(out / "trajectories.jsonl"))
     assert len(rows) == 16
-    assert {"format", "citation", "answer_support", "correctness"} <= set(rows[0].meta["scores"])
+    assert {"format", "citation", "answer_support", "source_gated"} <= set(rows[0].meta["scores"])
     assert all("applies" in row.meta["parts"]["citation"] for row in rows)
     metrics = json.loads((out / "metrics.json").read_text())
     named = ("temperature", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps")
@@ -319,7 +331,7 @@ def test_pou_leaves_what_it_promises(tmp_path):
         assert estimate.n == 6
         assert estimate.low <= estimate.value <= estimate.high
     assert {"value", "low", "high", "n"} == set(metrics["differences"]["verdict_gap"])
-    before = AutoModelForCausalLM.from_pretrained(tiny_policy()).float().state_dict()
+    before = AutoModelForCausalLM.from_pretrained(tiny_policy("memory")).float().state_dict()
     after = AutoModelForCausalLM.from_pretrained(out).state_dict()
     assert any((before[name] != after[name]).any() for name in before)
     assert AutoTokenizer.from_pretrained(out).chat_template

@@ -53,5 +53,20 @@ def tiny_policy(name: str = "pou") -> Path:
     return path
 
 
+BUNDLED = ("tiny", "tiny_memory")
+"""What the bundled policies are called where a policy is named: that of the dialect, and the one that can hack."""
+
+
+def bundled_policy(name: str, dialect: str) -> str:
+    """The directory of a policy that is called by a name of `BUNDLED`; any other name as it is.
+
+    Raises:
+        DataError: when no bundled policy writes the dialect.
+    """
+    if name not in BUNDLED:
+        return name
+    return str(tiny_policy("memory" if name == "tiny_memory" else dialect))
+
+
 def _data(name: str) -> Path:
     return Path(str(files("faithful_search") / "data" / name))

@@ -42,6 +42,8 @@ LABELS = {
     "parts/correctness": "answer correctness, R_anc",
     "parts/source_gated": "correct and in the evidence, R_anc",
     "parts/exact_match": "exact match",
+    "behaviour/exact_match": "exact match",
+    "behaviour/answer_first": "answer stated before its evidence",
     "parts/info_think": "information-think",
     "parts/think_search": "think-search",
     "parts/think_answer": "think-answer",

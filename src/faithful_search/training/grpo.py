@@ -24,11 +24,12 @@ from trl import GRPOConfig, GRPOTrainer
 from ..counterfactual import CounterfactualWorld
 from ..dialects.base import Dialect
 from ..errors import ConfigError, DataError
+from ..evaluation.decoration import Decorated
 from ..evaluation.tool_use import tool_counts, tool_entropy, tool_ratios
 from ..inference.base import Generator, Sampling
 from ..inference.transformers import TransformersGenerator
-from ..rewards import Mix, Reward, Score
-from ..rewards.evidence_sensitivity import Probe
+from ..rewards import Correctness, Mix, Reward, Score
+from ..rewards.evidence_sensitivity import EvidenceSensitivity, Probe
 from ..rollout import Engine, Limits
 from ..tasks import Task, task_from_row
 from ..tools import Toolbox, ToolStats
@@ -45,6 +46,9 @@ from .verdict_term import probe_columns, verdict_moves
 from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_generator, sync_weights
 
 logger = logging.getLogger(__name__)
+
+BEHAVIOUR: dict[str, Reward] = {"exact_match": Correctness(), "answer_first": Decorated("answer_first")}
+"""What every step's log says of its rollouts, whatever they are rewarded for."""
 
 
 class SearchGRPOTrainer(GRPOTrainer):
@@ -323,6 +327,10 @@ class SearchGRPOTrainer(GRPOTrainer):
             log_metric("parts/alpha", alpha)
         if alpha is not None and self.reward_state.mix.ema is not None:
             log_metric("parts/outcome_ema", self.reward_state.mix.ema)
+        for name, reward in BEHAVIOUR.items():
+            measured = [value for item in rollouts if (value := reward.score(item).value) is not None]
+            if measured:
+                log_metric(f"behaviour/{name}", sum(measured) / len(measured))
         counts = tool_counts(rollouts)
         for tool, ratio in tool_ratios(counts, self.toolbox.names).items():
             log_metric(f"tools/ratio/{tool}", ratio)
@@ -415,7 +423,8 @@ def _check_update(mix: Mix, verdict_weight: float, uniform_groups: str) -> None:
         raise ConfigError("uniform_groups='drop' needs one reward that says whether an answer is right")
     if verdict_weight < 0:
         raise ConfigError(f"verdict_weight must be 0 (no verdict term) or more, not {verdict_weight}")
-    if verdict_weight and not mix.needs_policy:
+    probing = (getattr(part, "reward", part) for part in mix.parts.values())  # `Shuffled` holds another reward
+    if verdict_weight and not any(isinstance(part, EvidenceSensitivity) for part in probing):
         raise ConfigError("verdict_weight needs a reward that probes the policy: EvidenceSensitivity")
 
 

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from trl import ModelConfig, get_quantization_config
 
-from ..bundled import tiny_policy
+from ..bundled import bundled_policy
 from ..errors import ConfigError
 from ..inference.loading import adapter_base, opening, read_config, read_model
 
@@ -37,9 +37,7 @@ def policy_source(name: str, dialect: str) -> str:
             f"your --questions, --source_kind and --corpus: accelerate launch recipes/sft.py "
             f"--config recipes/configs/{config}.yaml"
         )
-    if name == "tiny_memory":
-        return str(tiny_policy("memory"))
-    return str(tiny_policy(dialect)) if name == "tiny" else name
+    return bundled_policy(name, dialect)
 
 
 def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
