@@ -5,7 +5,8 @@
     skipped.jsonl      the rows that no passage could be made of
     bm25/  dense/      what each way to search needs besides, and says of itself (dense/manifest.json: the model)
 
-A build works in the folder `OUT.building` beside `OUT` and renames it at the end.
+A build works in the folder `OUT.building` beside `OUT` and renames it at the end. Killed, it goes on with the first
+step that was not finished, and with vectors in the middle of theirs.
 """
 
 from __future__ import annotations
@@ -22,19 +23,18 @@ from typing import Any, Literal
 import msgspec
 
 from ...errors import ConfigError, DataError
+from ...trajectory import Evidence
 from .bm25 import BM25Index
 from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
 from .dense import DenseIndex
-from .dense_files import Precision
+from .dense_files import BEGUN, Precision
 from .hybrid import HybridIndex
 from .index import Index
-from .passages import Passages, Progress, damaged, finished, silent, store
-from .spool import write_whole
+from .passages import Passages, Progress, damaged, silent, store, stored, write_whole
 
 Kind = Literal["bm25", "dense", "hybrid"]
 VERSION = 2
 MANIFEST, SKIPPED = "manifest.json", "skipped.jsonl"
-_PLAN = "plan.json"
 _QUICK = 1_000_000_000
 """Bytes of an index whose checksums are looked at whenever it is opened: about a second."""
 
@@ -189,40 +189,42 @@ def fill(
     """Take all steps of a build in `work` that are not done yet, the manifest last."""
     if (work / MANIFEST).exists():
         return read_manifest(work)
-    if not finished(work):
-        _read(work, corpus, plan, on_broken, progress)
-    stored = Passages(work)
+    if not stored(work):
+        store(work, _read(work / SKIPPED, corpus, plan, on_broken), progress)
+    found = Passages(work)
     if plan.kind != "dense":
-        BM25Index.build(work / "bm25", stored, progress=progress)
+        BM25Index.build(work / "bm25", found, progress=progress)
     if plan.dense is not None:
         settings = msgspec.structs.asdict(plan.dense) | dict(knobs or {})
-        DenseIndex.build(work / "dense", stored, progress=progress, **settings)
+        DenseIndex.build(work / "dense", found, progress=progress, **settings)
     for half in work.rglob("*.new"):  # of a file that was being replaced
         half.unlink()
+    files = [file for file in sorted(work.rglob("*")) if file.is_file() and file.name != BEGUN]
+    sizes = {file.relative_to(work).as_posix(): file.stat().st_size for file in files}
     skipped = (work / SKIPPED).read_bytes().count(b"\n")
-    sizes = _sizes(work)
-    manifest = Manifest(plan, called(corpus), len(stored), skipped, sizes, {name: _sum(work / name) for name in sizes})
+    manifest = Manifest(plan, called(corpus), len(found), skipped, sizes, {name: _sum(work / name) for name in sizes})
     write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     return manifest
 
 
-def _read(work: Path, corpus: Corpus, plan: Plan, on_broken: OnBroken, progress: Progress) -> None:
-    with (work / SKIPPED).open("wb") as report:
+def _read(report: Path, corpus: Corpus, plan: Plan, on_broken: OnBroken) -> Iterator[Evidence]:
+    """The passages; what was left out is in the report when the last was taken."""
+    with report.open("wb") as file:
 
         def skip(broken: BrokenRow) -> None:
             on_broken(broken)
-            report.write(msgspec.json.encode({"where": broken.where, "why": broken.why}) + b"\n")
+            file.write(msgspec.json.encode({"where": broken.where, "why": broken.why}) + b"\n")
 
         found = passages(corpus, paragraph_characters=plan.paragraph_characters, on_broken=skip)
-        store(work, islice(found, plan.limit), progress)
+        yield from islice(found, plan.limit)
 
 
 def _opened(folder: Path, kind: Kind, knobs: Mapping[str, Any]) -> Index:
-    stored = Passages(folder)
+    found = Passages(folder)
     if kind == "bm25":
-        return BM25Index(folder / "bm25", stored)
-    dense = DenseIndex.open(folder / "dense", stored, **knobs)
-    return dense if kind == "dense" else HybridIndex((BM25Index(folder / "bm25", stored), dense))
+        return BM25Index(folder / "bm25", found)
+    dense = DenseIndex.open(folder / "dense", found, **knobs)
+    return dense if kind == "dense" else HybridIndex((BM25Index(folder / "bm25", found), dense))
 
 
 def _there(target: Path, overwrite: bool) -> Manifest | None:
@@ -276,33 +278,29 @@ def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
         return
     if begun is not None and not overwrite:
         _check_same(work, begun, plan)
-    _empty(work)
-    write_whole(work / _PLAN, msgspec.json.encode(plan))
+    for entry in work.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    write_whole(work / BEGUN, msgspec.json.encode(plan))
 
 
 def _begun(work: Path) -> Plan | None:
     """The plan of the build that was stopped here."""
     if (work / MANIFEST).exists():
         return read_manifest(work).plan
-    file = work / _PLAN
+    file = work / BEGUN
     try:
         return msgspec.json.decode(file.read_bytes(), type=Plan) if file.exists() else None
     except msgspec.DecodeError as error:
         raise DataError(f"{file} was not written by this version ({error}): delete its folder") from error
 
 
-def _empty(folder: Path) -> None:
-    for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-
-
 def _publish(work: Path, target: Path) -> None:
     """Nobody ever sees half an index; the old one goes only when the new one is there to take its place."""
-    for checkpoint in (*work.rglob("*.checkpoint"), work / _PLAN):
-        checkpoint.unlink(missing_ok=True)
+    for begun in work.rglob(BEGUN):
+        begun.unlink()
     old = target.with_name(f"{target.name}.old")
     if old.exists():
         shutil.rmtree(old)
@@ -310,15 +308,6 @@ def _publish(work: Path, target: Path) -> None:
         target.rename(old)
     work.rename(target)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
-    return {
-        file.relative_to(folder).as_posix(): file.stat().st_size
-        for file in files
-        if file.suffix != ".checkpoint" and file not in (folder / _PLAN, folder / MANIFEST)
-    }
 
 
 def _sum(file: Path) -> str:
