@@ -3,8 +3,11 @@
 import asyncio
 import gzip
 import json
+import os
 import pickle
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -308,6 +311,21 @@ def test_rdf_pickles_as_its_path(turtle):
     graph = KnowledgeGraph.from_triples(turtle)
     packed = pickle.dumps(graph)
     assert len(packed) < 1_000 and ask(pickle.loads(packed), "Sylvania") == ask(graph, "Sylvania")
+
+
+def test_without_pyoxigraph_triples_are_read_and_rdf_says_what_is_missing(turtle):
+    code = (
+        "import sys; sys.modules['pyoxigraph'] = None\n"
+        "from faithful_search.errors import ConfigError\n"
+        "from faithful_search.tools import KnowledgeGraph\n"
+        "assert KnowledgeGraph.from_triples('world').graph.triples\n"
+        "try:\n"
+        "    KnowledgeGraph.from_triples(sys.argv[1])\n"
+        "except ConfigError as error:\n"
+        "    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, turtle], capture_output=True, text=True, env=os.environ)
+    assert done.stdout.strip() == f"{turtle} needs pyoxigraph: pip install 'faithful-search[rdf]'", done.stderr
 
 
 @pytest.mark.parametrize(
