@@ -53,7 +53,7 @@ class KnowledgeGraph(Tool):
         join: bool = False,
         condenser: Condenser | None = None,
     ) -> None:
-        self.graph: Any = graph if hasattr(graph, "around") else TripleGraph(graph)
+        self.graph = TripleGraph(graph) if isinstance(graph, Iterable) else graph
         self.name, self.top_k, self.description = name, top_k, description
         self.join, self.condenser = join, condenser
         # without a condenser nothing is quicker than the graph itself
