@@ -108,7 +108,7 @@ def build_folder(
         limit: only so many of the first passages.
         overwrite: replace another index in `out`, and forget another one's unfinished build. The old index stays until
             the new one is complete.
-        on_broken: see `corpus.passages`; called again for the rows before the place where it goes on.
+        on_broken: see `corpus.passages`; not called when it goes on and all passages were read already.
         progress: `tqdm.tqdm` or alike shows how far each step is.
 
     Raises:
@@ -123,7 +123,7 @@ def build_folder(
     there = _there(target, overwrite)
     if there is not None and not overwrite:
         _check_same(target, there.plan, plan)
-        _check_whole(target, there)
+        _check_files(target, there, sums=True)
         return there
     work = target.with_name(f"{target.name}.building")
     try:
@@ -152,13 +152,19 @@ def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
     """
     folder = Path(path).expanduser().absolute()
     manifest = read_manifest(folder)
+    _check_files(folder, manifest, sums=manifest.bytes <= _QUICK)
+    parts: list[Index] = []
     try:
-        _check_files(folder, manifest, sums=manifest.bytes <= _QUICK)
-        return _opened(folder, manifest.plan.kind, knobs)
+        found = Passages(folder)
+        if manifest.plan.kind != "dense":
+            parts.append(BM25Index(folder / "bm25", found))
+        if manifest.plan.kind != "bm25":
+            parts.append(DenseIndex.open(folder / "dense", found, **knobs))
+    except (DataError, ConfigError):
+        raise
     except (OSError, ValueError, IndexError) as error:
-        if isinstance(error, (DataError, ConfigError)):
-            raise
         raise damaged(folder, error) from error
+    return HybridIndex(tuple(parts)) if len(parts) > 1 else parts[0]
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -219,14 +225,6 @@ def _read(report: Path, corpus: Corpus, plan: Plan, on_broken: OnBroken) -> Iter
         yield from islice(found, plan.limit)
 
 
-def _opened(folder: Path, kind: Kind, knobs: Mapping[str, Any]) -> Index:
-    found = Passages(folder)
-    if kind == "bm25":
-        return BM25Index(folder / "bm25", found)
-    dense = DenseIndex.open(folder / "dense", found, **knobs)
-    return dense if kind == "dense" else HybridIndex((BM25Index(folder / "bm25", found), dense))
-
-
 def _there(target: Path, overwrite: bool) -> Manifest | None:
     """The manifest of the index that is at `target` already."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
@@ -273,7 +271,13 @@ def _alone(work: Path) -> Iterator[None]:
 
 def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
     """An empty folder, or one with what an earlier build of the same plan left."""
-    begun = _begun(work)
+    file = work / BEGUN
+    try:
+        begun = msgspec.json.decode(file.read_bytes(), type=Plan) if file.exists() else None
+        if (work / MANIFEST).exists():
+            begun = read_manifest(work).plan
+    except msgspec.DecodeError as error:
+        raise DataError(f"{file} was not written by this version ({error}): delete its folder") from error
     if begun == plan:
         return
     if begun is not None and not overwrite:
@@ -283,18 +287,7 @@ def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
             shutil.rmtree(entry)
         else:
             entry.unlink()
-    write_whole(work / BEGUN, msgspec.json.encode(plan))
-
-
-def _begun(work: Path) -> Plan | None:
-    """The plan of the build that was stopped here."""
-    if (work / MANIFEST).exists():
-        return read_manifest(work).plan
-    file = work / BEGUN
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Plan) if file.exists() else None
-    except msgspec.DecodeError as error:
-        raise DataError(f"{file} was not written by this version ({error}): delete its folder") from error
+    write_whole(file, msgspec.json.encode(plan))
 
 
 def _publish(work: Path, target: Path) -> None:
@@ -315,20 +308,16 @@ def _sum(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _check_whole(folder: Path, manifest: Manifest) -> None:
-    try:
-        _check_files(folder, manifest, sums=True)
-    except (OSError, ValueError) as error:
-        raise damaged(folder, error) from error
-
-
 def _check_files(folder: Path, manifest: Manifest, sums: bool) -> None:
-    """Raise `ValueError` where a file is not as it was written; their sizes are compared first."""
-    wrong = [name for name, size in manifest.sizes.items() if (folder / name).stat().st_size != size]
-    if sums and not wrong:
-        wrong = [name for name, digest in manifest.sums.items() if _sum(folder / name) != digest]
+    """Refuse files that are not as they were written; their sizes are compared first."""
+    try:
+        wrong = [name for name, size in manifest.sizes.items() if (folder / name).stat().st_size != size]
+        if sums and not wrong:
+            wrong = [name for name, digest in manifest.sums.items() if _sum(folder / name) != digest]
+    except OSError as error:
+        raise damaged(folder, error) from error
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} not as written")
+        raise damaged(folder, f"{', '.join(wrong)} not as written")
 
 
 _MANIFEST = msgspec.json.Decoder(Manifest)
