@@ -24,9 +24,9 @@ from faithful_search.judges import GroundingJudge, LexicalJudge
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.rewards import AnswerSupport, Correctness, Shuffled, SourceGated
-from faithful_search.tasks import Task
+from faithful_search.tasks import Task, load_tasks
 from faithful_search.training.config import parse_recipe, read_config
-from faithful_search.training.runs import counterfactual_world
+from faithful_search.training.runs import counterfactual_world, with_stale
 from faithful_search.trajectory import Step, ToolCall, Trajectory, read_jsonl
 from faithful_search.world import bundled_world
 
@@ -211,7 +211,21 @@ def test_changed_worlds_are_refused_where_tools_would_say_what_was(flags, why):
     pou.parse(flags)
     with pytest.raises(ConfigError, match=why):
         pou.parse([*flags, "--counterfactual", "0.5"])
+    with pytest.raises(ConfigError, match=why):
+        pou.parse([*flags, "--stale", "0.3"])
+    with pytest.raises(ConfigError, match=r"in \[0, 1\], not 1.5"):
+        pou.parse(["--stale", "1.5"])
     assert pou.parse(["--counterfactual", "0.5", "--counterfactual_groups", "own"])[0].counterfactual == 0.5
+
+
+def test_a_share_of_the_questions_is_stale():
+    tasks = load_tasks("world", limit=40)
+    found, changed = with_stale(tasks, CounterfactualWorld(bundled_world(), 0), 0.3)
+    assert changed == 12 == sum(bool(task.edits) for task in found)
+    assert [task.id for task in found] == [task.id for task in tasks]
+    assert all(new.edits or new == old for new, old in zip(found, tasks, strict=True))
+    assert found == with_stale(tasks, CounterfactualWorld(bundled_world(), 0), 0.3)[0]
+    assert found != with_stale(tasks, CounterfactualWorld(bundled_world(), 1), 0.3)[0]
 
 
 def test_changed_worlds_of_a_file_are_made_of_its_annotations(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -81,6 +82,12 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
         default="paired",
         metadata={"help": "'own': questions are changed as a whole, so that changed rollouts compare among themselves"},
     )
+    stale: float = field(
+        default=0.0,
+        metadata={
+            "help": "share of the training questions asked in a changed world throughout: what is known is wrong"
+        },
+    )
     save_merged: bool = field(
         default=False, metadata={"help": "with --use_peft: also the full model, merged, in output_dir/merged"}
     )
@@ -101,10 +108,12 @@ def check_data(script: RunArguments) -> None:
         )
     changed = {"corpus", "negative_tool"} | ({"triples"} if script.corpus == script.triples == "world" else set())
     others = [f"--{name} {getattr(script, name)}" for name in script.given_tools if name not in changed]
-    if script.counterfactual and others:
+    if not 0 <= script.stale <= 1:
+        raise ConfigError(f"--stale is a share of the questions, in [0, 1], not {script.stale}")
+    if (script.counterfactual or script.stale) and others:
         raise ConfigError(
-            f"--counterfactual changes facts of the corpus and of the bundled world's triples; {' and '.join(others)} "
-            "would still say what was: give none"
+            "--counterfactual and --stale change facts of the corpus and of the bundled world's triples; "
+            f"{' and '.join(others)} would still say what was: give none"
         )
 
 
@@ -113,6 +122,17 @@ def counterfactual_world(script: RunArguments, tasks: list[Task], seed: int) -> 
     if script.questions in WORLD:
         return CounterfactualWorld(bundled_world(), seed)
     return CounterfactualWorld.annotated(tasks, script.corpus_passages(), seed)
+
+
+def with_stale(tasks: list[Task], world: CounterfactualWorld, share: float) -> tuple[list[Task], int]:
+    """The questions, a share of them in a changed world, drawn by the world's seed among those that have one; and how
+    many these are."""
+    order = random.Random(world.seed).sample(range(len(tasks)), len(tasks))
+    changed: dict[int, Task] = {}
+    for number in order:
+        if len(changed) < round(share * len(tasks)) and (found := world.change(tasks[number])) is not None:
+            changed[number] = found
+    return [changed.get(number, task) for number, task in enumerate(tasks)], len(changed)
 
 
 def build_trainer(
@@ -133,6 +153,9 @@ def build_trainer(
     """
     source = policy_source(str(model_args.model_name_or_path), script.dialect)
     tasks = load_tasks(script.questions)
+    if script.stale:
+        tasks, changed = with_stale(tasks, counterfactual_world(script, tasks, args.seed), script.stale)
+        PartialState().print(f"{changed} of {len(tasks)} training questions are asked in a changed world (--stale)")
     saves, args.enable_jit_checkpoint = args.enable_jit_checkpoint, False
     trainer = SearchGRPOTrainer(
         model=open_policy(source, model_args, args),
