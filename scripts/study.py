@@ -15,9 +15,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,12 +174,29 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--limit", type=int, default=None, help="questions of the split; all without it")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument(
+        "--only", nargs="+", metavar="SETTING", help="these settings alone, by their names in the tables"
+    )
+    parser.add_argument("--seeds", type=int, default=None, help="at most so many of each setting")
     args = parser.parse_args()
-    study = STUDIES[args.study]
+    study = narrowed(STUDIES[args.study], args.only, args.seeds)
     runs = plan(study, args)
     with ThreadPoolExecutor(args.workers) as pool:
         list(tqdm(pool.map(lambda run: do(run, study.measure, args), runs), total=len(runs), desc="runs"))
     summarise(study, runs, args.out)
+
+
+def narrowed(study: Study, only: Sequence[str] | None, seeds: int | None) -> Study:
+    """Some of the settings, with fewer seeds."""
+    names = only or list(study.settings)
+    if unknown := [name for name in names if name not in study.settings]:
+        sys.exit(f"no setting {', '.join(unknown)}; there are: {', '.join(study.settings)}")
+    settings = {
+        name: replace(study.settings[name], seeds=min(seeds or 99, study.settings[name].seeds)) for name in names
+    }
+    curves = {file: (tuple(n for n in own if n in settings), drawn) for file, (own, drawn) in study.curves.items()}
+    references = tuple(name for name in study.references if name == "cold start" or name in settings)
+    return replace(study, settings=settings, curves=curves, references=references)
 
 
 def plan(study: Study, args: argparse.Namespace) -> list[Run]:
