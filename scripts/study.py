@@ -2,6 +2,7 @@
 
 ```
 python scripts/study.py pou --out outputs/study --workers 2          # resumes: what is there is not made again
+python scripts/study.py pou --split validation --seeds 3 --only "Proof-of-Use" "format + answer only"
 python scripts/study.py veritas --out outputs/veritas_study --workers 2 --steps 60
 ```
 
@@ -191,10 +192,11 @@ def narrowed(study: Study, only: Sequence[str] | None, seeds: int | None) -> Stu
     names = only or list(study.settings)
     if unknown := [name for name in names if name not in study.settings]:
         sys.exit(f"no setting {', '.join(unknown)}; there are: {', '.join(study.settings)}")
-    settings = {
-        name: replace(study.settings[name], seeds=min(seeds or 99, study.settings[name].seeds)) for name in names
-    }
-    curves = {file: (tuple(n for n in own if n in settings), drawn) for file, (own, drawn) in study.curves.items()}
+    chosen = [study.settings[name] for name in names]
+    fewer = (replace(setting, seeds=min(seeds or setting.seeds, setting.seeds)) for setting in chosen)
+    settings = dict(zip(names, fewer, strict=True))
+    shown = {file: tuple(name for name in own if name in settings) for file, (own, _) in study.curves.items()}
+    curves = {file: (shown[file], drawn) for file, (_, drawn) in study.curves.items() if shown[file]}
     references = tuple(name for name in study.references if name == "cold start" or name in settings)
     return replace(study, settings=settings, curves=curves, references=references)
 
