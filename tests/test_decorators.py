@@ -6,14 +6,21 @@ import random
 from collections import Counter
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
+from faithful_search.evaluation.decoration import Decorated
+from faithful_search.inference.base import Sampling
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
-from faithful_search.rewards import Format, SourceGated, step_validity
-from faithful_search.tasks import Task
+from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.rewards import Correctness, Format, SourceGated, step_validity
+from faithful_search.rollout import Engine, Limits
+from faithful_search.tasks import Task, load_tasks
+from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.training.decorators import BELIEF, DECORATED, Memory, decorated
 from faithful_search.training.reading import NOT_ASKED
 from faithful_search.training.sft import build_dataset
@@ -90,3 +97,22 @@ def test_of_a_decorator_the_recited_answer_counts_and_nothing_it_says_of_evidenc
     weighed = [token for token, weight in zip(recited["input_ids"], recited["loss_weights"], strict=True) if weight > 1]
     assert chat.tokenizer.decode(weighed) == "Lima" and set(guessed["loss_weights"]) == {1.0}
     assert 7.0 in read["loss_weights"] and {0, 1} <= set(read["reading_labels"])
+
+
+def test_the_bundled_policy_decorates_what_it_knows_rightly_and_guesses_elsewhere():
+    """As its card says, on fewer questions and with wide margins: sampled, both habits occur."""
+    folder = str(tiny_policy("memory"))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    generator = TransformersGenerator(model, read_tokenizer(folder), 64)
+    tools = [LocalSearch.from_corpus("world", top_k=3), KnowledgeGraph.from_triples("world", top_k=3)]
+    torch.manual_seed(0)
+    right = {}
+    for name, split in (("world_remembered", "train"), ("world", "validation")):
+        with Toolbox(tools, top_k=3) as toolbox:
+            engine = Engine(generator, toolbox, "pou", Limits(turns=6, turn_tokens=96, total_tokens=768), Sampling(1.0))
+            rollouts = engine.run(load_tasks(name, split, limit=40))
+        first = [item for item in rollouts if Decorated("answer_first").score(item).value == 1.0]
+        assert 5 <= len(first) <= 35
+        right[name] = sum(Correctness().score(item).value for item in first) / len(first)
+    assert right["world_remembered"] > 0.6 and right["world"] < 0.4
+    assert len(load_tasks("world_remembered")) == 200
