@@ -180,7 +180,7 @@ def test_every_dialect_with_an_answer_tag_can_be_forced(name):
     call = dialect.render_turn(Step(think="a", call=ToolCall("search", {"query": "rome"})))
     engine, t = run([call, call, " Rome</answer>"], dialect=name, turns=2, force_answer=True)
     assert (t.stop_reason, t.steps[2].answer) == ("answered_forced", "Rome")
-    same(dialect.parse(t.text), t)
+    same(dialect.parse(t.text, fenced=True), t)
     assert decode(engine.generator.seen[2]).endswith("<answer>")
     assert t.steps[1].note == ("" if name in WITHOUT_NOTE else LAST_CALL)
 
