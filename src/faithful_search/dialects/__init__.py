@@ -145,8 +145,9 @@ def _makes_sense(trajectory: Trajectory) -> bool:
     """Whether the dialect that was asked for read what it should: then no other is looked for, which takes longer."""
     if trajectory.answer is None or "</" in trajectory.answer:
         return False
-    if any(step.evidence for step in trajectory.steps):
+    if any(step.call and step.evidence for step in trajectory.steps):
         return True
+    # Who did not search shows only an answer; where that has no tag, any text passes for one.
     tagged = load(trajectory.dialect).answer_opening is not None
     return tagged and not trajectory.all_issues() and not any(step.call for step in trajectory.steps)
 

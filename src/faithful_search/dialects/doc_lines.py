@@ -38,8 +38,9 @@ def read(segment: Segment) -> tuple[list[Evidence], str]:
     one passage without a title, unless `write` wrote it: that writes prose for a note only.
 
     Example:
-        >>> read(Segment("tool", 'Doc 1(Title: "Seine") runs through Paris\\n', (0, 41)))
-        ([Evidence(text='runs through Paris', title='Seine')], '')
+        >>> (seine,), note = read(Segment("tool", 'Doc 1(Title: "Seine") runs through Paris\\n', (0, 41)))
+        >>> seine.title, seine.text, note
+        ('Seine', 'runs through Paris', '')
     """
     body, fenced = segment.body, segment.fenced
     _, *pieces = _HEAD.split(body, MOST_DOCUMENTS)
