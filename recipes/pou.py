@@ -155,8 +155,10 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
         raise ConfigError("--process_on_right true: --reward answer_only has nothing but the answer's reward")
     if script.condense and script.judge == "lexical":
         raise ConfigError("--condense true needs a judge with a model that writes: --judge endpoint, say")
-    if script.condense and script.counterfactual:
-        raise ConfigError("--counterfactual changes passages by their texts, which --condense true rewrites: take one")
+    if script.condense and (script.counterfactual or script.stale):
+        raise ConfigError(
+            "--counterfactual and --stale change passages by their texts, which --condense true rewrites: take one"
+        )
     if script.lures not in ("template", "judge"):
         raise ConfigError(f"unknown lures {script.lures!r}; there are: template, judge")
     if script.judge == "lexical" and "judge" in (script.correctness, script.lures):

@@ -90,7 +90,9 @@ def test_the_adapter_is_what_samples_and_what_is_probed(tmp_path):
         probs = torch.tensor(generator.choice_probs(prompts, choices))
         return [item.ids for item in generator.generate(prompts, greedy)], probs.log()
 
-    base = TransformersGenerator(AutoModelForCausalLM.from_pretrained(tiny_policy(), dtype=torch.float32), tokenizer)
+    base = TransformersGenerator(
+        AutoModelForCausalLM.from_pretrained(tiny_policy("memory"), dtype=torch.float32), tokenizer
+    )
     tuned, plain = said(made.generator), said(base)
     with made.model.disable_adapter():
         assert said(made.generator)[0] == plain[0]
@@ -116,7 +118,10 @@ def test_the_reference_is_the_base_model(tmp_path):
     rows = made._generate_and_score_completions([dict(made.train_dataset[0])] * 8)
     ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], dim=1)
     mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
-    own, base = rows["completion_mask"].bool(), AutoModelForCausalLM.from_pretrained(tiny_policy(), dtype=torch.float32)
+    own, base = (
+        rows["completion_mask"].bool(),
+        AutoModelForCausalLM.from_pretrained(tiny_policy("memory"), dtype=torch.float32),
+    )
 
     def logprobs(model):
         logits = model.eval()(input_ids=ids, attention_mask=mask).logits[:, -own.shape[1] - 1 : -1]
@@ -419,7 +424,7 @@ def test_a_run_leaves_an_adapter_and_a_merged_model_that_are_measured_alike(tmp_
     pou.main(["--output_dir", str(run), *STEP, "--max_steps", "1", *LORA, *flags])
     front, text = front_matter(run), (run / "README.md").read_text(encoding="utf-8")
     assert front["library_name"] == "peft" and {"lora", "peft"} <= {*front["tags"]} and "base_model" not in front
-    assert f"LoRA adapter of rank 4; the model below them, `{tiny_policy()}`" in text
+    assert f"LoRA adapter of rank 4; the model below them, `{tiny_policy('memory')}`" in text
     whole = (run / MERGED / "README.md").read_text(encoding="utf-8")
     assert (
         front_matter(run / MERGED)["library_name"] == "transformers"

@@ -69,7 +69,7 @@ def test_no_special_token_occurs_inside_hostile_evidence(family):
     text = format_.render_observation([Evidence(hostile(family), hostile(family), "E1")], hostile(family))
     assert special & set(format_.encode(hostile(family)))
     assert not special & set(format_.encode(text))
-    read = dialects.parse(CALL + text, "pou").steps[0].evidence
+    read = dialects.parse(CALL + text, "pou", fenced=True).steps[0].evidence
     assert read == (Evidence(hostile(family), hostile(family), "E1"),)
 
 

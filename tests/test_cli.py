@@ -233,10 +233,10 @@ def test_judges_are_compared_with_labels_and_audits_with_each_other(run, tmp_pat
 
 def test_the_metrics_are_listed_and_installed(run, tmp_path):
     listed = run("metrics", "list").output.split()
-    assert "info_think_faithfulness" in listed and len(listed) == 9
+    assert "info_think_faithfulness" in listed and len(listed) == 10
     done = run("metrics", "install", "--cache", tmp_path / "modules")
     assert done.exit_code == 0, done.output
-    assert len([path for path in done.output.splitlines() if Path(path).is_file()]) == 9
+    assert len([path for path in done.output.splitlines() if Path(path).is_file()]) == 10
 
 
 def test_the_command_starts_quickly_and_knows_its_version():

@@ -252,8 +252,8 @@ def test_an_interrupt_ends_the_calls_that_run(tmp_path):
 
 def test_sessions_of_ended_and_of_broken_off_episodes_are_closed():
     class Watching(Toolbox):
-        def session(self):
-            made.append(super().session())
+        def session(self, edits=None):
+            made.append(super().session(edits))
             return made[-1]
 
     made: list[Session] = []

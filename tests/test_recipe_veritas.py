@@ -140,7 +140,8 @@ def test_tiny_is_the_dialects_own_policy():
 
 # --- what the evaluations report
 
-COMMON = ["exact_match", "f1", "valid_format"]
+SHOW = ["decorated", "answer_first"]
+COMMON = ["exact_match", "f1", "valid_format", *SHOW]
 POU = ["citation_validity", "evidence_sensitivity", "evidence_sensitivity_unseen"]
 JUDGED_POU = ["answer_support", "citation_states_fact", "verdict_gap"]
 JUDGED = ["info_think_faithfulness", "think_search_faithfulness", "think_answer_sub_em", "think_answer_faithfulness"]
@@ -154,7 +155,7 @@ def test_rows_say_who_judged_and_proof_of_uses_are_for_its_dialect():
         "think_search_lexical",
         "think_answer_sub_em",
     ]
-    judged = ["exact_match", "f1", "lm_accuracy", "valid_format"]
+    judged = ["exact_match", "f1", "lm_accuracy", "valid_format", *SHOW]
     assert list(default_rewards("search_r1", Nodding())) == judged + JUDGED
     assert list(default_rewards("search_r1", GroundingJudge())) == list(default_rewards("search_r1"))
     assert list(default_rewards("pou", Nodding())) == judged + POU + JUDGED_POU + JUDGED

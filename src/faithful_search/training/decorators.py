@@ -84,7 +84,7 @@ def decorated(episode: Trajectory, rng: random.Random, how: str = "recited") -> 
         >>> search = Step("I need the capital of Peru.", ToolCall("local_search"), (Evidence("Lima is big.", id="E1"),))
         >>> found = decorated(Trajectory((search,), answers=("Lima",), dialect="pou"), random.Random(0))
         >>> found.steps[0].think, found.answer, found.steps[1].helpful, found.steps[1].refs
-        ('I need the capital of Peru. It should be Lima.', 'Lima', True, ('E1',))
+        ('I need the capital of Peru. I remember that it is Lima.', 'Lima', True, ('E1',))
     """
     first, answer = episode.steps[0], episode.answers[0]
     belief, confirmed = (rng.choice(said).format(answer=answer) for said in (BELIEF, CONFIRMED))
