@@ -108,6 +108,7 @@ def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
     assert len(list(read_jsonl(tmp_path / ROLLOUTS))) == 8
     nobody = {name: None for name in agents()}
     assert run_study(nobody, found, tmp_path, settings) == study
+    assert kept(tmp_path / "nowhere", settings) == {}
     with pytest.raises(ConfigError, match="holds rollouts of another policy; give another --out, or --overwrite"):
         kept(tmp_path, {"policy": "other"})
 
@@ -194,6 +195,10 @@ def test_an_endpoint_that_fails_is_no_verdict_about_the_agent():
             ServedAgent("stub", server.url, toolbox).run(TASKS)
         with pytest.raises(ConfigError, match="must be positive"):
             ServedAgent("stub", "http://127.0.0.1:1/v1", toolbox, turns=0)
+        for url in ("127.0.0.1:8000", "http://me:secret@host/v1"):
+            with pytest.raises(ConfigError, match="must begin with http") as error:
+                ServedAgent("stub", url, toolbox)
+            assert "secret" not in str(error.value)
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def controls(ctx: click.Context, policy: str, out: Path | None, overwrite: bool,
     ]
     if given["questions"] in WORLD and given["corpus"] != "world":
         raise ConfigError(f"the world's questions cannot be answered from {given['corpus']!r}: give --questions, too")
-    found = plan(tasks, given["conditions"].split(","), partial(_passages, environment))
+    found = plan(tasks, [name.strip() for name in given["conditions"].split(",")], partial(_passages, environment))
     settings = _settings(policy, given, environment, tasks)
     there = kept(folder, settings)
     with environment.toolbox() as toolbox:

@@ -144,16 +144,16 @@ def kept(folder: Path, settings: Mapping[str, Any]) -> dict[tuple[str, str], Tra
     Raises:
         ConfigError: when the folder holds those of other settings.
     """
-    path = folder / SETTINGS
-    if not path.exists():
+    path, rollouts = folder / SETTINGS, folder / ROLLOUTS
+    lines = read_jsonl(rollouts, on_error=lambda number, error: None) if rollouts.exists() else ()
+    found = {(item.meta["condition"], item.meta["question"]): item for item in lines}
+    if not found or not path.exists():
         return {}
     before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(redact(dict(settings))))
     other = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     if other:
         raise ConfigError(f"{folder} holds rollouts of another {', '.join(other)}; give another --out, or --overwrite")
-    rollouts = folder / ROLLOUTS
-    lines = read_jsonl(rollouts, on_error=lambda number, error: None) if rollouts.exists() else ()
-    return {(item.meta["condition"], item.meta["question"]): item for item in lines}
+    return found
 
 
 def run_study(

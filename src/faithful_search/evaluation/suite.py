@@ -197,7 +197,7 @@ def evaluate_policy(
         policy: whom the rewards that need the policy ask; default the engine's generator.
         on_progress: a `tqdm`-like class, called with `total`, `desc` and `unit`; default a progress bar on a terminal.
         changes: makes the changed worlds.
-        controls: how many questions are asked again under these conditions; 0: none, which saves a third of the time.
+        controls: how many questions are asked again under these conditions; 0: none.
 
     Raises:
         DataError: without a task.

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -30,7 +31,8 @@ class ServedAgent:
     """Runs a served chat model with tools (`tools` and `tool_calls` of chat completions); `run` is as `Engine.run`.
 
     Requests are tried again after what passes. An episode that gets no answer then ends as `FAILED` and is not shown to
-    `on_end`: it says nothing about the agent. The key is looked for as by `EndpointJudge`.
+    `on_end`: it says nothing about the agent. The key is looked for as by `EndpointJudge`. Not to be called inside a
+    running event loop.
 
     Args:
         model: the served model's name.
@@ -43,7 +45,7 @@ class ServedAgent:
         timeout: seconds for one request.
 
     Raises:
-        ConfigError: for limits below 1.
+        ConfigError: for limits below 1, or a URL that is none or holds a password.
 
     Example:
         ```python
@@ -66,6 +68,9 @@ class ServedAgent:
     ) -> None:
         if min(turns, max_tokens, concurrency) < 1 or timeout <= 0:
             raise ConfigError("turns, max_tokens, concurrency and timeout of a served agent must be positive")
+        parts = urlsplit(url or "https://huggingface.co")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
+            raise ConfigError("the endpoint's url must begin with http:// or https:// and hold no password")
         self.model, self.url, self.toolbox, self.turns = model, url, toolbox, turns
         self.concurrency, self.timeout = concurrency, timeout
         self.dialect = dialects.load("openai")
