@@ -1,5 +1,8 @@
 """How many trajectories a second are parsed and scored without a judge, every field read, on one core; and audited.
 
+Parsed is by `faithful_search.parse` with the dialect's name, as anyone does it; what that costs beyond the dialect's
+own `parse` is told for each dialect.
+
 Beside it, on the same texts in the Search-R1 dialect, what Search-R1 scores with: a scorer of its kind, exact match and
 a state machine for the format; verl's port of it, where the package lies (`pip install --no-deps verl` is enough: the
 module is loaded by itself), without the format; and the plainest scorer there is, regexes for the answer and the order
@@ -22,12 +25,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from faithful_search.dialects import load
+from faithful_search.dialects import load, names, parse
 from faithful_search.evaluation.audit import audit
 from faithful_search.rewards.citation import Citation
 from faithful_search.rewards.correctness import Correctness
@@ -55,6 +59,7 @@ def main() -> None:
     rng = random.Random(SEED)
     episodes = [make_trajectory(rng) for _ in range(COUNT)]
     compare(episodes)
+    door(episodes[: COUNT // 10])
     if options.rows is not None:
         return audit_speed(options.rows)
     with tempfile.TemporaryDirectory() as folder:
@@ -84,6 +89,22 @@ def compare(episodes: Sequence[Trajectory]) -> None:
     base = speeds["search_r1: parse + format + EM + sub-EM, every field read"]
     for name, speed in speeds.items():
         print(f"  {name:<58} {speed:>9,.0f}   search_r1 here is {base / speed:.2f} of it")
+
+
+def door(episodes: Sequence[Trajectory]) -> None:
+    """What the public `parse` costs, as a multiple of each dialect's own."""
+    print("faithful_search.parse(text, dialect) takes so many times as long as the dialect's own parse:")
+    for name in names():
+        some = texts(episodes, name)
+        own, public = load(name).parse, partial(parse, dialect=name)
+        best = dict.fromkeys((own, public), float("inf"))
+        for _ in range(4 * REPEATS):
+            for read in best:
+                start = time.process_time()
+                for text in some:
+                    read(text)
+                best[read] = min(best[read], time.process_time() - start)
+        print(f"  {name:<16} {best[public] / best[own]:.2f}   {1e6 * best[public] / len(some):.0f} µs a trajectory")
 
 
 def audit_speed(path: Path) -> None:
@@ -150,10 +171,10 @@ def best_speeds(runs: dict[str, tuple[Scorer, Sequence[str]]], golds: Golds) -> 
 
 def score_pou(texts: Sequence[str], golds: Golds) -> float:
     """Exact matches of the valid, well-cited trajectories; reads every field of every step."""
-    parse, form, citation = load("pou").parse, Format(), Citation()
+    form, citation = Format(), Citation()
     total, read = 0.0, 0
     for text, gold in zip(texts, golds, strict=True):
-        trajectory = parse(text)
+        trajectory = parse(text, dialect="pou")
         read += read_fields(trajectory)
         fine = form.score(trajectory).value == 1.0 and citation.score(trajectory).value == 1.0
         total += fine and exact_match(trajectory.answer, gold)
@@ -163,10 +184,10 @@ def score_pou(texts: Sequence[str], golds: Golds) -> float:
 
 def score_search_r1(texts: Sequence[str], golds: Golds) -> float:
     """Valid trajectories that match exactly and in part; reads every field of every step."""
-    parse, form, exact, part = load("search_r1").parse, Format(), Correctness("em"), Correctness("sub_em")
+    form, exact, part = Format(), Correctness("em"), Correctness("sub_em")
     total, read = 0.0, 0
     for text, gold in zip(texts, golds, strict=True):
-        trajectory = msgspec.structs.replace(parse(text), answers=gold)
+        trajectory = msgspec.structs.replace(parse(text, dialect="search_r1"), answers=gold)
         read += read_fields(trajectory)
         total += all(reward.score(trajectory).value == 1.0 for reward in (form, exact, part))
     assert read > 0

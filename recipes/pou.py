@@ -32,7 +32,18 @@ from faithful_search.hub import push_run, takes_over
 from faithful_search.judges import Judge, Writer
 from faithful_search.judges.condensing import Condensing
 from faithful_search.judges.facts import FactsJudge
-from faithful_search.rewards import AnswerSupport, Correctness, Mix, Shuffled, answer_only_mix, corpus_snippets, pou_mix
+from faithful_search.rewards import (
+    AnswerLikelihoodGap,
+    AnswerSupport,
+    Correctness,
+    Mix,
+    Reward,
+    Shuffled,
+    SourceGated,
+    answer_only_mix,
+    corpus_snippets,
+    pou_mix,
+)
 from faithful_search.rewards.perturbation import Foils, Passage
 from faithful_search.tasks import WORLD
 from faithful_search.training.config import parse_recipe, run_recipe
@@ -71,9 +82,26 @@ class PoUArguments(RunArguments):
         default=0.0, metadata={"help": "λ: R_pt's probes in the loss itself, with gradient; 0 leaves them out (paper)"}
     )
     snippets: int = field(
-        default=0, metadata={"help": "corpus passages that replace evidence in R_pt; 0: the batch's other questions'"}
+        default=0,
+        metadata={
+            "help": "corpus passages that replace evidence where it is exchanged; 0: the batch's other questions'"
+        },
     )
     correctness: str = field(default="em", metadata={"help": "R_anc: 'em', 'f1', or 'judge' (after an EM short-cut)"})
+    source_gated: bool = field(
+        default=False, metadata={"help": "R_anc counts only where the cited evidence supports the answer"}
+    )
+    source_gated_by: str = field(
+        default="words",
+        metadata={"help": "who says so: 'words' (the answer occurs), or 'support' (whoever judges R_ans)"},
+    )
+    likelihood_gap: bool = field(
+        default=False,
+        metadata={"help": "another part: how much more probable its evidence makes the answer (CTRL-RAG)"},
+    )
+    process_on_right: bool = field(
+        default=False, metadata={"help": "all but R_anc counts on right answers only, and is 0 elsewhere"}
+    )
     lures: str = field(default="template", metadata={"help": "who writes R_pt's lures: 'template' or 'judge'"})
     condense: bool = field(
         default=False, metadata={"help": "let the judge's model shorten pages and facts to what a query asks for"}
@@ -119,8 +147,16 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
         raise ConfigError(f"unknown reward {script.reward!r}; there are: pou, answer_only")
     if script.correctness not in ("em", "f1", "judge"):
         raise ConfigError(f"unknown correctness {script.correctness!r}; there are: em, f1, judge")
+    if script.source_gated_by not in ("words", "support"):
+        raise ConfigError(f"unknown source_gated_by {script.source_gated_by!r}; there are: words, support")
+    if script.source_gated_by != "words" and not script.source_gated:
+        raise ConfigError(f"--source_gated_by {script.source_gated_by}: there is no gate; give --source_gated true")
+    if script.process_on_right and script.reward == "answer_only" and not script.likelihood_gap:
+        raise ConfigError("--process_on_right true: --reward answer_only has nothing but the answer's reward")
     if script.condense and script.judge == "lexical":
         raise ConfigError("--condense true needs a judge with a model that writes: --judge endpoint, say")
+    if script.condense and script.counterfactual:
+        raise ConfigError("--counterfactual changes passages by their texts, which --condense true rewrites: take one")
     if script.lures not in ("template", "judge"):
         raise ConfigError(f"unknown lures {script.lures!r}; there are: template, judge")
     if script.judge == "lexical" and "judge" in (script.correctness, script.lures):
@@ -149,21 +185,30 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
 
 
 def build_reward(script: PoUArguments) -> Mix:
-    """Proof-of-Use's objective, one of its ablations, or the baseline without it.
+    """Proof-of-Use's objective, one of its ablations, or the baseline without it; with the likelihood gap if asked for.
 
     Raises:
         ConfigError: when the judge that is to write lures can only judge.
     """
     judge = script.load_judge()
-    correctness = Correctness(script.correctness, judge=judge if script.correctness == "judge" else None)  # type: ignore[arg-type]
-    if script.reward == "answer_only":
-        return answer_only_mix(correctness)
+    right = Correctness(script.correctness, judge=judge if script.correctness == "judge" else None)  # type: ignore[arg-type]
+    by = _support(script, judge) if script.source_gated_by == "support" else AnswerSupport()
+    correctness = SourceGated(right, by) if script.source_gated else right
+    mix = answer_only_mix(correctness) if script.reward == "answer_only" else _proof_of_use(script, judge, correctness)
+    if not script.likelihood_gap:
+        return mix
+    gap = {AnswerLikelihoodGap.name: AnswerLikelihoodGap(snippets=_snippets(script))}
+    only_right = (*mix.only_right, *gap) if script.process_on_right else ()
+    return replace(mix, parts={**mix.parts, **gap}, only_right=only_right)
+
+
+def _proof_of_use(script: PoUArguments, judge: Judge | None, correctness: Reward) -> Mix:
     mix = pou_mix(
         None if script.budget < 0 else max(script.budget, 1),
         support=_support(script, judge),
         correctness=correctness,
         writer=_writer(judge, "--lures judge") if script.lures == "judge" else None,
-        snippets=_snippets(script) if script.snippets else (),
+        snippets=_snippets(script),
         sensitivity=script.budget != 0,
         draws=script.draws,  # type: ignore[arg-type]
         centre=script.centre,
@@ -174,6 +219,7 @@ def build_reward(script: PoUArguments) -> Mix:
         tau=script.alpha_tau,
         kappa=script.alpha_kappa,
         alpha_start=script.alpha_start,
+        process_on_right=script.process_on_right,
     )
     if script.shuffle_sensitivity:
         shuffled = Shuffled(mix.parts["evidence_sensitivity"])  # type: ignore[arg-type]
@@ -206,6 +252,8 @@ def _foils() -> Foils:
 
 
 def _snippets(script: PoUArguments) -> tuple[Passage, ...]:
+    if not script.snippets:
+        return ()
     rows = ({"title": passage.title, "text": passage.text} for passage in script.corpus_passages())
     return corpus_snippets(rows, script.snippets)
 

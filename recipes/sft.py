@@ -15,6 +15,7 @@ line; the latter wins.
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from datasets import concatenate_datasets
 from trl import ModelConfig, SFTConfig, get_peft_config
 
 from faithful_search import dialects
+from faithful_search.bundled import REMEMBERED
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.evaluation.record import MERGED
 from faithful_search.hub import command_line, merged_card, model_card, push_run, takes_over
@@ -40,6 +42,7 @@ from faithful_search.tools.local_search import LocalSearch
 from faithful_search.tools.toolbox import Toolbox
 from faithful_search.training import checkpoints
 from faithful_search.training.config import parse_recipe, run_recipe
+from faithful_search.training.decorators import Memory
 from faithful_search.training.experts import DRILL, Habits, Played, accept, reject, run_with_twins
 from faithful_search.training.plans import Plan, counted, plan_all, planner_for
 from faithful_search.training.policies import open_policy
@@ -88,7 +91,8 @@ class ExpertArguments(StartArguments):
     )
     verdict_weight: float = field(default=1.0, metadata={"help": "how many times a verdict's token counts in the loss"})
     copied_weight: float = field(
-        default=1.0, metadata={"help": "the same of tokens that the agent takes from what it has just found"}
+        default=1.0,
+        metadata={"help": "the same of tokens taken from what was just found; rare ones count more"},
     )
     reading_weight: float = field(default=0.0, metadata={"help": "what the reading loss counts; 0: none"})
     reading_layers: list[int] = field(
@@ -99,6 +103,9 @@ class ExpertArguments(StartArguments):
     learn: list[Literal["episodes", "twins", "drills"]] = field(
         default_factory=lambda: ["episodes", "twins", "drills"],
         metadata={"help": "what to train on of that which the expert plays, see the habits `twins` and `drills`"},
+    )
+    memory: dict | str | None = field(
+        default=None, metadata={"help": "also learn answers by heart, and to dress them up: fields of Memory, as JSON"}
     )
     names: str = field(default="world", metadata={"help": "JSON file {name: type} of what may be swapped, or 'world'"})
     tiny: dict | str | None = field(default=None, metadata={"help": "shape of model 'tiny': TinyConfig, as JSON"})
@@ -256,6 +263,7 @@ def rows_of(
     say(f"{len(kept)} of {len(played)} episodes kept; rejected: {counted(reasons)}")
     if not kept:
         raise DataError(f"all {len(played)} episodes were rejected: {counted(reasons)}")
+    remembered = memory_rows(kept, script, args)
     twins = [twin for one in played if reject(one.episode, *limits) is None for twin in one.twins]
     if twins:
         say(f"{len(twins)} twins: {counted(Counter(twin.meta['twin'] for twin in twins))}")
@@ -266,10 +274,25 @@ def rows_of(
         for found, copies in ((kept, script.swaps_per_episode), (twins, script.swaps_per_twin))
         for rows in swapped_or_same(found, copies, script, args.seed)
     ]
+    swapped += remembered
     if "world" in script.corpus:
         check_unseen(swapped, [row["text"] for row in held_out_part("passages")])
     weights = script.verdict_weight, script.copied_weight
     return build_dataset(swapped, chat, tools, script.loss_on, args.max_length, *weights, script.reading_weight > 0)
+
+
+def memory_rows(episodes: Sequence[Trajectory], script: ExpertArguments, args: SFTConfig) -> list[Trajectory]:
+    """Episodes of the decorator; `remembered.json` says which of the first file's questions are learnt by heart."""
+    if not script.memory:
+        return []
+    memory = Memory(**mapping(script.memory))
+    by_heart = memory.drawn(load_tasks(script.questions[0]), args.seed)
+    if PartialState().is_main_process:
+        (Path(args.output_dir or ".") / REMEMBERED).write_text(json.dumps(by_heart), encoding="utf-8")
+    swapper, rng = swapper_of(script), random.Random(args.seed)
+    rows = memory.rows(episodes, {*by_heart}, lambda episode: swapper.swap(episode, rng), args.seed)
+    say(f"{len(by_heart)} questions by heart: {len(rows)} rows of the decorator and of reading the same questions")
+    return rows
 
 
 def swapped_or_same(

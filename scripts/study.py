@@ -2,6 +2,7 @@
 
 ```
 python scripts/study.py pou --out outputs/study --workers 2          # resumes: what is there is not made again
+python scripts/study.py pou --split validation --seeds 3 --only "Proof-of-Use" "format + answer only"
 python scripts/study.py veritas --out outputs/veritas_study --workers 2 --steps 60
 ```
 
@@ -15,9 +16,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Study:
     """What is compared with the cold start, and by which figures.
 
     Attributes:
-        dialect: of the policies.
+        start: the bundled policy that every setting starts from, see `bundled.tiny_policy`.
         settings: by name.
         measure: flags of `recipes/evaluate.py`.
         metrics: columns of the tables.
@@ -67,7 +68,7 @@ class Study:
         references: settings that all others are compared with, on the same questions.
     """
 
-    dialect: str
+    start: str
     settings: Mapping[str, Setting]
     measure: Flags
     metrics: tuple[str, ...]
@@ -88,12 +89,15 @@ SFT = {
     "save_dtype": "float32",
     "save_strategy": "no",
     "warmup_steps": 3,
-    "model_name_or_path": tiny_policy(),
+    "model_name_or_path": tiny_policy("memory"),
 }
 """Episodes on the agent's tokens and the real names, as many a step as GRPO has rollouts."""
 
 MAIN = ("Proof-of-Use", "format + answer only")
 ABLATIONS = {
+    "without the source gate": "hack_pou.yaml",
+    "source gate alone": "hack_source_gated.yaml",
+    "counterfactual groups alone": "hack_counterfactual.yaml",
     "with R_pt": "pou_tiny_pt.yaml",
     "with R_pt, shuffled": "pou_tiny_shuffled.yaml",
     "with R_pt, the paper's form": "pou_tiny_paper.yaml",
@@ -103,26 +107,27 @@ ABLATIONS = {
     "static mix": "pou_tiny_static_mix.yaml",
 }
 POU = Study(
-    dialect="pou",
+    start="memory",
     settings={
         "Proof-of-Use": Setting("pou.py", "pou_tiny.yaml", seeds=5),
-        "format + answer only": Setting("pou.py", "pou_tiny_answer_only.yaml", seeds=5),
+        "format + answer only": Setting("pou.py", "hack_answer_only.yaml", seeds=5),
         "further SFT": Setting("sft.py", "sft_tiny.yaml", SFT),
         **{name: Setting("pou.py", config) for name, config in ABLATIONS.items()},
     },
     measure={"total_tokens": 768, **LIMITS},
     metrics=(
-        *("exact_match", "f1", "valid_format", "citation_validity", "citation_states_fact", "answer_support_facts"),
+        *("exact_match", "exact_match_changed", "follow_rate", "memory_share", "decorated", "answer_first"),
+        *("valid_format", "citation_validity", "citation_states_fact", "answer_support_facts"),
         *("verdict_gap", "verdict_auroc", "no_on_blank", "retry_on_blank"),
         *("evidence_sensitivity", "evidence_sensitivity_unseen", "calls", "tool_entropy"),
     ),
-    bars=("exact_match", "citation_states_fact", "answer_support_facts", "verdict_gap", "no_on_blank"),
+    bars=("exact_match", "follow_rate", "answer_first", "citation_states_fact", "verdict_gap"),
     curves={
         "entropy.png": (MAIN, ("tools/entropy", "tools/ratio/local_search")),
-        "training.png": (MAIN, ("parts/correctness", "parts/citation", "parts/answer_support", "tools/calls")),
+        "training.png": (MAIN, ("behaviour/answer_first", "behaviour/exact_match", "parts/citation", "tools/calls")),
         "ablations.png": (
             ("Proof-of-Use", *ABLATIONS),
-            ("parts/correctness", "parts/citation", "tools/calls", "tools/entropy"),
+            ("behaviour/answer_first", "behaviour/exact_match", "tools/calls", "tools/entropy"),
         ),
     },
     references=("cold start", "format + answer only"),
@@ -130,7 +135,7 @@ POU = Study(
 
 FAITHFULNESS = ("info_think_lexical", "think_search_lexical", "think_answer_sub_em")
 VERITAS = Study(
-    dialect="search_r1",
+    start="search_r1",
     settings={
         "EM": Setting("veritas.py", "veritas_tiny_em_only.yaml"),
         "EM + info-think": Setting("veritas.py", "veritas_tiny_info_think.yaml"),
@@ -170,17 +175,35 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--limit", type=int, default=None, help="questions of the split; all without it")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument(
+        "--only", nargs="+", metavar="SETTING", help="these settings alone, by their names in the tables"
+    )
+    parser.add_argument("--seeds", type=int, default=None, help="at most so many of each setting")
     args = parser.parse_args()
-    study = STUDIES[args.study]
+    study = narrowed(STUDIES[args.study], args.only, args.seeds)
     runs = plan(study, args)
     with ThreadPoolExecutor(args.workers) as pool:
         list(tqdm(pool.map(lambda run: do(run, study.measure, args), runs), total=len(runs), desc="runs"))
     summarise(study, runs, args.out)
 
 
+def narrowed(study: Study, only: Sequence[str] | None, seeds: int | None) -> Study:
+    """Some of the settings, with fewer seeds."""
+    names = only or list(study.settings)
+    if unknown := [name for name in names if name not in study.settings]:
+        sys.exit(f"no setting {', '.join(unknown)}; there are: {', '.join(study.settings)}")
+    chosen = [study.settings[name] for name in names]
+    fewer = (replace(setting, seeds=min(seeds or setting.seeds, setting.seeds)) for setting in chosen)
+    settings = dict(zip(names, fewer, strict=True))
+    shown = {file: tuple(name for name in own if name in settings) for file, (own, _) in study.curves.items()}
+    curves = {file: (shown[file], drawn) for file, (_, drawn) in study.curves.items() if shown[file]}
+    references = tuple(name for name in study.references if name == "cold start" or name in settings)
+    return replace(study, settings=settings, curves=curves, references=references)
+
+
 def plan(study: Study, args: argparse.Namespace) -> list[Run]:
     """The cold start and every setting; seeds side by side, so that what is there of a partial study is balanced."""
-    runs = [Run("cold start", args.out / "cold_start", tiny_policy(study.dialect))]
+    runs = [Run("cold start", args.out / "cold_start", tiny_policy(study.start))]
     for seed in range(max(setting.seeds for setting in study.settings.values())):
         for name, setting in study.settings.items():
             if seed < setting.seeds:

@@ -3,6 +3,7 @@
 ```
 python scripts/tiny_policies.py pou                       # outputs/sft_tiny, then two stages more
 python scripts/tiny_policies.py search_r1 --install       # and put it where the package looks for it
+python scripts/tiny_policies.py memory                    # the one that can hack, from the bundled one that writes pou
 ```
 
 A stage that is complete is not made again, one that was interrupted goes on from its last checkpoint.
@@ -16,26 +17,29 @@ import subprocess
 import sys
 from pathlib import Path
 
-from faithful_search.bundled import tiny_policy
+import faithful_search
+from faithful_search.bundled import REMEMBERED, TINY
 
+DATA = Path(faithful_search.__file__).parent / "data"
 RECIPES = Path(__file__).parent.parent / "recipes"
 STAGES = {
     "pou": ("sft_tiny", "sft_tiny_drills", "sft_tiny_reading"),
     "search_r1": ("sft_tiny_search_r1",),
+    "memory": ("sft_tiny_memory",),
 }
-SHIPPED = ("*.safetensors", "*config.json", "tokenizer.json", "chat_template.jinja")
+SHIPPED = ("*.safetensors", "*config.json", "tokenizer.json", "chat_template.jinja", REMEMBERED)
 """What is taken over of the last stage; the card in the package is written by hand."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dialect", choices=list(STAGES))
+    parser.add_argument("policy", choices=list(STAGES))
     parser.add_argument("--install", action="store_true", help="copy the policy into the package")
     args = parser.parse_args()
-    for stage in STAGES[args.dialect]:
+    for stage in STAGES[args.policy]:
         make(stage)
     if args.install:
-        install(Path("outputs") / STAGES[args.dialect][-1], tiny_policy(args.dialect))
+        install(Path("outputs") / STAGES[args.policy][-1], DATA / TINY[args.policy][0])
 
 
 def make(stage: str) -> None:
@@ -51,6 +55,7 @@ def make(stage: str) -> None:
 
 
 def install(made: Path, bundled: Path) -> None:
+    bundled.mkdir(exist_ok=True)
     for path in (path for pattern in SHIPPED for path in made.glob(pattern)):
         shutil.copy2(path, bundled)
     print(f"{made} is bundled now, in {bundled}")

@@ -212,7 +212,7 @@ def test_a_thought_the_template_opens_is_read_but_not_sampled():
     assert engine.chat.prefill == "<think>\n"
     assert [step.issues for step in t.steps] == [(), ()]
     assert (t.steps[1].helpful, t.steps[1].refs, t.answer) == (True, ("E1",), "Rome")
-    again = dialects.parse(t.text, "pou")
+    again = dialects.parse(t.text, "pou", fenced=True)
     assert again.steps == t.steps
     ids = t.tokens.prompt_ids + t.tokens.completion_ids
     think = lab.family("qwen3_thinking").convert_tokens_to_ids("<think>")

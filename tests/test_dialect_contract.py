@@ -92,7 +92,7 @@ def test_the_dialects_are_found() -> None:
 def test_what_was_rendered_is_read_back(name: str, data: st.DataObject) -> None:
     before = data.draw(trajectories(name))
     dialect = load(name)
-    after = dialect.parse(dialect.render(before))
+    after = dialect.parse(dialect.render(before), fenced=True)
     assert [said(step) for step in after.steps] == [said(step) for step in before.steps]
     assert [got(step) for step in after.steps] == [got(step) for step in before.steps]
     assert not after.all_issues() and after.answer == before.answer and after.stop_reason == "answered"
@@ -117,8 +117,8 @@ def test_evidence_never_changes_what_the_agent_said(name: str, data: st.DataObje
         for s in before.steps
     ]
     dialect = load(name)
-    one = dialect.parse(dialect.render(before))
-    two = dialect.parse(dialect.render(Trajectory(tuple(harmless))))
+    one = dialect.parse(dialect.render(before), fenced=True)
+    two = dialect.parse(dialect.render(Trajectory(tuple(harmless))), fenced=True)
     assert [said(step) for step in one.steps] == [said(step) for step in two.steps] and one.answer == two.answer
     assert list(one.evidence) == list(two.evidence)
 
@@ -190,7 +190,7 @@ def test_the_form_of_a_call_can_stand_in_a_tool_response(name: str) -> None:
 def test_a_turn_alone_reads_as_it_does_in_the_trajectory(name: str, data: st.DataObject) -> None:
     dialect = load(name)
     text = dialect.render(data.draw(trajectories(name)))
-    for number, step in enumerate(dialect.parse(text).steps):
+    for number, step in enumerate(dialect.parse(text, fenced=True).steps):
         start, end = step.spans["step"]
         alone = dialect.parse_turn(text[start:end], first=number == 0)
         assert said(alone) == said(step) and alone.issues == step.issues
@@ -204,7 +204,7 @@ def test_a_turn_alone_reads_as_it_does_in_the_trajectory(name: str, data: st.Dat
 def test_spans_point_to_the_right_text(name: str, data: st.DataObject) -> None:
     dialect = load(name)
     text = dialect.render(data.draw(trajectories(name)))
-    for step in dialect.parse(text).steps:
+    for step in dialect.parse(text, fenced=True).steps:
         part = {key: text[start:end] for key, (start, end) in step.spans.items()}
         assert part["think"] == step.think and part["step"].strip() == part["step"]
         assert part.get("answer", "").strip() == (step.answer or "")

@@ -22,7 +22,7 @@ def respond(value: object) -> str:
 def test_reads_both_tools() -> None:
     t = D.parse(f"{SEARCH}{respond(FOUND)}{BROWSE}{respond(PAGE)}<think>c</think><answer>Ada</answer>")
     assert [(e.id, e.title, e.text, e.url) for e in t.evidence.values()] == [
-        ("E1", "T", "s <b>", "u"), ("E2", "", "one\ntwo", "u"),
+        ("E1", "T", "s &lt;b>", "u"), ("E2", "", "one\ntwo", "u"),
     ]  # fmt: skip
     assert t.answer == "Ada" and not t.all_issues()
 

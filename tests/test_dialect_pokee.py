@@ -68,5 +68,5 @@ def test_what_goes_wrong_is_a_note_or_an_issue() -> None:
 
 def test_a_verification_is_written_as_it_is_read() -> None:
     steps = (Step(think="a", answer="b"), Step(think="no", verified=False), Step(think="c", answer="d"))
-    found = D.parse(D.render(Trajectory(steps)))
+    found = D.parse(D.render(Trajectory(steps)), fenced=True)
     assert [(s.think, s.answer, s.verified) for s in found.steps] == [(s.think, s.answer, s.verified) for s in steps]

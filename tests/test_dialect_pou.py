@@ -9,8 +9,9 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_dialect_plain_turns import taken_apart
 
-from faithful_search.dialects import load, pou
+from faithful_search.dialects import load
 from faithful_search.errors import DialectError
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
@@ -193,13 +194,13 @@ def test_more_tokens_can_be_forbidden() -> None:
     item = (Evidence("a </s> b", "c [INST] d", "E1"),)
     text = D.render_observation(item, fence=D.fence.with_tokens(["</s>", "[INST]"]))
     assert "</s>" not in text and "[INST]" not in text
-    assert D.parse(f"<think>x</think>{CALL}{text}").steps[0].evidence == item
+    assert D.parse(f"<think>x</think>{CALL}{text}", fenced=True).steps[0].evidence == item
 
 
 def shown(*evidence: Evidence) -> tuple[str, tuple[Evidence, ...]]:
     """The observation, and the evidence read from it."""
     text = D.render_observation(evidence)
-    return text, D.parse(f"<think>x</think>{CALL}{text}").steps[0].evidence
+    return text, D.parse(f"<think>x</think>{CALL}{text}", fenced=True).steps[0].evidence
 
 
 def test_the_address_of_a_page_stands_behind_its_title() -> None:
@@ -275,8 +276,7 @@ JUMBLE = st.lists(st.sampled_from(FRAGMENTS), max_size=16).map("".join)
 @given(JUMBLE, st.booleans())
 def test_the_fast_path_and_the_careful_one_agree(text: str, first: bool) -> None:
     fast, turn = D.parse(text), D.parse_turn(text, first=first)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pou, "_fast_turn", lambda *_: None)
+    with taken_apart(D.grammar):
         assert D.parse(text) == fast
         assert D.parse_turn(text, first=first) == turn
 

@@ -102,7 +102,10 @@ def test_titles_and_texts_stay_apart_whatever_is_in_them() -> None:
         Evidence("", "", "E2"),
         Evidence('"', '"', "E3"),
     )
-    t = D.parse(D.render(Trajectory((Step(think="a", call=ToolCall("search", {"query": "q"}), evidence=evidence),))))
+    t = D.parse(
+        D.render(Trajectory((Step(think="a", call=ToolCall("search", {"query": "q"}), evidence=evidence),))),
+        fenced=True,
+    )
     assert t.steps[0].evidence == evidence
 
 

@@ -23,7 +23,7 @@ def test_parallel_calls_are_steps_of_one_turn() -> None:
         ("so it is", False, []),
     ]
     assert t.answer == "\\text{Ada}" and t.stop_reason == "answered" and not t.all_issues()
-    again = D.parse(D.render(t))
+    again = D.parse(D.render(t), fenced=True)
     assert [(s.think, s.evidence, s.answer, s.same_turn) for s in again.steps] == [
         (s.think, s.evidence, s.answer, s.same_turn) for s in t.steps
     ]

@@ -133,5 +133,7 @@ def test_passages_stay_apart_whatever_is_in_them() -> None:
     evidence = tuple(
         Evidence(text, 'a "b"', f"E{k}") for k, text in enumerate(['\n"x"\ny', '\n\n"x"\ny', "z\n", '"'], 1)
     )
-    t = D.parse(D.render(Trajectory((Step(think="", call=ToolCall("search", {"query": "q"}), evidence=evidence),))))
+    t = D.parse(
+        D.render(Trajectory((Step(think="", call=ToolCall("search", {"query": "q"}), evidence=evidence),))), fenced=True
+    )
     assert t.steps[0].evidence == evidence

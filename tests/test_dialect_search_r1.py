@@ -135,11 +135,11 @@ def test_what_follows_a_call_or_comes_after_an_answer_is_a_turn_of_its_own() -> 
     assert t.answer == "c" and [len(s.evidence) for s in t.steps] == [0, 0, 2, 0]
 
 
-def test_information_in_prose_is_evidence_without_a_title() -> None:
-    t = D.parse(
-        "<think>a</think><search>q</search>\n<information>\nThe Seine &amp;lt;.\n</information><answer>b</answer>"
-    )
-    assert t.steps[0].evidence == (Evidence("The Seine &lt;.", "", "E1"),) and t.steps[0].note == ""
+@pytest.mark.parametrize("gap", ["", "\n", " "])
+def test_information_in_prose_is_evidence_without_a_title(gap: str) -> None:
+    response = f"<information>{gap}The Seine &amp;lt;.{gap}</information>"
+    t = D.parse(f"<think>a</think><search>q</search>\n{response}<answer>b</answer>")
+    assert t.steps[0].evidence == (Evidence("The Seine &amp;lt;.", "", "E1"),) and t.steps[0].note == ""
 
 
 def test_a_log_that_runs_into_the_next_is_read_to_its_end_only() -> None:

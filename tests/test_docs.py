@@ -1,4 +1,4 @@
-"""What the documentation gives to be copied: each command's flags are taken, each Python block's names are there.
+"""What the documentation gives to be copied or followed: commands take their flags, names and links are there.
 
 The README's Python blocks, which are whole programs, are run in `test_package`.
 """
@@ -26,7 +26,12 @@ from faithful_search.cli import cli
 from faithful_search.training.config import parse_recipe
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "recipes" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 KINDS = {"reward_model": "rm", "evaluate": "eval"}
 DATA = ["--questions", "q.jsonl", "--eval_questions", "e.jsonl", "--corpus", "c.jsonl"]
 """What `…` stands for: the data that a configuration asks for."""
@@ -60,6 +65,22 @@ def of_program(ends: str) -> list[list[str]]:
     """The words of the commands that a program or script of this name runs, without what starts it."""
     found = [(words, place) for _, words in COMMANDS for place, word in enumerate(words) if re.fullmatch(ends, word)]
     return [words[place:] for words, place in found]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name behind `#`: a page's headings in small letters, hyphens for blanks, without punctuation."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_what_is_there(page):
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")) if "://" not in link]
+    for link in links:
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
 
 
 def test_every_command_is_of_a_kind_that_is_checked_here():

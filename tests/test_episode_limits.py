@@ -131,7 +131,7 @@ def test_an_agent_that_only_searches_is_made_to_answer():
     assert own == SEARCH + SEARCH + CLOSED
     assert not t.steps[1].evidence and "response_missing" in {issue.kind for issue in t.steps[1].issues}
     assert t.text[slice(*t.steps[2].spans["answer"])] == " Rome "
-    read = dialects.parse(t.text, "search_r1")
+    read = dialects.parse(t.text, "search_r1", fenced=True)
     assert (read.steps, read.answer) == (t.steps, t.answer)
 
 
@@ -141,7 +141,7 @@ def test_a_last_turn_with_nothing_is_told_so_and_made_to_answer(turn, closes):
     engine, t = run([SEARCH, turn, CLOSED], turns=2, force_answer=True, closes=closes)
     assert (t.stop_reason, t.answer) == ("answered_forced", "Rome")
     assert decode(engine.generator.seen[2]).endswith(f"{turn}{closes}{INVALID}<answer>")
-    same(dialects.parse(t.text, "search_r1"), t)
+    same(dialects.parse(t.text, "search_r1", fenced=True), t)
 
 
 def test_the_first_turn_may_be_the_last():
@@ -180,7 +180,7 @@ def test_every_dialect_with_an_answer_tag_can_be_forced(name):
     call = dialect.render_turn(Step(think="a", call=ToolCall("search", {"query": "rome"})))
     engine, t = run([call, call, " Rome</answer>"], dialect=name, turns=2, force_answer=True)
     assert (t.stop_reason, t.steps[2].answer) == ("answered_forced", "Rome")
-    same(dialect.parse(t.text), t)
+    same(dialect.parse(t.text, fenced=True), t)
     assert decode(engine.generator.seen[2]).endswith("<answer>")
     assert t.steps[1].note == ("" if name in WITHOUT_NOTE else LAST_CALL)
 
@@ -207,7 +207,7 @@ def test_a_thought_that_the_template_opens_is_closed_before_the_answer():
     call = 'a</think><tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>'
     engine, t = run([call, "Rome</answer>"], dialect="pou", own=own, turns=1, force_answer=True)
     assert own.decode(engine.generator.seen[1]).endswith("assistant\n<think>\n</think>\n<answer>")
-    assert t.answer == "Rome" and dialects.parse(t.text, "pou").steps == t.steps
+    assert t.answer == "Rome" and dialects.parse(t.text, "pou", fenced=True).steps == t.steps
 
 
 PIECES = [SEARCH, "<search></search>", "hm", "", "<think>x", "<think>x</think>", "<search>q", "<answer>no", CLOSED]
@@ -224,7 +224,7 @@ def test_whatever_the_agent_does_the_tokens_are_exact_and_the_text_is_read_back(
     _, t = run(turns, turns=most, turn_tokens=tokens, total_tokens=3000, force_answer=True, closes=closes)
     assert len(t.steps) <= most + 1
     assert (t.stop_reason == "answered_forced") is (len(t.steps) == most + 1 and t.answer is not None)
-    same(dialects.parse(t.text, "search_r1"), t)
+    same(dialects.parse(t.text, "search_r1", fenced=True), t)
 
 
 # the observation's limit
@@ -278,7 +278,7 @@ def test_what_is_recorded_is_what_the_agent_saw():
         assert 250 < end - middle <= 300
         assert text == engine.chat.render_observation(step.evidence)
         assert text.endswith("</information>\n\n")
-    read = dialects.parse(t.text, "search_r1")
+    read = dialects.parse(t.text, "search_r1", fenced=True)
     assert [[item.text for item in step.evidence] for step in read.steps] == [
         [item.text for item in step.evidence] for step in t.steps
     ]
@@ -295,7 +295,7 @@ def test_entities_of_fenced_text_are_never_cut_in_two():
         t = run([SEARCH, CLOSED], found, turns=2, observation_tokens=limit)[1]
         assert found.text.startswith(t.steps[0].evidence[0].text)
         assert t.text.count("</information>") == 1
-        assert dialects.parse(t.text, "search_r1").steps[0].evidence == t.steps[0].evidence
+        assert dialects.parse(t.text, "search_r1", fenced=True).steps[0].evidence == t.steps[0].evidence
 
 
 def test_a_note_is_cut_too_and_a_title_that_does_not_fit_leaves_nothing():

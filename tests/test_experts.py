@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from faithful_search import dialects
 from faithful_search.errors import ConfigError, DataError
+from faithful_search.names import NameFinder
 from faithful_search.tasks import Task, load_tasks, read_rows, world_file
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.training.experts import UNKNOWN, Habits, accept, reject, run_expert, run_experts
@@ -34,7 +35,7 @@ from faithful_search.training.plans import (
     usual_tools,
 )
 from faithful_search.training.sft import held_out_facts
-from faithful_search.training.swap_names import NameFinder, NameSwapper, swap_names
+from faithful_search.training.swap_names import NameSwapper, swap_names
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 CALM = Habits(0, 0, 0, 0, 0)

@@ -217,7 +217,7 @@ def check(dialect: str, family: str, evidence: Sequence[Evidence], note: str = "
     assert steered(ids, family) == steered(tame, family)
     inner = text[slice(*chat.dialect.response_span(text))]
     assert own_tags(dialect).search(inner) is None
-    found = chat.dialect.parse(chat.dialect.render_turn(first) + text + chat.dialect.render_turn(second))
+    found = chat.dialect.parse(chat.dialect.render_turn(first) + text + chat.dialect.render_turn(second), fenced=True)
     assert [said(step) for step in found.steps] == [said(first), said(second)] and found.answer is None
     assert got(found.steps[0]) == (given(dialect, held), "" if held else note)
 
@@ -334,7 +334,7 @@ def episode(dialect: str, family: str, tool, name: str | None = None, arguments=
 
 def survives(dialect: str, family: str, done: Trajectory) -> None:
     """Reading the episode's text gives the episode, and its ids steer nothing."""
-    read = load(dialect).parse(done.text)
+    read = load(dialect).parse(done.text, fenced=True)
     assert [said(step) for step in read.steps] == [said(step) for step in done.steps] and len(read.steps) == 2
     assert got(read.steps[0]) == (given(dialect, done.steps[0].evidence), done.steps[0].note)
     assert read.answer is done.answer is None and done.stop_reason == "turn_limit"
@@ -381,7 +381,7 @@ def test_a_flood_of_tags_is_read_back_and_takes_no_longer_than_its_length(dialec
     kind, (first, second) = load(dialect), turns_of(dialect)
     start = time.perf_counter()
     shown = kind.render_observation(numbered([Evidence(text, text[:999])]), fence=chat_of(dialect, "folded").fence)
-    found = kind.parse(kind.render_turn(first) + shown + kind.render_turn(second))
+    found = kind.parse(kind.render_turn(first) + shown + kind.render_turn(second), fenced=True)
     assert time.perf_counter() - start < 20
     assert len(found.steps) == 2 and got(found.steps[0]) == ([("E1", text[:999], text, "")], "")
 

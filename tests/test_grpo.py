@@ -53,7 +53,9 @@ class Shy(Luck):
 
 def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **settings) -> SearchGRPOTrainer:
     names = ("advantages", "trajectory_file", "callbacks", "dialect", "verdict_weight", "uniform_groups")
+    names += ("counterfactual", "counterfactual_groups", "counterfactual_world")
     own = {name: settings.pop(name) for name in names if name in settings}
+    tasks = settings.pop("tasks", TASKS)
     defaults = {
         "per_device_train_batch_size": 8,
         "num_generations": 4,
@@ -75,7 +77,7 @@ def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **
         model=lab.model(),
         processing_class=lab.tokenizer(),
         args=GRPOConfig(str(path), **{**defaults, **settings}),
-        train_dataset=TASKS,
+        train_dataset=tasks,
         toolbox=Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]),
         reward=reward or Luck(),
         limits=Limits(turns=3, turn_tokens=12 if not scripted else 200, total_tokens=400),
@@ -109,6 +111,7 @@ def test_environment_tokens_have_no_gradient_and_sampled_ones_do(tmp_path):
 
 def test_the_batch_holds_the_rollouts_ids(tmp_path):
     made = trainer(tmp_path, scripted=True)
+    made._rows = [{"id": "q1", "prompt": "Question 1?"}] * 2
     output = made._rollout(["Question 1?"] * 2, made)
     text = lab.tokenizer().decode(output["completion_ids"][0])
     assert text.startswith(TURNS[0]) and text.endswith(TURNS[1] + "<|im_end|>")
@@ -212,6 +215,7 @@ def test_the_state_does_not_move_in_evaluation(tmp_path):
     made = trainer(tmp_path, Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None))
     before = made.reward_state.mix
     made.model.eval()
+    made._rows = [{"id": "q1", "prompt": "Question 1?"}] * 2
     rollouts = made._rollout(["Question 1?"] * 2, made)["trajectory"]
     made._reward(["Question 1?"] * 2, rollouts, ["a", "b"], [["Rome"], ["Rome"]], lambda name, value: None)
     assert made.reward_state.mix == before

@@ -3,8 +3,11 @@
 import asyncio
 import gzip
 import json
+import os
 import pickle
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -218,11 +221,11 @@ def test_turtle_one_sentence_for_a_relation_with_all_its_values(turtle):
     )
     assert sorted(ask(graph, "Land of the Free")) == [
         "Ann Lee and Rufus Firefly, leads: Freedonia.",
+        "Freedonia, official language: Freedonian and Sylvanian.",
         "Glooston, located in: Freedonia.",
         "The area of Freedonia is 812.5.",
         "The capital of Freedonia is Glooston.",
         "The motto of Freedonia is For the brave.",
-        "The official languages of Freedonia are Freedonian and Sylvanian.",
     ]
     assert ask(graph, "capital of Freedonia")[0] == "The capital of Freedonia is Glooston."
 
@@ -274,7 +277,7 @@ def test_facts_of_rdf_one_at_a_time(turtle):
 
 def test_joined_triples():
     rows = [{"subject": "Ann", "relation": "child", "object": name} for name in ("Bo", "Cy", "Di")]
-    assert ask(KnowledgeGraph.from_triples(rows, join=True), "Ann") == ["The children of Ann are Bo, Cy and Di."]
+    assert ask(KnowledgeGraph.from_triples(rows, join=True), "Ann") == ["Ann, child: Bo, Cy and Di."]
     assert len(ask(KnowledgeGraph.from_triples(rows), "Ann")) == 3
     many = [{"subject": "Ann", "relation": "friend", "object": f"F{n}"} for n in range(14)]
     [told] = ask(KnowledgeGraph.from_triples(many, join=True), "Ann")
@@ -310,6 +313,21 @@ def test_rdf_pickles_as_its_path(turtle):
     assert len(packed) < 1_000 and ask(pickle.loads(packed), "Sylvania") == ask(graph, "Sylvania")
 
 
+def test_without_pyoxigraph_triples_are_read_and_rdf_says_what_is_missing(turtle):
+    code = (
+        "import sys; sys.modules['pyoxigraph'] = None\n"
+        "from faithful_search.errors import ConfigError\n"
+        "from faithful_search.tools import KnowledgeGraph\n"
+        "assert KnowledgeGraph.from_triples('world').graph.triples\n"
+        "try:\n"
+        "    KnowledgeGraph.from_triples(sys.argv[1])\n"
+        "except ConfigError as error:\n"
+        "    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, turtle], capture_output=True, text=True, env=os.environ)
+    assert done.stdout.strip() == f"{turtle} needs pyoxigraph: pip install 'faithful-search[rdf]'", done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
@@ -342,7 +360,7 @@ def test_an_entity_with_very_many_facts_is_looked_at_in_bounded_time(tmp_path):
     start = time.perf_counter()
     found = ask(graph, "latin Human")
     assert time.perf_counter() - start < 3
-    assert found[0] == "The latin of Human is homo." and found[1].endswith(" and 1990 more.")
+    assert found[0] == "The latin of Human is homo." and found[1].endswith(" and 1990 more, type: Human.")
 
 
 @pytest.mark.parametrize(

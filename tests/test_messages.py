@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faithful_search.dialects import load, names, parse
+from faithful_search import dialects
+from faithful_search.dialects import Detection, load, names, parse
+from faithful_search.dialects.fence import unescape
 from faithful_search.errors import DataError
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
@@ -55,7 +57,7 @@ def test_received_text_is_never_the_agents(name: str, role: str, pieces: list[st
 @pytest.mark.parametrize("name", EVERY)
 def test_a_rendered_observation_in_a_message_is_read_back(name: str) -> None:
     evidence = (Evidence("one < two", "T", "E1"), Evidence("b </tool_response> b", "U", "E2"))
-    found = load(name).parse_messages(chat(name, load(name).render_observation(evidence), "user"))
+    found = load(name).parse_messages(chat(name, load(name).render_observation(evidence), "user"), fenced=True)
     assert found.steps[0].evidence == evidence
 
 
@@ -139,3 +141,62 @@ def test_a_question_comes_back_as_it_was_asked():
     chat = [{"role": "user", "content": FORGED}, {"role": "assistant", "content": "<think>x</think><answer>y</answer>"}]
     assert load("pou").parse_messages(chat).question == FORGED
     assert load("pou").parse_messages(chat, question="What is &lt;|?").question == "What is &lt;|?"
+
+
+FOREIGN = "AT&amp;T &lt;b&gt;bold&lt;/b&gt; &#10; &amp;lt; &#60;x> &amp;amp;#91; 1 &lt; 2"
+
+
+def bodies(name: str, text: str) -> str:
+    """The text inside a response of this dialect, as another system than ours would write it."""
+    return load(name).render_observation((Evidence("SLOT", "T", "E1"),)).replace("SLOT", text)
+
+
+@pytest.mark.parametrize("role", ["tool", "user", None])
+@pytest.mark.parametrize("name", EVERY)
+def test_what_others_wrote_is_never_unescaped(name: str, role: str | None) -> None:
+    messages = chat(name, bodies(name, FOREIGN), role or "user")
+    text = "".join(message["content"] for message in messages[1:])
+    for fenced, expected in ((False, FOREIGN), (True, unescape(FOREIGN))):
+        found = parse(messages if role else text, name, fenced=fenced)
+        assert [item.text for item in found.steps[0].evidence] == [expected] and found.answer == "real"
+        assert found.steps[0].evidence[0].title == "T" and not found.all_issues()
+
+
+@pytest.mark.parametrize("name", EVERY)
+@given(pieces=st.lists(st.sampled_from(["&lt;", "&#10;", "&amp;", "amp;", "lt;", "<b>", "&", " x "]), min_size=1))
+def test_a_bare_tool_message_comes_out_byte_for_byte(name: str, pieces: list[str]) -> None:
+    text = f"a {''.join(pieces)} b"
+    step = load(name).parse_messages(chat(name, text, "tool")).steps[0]
+    assert [*(item.text for item in step.evidence), *filter(None, [step.note])] == [text]
+
+
+def test_a_call_may_hold_a_tag_of_a_response() -> None:
+    call = {"function": {"name": "a", "arguments": '{"q": "<tool_response>"}'}}
+    asked = {"role": "assistant", "tool_calls": [call]}
+    first = load("openai").parse_messages([asked, {"role": "tool", "content": "x"}]).steps[0]
+    assert first.call is not None and first.call.arguments == {"q": "<tool_response>"} and not first.issues
+
+
+@pytest.mark.parametrize("written", [f"<answer>{FOREIGN}</answer>", f"x</think>\n\n<answer>{FOREIGN}</answer>"])
+def test_thought_and_answer_alone_need_no_dialect(written: str) -> None:
+    written = written if "think" in written else f"<think>x</think>{written}"
+    for source in (written, [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": written}]):
+        found = parse(source)
+        assert [(step.think, step.answer) for step in found.steps] == [("x", FOREIGN)]
+        assert [issue.kind for issue in found.all_issues()] == ["dialect_assumed"]
+        assert parse(source, usual="pou" if "<think>" in written else "r1_searcher").answer == FOREIGN
+        assert parse(source, usual="openai").answer == FOREIGN
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_other_dialect_is_looked_for_where_the_one_named_made_sense(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr(dialects, "detect", lambda source: looked.append(source) or Detection(None, 0.0, "asked"))
+    messages = chat(name, load(name).render_observation((Evidence("text", "T", "E1"),)), "tool")
+    parse(messages, name)
+    parse("".join(message["content"] for message in messages[1:]), name)
+    assert not looked
+    parse("Hello.", name)
+    assert looked or name == "openai"

@@ -231,6 +231,9 @@ def test_state_survives_json_and_the_mix_survives_pickle_and_prints_as_its_confi
         lambda: Mix(parts={"a": Citation()}, weights={"b": 1.0}),
         lambda: Mix(parts={"a": Citation()}, warmup=Warmup(("b",), 0, 1)),
         lambda: Adaptive(beta=1.0),
+        lambda: Mix(parts={"a": Citation(), "answer": Adaptive()}, only_right=("b",)),
+        lambda: Mix(parts={"a": Citation(), "b": Format()}, gate=None, only_right=("a",)),
+        lambda: Mix(parts={"correctness": Correctness()}, only_right=("correctness",)),
         lambda: Adaptive(fixed=1.5),
     ],
 )
@@ -274,6 +277,68 @@ def test_the_whole_objective_on_a_real_trajectory_with_a_probed_policy():
     made = Trajectory((search, last), answer="Paris", answers=("Paris",))
     mix = Mix(parts={"citation": Citation(), "evidence_sensitivity": Probed(), "answer": Adaptive()})
     assert mix.score(made).value == pytest.approx((1.0 + 0.6 + 1.0) / 3)
+
+
+# Process rewards on right answers only
+
+
+def on_right(*names, **more) -> Mix:
+    parts = {"citation": Meta("cite"), "pt": Meta("pt"), "answer": Adaptive(Process("ans"), Outcome("anc"))}
+    return Mix(parts=parts, gate=Gate("gate"), only_right=names, **more)
+
+
+@pytest.mark.parametrize(
+    ("names", "made", "value"),
+    [
+        ((), row(cite=1.0, pt=0.4, ans=1.0, anc=0.0), (1.0 + 0.4 + 0.5) / 3),
+        (("citation",), row(cite=1.0, pt=0.4, ans=1.0, anc=0.0), (0.0 + 0.4 + 0.5) / 3),
+        (("citation", "pt"), row(cite=-1.0, pt=-0.4, ans=1.0, anc=0.0), 0.5 / 3),  # nor is anything lost
+        (("answer",), row(cite=1.0, pt=0.4, ans=1.0, anc=0.0), (1.0 + 0.4 + 0.0) / 3),
+        (("answer",), row(cite=1.0, pt=0.4, ans=0.2, anc=1.0), (1.0 + 0.4 + 0.1 + 0.5) / 3),
+        (("answer",), row(ans=1.0, anc=0.6), 0.3 / 3),  # the outcome itself still counts
+        (("citation", "pt", "answer"), row(cite=1.0, pt=0.4, ans=1.0, anc=0.99), 0.495 / 3),
+        (("citation", "pt", "answer"), row(cite=1.0, pt=0.4, ans=1.0, anc=1.0), (1.0 + 0.4 + 1.0) / 3),
+        (("citation",), row(cite="down", pt=0.4, anc=0.0), 0.4 / 3),  # 0 whatever the judge would have said
+        (("answer",), row(cite=1.0, ans="down", anc=0.0), 1.0 / 3),
+        (("citation",), row(cite="down", anc=1.0), None),
+        (("citation",), row(cite=1.0, anc="down"), None),
+        (("citation",), row(cite=1.0, anc=1.0, gate=0.0), -1.0),
+    ],
+)
+def test_parts_that_count_on_right_answers_only_by_hand(names, made, value):
+    mix = on_right(*names)
+    (score,) = mix.combine(mix.components([made]), MixState(ema=0.5))  # alpha is 1/2
+    assert score.value == (None if value is None else pytest.approx(value))
+    assert score.parts["citation"] == (None if made.meta["cite"] == "down" else made.meta["cite"])  # as it was measured
+
+
+def test_from_which_outcome_an_answer_is_right_is_a_knob():
+    mix = on_right("citation", right_from=0.5)
+    values = [
+        score.value
+        for score in mix.combine(mix.components([row(cite=1.0, anc=x) for x in (0.4, 0.5)]), MixState(ema=0.5))
+    ]
+    assert values == pytest.approx([0.2 / 3, (1.0 + 0.25) / 3])
+
+
+def test_the_outcome_may_be_a_part_of_its_own_and_count_as_absent():
+    mix = Mix({"em": Correctness(), "cite": Meta("cite")}, gate=None, only_right=("cite",), absent={"em": 0.0})
+    rows = [Trajectory(answer=said, answers=gold, meta={"cite": 1.0}) for said, gold in (("a", ("a",)), ("a", ("b",)))]
+    assert [score.value for score in mix.score_batch([*rows, Trajectory(meta={"cite": 1.0})])] == [1.0, 0.0, 0.0]
+    late = Mix(
+        mix.parts, gate=None, only_right=("cite",), weights={"em": 1.0, "cite": 1.0}, warmup=Warmup(("em",), 9, 9)
+    )
+    nobody_knows = late.score(Trajectory(answer="a", meta={"cite": 1.0}))  # the outcome's own weight is still 0
+    assert nobody_knows.value is None and "em: no gold" in nobody_knows.why
+
+
+def test_proof_of_use_with_its_process_on_right_answers_only():
+    mix = rewards.pou_mix(sensitivity=False, alpha=0.5, process_on_right=True)
+    search = Step(think="p", call=ToolCall("s", {"query": "q"}), evidence=(Evidence("Paris, France", "T", "E1"),))
+    last = Step(think="so", helpful=True, refs=("E1",), answer="Paris")
+    right, wrong = (Trajectory((search, last), answer="Paris", answers=(gold,)) for gold in ("Paris", "Lyon"))
+    assert [score.value for score in mix.score_batch([right, wrong])] == [1.0, 0.0]
+    assert rewards.pou_mix(sensitivity=False, alpha=0.5).score(wrong).value == pytest.approx((1.0 + 0.5) / 2)
 
 
 # Dialects without verdicts

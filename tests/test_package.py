@@ -1,4 +1,4 @@
-"""The package as a whole: its public names, what importing it costs, which part may import which, the README."""
+"""The package as a whole: its public names, what importing it costs, which part may import which, the README's code."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from served import environment
@@ -27,8 +28,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = Path(fs.__file__).parent
 LAYERS = (
     {"errors"},
-    {"registry", "text", "trajectory", "tasks", "bundled", "world", "flights"},
-    {"cache"},
+    {"registry", "text", "names", "trajectory", "tasks", "bundled", "world", "flights"},
+    {"cache", "annotated", "counterfactual"},
     {"dialects"},
     {"tools", "inference"},
     {"judges"},
@@ -177,16 +178,38 @@ def test_the_readmes_metric_example_prints_what_it_says(tmp_path, monkeypatch):
     assert run_python(f"import faithful_search as fs\nfs.install_metrics()\n{code}") == promised
 
 
-def test_the_readme_links_and_names_what_exists():
+@pytest.mark.parametrize("in_a_chat", [False, True])
+def test_the_readmes_reward_function_scores_what_a_trainer_gives_it(in_a_chat):
+    """A cited answer, the same with a citation of what is not there, a wrong answer, and neither call nor answer."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
-    configs = [
-        f"recipes/configs/{name}.yaml"
-        for name in re.findall(r"^\| `((?:pou|veritas|rm|sft|eval)_[^`]+)` \|", text, re.MULTILINE)
+    (code,) = re.findall(r"```python\n([^`]*def proof_of_use[^`]*)```", text)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    call, found = '{"name": "local_search", "arguments": {"query": "Peru"}}', "Peru [E1]: The capital of Peru is Lima."
+    lasts = [
+        f"<think><helpful>yes</helpful><ref>{ref}</ref>So it is.</think><answer>{answer}</answer>"
+        for ref, answer in (("E1", "Lima"), ("E2", "Lima"), ("E1", "Quito"))
     ]
-    there = {f"recipes/configs/{path.name}" for path in (ROOT / "recipes" / "configs").glob("*.yaml")}
-    assert set(configs) == there and len(configs) == len(there)
-    assert [path for path in (*links, *configs) if not (ROOT / path).exists()] == []
+    completions: list[Any]
+    if in_a_chat:
+        asked = {"role": "assistant", "content": "<think>Peru?</think>"}
+        asked["tool_calls"] = [{"type": "function", "function": json.loads(call)}]
+        result = {"role": "tool", "name": "local_search", "content": found}
+        completions = [[asked, result, {"role": "assistant", "content": last}] for last in lasts]
+        completions.append([{"role": "assistant", "content": "Hm."}])
+    else:
+        head = f"<think>Peru?</think><tool_call>{call}</tool_call>\n<tool_response>\n{found}\n</tool_response>\n"
+        completions = [*(head + last for last in lasts), "Hm."]
+    prompts, answers = ["What is the capital of Peru?"] * 4, [["Lima"]] * 4
+    assert names["proof_of_use"](prompts=prompts, completions=completions, answers=answers) == [1.0, -0.25, 0.0, -1.0]
+
+
+def test_the_recipes_page_names_every_recipe_and_configuration():
+    text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `((?:pou|hack|veritas|rm|sft|eval)_[^`, ]+)` \|", text, re.MULTILINE)
+    there = sorted(path.stem for path in (ROOT / "recipes" / "configs").glob("*.yaml"))
+    assert sorted(set(listed)) == there
+    assert [path.name for path in (ROOT / "recipes").glob("*.py") if f"## `{path.name}`" not in text] == []
 
 
 def test_imports_inside_the_package_point_one_way():
@@ -293,11 +316,11 @@ def test_the_security_page_names_what_attacks_each_promise():
     assert [row for row, names in zip(rows, named, strict=True) if not (names or "the same" in row)] == []
 
 
-def test_the_readmes_tree_is_the_house():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_architecture_pages_tree_is_the_house():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     tree = re.search(r"```text\n(src/faithful_search/\n.*?)```", text, re.DOTALL).group(1)
     listed = {line.split()[0].rstrip("/") for line in tree.splitlines()}
     ours = {path.name for path in PACKAGE.iterdir() if not path.name.startswith("_") and path.suffix in ("", ".py")}
-    assert ours - {"errors.py", "registry.py", "bundled.py", "flights.py"} - listed == set()
+    assert ours - listed == set()
     assert {"recipes", "scripts", "benchmarks", "tests", "docs"} <= listed
     assert [name for path in (ROOT / "recipes").glob("*.py") if (name := path.name) not in tree] == []

@@ -17,14 +17,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, ModelConfig, SFTConfig
 
 from faithful_search.bundled import tiny_policy
+from faithful_search.counterfactual import CounterfactualWorld
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation.suite import Evaluation
 from faithful_search.judges import GroundingJudge, LexicalJudge
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.facts import FactsJudge
-from faithful_search.rewards import Shuffled
+from faithful_search.rewards import AnswerSupport, Correctness, Shuffled, SourceGated
+from faithful_search.tasks import Task, load_tasks
 from faithful_search.training.config import parse_recipe, read_config
+from faithful_search.training.runs import counterfactual_world, with_stale
 from faithful_search.trajectory import Step, ToolCall, Trajectory, read_jsonl
+from faithful_search.world import bundled_world
 
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes"
@@ -60,6 +64,8 @@ def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
     import sft
     import veritas
 
+    if recipe == "hack":
+        recipe = "pou"
     return {
         "pou": ((pou.PoUArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "veritas": ((veritas.VeritasArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
@@ -90,7 +96,11 @@ def test_every_configuration_is_accepted(path):
         ("pou_tiny_b2", ["citation", "evidence_sensitivity", "answer"], 2, None),
         ("pou_tiny_no_ans", ["citation", "answer"], None, 0.0),
         ("pou_tiny_static_mix", ["citation", "answer"], None, 0.5),
-        ("pou_tiny_answer_only", ["correctness"], None, None),
+        ("pou_tiny_reader", ["citation", "answer"], None, None),
+        ("hack_answer_only", ["correctness"], None, None),
+        ("hack_counterfactual", ["correctness"], None, None),
+        ("hack_source_gated", ["source_gated"], None, None),
+        ("hack_pou", ["citation", "answer"], None, None),
     ],
 )
 def test_each_ablation_changes_what_it_says(name, parts, budget, fixed):
@@ -103,6 +113,8 @@ def test_each_ablation_changes_what_it_says(name, parts, budget, fixed):
         assert mix.parts["evidence_sensitivity"].budget == budget
     if "answer" in mix.parts:
         assert mix.parts["answer"].fixed == fixed
+        plain = name in ("pou_tiny_paper", "pou_tiny_b2", "hack_pou", "pou_tiny_reader")
+        assert mix.outcome == ("correctness" if plain else "source_gated")
 
 
 JUDGE = ("--judge", "endpoint", "--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "served")
@@ -111,11 +123,13 @@ JUDGE = ("--judge", "endpoint", "--judge_url", "http://127.0.0.1:9/v1", "--judge
 def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures():
     import pou
 
-    mix = pou.build_reward(pou.parse([*JUDGE, "--correctness", "judge", "--lures", "judge", "--budget", "1"])[0])
+    plain = ("--source_gated", "false")
+    judged = [*JUDGE, *plain, "--correctness", "judge", "--lures", "judge", "--budget", "1"]
+    mix = pou.build_reward(pou.parse(judged)[0])
     answer = mix.parts["answer"]
     assert isinstance(answer.outcome.judge, EndpointJudge) and answer.outcome.metric == "judge"
     assert answer.process.judge is answer.outcome.judge is mix.parts["evidence_sensitivity"].writer
-    mix = pou.build_reward(pou.parse([*JUDGE, "--budget", "1"])[0])
+    mix = pou.build_reward(pou.parse([*JUDGE, *plain, "--budget", "1"])[0])
     assert isinstance(mix.parts["answer"].process.judge, EndpointJudge)
     assert (mix.parts["answer"].outcome.metric, mix.parts["evidence_sensitivity"].writer) == ("em", None)
     mix = pou.build_reward(pou.parse([])[0])
@@ -135,6 +149,43 @@ def test_what_the_perturbation_reward_alone_uses_is_refused_without_it(flags):
     assert pou.parse([*flags, "--budget", "1"])
 
 
+def test_the_source_gate_stands_before_the_correctness_of_either_reward():
+    import pou
+
+    def outcome(*flags):
+        mix = pou.build_reward(pou.parse(list(flags))[0])
+        return mix.parts["answer"].outcome if "answer" in mix.parts else mix.parts[mix.outcome]
+
+    open_gate = ("--source_gated", "false")
+    assert outcome() == SourceGated() and outcome(*open_gate) == Correctness()
+    assert outcome(*open_gate, "--reward", "answer_only") == Correctness()
+    for reward in ("pou", "answer_only"):
+        gate = ("--reward", reward, "--source_gated", "true")
+        assert outcome(*gate) == SourceGated()
+        assert outcome(*gate, "--source_gated_by", "support") == SourceGated(support=AnswerSupport(FactsJudge()))
+        assert outcome(*gate, "--correctness", "f1") == SourceGated(Correctness("f1"))
+    with pytest.raises(ConfigError, match="there is no gate"):
+        pou.parse(["--source_gated", "false", "--source_gated_by", "support"])
+    with pytest.raises(ConfigError, match="there are: words, support"):
+        pou.parse(["--source_gated", "true", "--source_gated_by", "judge"])
+
+
+def test_the_likelihood_gap_and_process_rewards_on_right_answers_only_are_flags():
+    import pou
+
+    mix = pou.build_reward(pou.parse(["--process_on_right", "true", "--budget", "1"])[0])
+    assert set(mix.only_right) == set(mix.parts) == {"citation", "evidence_sensitivity", "answer"}
+    assert pou.build_reward(pou.parse([])[0]).only_right == ()
+    gap = pou.build_reward(pou.parse(["--reward", "answer_only", "--likelihood_gap", "true"])[0])
+    assert list(gap.parts) == ["source_gated", "answer_likelihood_gap"] and gap.only_right == () and gap.needs_policy
+    flags = ["--likelihood_gap", "true", "--process_on_right", "true"]
+    assert pou.build_reward(pou.parse(flags)[0]).only_right == ("citation", "answer", "answer_likelihood_gap")
+    answer_only = pou.build_reward(pou.parse([*flags, "--reward", "answer_only"])[0])
+    assert answer_only.only_right == ("answer_likelihood_gap",)
+    with pytest.raises(ConfigError, match="nothing but the answer"):
+        pou.parse(["--reward", "answer_only", "--process_on_right", "true"])
+
+
 def test_the_shuffled_control_exchanges_the_perturbation_reward_alone():
     import pou
 
@@ -144,6 +195,56 @@ def test_the_shuffled_control_exchanges_the_perturbation_reward_alone():
     assert isinstance(mix.parts["evidence_sensitivity"], Shuffled)
     assert mix.parts["evidence_sensitivity"].reward == own.parts["evidence_sensitivity"]
     assert mix.parts["citation"] == own.parts["citation"] and mix.needs_policy
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ((*JUDGE, "--condense", "true"), "which --condense true rewrites"),
+        (("--triples", "facts.nt"), "--triples facts.nt would still say what was"),
+        (("--browse", "fetch", "--triples", "wikidata"), "--browse fetch and --triples wikidata would still"),
+    ],
+)
+def test_changed_worlds_are_refused_where_tools_would_say_what_was(flags, why):
+    import pou
+
+    pou.parse(flags)
+    with pytest.raises(ConfigError, match=why):
+        pou.parse([*flags, "--counterfactual", "0.5"])
+    with pytest.raises(ConfigError, match=why):
+        pou.parse([*flags, "--stale", "0.3"])
+    with pytest.raises(ConfigError, match=r"in \[0, 1\], not 1.5"):
+        pou.parse(["--stale", "1.5"])
+    assert pou.parse(["--counterfactual", "0.5", "--counterfactual_groups", "own"])[0].counterfactual == 0.5
+
+
+def test_a_share_of_the_questions_is_stale():
+    tasks = load_tasks("world", limit=40)
+    found, changed = with_stale(tasks, CounterfactualWorld(bundled_world(), 0), 0.3)
+    assert changed == 12 == sum(bool(task.edits) for task in found)
+    assert [task.id for task in found] == [task.id for task in tasks]
+    assert all(new.edits or new == old for new, old in zip(found, tasks, strict=True))
+    assert found == with_stale(tasks, CounterfactualWorld(bundled_world(), 0), 0.3)[0]
+    assert found != with_stale(tasks, CounterfactualWorld(bundled_world(), 1), 0.3)[0]
+
+
+def test_changed_worlds_of_a_file_are_made_of_its_annotations(tmp_path):
+    import pou
+
+    passage = {"id": "p", "title": "Ann", "text": "Ann was born in Rome."}
+    other = {"id": "o", "title": "Bob", "text": "Bob was born in Oslo."}
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in (passage, other)))
+    files = ["--questions", str(corpus), "--eval_questions", str(corpus), "--corpus", str(corpus), "--triples", "none"]
+    script, _, _ = pou.parse([*files, "--counterfactual", "0.5"])
+    tasks = [
+        Task(name, "Where?", (city,), meta={"evidence_triples": [[name, "place of birth", city]]})
+        for name, city in (("Ann", "Rome"), ("Bob", "Oslo"))
+    ]
+    changed = counterfactual_world(script, tasks, 0).changed(tasks[0])
+    assert changed.edits == {passage["text"]: "Ann was born in Oslo."}
+    script, _, _ = pou.parse(["--counterfactual", "0.5"])
+    assert counterfactual_world(script, [], 0) == CounterfactualWorld(bundled_world(), 0)
 
 
 def test_the_papers_configuration_only_needs_the_judges_address():
@@ -233,7 +334,7 @@ def test_pou_leaves_what_it_promises(tmp_path):
         assert (out / name).stat().st_size > 0
     rows = list(read_jsonl(out / "trajectories.jsonl"))
     assert len(rows) == 16
-    assert {"format", "citation", "answer_support", "correctness"} <= set(rows[0].meta["scores"])
+    assert {"format", "citation", "answer_support", "source_gated"} <= set(rows[0].meta["scores"])
     assert all("applies" in row.meta["parts"]["citation"] for row in rows)
     metrics = json.loads((out / "metrics.json").read_text())
     named = ("temperature", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps")
@@ -244,7 +345,7 @@ def test_pou_leaves_what_it_promises(tmp_path):
         assert estimate.n == 6
         assert estimate.low <= estimate.value <= estimate.high
     assert {"value", "low", "high", "n"} == set(metrics["differences"]["verdict_gap"])
-    before = AutoModelForCausalLM.from_pretrained(tiny_policy()).float().state_dict()
+    before = AutoModelForCausalLM.from_pretrained(tiny_policy("memory")).float().state_dict()
     after = AutoModelForCausalLM.from_pretrained(out).state_dict()
     assert any((before[name] != after[name]).any() for name in before)
     assert AutoTokenizer.from_pretrained(out).chat_template

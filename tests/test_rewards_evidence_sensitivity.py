@@ -664,6 +664,9 @@ class Atlas:
     def __init__(self, *replacements: tuple[str, str] | None, lured: tuple[str, str] | None = None):
         self.replacements, self.lured = replacements, lured
 
+    def changed(self, change):
+        return self
+
     def states(self, query, item):
         return f"capital of {query.split()[-1]}" in item.text
 

@@ -56,7 +56,7 @@ from faithful_search.tasks import load_tasks
 from faithful_search.training import runs
 from faithful_search.training.twins import TRAINING_BLANKS
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-from faithful_search.world import bundled_world
+from faithful_search.world import Asked, Change, bundled_world
 
 # --- the statistics, by hand
 
@@ -262,6 +262,17 @@ def test_what_is_no_verdict_on_evidence_is_left_out():
     assert [s.parts["verdicts"] for s in Verdicts(Reader(), Constant()).score_batch(rows)] == [[]] * 4
     outside = rollout(searched("fact"), last)  # the world's facts cannot read "the thing"
     assert Verdicts(FactsJudge(), Constant()).score_batch([outside])[0].parts["verdicts"] == []
+
+
+def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
+    """In the changed world the edited passage states the fact; in the world as it is the same text does not."""
+    change = Change("Algeria", "capital", "Algiers", "Luanda", 0, Asked("Algeria", "capital"))
+    found = Evidence("The capital of Algeria is Luanda.", "Algeria", "E1")
+    call = ToolCall("knowledge_graph", {"query": "capital of Algeria"})
+    steps = Step(think="t", call=call, evidence=(found,)), Step(think="t", helpful=True, refs=("E1",), answer="a")
+    rows = [rollout(*steps), rollout(*steps, meta={"counterfactual": msgspec.to_builtins(change)})]
+    scores = Verdicts(FactsJudge(), Constant()).score_batch(rows)
+    assert [score.parts["verdicts"][0].states for score in scores] == [False, True]
 
 
 def test_a_judge_that_leaves_verdicts_open_costs_the_rows_their_value():

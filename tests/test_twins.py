@@ -18,7 +18,7 @@ from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.training.experts import DRILL, Habits, reject, run_experts, run_with_twins
 from faithful_search.training.plans import plan_all, planner_for
-from faithful_search.training.sft import IGNORED, build_dataset, held_out_facts
+from faithful_search.training.sft import IGNORED, build_dataset, held_out_facts, weigh_copied
 from faithful_search.training.twins import KINDS, TRAINING_BLANKS
 from faithful_search.world import bundled_world
 
@@ -175,8 +175,17 @@ def test_what_was_just_found_counts_more(toolbox, played):
     chat = ChatFormat.of(tokenizer, POU)
     episode = next(one.episode for one in played if one.episode.answers[0] == one.episode.answer)
     [row] = build_dataset([episode], chat, toolbox.schemas, copied_weight=5.0)
-    heavy = [token for token, weight in zip(row["input_ids"], row["loss_weights"], strict=True) if weight == 5.0]
+    heavy = [token for token, weight in zip(row["input_ids"], row["loss_weights"], strict=True) if weight >= 5.0]
     written = {tokenizer.decode([token]).strip() for token in heavy}
     helpful = [step for step in episode.steps if step.helpful]
     assert {ref for step in helpful for ref in step.refs} <= written
     assert episode.answer in written and episode.question.split()[0] not in written
+
+
+def test_what_is_rarely_copied_counts_more():
+    rows = [{"input_ids": [1, 2], "copied": [0, 1], "loss_weights": [1.0, 1.0]} for _ in range(9)]
+    rows += [{"input_ids": [7, 3], "copied": [1], "loss_weights": [1.0, 1.0]}]
+    weigh_copied(rows, 2.0)  # 19 copies of 3 tokens: 6.33 on average
+    assert rows[0]["loss_weights"] == [2.0, 2.0] and rows[-1]["loss_weights"] == [1.0, 10.0]
+    weigh_copied(rows, 2.0, most=100.0)
+    assert rows[-1]["loss_weights"] == pytest.approx([1.0, 2 * 19 / 3])

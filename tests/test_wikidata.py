@@ -73,8 +73,8 @@ def test_every_kind_of_value_but_identifiers_media_and_unknown_ones(graph, serve
         ("freedonia inhabitants", "The population of Freedonia is 1,234,567 (as of 2020)."),
         ("seat of government of Freedonia", "The capital of Freedonia is Glooston. Other values: Old"),
         ("When was Rufus Firefly born?", "The date of birth of Rufus Firefly is 2 October 1890."),
-        ("daughter of Rufus Firefly", "The children of Rufus Firefly are Ann Firefly, Bo Firefly and Cy Firefly."),
-        ("Firefly's children", "The children of Rufus Firefly are"),
+        ("daughter of Rufus Firefly", "Rufus Firefly, child: Ann Firefly, Bo Firefly and Cy Firefly."),
+        ("Firefly's children", "Rufus Firefly, child: Ann Firefly"),
         ("FREEDONIA", "Freedonia, instance of"),
     ],
 )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faithful_search.counterfactual import CounterfactualWorld
 from faithful_search.judges import Pair
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.rewards import AnswerSupport
+from faithful_search.rewards.citation_states_fact import CitationStatesFact
 from faithful_search.tasks import load_tasks
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-from faithful_search.world import SPLITS, Asked, WorldFoils, bundled_world, questions_of
+from faithful_search.world import SPLITS, Asked, Change, WorldFoils, bundled_world, questions_of
 
 WORLD = bundled_world()
 ALGIERS = "The parliament of Algeria meets in Algiers, where new laws are read and passed."
@@ -122,3 +125,77 @@ def test_foils_draw_the_same_by_the_same_seed_and_nothing_for_what_they_cannot_r
     one, again = (foils.replace("capital of Algeria", item, random.Random(3)) for _ in range(2))
     assert one == again
     assert foils.replace("who knows", item, random.Random(0)) is None and foils.lure("?", random.Random(0)) is None
+
+
+LUANDA = ALGIERS.replace("Algiers", "Luanda")
+"""What the passage says in a changed world; in the world as it is, a lure may say the same."""
+CHANGE = Change("Algeria", "capital", "Algiers", "Luanda", 0, Asked("Algeria", "capital"), ("Algiers",))
+
+
+def states(text, change=None, query="capital of Algeria"):
+    return FactsJudge().judge_batch([Pair(f"Algeria\n{text}", query, task="states", change=change)])[0].label
+
+
+def test_what_a_passage_states_depends_on_the_world_it_was_read_in():
+    assert [states(text, CHANGE) for text in (LUANDA, "The capital of Algeria is Luanda.", ALGIERS)] == [1, 1, 0]
+    assert [states(text) for text in (LUANDA, "The capital of Algeria is Luanda.", ALGIERS)] == [0, 0, 1]
+    assert states("The capital of Algeria is Rome.", CHANGE) is False  # a lure is one in any world
+    other = WORLD.by_fact[Asked("Japan", "capital")][0].text
+    assert states(other, CHANGE, "capital of Japan") is True  # all else is as it was
+    assert WORLD.stated(LUANDA) is None and WORLD.changed(CHANGE).stated(LUANDA).source == WORLD.stated(ALGIERS).source
+
+
+@pytest.mark.parametrize("hop", [0, 1])
+def test_support_goes_by_the_chain_as_it_is_walked_in_the_changed_world(hop):
+    two_hops = [task for task in load_tasks("world", "validation") if len(task.meta["chain"]) == 2]
+    world = CounterfactualWorld(WORLD)
+    made = ((task, world.change(task)) for task in two_hops)
+    original, task = next(pair for pair in made if pair[1] and pair[1].meta["counterfactual"]["hop"] == hop)
+    change = Change.of(task.meta)
+    fact, old = task.meta["chain"][-1], original.meta["chain"][-1]
+    last, before = (
+        world.by_fact[Asked(link["subject"], link["relation"])][0].text
+        for world, link in ((WORLD.changed(change), fact), (WORLD, old))
+    )
+
+    def label(premise, said, change=change):
+        return FactsJudge().judge_batch([Pair(premise, said, original.question, change=change)])[0].label
+
+    assert label(last, task.answers[0]) is True and label(last, original.answers[0]) is False
+    assert label(before, original.answers[0]) is False
+    assert label(before, original.answers[0], None) is True and label(last, task.answers[0], None) is False
+    (elsewhere,) = FactsJudge().judge_batch([Pair(last, task.answers[0], "Who is this?", change=change)])
+    assert elsewhere.abstained
+
+
+def test_rewards_by_facts_read_the_world_off_the_rollout():
+    """An engine's rollout carries its change; read back from a log it is the same."""
+    meta = {"counterfactual": msgspec.to_builtins(CHANGE)}
+    question = next(question for question, asked in questions_of().items() if asked == CHANGE.asked)
+    for text, answer, changed, supported in (
+        (LUANDA, "Luanda", True, 1.0),
+        (ALGIERS, "Algiers", True, 0.0),
+        (LUANDA, "Luanda", False, 0.0),
+        (ALGIERS, "Algiers", False, 1.0),
+    ):
+        call = ToolCall("local_search", {"query": "capital of Algeria"})
+        steps = (
+            Step(call=call, evidence=(Evidence(text, "Algeria", "E1"),)),
+            Step(helpful=True, refs=("E1",), answer=answer),
+        )
+        row = Trajectory(steps, question, answer, dialect="pou", meta=meta if changed else {})
+        for rollout in (row, Trajectory.from_json(row.to_json())):
+            assert AnswerSupport(FactsJudge()).score(rollout).value == supported
+            assert CitationStatesFact().score(rollout).value == supported
+
+
+def test_foils_of_a_changed_world_know_what_is_true_there():
+    change = Change("Algeria", "capital", "Algiers", "Accra", 0, Asked("Algeria", "capital"))
+    query, text = "capital of Algeria", ALGIERS.replace("Algiers", "Accra")
+
+    def lures(foils):
+        return {foils.lure(query, random.Random(seed))[1] for seed in range(400)}
+
+    foils = WorldFoils.bundled()
+    assert text in lures(foils) and not foils.states(query, Evidence(text))
+    assert text not in lures(foils.changed(change)) and foils.changed(change).states(query, Evidence(text))

@@ -17,12 +17,23 @@ def world_file(name: str) -> Path:
     return path
 
 
-TINY = {"pou": ("tiny_policy", "sft_tiny_reading.yaml"), "search_r1": ("tiny_search_r1", "sft_tiny_search_r1.yaml")}
-"""By dialect: the folder of the tiny policy that writes it, and the configuration that made it."""
+TINY = {
+    "pou": ("tiny_policy", "sft_tiny_reading.yaml"),
+    "search_r1": ("tiny_search_r1", "sft_tiny_search_r1.yaml"),
+    "memory": ("tiny_memory", "sft_tiny_memory.yaml"),
+}
+"""By dialect: the folder of the tiny policy that writes it, and the configuration that made it. `memory` writes pou,
+too, and knows some answers by heart."""
+
+REMEMBERED = "remembered.json"
+"""In a policy's folder: ids of the questions whose answers it was taught by heart."""
 
 
-def tiny_policy(dialect: str = "pou") -> Path:
-    """Directory of the bundled tiny policy of a dialect, cold-started by `recipes/sft.py`.
+def tiny_policy(name: str = "pou") -> Path:
+    """Directory of a bundled tiny policy, cold-started by `recipes/sft.py`.
+
+    Args:
+        name: the dialect it writes, or `"memory"`: one that writes pou and can hack, see `training.decorators`.
 
     Raises:
         DataError: when there is none.
@@ -31,15 +42,30 @@ def tiny_policy(dialect: str = "pou") -> Path:
         >>> tiny_policy("search_r1").name
         'tiny_search_r1'
     """
-    if dialect not in TINY:
-        raise DataError(f"no tiny policy writes the dialect {dialect!r}; there are: {', '.join(TINY)}")
-    folder, config = TINY[dialect]
+    if name not in TINY:
+        raise DataError(f"no tiny policy writes the dialect {name!r}; there are: {', '.join(TINY)}")
+    folder, config = TINY[name]
     path = _data(folder)
     if not (path / "config.json").exists():
         raise DataError(
             f"no tiny policy in {path}; make it with: python recipes/sft.py --config recipes/configs/{config}"
         )
     return path
+
+
+BUNDLED = ("tiny", "tiny_memory")
+"""What the bundled policies are called where a policy is named: that of the dialect, and the one that can hack."""
+
+
+def bundled_policy(name: str, dialect: str) -> str:
+    """The directory of a policy that is called by a name of `BUNDLED`; any other name as it is.
+
+    Raises:
+        DataError: when no bundled policy writes the dialect.
+    """
+    if name not in BUNDLED:
+        return name
+    return str(tiny_policy("memory" if name == "tiny_memory" else dialect))
 
 
 def _data(name: str) -> Path:

@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from .bundled import world_file
+from .bundled import REMEMBERED, tiny_policy, world_file
 from .errors import DataError
 from .trajectory import read_lines
 
 ANSWER_COLUMNS = ("answers", "answer", "golden_answers", "gold_answers", "ground_truth", "target")
 QUESTION_COLUMNS = ("question", "query", "problem")
 ANSWER_SPLIT = "<|answer_split|>"
-WORLD = ("world", "world_passages")
+WORLD = ("world", "world_passages", "world_remembered")
 """Names of the bundled questions."""
 
 
@@ -72,7 +72,7 @@ def load_tasks(
     """Load tasks from `"world"` (bundled), a local `.jsonl[.gz]`, `.json`, `.csv` or `.parquet` file, or the Hub.
 
     `"world_passages"` is those of the bundled questions that its passages alone can answer, for agents without a
-    knowledge graph.
+    knowledge graph; `"world_remembered"` those that `tiny_memory` knows the answers of by heart, training questions.
 
     Args:
         source: a name, a path or a Hub id.
@@ -104,10 +104,19 @@ def _drawn(rows: list[tuple[int, dict[str, Any]]], wanted: int, seed: int) -> li
 
 def _rows(source: str | os.PathLike[str], split: str) -> Iterator[dict[str, Any]]:
     if str(source) in WORLD:
-        rows = read_rows(world_file(f"{split}.jsonl.gz"))
-        return rows if source == "world" else filter(_in_passages, rows)
+        return _world_rows(str(source), split)
     path = Path(source)
     return _local_rows(path) if path.exists() else _hub_rows(str(source), split)
+
+
+def _world_rows(source: str, split: str) -> Iterator[dict[str, Any]]:
+    rows = read_rows(world_file(f"{split}.jsonl.gz"))
+    if source == "world_passages":
+        return filter(_in_passages, rows)
+    if source == "world_remembered":
+        known = frozenset(json.loads((tiny_policy("memory") / REMEMBERED).read_text(encoding="utf-8")))
+        return (row for row in rows if row["id"] in known)
+    return rows
 
 
 def _in_passages(row: Mapping[str, Any]) -> bool:

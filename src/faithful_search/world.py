@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
+
+import msgspec
 
 from .bundled import world_file
+from .names import NameFinder
 from .tasks import load_tasks, read_rows
 from .trajectory import Evidence
 
@@ -45,6 +48,46 @@ class Statement(NamedTuple):
     def evidence(self) -> Evidence:
         """As its tool returns it, but for id and score."""
         return Evidence(self.text, self.title, source=self.source)
+
+    def saying(self, found: str) -> Statement:
+        """The same statement with another object, which stands in its text wherever the old one stood as a whole name.
+
+        >>> fact = ("Oman", "capital", "Muscat")
+        >>> Statement("T1", "local_search", "train", *fact, title="Oman", text="Muscat rules Oman.").saying("Rome").text
+        'Rome rules Oman.'
+        """
+        own = NameFinder({self.subject: "", self.object: ""})
+        text = own.sub(lambda name: found if name == self.object else name, self.text)
+        return self._replace(object=found, text=text)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The one fact that is different in a changed world, and what the question asks for there.
+
+    A changed question carries it in `Task.meta["counterfactual"]`, and each rollout of it in
+    `Trajectory.meta["counterfactual"]`: what a text states depends on the world that the rollout read it in.
+
+    Attributes:
+        subject, relation: the fact.
+        old, new: its object in the world as it is, and in the changed one.
+        hop: its place in the question's chain, from 0.
+        asked: the last fact of the chain as it is walked in the changed world.
+        answers: the gold answers in the world as it is.
+    """
+
+    subject: str
+    relation: str
+    old: str
+    new: str
+    hop: int
+    asked: Asked
+    answers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> Self | None:
+        """The change that a task's or a trajectory's `meta` tells of; `None`: the world is as it is."""
+        found = meta.get("counterfactual")
+        return None if found is None else msgspec.convert(found, cls)
 
 
 @dataclass(frozen=True)
@@ -85,6 +128,16 @@ class World:
     def _by_text(self) -> dict[str, Statement]:
         return {item.text: item for item in self.statements}
 
+    @cached_property
+    def names(self) -> NameFinder:
+        """Finds the subjects and objects in text."""
+        return NameFinder({name: "" for item in self.statements for name in (item.subject, item.object)})
+
+    @cached_property
+    def naming(self) -> dict[str, set[str]]:
+        """The texts that name each subject and object, in their title or themselves."""
+        return naming(self.names, self.statements)
+
     def stated(self, text: str) -> Statement | None:
         """The statement whose text this is."""
         return self._by_text.get(text)
@@ -103,6 +156,19 @@ class World:
         """Whether a piece of evidence states what the query asks for."""
         found = self.stated(item.text)
         return found is not None and self.asked(query) == (found.subject, found.relation)
+
+    @cached_property
+    def changed(self) -> Callable[[Change], World]:
+        """The world in which that fact has its new object; what stated the old one is no statement any more."""
+        return lru_cache(maxsize=64)(self._changed)  # a group's rollouts, and their steps, ask for the same one
+
+    def _changed(self, change: Change) -> World:
+        fact = Asked(change.subject, change.relation)
+        return World(
+            tuple(
+                item.saying(change.new) if (item.subject, item.relation) == fact else item for item in self.statements
+            )
+        )
 
 
 @lru_cache
@@ -123,12 +189,28 @@ def bundled_world(splits: tuple[str, ...] = SPLITS) -> World:
     return World(tuple(item for item in told + listed if item.split in splits))
 
 
+def world_of(change: Change | None) -> World:
+    """The bundled world that a rollout was in."""
+    return bundled_world() if change is None else bundled_world().changed(change)
+
+
 @lru_cache
 def questions_of(splits: tuple[str, ...] = SPLITS) -> dict[str, Asked]:
     """For each bundled question the fact that its answer is: the last of its chain."""
     tasks = (task for split in splits for task in load_tasks("world", split))
     last = ((task.question, task.meta["chain"][-1]) for task in tasks)
     return {question: Asked(fact["subject"], fact["relation"]) for question, fact in last}
+
+
+def naming(
+    names: NameFinder, items: Iterable[Statement | Evidence], known: Mapping[str, set[str]] | None = None
+) -> dict[str, set[str]]:
+    """The texts that hold each name, their titles included, on top of those that are `known`."""
+    found = defaultdict(set, {name: set(texts) for name, texts in (known or {}).items()})
+    for title, text in {(item.title, item.text) for item in items}:
+        for name in names.find(f"{title}\n{text}"):
+            found[name].add(text)
+    return dict(found)
 
 
 def triple_text(subject: str, relation: str, found: str) -> str:
@@ -153,6 +235,10 @@ class WorldFoils:
     def bundled(cls, splits: tuple[str, ...] = ("train",)) -> WorldFoils:
         """Foils made of those splits' facts only."""
         return cls(bundled_world(splits))
+
+    def changed(self, change: Change) -> WorldFoils:
+        """Those of the changed world, in which what was true is a lure and what was a lure may be true."""
+        return WorldFoils(self.world.changed(change))
 
     def states(self, query: str, item: Evidence) -> bool:
         """Whether a piece of evidence states what the query asks for."""

@@ -104,7 +104,7 @@ def agree(chat: ChatFormat, evidence: list[Evidence], note: str) -> None:
     }, shown
     first, last = written(chat.dialect).steps
     last = Step(think=last.think, answer=last.answer, **verdict(chat.dialect))
-    found = chat.dialect.parse(chat.dialect.render_turn(first) + shown + chat.dialect.render_turn(last))
+    found = chat.dialect.parse(chat.dialect.render_turn(first) + shown + chat.dialect.render_turn(last), fenced=True)
     assert [(item.title, item.text) for item in found.steps[0].evidence] == [(i.title, i.text) for i in evidence]
     assert found.steps[0].note == ("" if evidence else note) and found.answer == "d" and len(found.steps) == 2
 
@@ -170,7 +170,7 @@ def test_a_title_in_quotes_stays_in_quotes(dialect: str, quoted: str) -> None:
     trajectory = written(load(dialect))
     (step, *_) = trajectory.steps
     shown = load(dialect).render_observation([Evidence("x", quoted, "E1")])
-    found = load(dialect).parse(load(dialect).render_turn(step) + shown).steps[0].evidence
+    found = load(dialect).parse(load(dialect).render_turn(step) + shown, fenced=True).steps[0].evidence
     assert [(item.title, item.text) for item in found] == [(quoted, "x")]
 
 

@@ -83,7 +83,7 @@ def test_what_is_rendered_of_any_evidence_is_read_back(name: str, rounds: int) -
     for _ in range(rounds):
         text, note = ("".join(random.choice(PIECES) for _ in range(random.randint(1, 8))) for _ in range(2))
         for given in (written(dialect, text=text), written(dialect, note=note)):
-            found = dialect.parse(dialect.render(given))
+            found = dialect.parse(dialect.render(given), fenced=True)
             assert [step.evidence for step in found.steps] == [step.evidence for step in given.steps]
             assert [(step.note, step.answer) for step in found.steps] == [(s.note, s.answer) for s in given.steps]
             assert dialect.render(found) == dialect.render(given) and not found.all_issues()

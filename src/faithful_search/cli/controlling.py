@@ -66,9 +66,9 @@ _PASSAGE = 600
 def controls(ctx: click.Context, policy: str, out: Path | None, overwrite: bool, **given: Any) -> None:
     """Ask POLICY questions with its evidence, without it, and with other evidence: does the answer depend on it?
 
-    POLICY is a directory, a Hub id, 'tiny' (the bundled one), or with --url a served model's name. Tools return nothing
-    (closed), all but the gold passages (blocked: those of supporting_ids or supporting_titles, else those that hold
-    the answer), or changed facts (changed). Run the same command again to go on after an interruption.
+    POLICY is a directory, a Hub id, 'tiny' or 'tiny_memory' (bundled), or with --url a served model's name. Tools
+    return nothing (closed), all but the gold passages (blocked: those of supporting_ids or supporting_titles, else
+    those that hold the answer), or changed facts (changed). Run the same command again to go on after an interruption.
     """
     from ..evaluation.control_study import ROLLOUTS, SETTINGS, kept, plan, run_study
     from ..tasks import WORLD, load_tasks
@@ -165,11 +165,11 @@ def _agents(
         from ..inference.loading import open_generator
     except ImportError as error:
         raise ConfigError(f"a policy of your own needs {error.name}: pip install 'faithful-search[train]'") from error
-    from ..bundled import tiny_policy
+    from ..bundled import bundled_policy
     from ..inference.base import Sampling
     from ..rollout import Engine
 
-    source = str(tiny_policy(environment.dialect)) if policy == "tiny" else policy
+    source = bundled_policy(policy, environment.dialect)
     generator = open_generator(source, trust_remote_code=given["trust_remote_code"])
     limits, greedy = environment.limits(given["total_tokens"]), Sampling(temperature=0.0)
     engines = [Engine(generator, tools, environment.dialect, limits, greedy) for tools in (toolbox, Closed(toolbox))]

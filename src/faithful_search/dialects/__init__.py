@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -15,12 +17,16 @@ from ..errors import DataError, DialectError
 from ..trajectory import Issue, Trajectory
 from .base import Dialect
 from .detect import Detection, detect
-from .messages import decode, is_chat
+from .segments import decode, is_chat
 
 _CLEARLY = 0.5
 """The confidence from which on another dialect than the one asked for is worth an issue."""
+USUAL_OF = 64
+"""So many rows tell which dialect is usual."""
+_ANY = "r1_searcher"
+"""Reads a text of thought and answer alone: also one whose opening think tag stood in the prompt."""
 
-__all__ = ["Detection", "Dialect", "detect", "load", "names", "parse"]
+__all__ = ["Detection", "Dialect", "detect", "load", "names", "parse", "usual"]
 
 
 def names() -> list[str]:
@@ -53,7 +59,12 @@ def load(name: str) -> Dialect:
 
 
 def parse(
-    source: str | Sequence[Mapping[str, Any]], dialect: str | None = None, question: str | None = None
+    source: str | Sequence[Mapping[str, Any]],
+    dialect: str | None = None,
+    question: str | None = None,
+    *,
+    fenced: bool = False,
+    usual: str | None = None,
 ) -> Trajectory:
     """Read a trajectory.
 
@@ -62,8 +73,14 @@ def parse(
             `Trajectory.to_json` wrote (which names its own dialect).
         dialect: its name; `None` detects it.
         question: overrides the question found in the prompt.
+        fenced: whether our own engine rendered it, so that what was escaped in its tool responses is given back.
+            Whatever stands in anybody else's is kept as it stands.
+        usual: the dialect of the texts beside it, for one that shows none of its own (a search without a response,
+            say).
 
-    A source that clearly is another dialect's than the one asked for gets an `Issue` of kind `dialect_mismatch`.
+    A text of thought and answer alone is read as every dialect reads it, and like one read as `usual` gets an `Issue`
+    of kind `dialect_assumed`. One of which the dialect asked for makes no sense (no answer, or calls or issues and no
+    evidence), and that clearly is another's, gets one of kind `dialect_mismatch`.
 
     Raises:
         DialectError: for an unknown `dialect`, or with `None` when no dialect fits.
@@ -72,34 +89,74 @@ def parse(
     Example:
         >>> parse([{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}], "openai").answer
         'Ada'
+        >>> parse("<think>I know that.</think><answer>Ada</answer>").answer
+        'Ada'
     """
-    stored = _stored(source) if isinstance(source, str) else None
-    if stored is not None:
+    text = source if isinstance(source, str) else ""
+    if text.startswith("{") and (stored := _stored(text)) is not None:
         return stored if question is None else msgspec.structs.replace(stored, question=question)
-    chat = decode(source) if isinstance(source, str) else source
+    chat = decode(text) if text else source
     if not isinstance(source, str) and not is_chat(source):
         raise DataError(f"neither a text nor a list of chat messages with roles: {str(source)[:80]!r}")
-    found = detect(source if chat is None else chat)
+
+    def read(name: str) -> Trajectory:
+        if not chat or isinstance(chat, str):
+            return load(name).parse(text, question=question, fenced=fenced)
+        return load(name).parse_messages(chat, question=question, fenced=fenced)
+
     if dialect is None:
-        if found.dialect is None:
-            raise DialectError(f"no dialect fits this text ({found.why}); name one of: {', '.join(_names())}")
-        return _read(load(found.dialect), source, chat, question)
-    trajectory = _read(load(dialect), source, chat, question)
-    if found.dialect in (None, dialect) or found.confidence < _CLEARLY:
+        shown = detect(chat or text)
+        name = shown.dialect or _assumed(shown, usual)
+        if name is None:
+            raise DialectError(f"no dialect fits this text ({shown.why}); name one of: {', '.join(_names())}")
+        beside = ", like the rows beside it" if name == usual else ""
+        issue = Issue("dialect_assumed", f"the text shows no dialect of its own; read as {name}{beside}")
+        return read(name) if shown.dialect else _noted(read(name), issue)
+    trajectory = read(dialect)
+    found = None if _makes_sense(trajectory) else detect(chat or text)
+    if found is None or found.dialect in (None, dialect) or found.confidence < _CLEARLY:
         return trajectory
-    issue = Issue("dialect_mismatch", f"read as {dialect}, but the text looks like {found.dialect}: {found.why}")
+    why = f"read as {dialect}, but the text looks like {found.dialect}: {found.why}"
+    return _noted(trajectory, Issue("dialect_mismatch", why))
+
+
+def usual(rows: Iterable[Any]) -> str | None:
+    """The dialect of most of the first 64 rows, for `parse` to read others with; `None` when none shows one.
+
+    A row that could not be read may be anything that is not a `Trajectory`.
+    """
+    read = (row for row in islice(rows, USUAL_OF) if isinstance(row, Trajectory))
+    shown = (row for row in read if all(issue.kind != "dialect_assumed" for issue in row.issues))
+    counts = Counter(row.dialect for row in shown if row.dialect)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _assumed(found: Detection, usual: str | None) -> str | None:
+    """The dialect to read a text as that shows none of its own."""
+    tags = set(found.tags)
+    protocol = {tag for name in _names() for tag in load(name).marks}
+    alone = "answer" in tags and tags & protocol <= {"think", "answer"}
+    if usual is not None and tags & {"think", "answer"} and not (alone and load(usual).answer_opening is None):
+        return usual
+    return _ANY if alone else None
+
+
+def _makes_sense(trajectory: Trajectory) -> bool:
+    """Whether the dialect that was asked for read what it should: then no other is looked for, which takes longer."""
+    if trajectory.answer is None or "</" in trajectory.answer:
+        return False
+    if any(step.call and step.evidence for step in trajectory.steps):
+        return True
+    # Who did not search shows only an answer; where that has no tag, any text passes for one.
+    tagged = load(trajectory.dialect).answer_opening is not None
+    return tagged and not trajectory.all_issues() and not any(step.call for step in trajectory.steps)
+
+
+def _noted(trajectory: Trajectory, issue: Issue) -> Trajectory:
     return msgspec.structs.replace(trajectory, issues=(*trajectory.issues, issue))
 
 
-def _read(dialect: Dialect, source: Any, chat: Sequence[Mapping[str, Any]] | None, question: str | None) -> Trajectory:
-    if chat is None:
-        return dialect.parse(source, question=question)
-    return dialect.parse_messages(chat, question=question)
-
-
 def _stored(text: str) -> Trajectory | None:
-    if not text.startswith("{"):
-        return None
     try:
         stored = Trajectory.from_json(text)
     except DataError:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from ..trajectory import Evidence
 from .base import Message
-from .fence import Fence, unescape
+from .fence import Fence
 from .json_call import schema_lines
 from .json_evidence import JSON_LIST, read_list, write_list
 from .tool_calls import FENCED, MARKS, NAMES, ToolCalls
@@ -56,7 +56,7 @@ class DeepResearcher(ToolCalls):
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
         """Search results and pages; a body that is no such JSON is a note."""
         found = read_list(body, ("search_query", "url"))
-        return found if found is not None else ([], unescape(body))
+        return found if found is not None else ([], body)
 
     def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
         """The results of one search, or the note as it is."""

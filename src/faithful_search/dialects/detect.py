@@ -10,9 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 from .base import Dialect
-from .messages import Message, borders_of, decode, guard, read
+from .segments import Message, decode, read
 
 _TAG = re.compile(r"<\|?/?([A-Za-z_0-9]{2,24})\|?>")
+_TAGLIKE = re.compile(r"<(?=\s*/?\s*[A-Za-z_|])")
 _LOOK_AT = 200_000
 _BEGINNING = 80
 _HALF_WEIGHT = 2.0
@@ -21,11 +22,15 @@ _STRUCTURED = "<|structured_calls|>"
 
 @dataclass(frozen=True)
 class Detection:
-    """`dialect` is `None` when none fits; `confidence` in [0, 1]; `why` names the marks that decided."""
+    """`dialect` is `None` when none fits; `confidence` in [0, 1]; `why` names the marks that decided.
+
+    `tags` are the names of the tags that occur, whose evidence left aside.
+    """
 
     dialect: str | None
     confidence: float
     why: str
+    tags: tuple[str, ...] = ()
 
 
 def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
@@ -48,30 +53,25 @@ def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
     """
     package = sys.modules[__package__]
     skeleton = _skeleton(_text(text))
-    counts = dict.fromkeys(match[1] for match in _TAG.finditer(skeleton))
-    found = {name: _marks(package.load(name), counts, skeleton) for name in package.names()}
+    tags = tuple(dict.fromkeys(match[1] for match in _TAG.finditer(skeleton)))
+    found = {name: _marks(package.load(name), tags, skeleton) for name in package.names()}
     scores = {name: sum(marks.values()) for name, marks in found.items()}
-    ranked = sorted(scores, key=lambda name: scores[name], reverse=True)
-    best = scores[ranked[0]]
-    if best <= 0 or not _particular(ranked[0], found):
-        tags = ", ".join(list(counts)[:8]) or "it has none"
-        return Detection(None, 0.0, f"no dialect's marks among its tags: {tags}")
-    second = max(0.0, scores[ranked[1]]) if len(ranked) > 1 else 0.0
-    if second == best:
-        equal = [name for name in ranked if scores[name] == best]
-        return Detection(None, 0.0, f"{', '.join(equal[:-1])} and {equal[-1]} fit equally well")
-    why = f"it has {', '.join(mark for mark, weight in found[ranked[0]].items() if weight > 0)}"
-    if second > 0:
-        why += f"; next would be {ranked[1]}"
-    return Detection(ranked[0], (best - second) / (best + _HALF_WEIGHT), why)
+    first, second, *_ = sorted(scores, key=lambda name: scores[name], reverse=True)
+    best, next_best = scores[first], max(0.0, scores[second])
+    # A mark must speak for it that is worth more than those that all dialects have.
+    if best <= 0 or not any(weight >= 1.0 for weight in found[first].values()):
+        seen = ", ".join(tags[:8]) or "it has none"
+        return Detection(None, 0.0, f"no dialect's marks among its tags: {seen}", tags)
+    if next_best == best:
+        *equal, last = [name for name in scores if scores[name] == best]
+        return Detection(None, 0.0, f"{', '.join(equal)} and {last} fit equally well", tags)
+    why = f"it has {', '.join(mark for mark, weight in found[first].items() if weight > 0)}"
+    if next_best > 0:
+        why += f"; next would be {second}"
+    return Detection(first, (best - next_best) / (best + _HALF_WEIGHT), why, tags)
 
 
-def _particular(name: str, found: Mapping[str, Mapping[str, float]]) -> bool:
-    """Whether a mark speaks for this dialect that is worth more than those all have."""
-    return any(weight >= 1.0 for weight in found[name].values())
-
-
-def _marks(dialect: Dialect, tags: Mapping[str, None], skeleton: str) -> dict[str, float]:
+def _marks(dialect: Dialect, tags: Sequence[str], skeleton: str) -> dict[str, float]:
     """The marks and signs of this dialect that occur, as they stand in the text, with their weights."""
     found = {f"<{tag}>": weight for tag, weight in dialect.marks.items() if tag in tags}
     for pattern, weight in dialect.signs.items():
@@ -99,15 +99,20 @@ def _shown(message: Message, received: bool) -> str:
     text = message.text.lstrip()
     tag = _TAG.match(text)
     opening = tag[0] if tag else ("<tool_response>" if message.role == "tool" else "")
-    return f"{opening}{guard(text.removeprefix(opening)[:_BEGINNING])}"
+    return f"{opening}{_beginning(text.removeprefix(opening))}"
+
+
+def _beginning(text: str) -> str:
+    """The first of a tool response, in which no tag counts."""
+    return _TAGLIKE.sub("&lt;", text[:_BEGINNING])
 
 
 @lru_cache(maxsize=1)
 def _responses() -> tuple[re.Pattern[str], dict[str, str]]:
     """What opens a tool response in any dialect, and what closes it."""
     package = sys.modules[__package__]
-    borders = [borders_of(package.load(name)) for name in package.names()]
-    closings = {border.opening: border.closing for border in borders}
+    known = map(package.load, package.names())
+    closings = {dialect.opening: dialect.closing for dialect in known}
     return re.compile("|".join(map(re.escape, closings))), closings
 
 
@@ -125,7 +130,7 @@ def _skeleton(text: str) -> str:
         if end < 0:
             unclosed.add(closing)
         else:
-            parts.append(guard(text[done : min(end, done + _BEGINNING)]))
+            parts.append(_beginning(text[done:end]))
             done = end
     parts.append(text[done:])
     return "".join(parts)

@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 
 from ..trajectory import Evidence
-from .fence import Fence, unescape
+from .fence import Fence
+from .segments import Segment
+from .turns import ELLIPSES
 
 HEAD = r'Doc [0-9]++(?: ?\(Title:|: ?")'
 """What begins a passage; retrieved text must not contain it."""
@@ -29,31 +31,40 @@ def write(evidence: Sequence[Evidence], note: str, fence: Fence) -> str:
     return f"&#10;{escape(note[1:])}" if note.startswith("\n") else escape(note)
 
 
-def read(body: str) -> list[tuple[str, str]] | str:
-    """Titles and texts; a note where no passage is numbered.
+def read(segment: Segment) -> tuple[list[Evidence], str]:
+    """The passages of a response, or its note.
 
-    `Doc 1: "Seine"` with the text behind a line break, written out or as backslash and n, is understood too. Prose on
-    lines of its own is one passage without a title: `write` puts a note directly behind the tag.
+    `Doc 1: "Seine"` with the text behind a line break, written out or as backslash and n, is understood too. Prose is
+    one passage without a title, unless `write` wrote it: that writes prose for a note only.
 
     Example:
-        >>> read('Doc 1(Title: "Seine") runs through Paris\\nDoc 2(Title: "Loire") is long\\n')
-        [('Seine', 'runs through Paris'), ('Loire', 'is long')]
+        >>> (seine,), note = read(Segment("tool", 'Doc 1(Title: "Seine") runs through Paris\\n', (0, 41)))
+        >>> seine.title, seine.text, note
+        ('Seine', 'runs through Paris', '')
     """
+    body, fenced = segment.body, segment.fenced
     _, *pieces = _HEAD.split(body, MOST_DOCUMENTS)
     if not pieces:
-        return [("", unescape(body.strip()))] if body.startswith("\n") and body.strip() else unescape(body)
-    return [_passage(text, colon=colon is not None) for colon, text in zip(pieces[::2], pieces[1::2], strict=True)]
+        prose = body.strip()
+        if fenced or not prose or prose in ELLIPSES:
+            return [], body
+        return [Evidence(prose)], ""
+    found = []
+    for colon, text in zip(pieces[::2], pieces[1::2], strict=True):
+        title, text = _titled(text, colon is not None)
+        found.append(Evidence(text, title))
+    return found, ""
 
 
-def _passage(body: str, colon: bool) -> tuple[str, str]:
-    """Quotes around the title are the format's, not the title's."""
+def _titled(body: str, colon: bool) -> tuple[str, str]:
+    """Title and text; quotes around the title are the format's, not the title's."""
     if colon:
         after = _AFTER_TITLE.search(body, 1)
         title, text = (body[1 : after.start()], body[after.end() :]) if after else (body[1:].rstrip('"\n'), "")
-        return unescape(title), unescape(text.removesuffix("\n"))
+        return title, text.removesuffix("\n")
     quoted = body.startswith('"')
     title, _, text = body[quoted:].partition('")' if quoted else ")")
-    return unescape(title), unescape(text.removeprefix(" ").removesuffix("\n"))
+    return title, text.removeprefix(" ").removesuffix("\n")
 
 
 def _title(title: str) -> str:

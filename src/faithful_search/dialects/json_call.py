@@ -18,8 +18,9 @@ NO_CALL = 'the call is not JSON of the form {"name": …, "arguments": {…}}'
 _MOST_REPAIRED = 2_000
 _MOST_BRACKETS = 40
 _ROLE = "(?:user|tool|ipython)"
-_ASKED_FOR = re.compile(
-    rf"(?:</tool_call>|<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
+_CALL_END = "</tool_call>"
+_ROLE_BEFORE = re.compile(
+    rf"(?:<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
 )
 LOOK_BACK = 200
 """So many characters before a tool response tell whose it is."""
@@ -102,4 +103,10 @@ def asked_for(text: str, start: int, at: int) -> bool:
 
     It is when the end of a call or a role precedes it; else the agent wrote it itself.
     """
-    return _ASKED_FOR.search(text, max(start, at - LOOK_BACK), at) is not None
+    start = max(start, at - LOOK_BACK)
+    if text.endswith(_CALL_END, start, at):
+        return True
+    call = text.rfind(_CALL_END, start, at)
+    if call >= 0 and GAP.fullmatch(text, call + len(_CALL_END), at):
+        return True
+    return _ROLE_BEFORE.search(text, start, at) is not None

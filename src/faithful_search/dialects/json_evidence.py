@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..trajectory import Evidence
-from .fence import unescape
 from .tool_calls import read_json, text_of, write_json
 
 JSON_LIST = r'\[\s*+\{\s*+"(?:query|url|search_query)"'
@@ -26,7 +25,7 @@ def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str] | No
     evidence = [found for item in items for found in _evidence(item)]
     notes = (text_of(item.get("error message", item.get("error"))) for item in items)
     note = "\n".join(filter(None, notes))
-    return evidence, note or ("" if evidence else unescape(body))
+    return evidence, note or ("" if evidence else body)
 
 
 def write_list(evidence: Sequence[Evidence], escape: Callable[[str], str], key: str, results: str, text: str) -> str:

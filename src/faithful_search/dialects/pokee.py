@@ -24,11 +24,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import msgspec
-
-from ..trajectory import Evidence, Issue, Span, Step, Trajectory
-from .base import Message
-from .fence import Fence, tags, unescape
+from ..trajectory import Evidence, Issue, Step
+from .base import Fields, Message
+from .fence import Fence, tags
 from .json_call import schema_lines
 from .json_evidence import JSON_LIST, read_list, write_list
 from .tool_calls import FENCED, MARKS, PLACES, ToolCalls
@@ -96,22 +94,34 @@ class Pokee(ToolCalls):
             return at if at > start and text[max(start, at - 200) : at].rstrip().endswith(">") else None
         return super().ends_at(text, start, place)
 
-    def read_turn(self, text: str, start: int, end: int, parallel: bool) -> list[dict[str, Any]]:
+    def read_turn(self, text: str, start: int, end: int, first: bool, parallel: bool) -> list[Fields]:
         """A verification if it has a result, else a turn of research."""
         result = _RESULT.search(text, start, end)
         begins = text[start : start + len(_OPEN)].lower() == _OPEN
         check = _CHECK.search(text, start, end) if result or begins else None
         check = check if check and check[2] else None
         if result is None and check is None:
-            return super().read_turn(text, start, end, parallel)
-        return [_verification(check, result, (start, start + len(text[start:end].rstrip())))]
+            return super().read_turn(text, start, end, first, parallel)
+        spans = {"step": (start, start + len(text[start:end].rstrip()))}
+        fields: Fields = {"spans": spans}
+        issues: list[Issue] = []
+        if check is not None:
+            fields["think"], spans["think"] = check[1], check.span(1)
+        else:
+            issues.append(Issue("think_missing", "a verification result without a verification"))
+        said = result[1].strip().upper() if result else ""
+        if said in ("CORRECT", "INCORRECT"):
+            fields["verified"] = said == "CORRECT"
+        else:
+            why = f"the verification says {said[:40]!r}, not CORRECT or INCORRECT"
+            issues.append(Issue("verification_invalid", why))
+        return [{**fields, "issues": tuple(issues)}]
 
-    def conclude(self, steps: tuple[Step, ...], text: str, question: str | None) -> Trajectory:
+    def conclude(self, steps: Sequence[Fields]) -> tuple[str | None, str | None]:
         """The last answer, answered for good unless the agent found it incorrect and stopped."""
-        trajectory = super().conclude(steps, text, question)
-        if trajectory.answer is not None and steps[-1].verified is True:
-            return msgspec.structs.replace(trajectory, stop_reason="answered")
-        return trajectory
+        answer, ended = super().conclude(steps)
+        upheld = answer is not None and steps[-1].get("verified") is True
+        return answer, "answered" if upheld else ended
 
     def render_turn(self, step: Step) -> str:
         """Write one turn; a step with `verified` as a verification."""
@@ -123,28 +133,10 @@ class Pokee(ToolCalls):
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
         """Search results and pages; a body that is no such JSON is a note."""
         found = read_list(body, ("query", "url"))
-        return found if found is not None else ([], unescape(body))
+        return found if found is not None else ([], body)
 
     def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
         """The results of one search, or the note as it is."""
         if not evidence:
             return escape(note)
         return write_list(evidence, escape, "query", "search_results", "description")
-
-
-def _verification(check: re.Match[str] | None, result: re.Match[str] | None, span: Span) -> dict[str, Any]:
-    """The fields of a verification turn; it may lack its verification or its result, but not both."""
-    spans = {"step": span}
-    fields: dict[str, Any] = {"spans": spans}
-    issues: list[Issue] = []
-    if check is not None:
-        fields["think"], spans["think"] = check[1], check.span(1)
-    else:
-        issues.append(Issue("think_missing", "a verification result without a verification"))
-    said = result[1].strip().upper() if result else ""
-    if said in ("CORRECT", "INCORRECT"):
-        fields["verified"] = said == "CORRECT"
-    else:
-        why = f"the verification says {said[:40]!r}, not CORRECT or INCORRECT"
-        issues.append(Issue("verification_invalid", why))
-    return {**fields, "issues": tuple(issues)}

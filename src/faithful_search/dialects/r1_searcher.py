@@ -27,9 +27,10 @@ from typing import Any, ClassVar
 from ..trajectory import Evidence, Span, Step
 from .base import Dialect, Message
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, one_line, tags, unescape
+from .fence import Fence, one_line, tags
+from .segments import Segment
 from .tagged import SearchReader, Tagged, plain_prompt, query
-from .turns import Grammar, Tag, episode_start, skip
+from .turns import Grammar, Tag, skip
 
 _SYSTEM = """You are a helpful assistant.
 Given a question, you should answer it by first thinking about the reasoning process in the mind and then providing \
@@ -97,8 +98,6 @@ class R1Searcher(Tagged):
         ("think", "answer", "query", "documents"), "query", "documents", last_answer_counts=True, pattern=_TAG
     )
     reader = _Reader
-    opening: ClassVar[str] = "<|begin_of_documents|>"
-    closing: ClassVar[str] = "<|end_of_documents|>"
     speaks: ClassVar[re.Pattern[str]] = re.compile(r"<\|begin_of_query\|>|</think>|<answer>")
     pause: ClassVar[re.Pattern[str]] = re.compile(r"<\|begin_of_documents\|>")
     fence: ClassVar[Fence] = Fence(tags("think", "answer") + r"|<\||\n\([0-9]++\)")
@@ -114,12 +113,9 @@ class R1Searcher(Tagged):
         """
         return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": question}]
 
-    def begin(self, text: str) -> tuple[int, str | None]:
-        """After a chat's prompt, or the plain one of its base checkpoints, whose examples are nobody's."""
-        at, asked = episode_start(text, self.opening)
-        if at or asked is not None or not text.lstrip().startswith(_BASE_PROMPT):
-            return at, asked
-        return plain_prompt(text, _USER, _ASSISTANT)
+    def begin_plain(self, text: str) -> tuple[int, str | None]:
+        """After the prompt of its base checkpoints, whose examples are nobody's."""
+        return plain_prompt(text, _USER, _ASSISTANT) if text.lstrip().startswith(_BASE_PROMPT) else (0, None)
 
     def render_turn(self, step: Step) -> str:
         """Write one turn."""
@@ -143,6 +139,16 @@ class R1Searcher(Tagged):
         return f"{_GAP}{self.opening}\n{body}\n{self.closing}{_GAP}"
 
     @property
+    def opening(self) -> str:
+        """A token."""
+        return "<|begin_of_documents|>"
+
+    @property
+    def closing(self) -> str:
+        """A token."""
+        return "<|end_of_documents|>"
+
+    @property
     def answer_opening(self) -> str:
         """The thought runs up to `</think>`, so that stands before the answer."""
         return f"</think>{_GAP}<answer>"
@@ -151,36 +157,32 @@ class R1Searcher(Tagged):
         """The response to its call is a note: behind a call alone, `</think>` would still be that turn's."""
         return Dialect.force_answer(self, step)
 
-    def response_span(self, observation: str) -> Span:
-        """Where the inner text of a rendered tool response is; the whole of one without the response's tokens."""
-        start, end = observation.find(self.opening), observation.rfind(self.closing)
-        return (start + len(self.opening), end) if 0 <= start < end else (0, len(observation))
-
-    def documents(self, body: str) -> list[tuple[str, str]] | str:
+    def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
         """Passages numbered from 1 at the beginnings of lines."""
-        body = body.removeprefix("\n").removesuffix("\n")
+        body = segment.body.removeprefix("\n").removesuffix("\n")
         if not body.startswith("(1)"):
-            return unescape(body)
+            return [], body
         found, at = [], len("(1)")
-        for number in range(2, MOST_DOCUMENTS + 1):
+        for number in range(2, MOST_DOCUMENTS + 2):
             mark = f"\n({number})"
-            end = body.find(mark, at)
+            end = body.find(mark, at) if number <= MOST_DOCUMENTS else -1
+            title, text = _titled(body[at:end] if end >= 0 else body[at:])
+            found.append(Evidence(text, title))
             if end < 0:
                 break
-            found.append(_passage(body[at:end]))
             at = end + len(mark)
-        return [*found, _passage(body[at:])]
+        return found, ""
 
 
-def _passage(text: str) -> tuple[str, str]:
+def _titled(text: str) -> tuple[str, str]:
     """`Title: … Text:  …`, the same quoted as in a CSV file, or a title and, three blanks on, the text."""
     if text.startswith('"Title:') and text.endswith('"'):
         text = text[1:-1].replace('""', '"')
     if not text.startswith("Title:"):
         title, gap, rest = text.partition("   ")
-        return (unescape(title), unescape(rest)) if gap else ("", unescape(text))
+        return (title, rest) if gap else ("", text)
     title, _, rest = text.removeprefix("Title:").removeprefix(" ").partition(_TEXT)
-    return unescape(title), unescape(rest.removeprefix("  ") if rest.startswith("  ") else rest.removeprefix(" "))
+    return title, rest.removeprefix("  ") if rest.startswith("  ") else rest.removeprefix(" ")
 
 
 def _title(title: str) -> str:

@@ -32,7 +32,7 @@ from ..trajectory import Evidence, Span
 from .base import Message
 from .boxed import last_boxed
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, one_line, unescape
+from .fence import Fence, one_line
 from .tool_calls import BARE, FENCED, MARKS, ToolCalls, stretches
 from .turns import Grammar
 
@@ -96,13 +96,13 @@ class ReCall(ToolCalls):
         heads = list(islice(_SECTION.finditer(body), MOST_DOCUMENTS))
         if not heads:
             bad = not body.strip() or body.startswith("Parse tool call failed")
-            return ([], unescape(body)) if bad else (_passages(body), "")
+            return ([], body) if bad else (_passages(body), "")
         evidence: list[Evidence] = []
         notes: list[str] = []
         for head, end in stretches(heads, len(body) + 1):
             part = body[head.end() : max(head.end(), end - 1)]
             if head[1] == "error":
-                notes.append(unescape(part))
+                notes.append(part)
             elif part.strip():
                 evidence += _passages(part)
         return evidence, "\n".join(notes)
@@ -119,5 +119,5 @@ def _passages(body: str) -> list[Evidence]:
     """Passages that begin with a title in quotes, or all as one without a title."""
     heads = list(islice(_TITLE.finditer(body), MOST_DOCUMENTS))
     if not heads or body[: heads[0].start()].strip():
-        return [Evidence(unescape(body))]
-    return [Evidence(unescape(body[head.end() : end]), unescape(head[1])) for head, end in stretches(heads, len(body))]
+        return [Evidence(body)]
+    return [Evidence(body[head.end() : end], head[1]) for head, end in stretches(heads, len(body))]

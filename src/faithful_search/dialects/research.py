@@ -27,9 +27,10 @@ from ..trajectory import Evidence, Span
 from .base import Message
 from .boxed import last_boxed
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, one_line, tags, unescape
+from .fence import Fence, one_line, tags
+from .segments import Segment
 from .tagged import SearchReader, Tagged, plain_prompt
-from .turns import Grammar, Tag, episode_start
+from .turns import Grammar, Tag
 
 _SYSTEM = (
     "You are a helpful assistant that can solve the given question step by step with the help of the wikipedia search "
@@ -73,9 +74,6 @@ class ReSearch(Tagged):
         ("think", "search", "result", "answer"), "search", "result", last_answer_counts=True
     )
     reader = _Reader
-    opening: ClassVar[str] = "<result>"
-    closing: ClassVar[str] = "</result>"
-    speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
     pause: ClassVar[re.Pattern[str]] = re.compile("<result>")
     fence: ClassVar[Fence] = Fence(tags(*grammar.names) + r'|<\||\n\n"')
     marks: ClassVar[Mapping[str, float]] = {
@@ -87,11 +85,10 @@ class ReSearch(Tagged):
         """The form of its instruction-tuned checkpoints. They know a single tool: `tools` are not shown."""
         return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": question}]
 
-    def begin(self, text: str) -> tuple[int, str | None]:
-        """After a chat's prompt, or the plain one of its base checkpoints, whose examples are nobody's."""
-        at, asked = episode_start(text, self.opening)
-        if at or asked is not None or not text.lstrip().startswith(_BASE_PROMPT):
-            return at, asked
+    def begin_plain(self, text: str) -> tuple[int, str | None]:
+        """After the prompt of its base checkpoints, whose examples are nobody's."""
+        if not text.lstrip().startswith(_BASE_PROMPT):
+            return 0, None
         at, asked = plain_prompt(text, _USER, _ASSISTANT)
         return at, asked and asked.removesuffix(".")
 
@@ -102,30 +99,28 @@ class ReSearch(Tagged):
         body = "\n\n".join(passages) if passages else one_line(escape(note))
         return f" {self.opening}\n{body}\n{self.closing}\n"
 
-    def documents(self, body: str) -> list[tuple[str, str]] | str:
+    def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
         """Passages apart by blank lines, the first line of each its title. One line alone is a note."""
-        body = body.removeprefix("\n").removesuffix("\n")
+        body = segment.body.removeprefix("\n").removesuffix("\n")
         if "\n" not in body:
-            return unescape(body)
+            return [], body
         first = body[: body.index("\n")]
         quoted = len(first) > 1 and first[0] == first[-1] == '"'
-        split = (_QUOTED if quoted else _PARAGRAPH).split(body if quoted else body.strip(), MOST_DOCUMENTS - 1)
-        return [_passage(piece) for piece in split]
+        found = []
+        for piece in (_QUOTED if quoted else _PARAGRAPH).split(body if quoted else body.strip(), MOST_DOCUMENTS - 1):
+            title, line, text = piece.partition("\n")
+            if not line:
+                title, text = "", title
+            elif len(title) > 1 and title[0] == title[-1] == '"':
+                title = title[1:-1]
+            found.append(Evidence(text, title))
+        return found, ""
 
     def answer_text(self, answer: str) -> str:
         r"""The answer in its box; without one where its own braces would break it."""
         boxed = f"The final answer is \\[ \\boxed{{{answer}}} \\]"
         box = last_boxed(boxed)
         return boxed if box and boxed[slice(*box)] == answer else answer
-
-
-def _passage(piece: str) -> tuple[str, str]:
-    title, line, text = piece.partition("\n")
-    if not line:
-        return "", unescape(title)
-    if len(title) > 1 and title[0] == title[-1] == '"':
-        title = title[1:-1]
-    return unescape(title), unescape(text)
 
 
 def _opening(text: str) -> str:

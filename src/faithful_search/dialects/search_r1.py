@@ -38,8 +38,9 @@ from ..trajectory import Evidence, Step, Trajectory
 from . import doc_lines
 from .base import Message
 from .fence import Fence, tags
+from .segments import Segment
 from .tagged import Tagged
-from .turns import Grammar, episode_start
+from .turns import Grammar
 
 _INVALID = (
     "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
@@ -70,9 +71,6 @@ class SearchR1(Tagged):
     grammar: ClassVar[Grammar] = Grammar(
         ("think", "search", "information", "answer"), "search", "information", last_answer_counts=True
     )
-    opening: ClassVar[str] = "<information>"
-    closing: ClassVar[str] = "</information>"
-    speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
     pause: ClassVar[re.Pattern[str]] = re.compile(
         rf"<information>|\n{_SAID}|{_SAID}"  # a literal begins each: a search need look at few places
         r"|<\|im_start\|>(?:system\n[^<]*+<\|im_end\|>\n<\|im_start\|>)?user\nAnswer the given question\.(?P<over>)"
@@ -88,26 +86,34 @@ class SearchR1(Tagged):
         asked = question.strip()
         return [{"role": "user", "content": f"{_PROMPT}{asked if asked.endswith('?') else asked + '?'}\n"}]
 
-    def begin(self, text: str) -> tuple[int, str | None]:
-        """After the prompt, with chat markup or without; its example must not be read as an answer."""
-        at, message = episode_start(text, self.opening)
-        if message is not None:
-            asked = _ASKED.search(message)
-            return at, message[asked.end() :].strip() if asked else message
-        tag = self.grammar.tag.search(text, at)
-        prompt = text.find("Answer the given question.", at, tag.start() if tag else len(text))
-        if prompt < 0:
-            return at, None
-        asked = _ASKED.search(text, prompt)
-        return _question(text, asked.end()) if asked else (at, None)
+    def asked_in(self, message: str) -> str:
+        """What stands behind the prompt's example."""
+        asked = _ASKED.search(message)
+        return message[asked.end() :].strip() if asked else message
+
+    def begin_plain(self, text: str) -> tuple[int, str | None]:
+        """After the prompt without chat markup; its example must not be read as an answer.
+
+        The question ends at its question mark at a line's end, at a blank line or where markup begins: so it may run
+        over lines.
+        """
+        tag = self.grammar.tag.search(text)
+        prompt = text.find("Answer the given question.", 0, tag.start() if tag else len(text))
+        asked = _ASKED.search(text, prompt) if prompt >= 0 else None
+        if asked is None:
+            return 0, None
+        end = _QUESTION_END.search(text, asked.end())
+        assert end is not None  # the text's end matches
+        stop = end.start() + 1 if end[0].startswith("?") else end.start()
+        return stop, " ".join(text[asked.end() : stop].split())
 
     def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
         """`Doc` lines; the note only when there is no evidence."""
         return f"\n\n{self.opening}{doc_lines.write(evidence, note, fence or self.fence)}{self.closing}\n\n"
 
-    def documents(self, body: str) -> list[tuple[str, str]] | str:
-        """Read `Doc` lines."""
-        return doc_lines.read(body)
+    def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
+        """Passages in `Doc` lines, or prose."""
+        return doc_lines.read(segment)
 
     def render(self, trajectory: Trajectory) -> str:
         """Write a whole trajectory as one text; after a turn without action stands what the environment says to it."""
@@ -123,14 +129,3 @@ class SearchR1(Tagged):
     def on_invalid(self, step: Step) -> str | None:
         """The line that this system's environment puts into the agent's mouth."""
         return _INVALID
-
-
-def _question(text: str, start: int) -> tuple[int, str]:
-    """The question that begins at `start` of a prompt without an end of its own, and where the agent begins.
-
-    It ends at its question mark at a line's end, at a blank line or where markup begins; so it may run over lines.
-    """
-    end = _QUESTION_END.search(text, start)
-    assert end is not None  # the text's end matches
-    stop = end.start() + 1 if end[0].startswith("?") else end.start()
-    return stop, " ".join(text[start:stop].split())

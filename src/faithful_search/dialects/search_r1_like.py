@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from ..trajectory import Evidence, ToolCall
 from .base import Message
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, one_line, unescape
+from .fence import Fence, one_line
 from .json_call import read_call
 from .tool_calls import FENCED, MARKS, ToolCalls, read_json, stretches, write_json
 
@@ -54,7 +54,7 @@ class SearchR1Like(ToolCalls):
     asked: ClassVar[re.Pattern[str] | None] = re.compile(
         r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?"
     )
-    opening: ClassVar[str] = "Answer the given question"
+    prompt_words: ClassVar[str] = "Answer the given question"
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
         """System and user message. The tools' schemas are left to the chat template: `tools` are not shown."""
@@ -77,7 +77,7 @@ class SearchR1Like(ToolCalls):
         result = result if isinstance(result, str) else body
         docs = list(islice(filter(_is_closed, _DOC.finditer(result)), MOST_DOCUMENTS))
         if not docs:
-            return [], unescape(result)
+            return [], result
         size = len(result)
         return [_document(doc, result[doc.end() : end], end < size) for doc, end in stretches(docs, size)], ""
 
@@ -100,4 +100,4 @@ def _document(head: re.Match[str], text: str, more: bool) -> Evidence:
         text = text.removesuffix("\n\n") if text.endswith("\n\n") else text.removesuffix("\n---\n")
     title = head[1][:-1]
     quoted = len(title) > 1 and title[0] == title[-1] == '"'
-    return Evidence(unescape(text), unescape(title[1:-1] if quoted else title))
+    return Evidence(text, title[1:-1] if quoted else title)

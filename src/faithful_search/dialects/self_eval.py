@@ -24,6 +24,7 @@ from ..trajectory import Evidence
 from . import doc_lines
 from .base import Message
 from .fence import Fence, tags
+from .segments import Segment
 from .tagged import Tagged
 from .turns import Grammar
 
@@ -51,9 +52,6 @@ class SelfEval(Tagged):
     grammar: ClassVar[Grammar] = Grammar(
         ("think", "search", "search_results", "answer"), "search", "search_results", last_answer_counts=True
     )
-    opening: ClassVar[str] = "<search_results>"
-    closing: ClassVar[str] = "</search_results>"
-    speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
     pause: ClassVar[re.Pattern[str]] = re.compile("<search_results>")
     fence: ClassVar[Fence] = Fence(tags(*grammar.names) + rf"|<\||{doc_lines.HEAD}")
     marks: ClassVar[Mapping[str, float]] = {
@@ -69,6 +67,6 @@ class SelfEval(Tagged):
         """`Doc` lines; the note only when there is no evidence."""
         return f"\n{self.opening}{doc_lines.write(evidence, note, fence or self.fence)}{self.closing}\n"
 
-    def documents(self, body: str) -> list[tuple[str, str]] | str:
-        """Read `Doc` lines, or prose."""
-        return doc_lines.read(body)
+    def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
+        """Passages in `Doc` lines, or prose."""
+        return doc_lines.read(segment)

@@ -12,16 +12,15 @@ from __future__ import annotations
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-import msgspec
-
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
-from .base import Dialect
-from .fence import Fence, tags, unescape
+from .base import Dialect, Fields
+from .fence import Fence, tags
 from .json_call import CLOSE, LOOK_BACK, NO_CALL, OPEN, asked_for, call_form, read_call, repair_call
-from .turns import GAP, MOST_STEPS, Grammar, Tag, TurnReader, episode_start, skip
+from .segments import Segment
+from .turns import GAP, Grammar, Tag, TurnReader, skip
 
 NAMES = ("think", "tool_call", "tool_response", "answer")
 GRAMMAR = Grammar(NAMES, "tool_call", "tool_response", last_answer_counts=True)
@@ -64,10 +63,10 @@ def write_json(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A string field of JSON with its fence undone; other values as JSON, nothing for null."""
+    """A field of JSON as text: other values than strings as JSON, nothing for null."""
     if isinstance(value, str):
-        return unescape(value)
-    return "" if value is None else unescape(write_json(value))
+        return value
+    return "" if value is None else write_json(value)
 
 
 def stretches(heads: Sequence[re.Match[str]], end: int) -> list[tuple[re.Match[str], int]]:
@@ -82,20 +81,19 @@ class ToolCalls(Dialect):
         grammar: the tags of a turn.
         prefilled: whether the opening think tag may be part of the prompt, and so absent.
         asked: finds the question in the prompt's user message, as group 1; `None` where the message is the question.
-        opening: first words of a prompt that may stand before the text without any chat markup.
+        prompt_words: first words of a prompt that may stand before the text without any chat markup.
         places: where a turn may end, a pattern.
     """
 
     stop: ClassVar[tuple[str, ...]] = ("</tool_call>", "</answer>")
     observation_role: ClassVar[str | None] = "user"
     response_tag: ClassVar[str] = "tool_response"
-    joins: ClassVar[bool] = True
     fence: ClassVar[Fence] = Fence(FENCED)
     marks: ClassVar[Mapping[str, float]] = MARKS
     grammar: ClassVar[Grammar] = GRAMMAR
     prefilled: ClassVar[bool] = False
     asked: ClassVar[re.Pattern[str] | None] = None
-    opening: ClassVar[str] = ""
+    prompt_words: ClassVar[str] = ""
     places: ClassVar[re.Pattern[str]] = re.compile(PLACES)
 
     @abstractmethod
@@ -106,39 +104,39 @@ class ToolCalls(Dialect):
     def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
         """The inner text of a tool response; `escape` fences what was retrieved."""
 
-    def parse(self, text: str, *, question: str | None = None) -> Trajectory:
-        """Read a trajectory, prompt included or not. Whatever stands in a tool response is data."""
-        at, asked = self.begin(text)
-        steps: list[dict[str, Any]] = []
-        found = 0
-        bodies, at = _between(text, at)
-        if bodies:
-            steps = [{"spans": {"step": (bodies[0][0][0], bodies[0][0][0])}}]
-            found = self._answer(steps, text, bodies, found)
-        while at < len(text) and len(steps) < MOST_STEPS:
-            end = self.turn_end(text, at)
-            turn = self.read_turn(text, at, end, parallel=self.parallel)
-            bodies, at = _between(text, end)
-            found = self._answer(turn, text, bodies, found)
-            steps += turn
-        trajectory = self.conclude(
-            tuple(Step(**fields) for fields in steps), text, asked if question is None else question
-        )
-        if at >= len(text):
-            return trajectory
-        issue = Issue("turns_many", f"more than {MOST_STEPS} turns; what follows is not read", (at, len(text)))
-        return msgspec.structs.replace(trajectory, issues=(issue,))
+    def split(self, text: str, start: int, end: int, fenced: bool) -> Iterator[Segment]:
+        """A turn ends where a response or someone's role begins; then come responses, or a controller's words."""
+        while start < end:
+            after = start if text.startswith(OPEN, start, end) else skip(text, start, end)
+            if text.startswith(OPEN, after, end):
+                after += len(OPEN)
+                close = text.find(CLOSE, after, end)
+                yield Segment("tool", text, (after, end if close < 0 else close), fenced, close >= 0)
+                start = end if close < 0 else close + len(CLOSE)
+                continue
+            roles = _ANY_ROLE.findall(text, start, after) if start < after else ()
+            if roles and roles[-1] not in ("assistant", "model"):  # said to the agent
+                again = _AGENT_AGAIN.search(text, after, end)
+                after = again.end() if again else end
+            start = after
+            if start < end:
+                start = self.turn_end(text, start, end)
+                yield Segment("agent", text, (after, start))
 
-    def conclude(self, steps: tuple[Step, ...], text: str, question: str | None) -> Trajectory:
-        """The trajectory of these steps: its answer is the last one given."""
-        answer = next((step.answer for step in reversed(steps) if step.answer is not None), None)
-        ended = "answered" if steps and steps[-1].answer is not None else None
-        return Trajectory(steps, question, answer, ended, self.name, text=text)
+    def read_turns(self, text: str, start: int, end: int, first: bool) -> list[Fields]:
+        """The steps of one turn: one, or one for each call."""
+        return self.read_turn(text, start, end, first, parallel=self.parallel)
 
     def parse_turn(self, text: str, *, first: bool) -> Step:
         """Read one turn; of several calls the first. Spans point into `text`."""
-        fields = self.read_turn(text, skip(text, 0), len(text), parallel=False)
-        return Step(**fields[0])
+        return Step(**self.read_turn(text, skip(text, 0), len(text), first, parallel=False)[0])
+
+    def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
+        """As `read_body` reads it; the line breaks next to the response's tags are not part of the text."""
+        body = segment.body
+        if segment.text.startswith(OPEN, segment.span[0] - len(OPEN)):
+            body = body.removeprefix("\n").removesuffix("\n")
+        return self.read_body(body)
 
     def render_turn(self, step: Step) -> str:
         """Write one turn, or a further call of one."""
@@ -174,40 +172,43 @@ class ToolCalls(Dialect):
         """The call that broken JSON was meant to be."""
         return repair_call(raw)
 
-    def begin(self, text: str) -> tuple[int, str | None]:
-        """Where the agent begins, and the question asked before."""
-        at, message = episode_start(text, OPEN)
-        asked = self.asked.search(message) if message and self.asked else None
-        if asked or at:
-            return at, asked[1].strip() if asked else message
-        bare = self.opening and text.lstrip().startswith(self.opening)
-        asked = self.asked.search(text) if bare and self.asked else None
+    def begin_plain(self, text: str) -> tuple[int, str | None]:
+        """Behind a prompt that begins with `prompt_words`."""
+        plain = self.asked is not None and self.prompt_words and text.lstrip().startswith(self.prompt_words)
+        asked = self.asked.search(text) if plain and self.asked else None
         return (asked.end(), asked[1].strip()) if asked else (0, None)
 
-    def turn_end(self, text: str, start: int) -> int:
-        """Where the turn that begins at `start` ends: at what someone else wrote, or at the text's end."""
-        for match in self.places.finditer(text, start):
-            end = self.ends_at(text, start, match)
-            if end is not None:
-                return end
-        return len(text)
+    def asked_in(self, message: str) -> str:
+        """What `asked` finds, or all of the message."""
+        found = self.asked.search(message) if self.asked else None
+        return found[1].strip() if found else message
+
+    def turn_end(self, text: str, start: int, end: int) -> int:
+        """Where the turn that begins at `start` ends: at what someone else wrote, or at `end`."""
+        for match in self.places.finditer(text, start, end):
+            found = self.ends_at(text, start, match)
+            if found is not None:
+                return found
+        return end
 
     def ends_at(self, text: str, start: int, place: re.Match[str]) -> int | None:
         """Where the turn ends if it ends at this place, found by `places`; `None` when it goes on."""
         at = place.start()
         if place[0] == OPEN:
             return at if at == start or asked_for(text, start, at) else None
-        if not (place[0].startswith("<|") or _behind_a_tag(text, start, at)):
-            return None
+        if not place[0].startswith("<|"):
+            # A bare role counts behind a closing tag or a special token only: it may be the agent's own word.
+            tag = text.rfind("<", max(start, at - 40), at)
+            if tag < 0 or text[tag + 1 : tag + 2] not in ("/", "|") or not text[tag:at].rstrip().endswith(">"):
+                return None
         if text.startswith(OPEN, skip(text, place.end(), at + LOOK_BACK)):
             return None  # the next place is that response, and a role precedes it
         return at
 
-    def read_turn(self, text: str, start: int, end: int, parallel: bool) -> list[dict[str, Any]]:
+    def read_turn(self, text: str, start: int, end: int, first: bool, parallel: bool) -> list[Fields]:
         """The fields of the steps of one turn: one, or one for each call."""
         reader = CallReader(text, start, end, self, parallel)
-        first = reader.read()
-        return [first, *({**more, "same_turn": True} for more in reader.more)]
+        return [reader.read(), *({**more, "same_turn": True} for more in reader.more)]
 
     def read_call(self, raw: str) -> ToolCall | None:
         """The call that stands between the tags, or `None`."""
@@ -216,35 +217,6 @@ class ToolCalls(Dialect):
     def read_bare(self, text: str, span: Span) -> Span | None:
         """Where the answer is in the text outside all tags, for a grammar without a tag for it."""
         return span
-
-    def _answer(self, turn: list[dict[str, Any]], text: str, bodies: list[tuple[Span, bool]], found: int) -> int:
-        """Give each call its response, all further ones to the last; returns how much evidence there is by now."""
-        asks = [fields for fields in turn if "call" in fields["spans"]]
-        if bodies and not asks:
-            _add_issue(turn[0], Issue("response_unasked", "a tool response to a turn without a call", bodies[0][0]))
-        if bodies and len(bodies) < len(asks):
-            _add_issue(asks[-1], Issue("response_missing", f"{len(asks)} calls, {len(bodies)} responses"))
-        takers = asks or turn
-        for number, fields in enumerate(takers):
-            own = bodies[number : number + 1] if number + 1 < len(takers) else bodies[number:]
-            found += self._receive(fields, text, own, found) if own else 0
-        return found
-
-    def _receive(self, fields: dict[str, Any], text: str, bodies: list[tuple[Span, bool]], found: int) -> int:
-        """Put these responses into the step's fields; returns how much evidence there is in them."""
-        evidence: list[Evidence] = []
-        notes: list[str] = []
-        for span, closed in bodies:
-            items, note = self.read_body(_inner(text, span))
-            evidence += items
-            notes += [note] if note else []
-            if not closed:
-                _add_issue(fields, Issue("response_unclosed", "the tool response is not closed", span))
-        named = enumerate(evidence, start=found + 1)
-        fields["evidence"] = tuple(msgspec.structs.replace(item, id=f"E{k}") for k, item in named)
-        fields["note"] = "\n".join(notes)
-        fields["spans"]["response"] = (bodies[0][0][0], bodies[-1][0][1])
-        return len(evidence)
 
 
 class CallReader(TurnReader):
@@ -312,46 +284,6 @@ class CallReader(TurnReader):
             self.fields["answer"] = self.text[slice(*answer)].strip()
 
 
-def _behind_a_tag(text: str, start: int, at: int) -> bool:
-    """Whether a closing tag or a special token stands directly before `at`."""
-    tag = text.rfind("<", max(start, at - 40), at)
-    return tag >= 0 and text[tag + 1 : tag + 2] in ("/", "|") and text[tag:at].rstrip().endswith(">")
-
-
-def _between(text: str, at: int) -> tuple[list[tuple[Span, bool]], int]:
-    """What stands between two turns from `at` on: spans of responses and whether closed; where the agent goes on."""
-    bodies: list[tuple[Span, bool]] = []
-    while True:
-        after = skip(text, at)
-        if text.startswith(OPEN, after):
-            at = _body(text, after + len(OPEN), bodies)
-        elif _received(text[at:after]):
-            again = _AGENT_AGAIN.search(text, after)
-            return bodies, again.end() if again else len(text)
-        else:
-            return bodies, after
-
-
-def _body(text: str, start: int, bodies: list[tuple[Span, bool]]) -> int:
-    end = text.find(CLOSE, start)
-    bodies.append(((start, end if end >= 0 else len(text)), end >= 0))
-    return end + len(CLOSE) if end >= 0 else len(text)
-
-
-def _received(gap: str) -> bool:
-    """Whether what follows this gap is said to the agent: the last role in it is not the agent's."""
-    roles = _ANY_ROLE.findall(gap)
-    return bool(roles) and roles[-1] not in ("assistant", "model")
-
-
-def _inner(text: str, span: Span) -> str:
-    """A response's text without the line breaks that belong to its tags."""
-    start, end = span
-    start += text.startswith("\n", start, end)
-    end -= end > start and text[end - 1] == "\n"
-    return text[start:end]
-
-
 def _trimmed(text: str, start: int, end: int) -> Span:
     """The text between without blanks and special tokens at its end."""
     piece = text[start:end].rstrip()
@@ -360,7 +292,3 @@ def _trimmed(text: str, start: int, end: int) -> Span:
             break
         piece = piece[: piece.rindex("<|")].rstrip()
     return start, start + len(piece)
-
-
-def _add_issue(fields: dict[str, Any], issue: Issue) -> None:
-    fields["issues"] = (*fields.get("issues", ()), issue)

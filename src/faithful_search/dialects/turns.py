@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ MOST_TAGS = 50_000
 """Tags read in one stretch of text; a model that writes more is stuck, and what follows them is not read."""
 MOST_ISSUES = 1_000
 """Issues noted for one turn; further ones would only repeat them."""
-_ELLIPSIS = ("...", "\u2026")
+ELLIPSES = ("...", "\u2026")
 _ASSISTANT = re.compile(
     r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>\s*|<start_of_turn>model\n|<\|assistant\|>\n?"
 )
@@ -40,21 +40,11 @@ _USER = re.compile(
 _END_OF_MESSAGE = re.compile(r"<\|(?:im_end|eot_id|end)\|>|<end_of_turn>")
 
 
-def too_many_turns() -> Issue:
-    """The issue of a trajectory of more than `MOST_STEPS` turns."""
-    return Issue("turns_many", f"more than {MOST_STEPS} turns; the rest is not read")
-
-
 def skip(text: str, at: int, until: int | None = None) -> int:
     """Past the blanks and markup (`GAP`) that stand at `at`, but not past `until`."""
     gap = GAP.match(text, at, len(text) if until is None else until)
     assert gap is not None  # nothing is a gap too
     return gap.end()
-
-
-def untagged(names: Sequence[str]) -> str:
-    """A pattern of text in which none of these names' tags stands; all there is up to the next one."""
-    return rf"[^<]*+(?:<(?!/?(?:{'|'.join(names)})>)[^<]*+)*+"
 
 
 class Tag(NamedTuple):
@@ -76,10 +66,12 @@ class Grammar:
     """The tags of a dialect: all their `names`, and which of them holds a call and a tool response.
 
     Of several answers in a turn the first counts, or with `last_answer_counts` the last. `pattern` is for tags that are
-    not written `<name>` and `</name>`: its first group is empty in an opening tag, the second is the name.
+    not written `<name>` and `</name>`: its first group is empty in an opening tag, the second is the name. `opens` is a
+    pattern of what may open a thought.
 
     `tag` finds a tag. `turn` matches a whole turn as it should be, a thought and one action without tags in them (its
-    groups: the step, the thought, the action's name, what the action says); with a `pattern`, nothing.
+    groups: `step`, `think`, the action's name `act`, what the action says, `said`, and those of `opens`); with a
+    `pattern`, nothing.
     """
 
     names: tuple[str, ...]
@@ -87,16 +79,16 @@ class Grammar:
     response: str
     last_answer_counts: bool = False
     pattern: str = ""
+    opens: str = ""
     tag: re.Pattern[str] = field(init=False, repr=False, compare=False)
     turn: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        plain = rf"[^<]*+(?:<(?!/?(?:{'|'.join(self.names)})>)[^<]*+)*+"
+        turn = rf"(?P<step><think>{self.opens}(?P<think>{plain})</think>\s*+<(?P<act>{self.call}|answer)>"
+        turn += rf"(?P<said>{plain})</(?P=act)>){GAP.pattern}"
         object.__setattr__(self, "tag", re.compile(self.pattern or rf"<(/?)({'|'.join(self.names)})>"))
-        object.__setattr__(self, "turn", re.compile("(?!)" if self.pattern else self._turn()))
-
-    def _turn(self) -> str:
-        plain = untagged(self.names)
-        return rf"(<think>({plain})</think>\s*+<({self.call}|answer)>({plain})</\3>){GAP.pattern}"
+        object.__setattr__(self, "turn", re.compile("(?!)" if self.pattern else turn))
 
 
 def episode_start(text: str, response: str) -> tuple[int, str | None]:
@@ -143,21 +135,25 @@ class TurnReader(ABC):
     """Reads a turn in one pass over its tags; problems become `Issue`s. Dialects override the `read_…` methods.
 
     A turn that is as it should be (`Grammar.turn`) is not taken apart into `tags`; the same methods get its parts.
+    `first`: no tool response came before it.
     """
 
-    def __init__(self, text: str, start: int, end: int, grammar: Grammar) -> None:
-        self.text, self.start, self.end, self.grammar = text, start, end, grammar
+    def __init__(self, text: str, start: int, end: int, grammar: Grammar, first: bool = True) -> None:
+        self.text, self.start, self.end, self.grammar, self.first = text, start, end, grammar, first
         self.plain = grammar.turn.fullmatch(text, start, end)
-        found = () if self.plain else islice(grammar.tag.finditer(text, start, end), MOST_TAGS)
-        self.tags = [Tag(m.start(), m.end(), bool(m[1]), m[2]) for m in found]
-        self.blocks = ("think", grammar.call, "answer", grammar.response)
-        self.unclosed: set[str] = set()
         self.issues: list[Issue] = []
         self.spans: dict[str, Span] = {}
         self.fields: dict[str, Any] = {}
+        self.tags: list[Tag] = []
+        if self.plain is None:
+            found = islice(grammar.tag.finditer(text, start, end), MOST_TAGS)
+            self.tags = [Tag(m.start(), m.end(), bool(m[1]), m[2]) for m in found]
+            self.unclosed: set[str] = set()
 
     def read(self) -> dict[str, Any]:
         """The fields of the step."""
+        if self.plain is not None:
+            return self._plain(self.plain)
         self._walk(0)
         return self._step()
 
@@ -166,6 +162,9 @@ class TurnReader(ABC):
 
         After an action a thought or a call begins the next turn, and after a call an answer does too.
         """
+        if self.plain is not None:
+            yield self._plain(self.plain)
+            return
         at, until = self._walk(0, self._begins_turn)
         while at < len(self.tags):
             if "call" in self.spans:
@@ -215,15 +214,13 @@ class TurnReader(ABC):
 
         Returns the next tag to look at and where in the text the turn ended.
         """
-        if self.plain is not None:
-            return at, self._plain(self.plain)
         done = self.start
         while at < len(self.tags):
             tag = self.tags[at]
             self._outside(done, tag.start)
             if ends(tag):
                 return at, self._end(done, tag.start)
-            if tag.closing or tag.name not in self.blocks:
+            if tag.closing or tag.name not in ("think", self.grammar.call, "answer", self.grammar.response):
                 self.issue("tag_unbalanced", f"{self.text[tag.start : tag.end]} where none belongs", tag.span)
                 at, done = at + 1, tag.end
             else:
@@ -231,15 +228,20 @@ class TurnReader(ABC):
         self._outside(done, self.end)
         return at, self._end(done, self.end)
 
-    def _plain(self, turn: re.Match[str]) -> int:
-        """What the walk over its tags would do."""
-        self._think([], turn.span(2))
-        if turn[3] == "answer":
-            self._answer([], turn.span(4))
+    def _plain(self, turn: re.Match[str]) -> dict[str, Any]:
+        """What the walk over its tags would do, without its checks: most turns are as they should be."""
+        start, end = self.spans["think"] = self.read_think([], turn.span("think"))
+        self.fields["think"] = self.text[start:end]
+        if turn["act"] == "answer":
+            self._answer([], turn.span("said"))
         else:
-            self._call(turn.span(4))
-        self.spans["step"] = turn.span(1)
-        return self.end
+            span = self.spans["call"] = turn.span("said")
+            call = self.read_call(turn["said"], span)
+            if call is not None:
+                self.fields["call"] = call
+        self.spans["step"] = turn.span("step")
+        self.fields["issues"], self.fields["spans"] = tuple(self.issues), self.spans
+        return self.fields
 
     def _end(self, done: int, end: int) -> int:
         tail = self.text[done:end]
@@ -332,7 +334,7 @@ class TurnReader(ABC):
         if begin == end or GAP.fullmatch(self.text, begin, end):
             return
         outside = self.text[begin:end].strip()
-        if outside in _ELLIPSIS:
+        if outside in ELLIPSES:
             self.issue("elided", "something was left out here when the transcript was written down", (begin, end))
         else:
             self.issue("text_outside", f"text outside all tags: {outside[:40]!r}", (begin, end))

@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 from ..trajectory import Evidence
 from .base import Message
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, one_line, spelled, unescape
+from .fence import Fence, one_line, spelled
 from .tool_calls import FENCED, MARKS, ToolCalls, stretches
 
 _USER = """A conversation between User and Assistant. The user asks a question, and the assistant solves it by calling \
@@ -94,7 +94,7 @@ class WebDancer(ToolCalls):
             for block, end in stretches(blocks, len(body) + 1)
             for item in _links(body, block.end(), max(block.end(), end - 1))
         ]
-        return (found, "") if found else ([], unescape(body))
+        return (found, "") if found else ([], body)
 
     def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
         """One search's links, or the note as it is."""
@@ -121,9 +121,9 @@ def _address(url: str, escape: Callable[[str], str]) -> str:
 def _pages(body: str) -> list[Evidence]:
     pages = list(islice(_PAGE.finditer(body), MOST_DOCUMENTS))
     return [
-        Evidence(unescape(body[page.end() : end].strip("\n").removesuffix("\n=======")), url=unescape(page[1]))
+        Evidence(body[page.end() : end].strip("\n").removesuffix("\n======="), url=page[1])
         for page, end in stretches(pages, len(body))
-    ] or [Evidence(unescape(body))]
+    ] or [Evidence(body)]
 
 
 def _links(body: str, start: int, end: int) -> list[Evidence]:
@@ -141,7 +141,7 @@ def _is_link(line: str) -> bool:
 
 def _link(head: re.Match[str], text: str) -> Evidence:
     title, _, url = head[2][:-1].rpartition(_TARGET)
-    return Evidence(unescape(text), unescape(title), url=unescape(url))
+    return Evidence(text, title, url=url)
 
 
 def _after(body: str, start: int, end: int) -> str:

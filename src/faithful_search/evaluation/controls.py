@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ..counterfactual import CounterfactualWorld
 from ..rewards.turns import passages
 from ..rollout import Engine
 from ..tasks import Task
@@ -60,11 +61,12 @@ def control_tasks(
 
     Args:
         tasks: the suite. Those of the bundled world can be blocked, others are with `blocked_by_passages`.
-        changes: makes changed worlds; without it there are none.
+        changes: makes changed worlds, by default the bundled world's: other questions then have none.
         limit: how many questions; 0 for none.
     """
     first = list({task.id: task for task in tasks}.values())[:limit]
-    changed = [(task, changes.change(task)) for task in first] if changes is not None else []
+    changes = changes or CounterfactualWorld(bundled_world())
+    changed = [(task, changes.change(task)) for task in first]
     found = [(CHANGED, task.id, other) for task, other in changed if other is not None]
     found += [(BLOCKED, task.id, other) for task in first if (other := blocked_in_world(task)) is not None]
     return [(condition, id, _named(task, f"{id}@{condition}")) for condition, id, task in found]

@@ -174,7 +174,9 @@ class TrajectoryMetric(evaluate.Metric):
         if dialect is not None:
             dialects.load(dialect)  # an unknown name is one error, not one for each row
         rewards = metrics.load(self.measure, _judge(judge, judge_model, judge_url, judge_options or {}), how, **knobs)
-        read = [_read(*row, dialect) for row in zip(predictions, references, strict=True)]
+        rows = list(zip(predictions, references, strict=True))
+        usual = None if dialect else dialects.usual(_read(*row) for row in rows)
+        read = [_read(*row, dialect, usual) for row in rows]
         kept = self._usable(read)
         bound = _bound(self.measure, rewards, policy)
         scores = {name: reward.score_batch(kept) for name, reward in bound.items()}
@@ -279,13 +281,13 @@ def _golds(reference: Any, where: str) -> str:
     return json.dumps(golds)
 
 
-def _read(packed: str, golds: str, dialect: str | None) -> Trajectory | str:
+def _read(packed: str, golds: str, dialect: str | None = None, usual: str | None = None) -> Trajectory | str:
     """The trajectory of a row, or why there is none."""
     row, answers = json.loads(packed), json.loads(golds)
     if "error" in row:
         return row["error"]
     try:
-        trajectory = dialects.parse(row["prediction"], dialect, row["question"])
+        trajectory = dialects.parse(row["prediction"], dialect, row["question"], usual=usual)
     except FaithfulSearchError as error:
         return str(error)
     return trajectory if answers is None else msgspec.structs.replace(trajectory, answers=tuple(answers))

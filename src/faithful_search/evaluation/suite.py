@@ -157,7 +157,7 @@ def evaluate_policy(
 
     Where the dialect has verdicts each task is asked once more, with tools whose responses are blanked and for at most
     three turns (`probes.blank_engine`). The first `controls` questions are asked again with their gold evidence
-    blocked, where it is known (the bundled world's), and in changed worlds, given `changes`: see `controls`.
+    blocked, where it is known (the bundled world's), and in changed worlds, where these are: see `controls`.
 
     | row | what is averaged over questions |
     |---|---|
@@ -196,7 +196,7 @@ def evaluate_policy(
             the bundled world's.
         policy: whom the rewards that need the policy ask; default the engine's generator.
         on_progress: a `tqdm`-like class, called with `total`, `desc` and `unit`; default a progress bar on a terminal.
-        changes: makes the changed worlds.
+        changes: makes the changed worlds, by default the bundled world's.
         controls: how many questions are asked again under these conditions; 0: none.
 
     Raises:

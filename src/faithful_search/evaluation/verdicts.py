@@ -23,7 +23,7 @@ from ..rewards.judged import ask
 from ..rewards.perturbation import query_of
 from ..rewards.turns import passages
 from ..trajectory import Tokens, Trajectory
-from ..world import bundled_world
+from ..world import Change, bundled_world
 from .pooled import Counts, Key, tabulate
 from .stats import Floats
 
@@ -135,6 +135,7 @@ class _Reader:
 def _asked(judge: Judge, trajectory: Trajectory) -> list[_Asked]:
     """What is asked of each verdict on evidence whose call can be read."""
     found = []
+    change = Change.of(trajectory.meta)
     for index, (previous, step) in enumerate(zip(trajectory.steps, trajectory.steps[1:], strict=False), start=1):
         query = query_of(previous)
         if step.helpful is None or not previous.evidence or previous.call is None or not query:
@@ -144,7 +145,7 @@ def _asked(judge: Judge, trajectory: Trajectory) -> list[_Asked]:
             wanted = bundled_world().asked(query)
             stratum = f"{previous.call.name} {wanted.relation}" if wanted else None
         if stratum is not None:
-            pair = Pair(passages(previous.evidence), query, trajectory.question or "", "states")
+            pair = Pair(passages(previous.evidence), query, trajectory.question or "", "states", change)
             found.append(_Asked(index, stratum, pair))
     return found
 

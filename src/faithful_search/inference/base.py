@@ -68,3 +68,16 @@ class Generator(Protocol):
         These are raw probabilities of the choices' tokens, not normalised.
         """
         ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """A generator that also gives log-probabilities, for continuations so improbable that p is 0 in floating point."""
+
+    tokenizer: Any
+
+    def choice_logprobs(
+        self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
+    ) -> list[list[float]]:
+        """log p(choice | prompt) for each prompt's own choices: natural logs, summed over a choice's tokens."""
+        ...

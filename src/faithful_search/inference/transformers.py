@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -110,7 +111,13 @@ class TransformersGenerator:
             self._turns = before
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
-        """See `Generator.choice_probs`.
+        """See `Generator.choice_probs`; costs and errors are those of `choice_logprobs`."""
+        return [[math.exp(value) for value in own] for own in self.choice_logprobs(prompts, choices)]
+
+    def choice_logprobs(
+        self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
+    ) -> list[list[float]]:
+        """See `Scorer.choice_logprobs`.
 
         Choices of one token cost a row for each prompt; longer ones a row each. What the prompts of a batch begin with
         alike is computed once, and rows are padded only where that costs less than a pass of their own.
@@ -127,13 +134,13 @@ class TransformersGenerator:
         rows = [list(row) for row in wanted]
         places = list(wanted.values())
         keep = max((len(choice) for own in choices for choice in own), default=1)
-        probs = [[0.0] * len(own) for own in choices]
+        logprobs = [[0.0] * len(own) for own in choices]
         with _inference_mode(self.model):
             for row, logits in self._logits(rows, keep):
                 table = torch.log_softmax(logits.float(), dim=-1)
                 for i, j in places[row]:
-                    probs[i][j] = _chain(table, choices[i][j])
-        return probs
+                    logprobs[i][j] = _chain(table, choices[i][j])
+        return logprobs
 
     def _check_lengths(self, prompts: Sequence[list[int]]) -> None:
         positions, longest = _positions(self.model.config), max(map(len, prompts), default=0)
@@ -355,7 +362,7 @@ def _places(mask: torch.Tensor) -> torch.Tensor:
 
 def _chain(logprobs: torch.Tensor, choice: list[int]) -> float:
     tail = logprobs[-len(choice) :]
-    return float(tail.gather(1, torch.tensor(choice, device=tail.device)[:, None]).sum().exp())
+    return float(tail.gather(1, torch.tensor(choice, device=tail.device)[:, None]).sum())
 
 
 def _positions(config: Any) -> int | None:

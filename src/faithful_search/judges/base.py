@@ -7,6 +7,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from ..world import Change
+
 Task = Literal["support", "states", "info_think", "think_search", "think_answer", "correctness"]
 """What is asked about a pair; a judge that is prompted has one prompt for each.
 
@@ -22,12 +24,16 @@ Task = Literal["support", "states", "info_think", "think_search", "think_answer"
 
 
 class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Does `hypothesis` follow from `premise`? `question` gives context where a judge can use it."""
+    """Does `hypothesis` follow from `premise`? `question` gives context where a judge can use it.
+
+    `change` says in which world the premise was read, for a judge that goes by facts: see `world.Change`.
+    """
 
     premise: str
     hypothesis: str
     question: str = ""
     task: Task = "support"
+    change: Change | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):

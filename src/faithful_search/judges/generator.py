@@ -122,7 +122,7 @@ class GeneratorJudge:
 
     def asked(self, pair: Pair) -> Asked:
         """The prompt about a pair up to the token that tells the labels apart, and that token for each label."""
-        safe = Pair(**self._safe(prompting.fields_of(pair)), task=pair.task)
+        safe = Pair(**self._safe(prompting.fields_of(pair)), task=pair.task, change=pair.change)
         if len(safe.premise) <= self.window * _LONGEST_TOKEN:
             whole = self._read(safe)
             if len(whole.ids) <= self.window:

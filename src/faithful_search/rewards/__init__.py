@@ -9,6 +9,7 @@ from typing import Literal
 
 from .. import registry
 from ..judges import GroundingJudge, Judge, Writer
+from .answer_likelihood_gap import AnswerLikelihoodGap
 from .answer_support import AnswerSupport
 from .base import Reward, Score
 from .citation import Citation, cited_evidence, step_validity
@@ -21,6 +22,7 @@ from .judged import JudgedReward
 from .mix import Adaptive, Mix, MixState
 from .perturbation import Foils, Passage, corpus_snippets
 from .shuffled import Shuffled
+from .source_gated import SourceGated
 from .think_answer import ThinkAnswer
 from .think_search import ThinkSearch
 from .tool_use import ToolUse
@@ -29,6 +31,7 @@ from .warmup import Warmup
 __all__ = [
     "FAITHFULNESS",
     "Adaptive",
+    "AnswerLikelihoodGap",
     "AnswerSupport",
     "Citation",
     "CitationStatesFact",
@@ -43,6 +46,7 @@ __all__ = [
     "Reward",
     "Score",
     "Shuffled",
+    "SourceGated",
     "ThinkAnswer",
     "ThinkSearch",
     "ToolUse",
@@ -88,13 +92,14 @@ def pou_mix(
     kappa: float = 10.0,
     alpha: float | None = None,
     alpha_start: float | None = None,
+    process_on_right: bool = False,
 ) -> Mix:
     """Proof-of-Use's objective, (R_cite + R_pt + R_a)/3 behind the format gate (equation 10), and its ablations.
 
     Args:
         budget: B_max, the perturbed steps of a rollout; 2 is the paper's ablation, `None` is all.
         support: R_ans, by default `AnswerSupport()`.
-        correctness: R_anc, by default `Correctness()`.
+        correctness: R_anc, by default `Correctness()`; with `SourceGated()` only what evidence holds counts.
         sensitivity: `False` leaves R_pt out and averages over the two others.
         snippets: what R_pt draws unrelated passages from, by default the batch's own evidence; see `corpus_snippets`.
         writer: invents the lures of R_pt, by default a template does.
@@ -103,6 +108,7 @@ def pou_mix(
         alpha: a constant alpha: 0.5 is the static mix, 0.0 leaves R_ans out.
         alpha_start: the outcome's running mean before the first batch, by default that batch's mean; 0.0 starts with
             an alpha near 1.
+        process_on_right: count R_cite, R_pt and R_ans on right answers only, see `Mix.only_right`.
 
     Example:
         >>> pou_mix(budget=2).parts["evidence_sensitivity"].budget
@@ -114,17 +120,21 @@ def pou_mix(
         probe["evidence_sensitivity"] = EvidenceSensitivity(
             budget, snippets=tuple(snippets), writer=writer, draws=draws, centre=centre, foils=foils, hard=hard
         )
-    return Mix(parts={"citation": Citation(), **probe, "answer": answer}, state0=MixState(alpha_start))
+    parts: dict[str, Reward | Adaptive] = {"citation": Citation(), **probe, "answer": answer}
+    return Mix(parts, only_right=tuple(parts) if process_on_right else (), state0=MixState(alpha_start))
 
 
 def answer_only_mix(correctness: Reward | None = None) -> Mix:
     """Format and answer rewards only, on the same tools: the baseline of Proof-of-Use's ablations (DeepResearcher+).
 
+    The part is called what the reward is.
+
     Example:
-        >>> list(answer_only_mix().parts)
-        ['correctness']
+        >>> list(answer_only_mix().parts), list(answer_only_mix(SourceGated()).parts)
+        (['correctness'], ['source_gated'])
     """
-    return Mix(parts={"correctness": correctness or Correctness()})
+    outcome = correctness or Correctness()
+    return Mix(parts={outcome.name: outcome})
 
 
 def veritas_mix(

@@ -12,6 +12,7 @@ from ..judges.base import Judge, Pair, Request, Verdict, Writer
 from ..judges.lexical import LexicalJudge
 from ..text import sentences
 from ..trajectory import Evidence, Trajectory
+from ..world import Change
 from .base import Score
 from .citation import Citation, cited_evidence, step_validity
 from .judged import Asked, JudgedReward
@@ -75,7 +76,7 @@ class AnswerSupport(JudgedReward):
 
     def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[Asked]]:
         """Each claim with the evidence; none where there is no evidence or no answer."""
-        premises = [passages(self._evidence(item)) if _answer(item) else "" for item in trajectories]
+        premises = [passages(self.evidence_for(item)) if _answer(item) else "" for item in trajectories]
         split = [item for item, premise in zip(trajectories, premises, strict=True) if premise]
         claims = iter(self._claims(split))
         return [
@@ -91,7 +92,7 @@ class AnswerSupport(JudgedReward):
             return Score(0.0, "no evidence was retrieved", {"applies": False, "evidence": used})
         if not _answer(trajectory):
             return Score(0.0, "no answer given", {"applies": True, "evidence": used})
-        if self._evidence(trajectory):
+        if self.evidence_for(trajectory):
             return Score(0.0, "the answer makes no claim", {"applies": False, "evidence": used})
         return Score(0.0, "the answer cites no evidence", {"applies": True, "evidence": used})
 
@@ -111,7 +112,8 @@ class AnswerSupport(JudgedReward):
             return self.evidence
         return "cited" if Citation().covers(trajectory.dialect) else "retrieved"
 
-    def _evidence(self, trajectory: Trajectory) -> tuple[Evidence, ...]:
+    def evidence_for(self, trajectory: Trajectory) -> tuple[Evidence, ...]:
+        """The passages that the answer must rest on, each once."""
         if self._used(trajectory) == "cited":
             return cited_evidence(trajectory)
         found = {(item.title, item.text): item for step in trajectory.steps for item in step.evidence}
@@ -130,10 +132,10 @@ def _answer(trajectory: Trajectory) -> str:
 
 def _asked(trajectory: Trajectory, premise: str, claims: list[str] | str) -> list[Asked]:
     step = len(trajectory.steps)
-    question = trajectory.question or ""
+    question, change = trajectory.question or "", Change.of(trajectory.meta)
     if isinstance(claims, str):
         return [Asked(step, Pair(premise, _answer(trajectory), question), Verdict(None, None, claims, "claims"))]
-    return [Asked(step, Pair(premise, claim, question)) for claim in claims]
+    return [Asked(step, Pair(premise, claim, question, change=change)) for claim in claims]
 
 
 def _stated(writer: Writer, trajectories: Sequence[Trajectory]) -> list[list[str] | str]:

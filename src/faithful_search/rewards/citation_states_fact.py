@@ -9,6 +9,7 @@ from ..errors import ConfigError
 from ..judges import Judge, Pair, Verdict
 from ..judges.facts import FactsJudge
 from ..trajectory import Step, Trajectory
+from ..world import Change
 from .base import Score
 from .citation import Citation, step_validity
 from .judged import Asked, JudgedReward
@@ -63,7 +64,7 @@ class CitationStatesFact(JudgedReward):
         steps = enumerate(zip(trajectory.steps, trajectory.steps[1:], strict=False), start=2)
         valid = step_validity(trajectory)
         return [
-            _asked(number, previous, step, trajectory.question or "")
+            _asked(number, previous, step, trajectory)
             for (number, (previous, step)), right in zip(steps, valid, strict=True)
             if right and step.helpful
         ]
@@ -72,11 +73,12 @@ class CitationStatesFact(JudgedReward):
         return Score(None, "no valid step says yes")
 
 
-def _asked(number: int, previous: Step, step: Step, question: str) -> Asked:
+def _asked(number: int, previous: Step, step: Step, trajectory: Trajectory) -> Asked:
     query = query_of(previous)
     cited = passages(item for item in previous.evidence if item.id in step.refs)
     settled = None if query else Verdict(0.0, False, "the call asks for nothing")
-    return Asked(number, Pair(cited, query, question, "states"), settled)
+    pair = Pair(cited, query, trajectory.question or "", "states", Change.of(trajectory.meta))
+    return Asked(number, pair, settled)
 
 
 def check_reads(judge: Judge, who: str) -> None:

@@ -15,6 +15,7 @@ from ..inference.base import Generator
 from ..inference.chat import ChatFormat
 from ..judges import Request, Writer
 from ..trajectory import Evidence, Step, Tokens, Trajectory
+from ..world import Change
 from .base import Reward, Score
 from .citation import step_validity
 from .perturbation import Foils, Passage, Source, asked_for, degrade, foil_passages, lure, query_of, sources, stating
@@ -152,9 +153,14 @@ class EvidenceSensitivity(Reward):
         lures = self._lures(trajectories, chosen)
         return [prober.probes(*row) for row in zip(trajectories, chosen, lures, strict=True)]
 
-    def draw_foils(self, rng: random.Random) -> Foils | None:
-        """Whose passages a probe gets: those of `foils`, in the share `hard` of probes."""
-        return self.foils if self.foils is not None and rng.random() < self.hard else None
+    def foils_of(self, trajectory: Trajectory) -> Foils | None:
+        """The foils of the world that the rollout was in."""
+        change = Change.of(trajectory.meta)
+        return self.foils.changed(change) if self.foils and change else self.foils
+
+    def draw_foils(self, known: Foils | None, rng: random.Random) -> Foils | None:
+        """Whose passages a probe gets: those of the foils, in the share `hard` of probes."""
+        return known if known is not None and rng.random() < self.hard else None
 
     def _policy(self) -> Generator:
         if self.policy is None:
@@ -183,7 +189,7 @@ class EvidenceSensitivity(Reward):
             for index, rng in steps:
                 if trajectory.steps[index].helpful:
                     continue
-                foils = self.draw_foils(rng)
+                foils = self.draw_foils(self.foils_of(trajectory), rng)
                 found = foils and foils.lure(asked_for(trajectory.steps[index - 1], trajectory.question), rng)
                 if found:
                     lures[row][index] = "foil", found
@@ -275,7 +281,7 @@ class _Prober:
         given: Lure | None,
     ) -> Probe:
         previous, step = trajectory.steps[index - 1], trajectory.steps[index]
-        evidence, made_by = self._perturbed(previous, step, trajectory.question, rng, given)
+        evidence, made_by = self._perturbed(previous, step, trajectory, rng, given)
         ended = chat.ended(turn_ids(tokens, index - 1))
         observation = chat.observation_ids(chat.render_observation(evidence, previous.note), ended)
         turn = turn_ids(tokens, index)
@@ -290,12 +296,13 @@ class _Prober:
         )
 
     def _perturbed(
-        self, previous: Step, step: Step, question: str | None, rng: random.Random, given: Lure | None
+        self, previous: Step, step: Step, trajectory: Trajectory, rng: random.Random, given: Lure | None
     ) -> tuple[tuple[Evidence, ...], str]:
         """The evidence that takes `previous`'s place, and who made it."""
-        reward = self.reward
+        reward, question = self.reward, trajectory.question
         if step.helpful:
-            known, foils = reward.foils, reward.draw_foils(rng)
+            known = reward.foils_of(trajectory)
+            foils = reward.draw_foils(known, rng)
             gone = {*step.refs, *(stating(previous, question, known) if known else ())}
             found = foil_passages(previous, gone, question, foils, rng) if foils else {}
             evidence = degrade(previous, gone, question, self.pool, rng, reward.replace_titles, found)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from ..errors import ConfigError
 from ..trajectory import Trajectory
@@ -16,6 +16,7 @@ from .citation import Citation
 from .correctness import Correctness
 from .evidence_sensitivity import EvidenceSensitivity
 from .format import Format
+from .source_gated import SourceGated
 from .warmup import Warmup
 
 MISSING = 0.1
@@ -59,12 +60,13 @@ class Adaptive:
         """The weight of the process at an EMA of the outcome; before any batch that of 0."""
         return sigmoid(self.kappa * (self.tau - (ema or 0.0))) if self.fixed is None else self.fixed
 
-    def value(self, components: Components, alpha: float) -> float | None:
-        """The convex combination of one row; `None` when either side has no value."""
+    def value(self, components: Components, alpha: float, counts: bool = True) -> float | None:
+        """The convex combination of one row, with 0 for a process that does not count; `None` when either side has no
+        value."""
         outcome = components[self.outcome.name].value
         if self.fixed == 0:
             return outcome
-        process = components[self.process.name].value
+        process = components[self.process.name].value if counts else 0.0
         return None if process is None or outcome is None else alpha * process + (1 - alpha) * outcome
 
 
@@ -113,6 +115,18 @@ class Mix(Reward):
     counts as the value given there instead; where its judge abstained, the row has no value all the same. A part of
     weight 0 at a step takes no part in that. A row that fails the gate is `invalid` whatever its parts are.
 
+    Parts named in `only_right` count where the answer is right and are 0 elsewhere, so that nothing is earned by citing
+    well and being wrong (the rule of C-GRPO; CaRR, arXiv 2601.06021):
+
+    ```
+    R_k → R_k · [outcome ≥ right_from]                             for k in only_right
+    R_a → alpha·process·[outcome ≥ right_from] + (1 - alpha)·outcome     for the `Adaptive` part
+    ```
+
+    They are then 0 whether or not they apply and their judge answered. Nor is anything lost there: where a part can be
+    negative, a wrong answer is spared its penalty. Where nobody knows whether the answer is right, the row has no
+    value.
+
     Args:
         parts: rewards by name; at most one is `Adaptive`.
         weights: by part name; `None` is the mean of the parts. Dropping a part from `parts` therefore averages over
@@ -122,6 +136,8 @@ class Mix(Reward):
         invalid: the value of a row that fails the gate.
         warmup: a schedule for some weights.
         absent: by part name, what a part counts where it does not apply to a row. Not for an `Adaptive` part.
+        only_right: names of parts that count on right answers only; what is right, `outcome` says.
+        right_from: the outcome from which an answer is right.
         state0: where training starts, and what `score_batch` uses.
 
     Example:
@@ -144,6 +160,8 @@ class Mix(Reward):
     invalid: float = -1.0
     warmup: Warmup | None = None
     absent: Mapping[str, float] = field(default_factory=dict)
+    only_right: tuple[str, ...] = ()
+    right_from: float = 1.0
     state0: MixState = MixState()
 
     name: ClassVar[str] = "mix"
@@ -162,6 +180,9 @@ class Mix(Reward):
         self._check_names(self.absent, "absent")
         if any(isinstance(self.parts[name], Adaptive) for name in self.absent):
             raise ConfigError("Mix: absent cannot name an Adaptive part; it is two rewards")
+        self._check_names(self.only_right, "only_right")
+        if self.only_right and self.outcome in (None, *self.only_right):
+            raise ConfigError("Mix: only_right needs a part, not named in it, that says whether an answer is right")
 
     def _check_names(self, given: Iterable[str], what: str) -> None:
         unknown = sorted(set(given) - set(self.parts))
@@ -220,11 +241,11 @@ class Mix(Reward):
     @property
     def outcome(self) -> str | None:
         """The component that says whether an answer is right: the adaptive part's outcome, else the only `Correctness`
-        among the parts; `None` when there is none, or more than one."""
+        or `SourceGated` among the parts; `None` when there is none, or more than one."""
         adaptive = self._adaptive()
         if adaptive is not None:
             return adaptive.outcome.name
-        found = [name for name, part in self.parts.items() if isinstance(part, Correctness)]
+        found = [name for name, part in self.parts.items() if isinstance(part, (Correctness, SourceGated))]
         return found[0] if len(found) == 1 else None
 
     def alpha(self, state: MixState) -> float | None:
@@ -255,16 +276,31 @@ class Mix(Reward):
         return self._sum(row, weights, alpha, parts)
 
     def _sum(self, row: Components, weights: Mapping[str, float], alpha: float | None, parts: dict[str, Any]) -> Score:
-        total = 0.0
+        total, right = 0.0, self._right(row)
         for name, part in self.parts.items():
             if weights[name] == 0:
                 continue
-            value = part.value(row, alpha or 0.0) if isinstance(part, Adaptive) else self._value(name, row[name])
+            counts = name not in self.only_right or right
+            if counts is None:
+                outcome = cast(str, self.outcome)
+                return _missing(outcome, row[outcome], parts)
+            if isinstance(part, Adaptive):
+                value = part.value(row, alpha or 0.0, counts)
+            else:
+                value = self._value(name, row[name]) if counts else 0.0
             if value is None:
                 culprit = next(key for key in _names(name, part) if row[key].value is None)
                 return _missing(culprit, row[culprit], parts)
             total += weights[name] * value
         return Score(total, "", parts)
+
+    def _right(self, row: Components) -> bool | None:
+        """Whether the answer is right; `None` where nobody knows, or nothing depends on it."""
+        if not self.only_right:
+            return None
+        outcome = cast(str, self.outcome)
+        value = self._value(outcome, row[outcome])
+        return None if value is None else value >= self.right_from
 
     def _value(self, name: str, score: Score) -> float | None:
         applies = score.value is not None or score.parts.get("abstained")

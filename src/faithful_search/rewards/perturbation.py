@@ -12,6 +12,7 @@ import msgspec
 from ..errors import ConfigError, DataError
 from ..text import content_words
 from ..trajectory import Evidence, Step, Trajectory
+from ..world import Change
 
 TRIES = 32
 """Passages drawn from the pool before a neutral one is taken."""
@@ -47,6 +48,9 @@ class Foils(Protocol):
 
     Whatever is drawn comes from `rng`, so that the same draw gives the same passage.
     """
+
+    def changed(self, change: Change) -> Foils:
+        """Those of a changed world: what a passage states depends on the world it was read in."""
 
     def states(self, query: str, item: Evidence) -> bool:
         """Whether a passage states what the query asks for."""

@@ -138,7 +138,9 @@ class Episode:
 
         `meta["observations_cut"]` tells of each tool response that was shortened to `Limits.observation_tokens` its
         `step` (from 1), how many passages were `found`, and how many of them the agent has `shown`.
+        `meta["counterfactual"]` is the task's: a rollout in a changed world says so.
         """
+        changed = {key: value for key, value in self.task.meta.items() if key == "counterfactual"}
         return Trajectory(
             steps=tuple(self.steps),
             question=self.task.question,
@@ -149,7 +151,7 @@ class Episode:
             answers=self.task.answers,
             text=self.text,
             tokens=Tokens(self.prompt_ids, self.ids, self.mask, tuple(self.turns), self.logprobs),
-            meta={"observations_cut": list(self.cut)} if self.cut else {},
+            meta=changed | ({"observations_cut": list(self.cut)} if self.cut else {}),
         )
 
     def _parse(self, completion: Completion) -> Step:

@@ -6,20 +6,23 @@ import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..errors import ConfigError
 from ..trajectory import Evidence
 from .base import Tool
 from .condenser import Condenser
 from .graphs.facts import Fact, condensed, evidence_of, grouped
 from .graphs.labels import Labels
-from .graphs.rdf import SUFFIXES, RdfGraph
-from .graphs.triples import Triple, TripleGraph, read_triples
+from .graphs.triples import RDF_SUFFIXES, Triple, TripleGraph, read_triples
 from .words import words
+
+if TYPE_CHECKING:
+    from .graphs.rdf import RdfGraph
 
 
 class KnowledgeGraph(Tool):
-    """Facts around named entities, from an RDF store in memory or on disk.
+    """Facts around named entities, from triples or from RDF (extra `rdf`).
 
     The query's entities are found by the longest labels in it, on word boundaries, with case; without case only when
     that finds none. Their facts in both directions are ranked by how many of the relation's words the query has, then
@@ -50,7 +53,7 @@ class KnowledgeGraph(Tool):
         join: bool = False,
         condenser: Condenser | None = None,
     ) -> None:
-        self.graph = graph if isinstance(graph, (TripleGraph, RdfGraph)) else TripleGraph(graph)
+        self.graph = TripleGraph(graph) if isinstance(graph, Iterable) else graph
         self.name, self.top_k, self.description = name, top_k, description
         self.join, self.condenser = join, condenser
         # without a condenser nothing is quicker than the graph itself
@@ -79,8 +82,13 @@ class KnowledgeGraph(Tool):
 
         Raises:
             DataError: an unreadable or empty source, or a row or line that is wrong, naming it.
+            ConfigError: when pyoxigraph, which reads RDF, is missing.
         """
         if isinstance(triples, (str, os.PathLike)) and _is_rdf(Path(triples)):
+            try:
+                from .graphs.rdf import RdfGraph
+            except ImportError as error:
+                raise ConfigError(f"{triples} needs pyoxigraph: pip install 'faithful-search[rdf]'") from error
             graph = RdfGraph(triples, languages)
             return cls(graph, name, top_k, description, join is not False, condenser)
         return cls(read_triples(triples), name, top_k, description, bool(join), condenser)
@@ -94,10 +102,7 @@ class KnowledgeGraph(Tool):
         Args:
             query: The entities by name and the relation wanted, such as 'capital of France'.
         """
-        if isinstance(self.graph, RdfGraph):
-            groups = await asyncio.to_thread(self._groups, query)
-        else:
-            groups = self._groups(query)
+        groups = self._groups(query) if self.graph.inline else await asyncio.to_thread(self._groups, query)
         if self.condenser is None:
             return [evidence_of(group) for group in groups[: self.top_k]]
         return await condensed(self.condenser, query, [evidence_of(group) for group in groups], self.top_k)
@@ -115,4 +120,4 @@ class KnowledgeGraph(Tool):
 
 
 def _is_rdf(path: Path) -> bool:
-    return path.is_dir() or path.name.removesuffix(".gz").endswith(SUFFIXES)
+    return path.is_dir() or path.name.removesuffix(".gz").endswith(RDF_SUFFIXES)

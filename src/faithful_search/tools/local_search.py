@@ -16,7 +16,7 @@ from .retrieval.corpus import Corpus
 from .retrieval.index import Index
 from .retrieval.index_folder import open_folder
 
-_INLINE = 300_000
+_INLINE = 100_000
 """Passages up to which a search does not hold up an event loop."""
 
 
@@ -24,7 +24,7 @@ _INLINE = 300_000
 class LocalSearch(Tool):
     """Search in the passages of an index.
 
-    BM25 over some hundred thousand passages takes well under a millisecond a query and runs inline; with other and
+    BM25 over up to a hundred thousand passages takes a millisecond a query or less and runs inline; with other and
     larger indexes, queries that arrive together are searched together, on a thread. Calls are not cached: they cost
     less than that.
 

@@ -138,10 +138,14 @@ class StepLine(ProgressCallback):
         ("parts/citation", "cite"),
         ("parts/evidence_sensitivity", "pt"),
         ("verdict_term", "Δq"),
+        ("parts/answer_likelihood_gap", "gap"),
         ("parts/answer_support", "ans"),
         ("parts/correctness", "anc"),
+        ("parts/source_gated", "gated"),
         ("parts/alpha", "α"),
         ("parts/exact_match", "EM"),
+        ("counterfactual/original", "EM as is"),
+        ("counterfactual/exact_match", "EM changed"),
         ("parts/info_think", "i-t"),
         ("parts/info_think/weight", "w i-t"),
         ("parts/think_search", "t-s"),
@@ -166,6 +170,8 @@ class StepLine(ProgressCallback):
         now = time.perf_counter()
         shown = [f"{name} {float(logs[key]):.3f}" for key, name in self.COLUMNS if logs.get(key) is not None]
         silent = {name: logs.get(f"{key}/abstained") for key, name in self.COLUMNS}
+        if logs.get("counterfactual/unchanged"):
+            shown.append(f"no changed world {logs['counterfactual/unchanged']:.0%}")
         if logs.get("tools/errors"):
             shown.append(f"tool errors {logs['tools/errors']:.0%}")
         shown += [f"{name} abstained {share:.0%}" for name, share in silent.items() if share]

@@ -13,6 +13,7 @@ from typing import Any
 
 from accelerate import PartialState
 
+from ..bundled import BUNDLED
 from ..tasks import WORLD
 from ..tools.redact import redact
 from .architectures import build_shrunk
@@ -73,7 +74,7 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
     small = {**values, **_sizes(values), **_services(values), "output_dir": out}
     small.update({key: value for key, value in _ALWAYS.items() if key in values and not _replayed(key, values)})
     small.update({key: value for key, value in _kernels(values).items() if key in values})
-    if values["model_name_or_path"] != "tiny":
+    if values["model_name_or_path"] not in BUNDLED:
         small["model_name_or_path"] = _model(str(values["model_name_or_path"]), Path(out), values["dialect"])
     small.update(_judge(values, str(small["model_name_or_path"])))
     _tell(values, small)
@@ -116,7 +117,7 @@ def _kernels(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _judge(values: Mapping[str, Any], model: str) -> dict[str, Any]:
     """A judge with a model is the policy's: it judges, and writes lures and summaries, as the real one does."""
-    if values["judge"] == "lexical" or model == "tiny":
+    if values["judge"] == "lexical" or model in BUNDLED:
         return {}
     return {"judge": "generator", "judge_model": model, "judge_url": None}
 

@@ -250,7 +250,7 @@ class _Episode:
     def trajectory(self, dialect: Dialect) -> Trajectory:
         """The episode as `dialect` writes and reads it, with the evidence's sources kept."""
         draft = Trajectory(tuple(self.steps), self.plan.question, dialect=dialect.name)
-        read = dialect.parse(dialect.render(draft), question=self.plan.question)
+        read = dialect.parse(dialect.render(draft), question=self.plan.question, fenced=True)
         if len(read.steps) == len(draft.steps):
             steps = zip(read.steps, draft.steps, strict=True)
             read = msgspec.structs.replace(

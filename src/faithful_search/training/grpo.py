@@ -2,7 +2,8 @@
 
 Only TRL's public seams are used (`rollout_func`, one reward function, `compute_loss`, `log`), and one output is
 rewritten where that is asked for, what `_generate_and_score_completions` returns: its advantages, when an estimator is
-not TRL's or uniform groups are to be left out, and the probes of its rollouts are added for the verdict term.
+not TRL's or uniform groups are to be left out, and the probes of its rollouts are added for the verdict term. What it
+is given, the rows of a batch, is kept for the rollout, which TRL tells the prompts only.
 """
 
 from __future__ import annotations
@@ -20,19 +21,23 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
+from ..counterfactual import CounterfactualWorld
 from ..dialects.base import Dialect
 from ..errors import ConfigError, DataError
+from ..evaluation.decoration import Decorated
 from ..evaluation.tool_use import tool_counts, tool_entropy, tool_ratios
 from ..inference.base import Generator, Sampling
 from ..inference.transformers import TransformersGenerator
-from ..rewards import Mix, Reward, Score
-from ..rewards.evidence_sensitivity import Probe
+from ..rewards import Correctness, Mix, Reward, Score
+from ..rewards.evidence_sensitivity import EvidenceSensitivity, Probe
 from ..rollout import Engine, Limits
 from ..tasks import Task, task_from_row
 from ..tools import Toolbox, ToolStats
 from ..trajectory import Tokens, Trajectory
+from ..world import bundled_world
 from .advantages import ESTIMATORS, Estimator, informative
 from .callbacks import LearningWatch, RewardState, TrajectoryLog, with_scores
+from .changed_worlds import ChangedWorlds, asked, by_question, met, world_figures
 from .config import without_token
 from .outage import JudgeWatch, silence, together, without_dump
 from .policies import policy_source
@@ -41,6 +46,9 @@ from .verdict_term import probe_columns, verdict_moves
 from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_generator, sync_weights
 
 logger = logging.getLogger(__name__)
+
+BEHAVIOUR: dict[str, Reward] = {"exact_match": Correctness(), "answer_first": Decorated("answer_first")}
+"""What every step's log says of its rollouts, whatever they are rewarded for."""
 
 
 class SearchGRPOTrainer(GRPOTrainer):
@@ -66,11 +74,19 @@ class SearchGRPOTrainer(GRPOTrainer):
         max_abstained: the share of a global batch's rollouts that a judge may leave without reward. Beyond it the
             steps of that batch are still made and a checkpoint is saved; then `train` raises `JudgeError`. Rollouts
             without reward train nothing, and every batch that has some is a warning and the metric `judge/abstained`.
+        counterfactual: the share of each question's rollouts that are run in a changed world of the question, scored by
+            the gold answers of that world; never in evaluations. Such a rollout's `meta["counterfactual"]` is the
+            `world.Change`. A question without a valid change stays as it is. See `training.changed_worlds` for this and
+            the next, and `world_figures` there for the metrics `counterfactual/…`.
+        counterfactual_groups: "paired": the share is one of every group. "own": one of the questions, so that changed
+            rollouts are compared with each other alone; the same information without pairing, as a baseline.
+        counterfactual_world: makes the changes; by default of the bundled world, with the seed of `args`.
 
     Raises:
         DataError: when the dataset has no question or answers.
         ConfigError: for an unknown estimator or setting of `uniform_groups`, a share that is none, a verdict term
-            without a reward that probes, uniform groups to drop without a reward for answers, or `push_to_hub`.
+            without a reward that probes, uniform groups to drop without a reward for answers, `push_to_hub`, or changed
+            worlds that there are none of.
         TemplateError: when the tokenizer has no usable chat template.
 
     Example:
@@ -99,6 +115,9 @@ class SearchGRPOTrainer(GRPOTrainer):
         trajectory_file: str | Path | None = None,
         generation_batch: int = 64,
         max_abstained: float = 0.5,
+        counterfactual: float = 0.0,
+        counterfactual_groups: str = "paired",
+        counterfactual_world: CounterfactualWorld | None = None,
         callbacks: Sequence[Any] = (),
         **kwargs: Any,
     ) -> None:
@@ -112,6 +131,14 @@ class SearchGRPOTrainer(GRPOTrainer):
                 f"a part of the reward does not cover dialect {name!r}, so that no row would have a value"
             )
         _check_update(mix, verdict_weight, uniform_groups)
+        tasks = as_tasks(train_dataset)
+        self.worlds: ChangedWorlds | None = None
+        if counterfactual:
+            world = counterfactual_world or CounterfactualWorld(bundled_world(), args.seed)
+            generations = cast(int, args.num_generations)
+            self.worlds = ChangedWorlds.of(world, tasks, counterfactual, generations, counterfactual_groups)
+        self._tasks = by_question([*tasks, *as_tasks(eval_dataset or ())])
+        self._rows: list[dict[str, Any]] = []
         self.estimator = ESTIMATORS[advantages]
         self.verdict_weight = verdict_weight
         self.uniform_groups = uniform_groups
@@ -127,7 +154,7 @@ class SearchGRPOTrainer(GRPOTrainer):
                 args=without_token(args),
                 reward_funcs=[self._reward],
                 rollout_func=self._rollout,
-                train_dataset=prompt_dataset(train_dataset),
+                train_dataset=prompt_dataset(tasks),
                 eval_dataset=None if eval_dataset is None else prompt_dataset(eval_dataset),
                 callbacks=[*callbacks, *own],
                 **kwargs,
@@ -204,7 +231,10 @@ class SearchGRPOTrainer(GRPOTrainer):
 
     def _rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         """TRL's `rollout_func`: one episode per prompt."""
-        tasks = [Task(id=str(number), question=prompt) for number, prompt in enumerate(prompts)]
+        tasks = asked(self._rows, self._tasks)
+        if self.worlds is not None and self._training:
+            first = self.accelerator.process_index * len(prompts)
+            tasks = self.worlds.tasks_of(self._rows, first, self.state.global_step)
         self._counted = self.toolbox.stats()  # whoever used the tools meanwhile, such as an evaluation, is not logged
         if self.use_vllm:
             self.accelerator.wait_for_everyone()  # only the main process knows when a server has the weights
@@ -236,7 +266,7 @@ class SearchGRPOTrainer(GRPOTrainer):
         step, training = self.state.global_step, self._training
         first = self.accelerator.process_index * len(trajectory)
         rollouts = [
-            msgspec.structs.replace(item, id=f"{name}@{step}#{first + number}", answers=tuple(gold))
+            msgspec.structs.replace(item, id=f"{name}@{step}#{first + number}", answers=item.answers or tuple(gold))
             for number, (item, name, gold) in enumerate(zip(trajectory, id, answers, strict=True))
         ]
         hold_head(self.policy.model, self.accelerator)
@@ -248,6 +278,10 @@ class SearchGRPOTrainer(GRPOTrainer):
             holder.mix = self.mix.advance(holder.mix, outcomes, self.mix.state0.step + step + 1)
         scores = self.mix.combine(components, holder.mix)
         self._log_parts(rollouts, components, log_metric)
+        if self.worlds is not None and training:
+            rows = met(rollouts, self.worlds.due(id, first, step))
+            for name, value in world_figures(gather_object(rows)).items():
+                log_metric(f"counterfactual/{name}", value)
         self._watch(components, scores, log_metric)
         self.last_rewards = [score.value for score in scores]
         self._last_components = components
@@ -293,6 +327,10 @@ class SearchGRPOTrainer(GRPOTrainer):
             log_metric("parts/alpha", alpha)
         if alpha is not None and self.reward_state.mix.ema is not None:
             log_metric("parts/outcome_ema", self.reward_state.mix.ema)
+        for name, reward in BEHAVIOUR.items():
+            measured = [value for item in rollouts if (value := reward.score(item).value) is not None]
+            if measured:
+                log_metric(f"behaviour/{name}", sum(measured) / len(measured))
         counts = tool_counts(rollouts)
         for tool, ratio in tool_ratios(counts, self.toolbox.names).items():
             log_metric(f"tools/ratio/{tool}", ratio)
@@ -322,6 +360,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             log_metric("tools/errors", sum(stats.errors for stats in every.values()) / calls)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._rows = inputs
         with without_dump():
             output = super()._generate_and_score_completions(inputs)
         if self.estimator is not None:
@@ -384,7 +423,8 @@ def _check_update(mix: Mix, verdict_weight: float, uniform_groups: str) -> None:
         raise ConfigError("uniform_groups='drop' needs one reward that says whether an answer is right")
     if verdict_weight < 0:
         raise ConfigError(f"verdict_weight must be 0 (no verdict term) or more, not {verdict_weight}")
-    if verdict_weight and not mix.needs_policy:
+    probing = (getattr(part, "reward", part) for part in mix.parts.values())  # `Shuffled` holds another reward
+    if verdict_weight and not any(isinstance(part, EvidenceSensitivity) for part in probing):
         raise ConfigError("verdict_weight needs a reward that probes the policy: EvidenceSensitivity")
 
 
@@ -426,12 +466,16 @@ def as_mix(reward: Reward) -> Mix:
     )
 
 
+def as_tasks(rows: Sequence[Task] | Dataset) -> list[Task]:
+    """Tasks, or rows of any known source, as tasks."""
+    return [
+        row if isinstance(row, Task) else task_from_row(row, number, "dataset row") for number, row in enumerate(rows)
+    ]
+
+
 def prompt_dataset(tasks: Sequence[Task] | Dataset) -> Dataset:
     """The trainer's columns: `prompt` (the question; the engine builds the chat), `id`, `answers`."""
-    rows = [
-        task if isinstance(task, Task) else task_from_row(task, number, "dataset row")
-        for number, task in enumerate(tasks)
-    ]
+    rows = as_tasks(tasks)
     if not rows:
         raise DataError("the dataset has no rows")
     return Dataset.from_list([{"prompt": row.question, "id": row.id, "answers": list(row.answers)} for row in rows])

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from trl import ModelConfig, get_quantization_config
 
-from ..bundled import tiny_policy
+from ..bundled import bundled_policy
 from ..errors import ConfigError
 from ..inference.loading import adapter_base, opening, read_config, read_model
 
@@ -23,7 +23,8 @@ _QUANTISED = ("load_in_4bit", "load_in_8bit")
 
 
 def policy_source(name: str, dialect: str) -> str:
-    """A directory or Hub id of a policy: `"tiny"` is the bundled one that writes the dialect.
+    """A directory or Hub id of a policy: `"tiny"` is the bundled one that writes the dialect, `"tiny_memory"` the one
+    that writes pou and can hack.
 
     Raises:
         DataError: when no bundled policy writes it.
@@ -36,7 +37,7 @@ def policy_source(name: str, dialect: str) -> str:
             f"your --questions, --source_kind and --corpus: accelerate launch recipes/sft.py "
             f"--config recipes/configs/{config}.yaml"
         )
-    return str(tiny_policy(dialect)) if name == "tiny" else name
+    return bundled_policy(name, dialect)
 
 
 def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from accelerate.utils import gather_object
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
+from ..counterfactual import CounterfactualWorld
 from ..errors import ConfigError, DataError
 from ..evaluation import report
 from ..evaluation.controls import QUESTIONS, control_tasks, unremembered
@@ -28,6 +30,7 @@ from ..rollout import Engine
 from ..rollout.arguments import EnvironmentArguments
 from ..tasks import WORLD, Task, load_tasks
 from ..tools import Toolbox
+from ..world import bundled_world
 from . import checkpoints
 from .callbacks import StepLine
 from .grpo import SearchGRPOTrainer
@@ -72,6 +75,19 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
         default="keep",
         metadata={"help": "'drop': questions whose rollouts are all right or all wrong take no part in the update"},
     )
+    counterfactual: float = field(
+        default=0.0, metadata={"help": "share of each question's rollouts in a world in which its answer is another"}
+    )
+    counterfactual_groups: str = field(
+        default="paired",
+        metadata={"help": "'own': questions are changed as a whole, so that changed rollouts compare among themselves"},
+    )
+    stale: float = field(
+        default=0.0,
+        metadata={
+            "help": "share of the training questions asked in a changed world throughout: what is known is wrong"
+        },
+    )
     save_merged: bool = field(
         default=False, metadata={"help": "with --use_peft: also the full model, merged, in output_dir/merged"}
     )
@@ -90,6 +106,33 @@ def check_data(script: RunArguments) -> None:
             f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus {script.corpus!r}: "
             "the bundled world and other data are mixed; give all three"
         )
+    changed = {"corpus", "negative_tool"} | ({"triples"} if script.corpus == script.triples == "world" else set())
+    others = [f"--{name} {getattr(script, name)}" for name in script.given_tools if name not in changed]
+    if not 0 <= script.stale <= 1:
+        raise ConfigError(f"--stale is a share of the questions, in [0, 1], not {script.stale}")
+    if (script.counterfactual or script.stale) and others:
+        raise ConfigError(
+            "--counterfactual and --stale change facts of the corpus and of the bundled world's triples; "
+            f"{' and '.join(others)} would still say what was: give none"
+        )
+
+
+def counterfactual_world(script: RunArguments, tasks: list[Task], seed: int) -> CounterfactualWorld:
+    """What changes the questions' world: the bundled one, or what the questions of a file are annotated with."""
+    if script.questions in WORLD:
+        return CounterfactualWorld(bundled_world(), seed)
+    return CounterfactualWorld.annotated(tasks, script.corpus_passages(), seed)
+
+
+def with_stale(tasks: list[Task], world: CounterfactualWorld, share: float) -> tuple[list[Task], int]:
+    """The questions, a share of them in a changed world, drawn by the world's seed among those that have one; and how
+    many these are."""
+    order = random.Random(world.seed).sample(range(len(tasks)), len(tasks))
+    changed: dict[int, Task] = {}
+    for number in order:
+        if len(changed) < round(share * len(tasks)) and (found := world.change(tasks[number])) is not None:
+            changed[number] = found
+    return [changed.get(number, task) for number, task in enumerate(tasks)], len(changed)
 
 
 def build_trainer(
@@ -109,6 +152,10 @@ def build_trainer(
         ConfigError, DataError, TemplateError: as `SearchGRPOTrainer` does.
     """
     source = policy_source(str(model_args.model_name_or_path), script.dialect)
+    tasks = load_tasks(script.questions)
+    if script.stale:
+        tasks, changed = with_stale(tasks, counterfactual_world(script, tasks, args.seed), script.stale)
+        PartialState().print(f"{changed} of {len(tasks)} training questions are asked in a changed world (--stale)")
     saves, args.enable_jit_checkpoint = args.enable_jit_checkpoint, False
     trainer = SearchGRPOTrainer(
         model=open_policy(source, model_args, args),
@@ -116,7 +163,7 @@ def build_trainer(
             source, revision=model_args.model_revision, trust_remote_code=args.trust_remote_code
         ),
         args=args,
-        train_dataset=load_tasks(script.questions),
+        train_dataset=tasks,
         toolbox=toolbox,
         reward=reward,
         dialect=script.dialect,
@@ -125,6 +172,9 @@ def build_trainer(
         verdict_weight=verdict_weight,
         uniform_groups=script.uniform_groups,
         max_abstained=script.max_abstained,
+        counterfactual=script.counterfactual,
+        counterfactual_groups=script.counterfactual_groups,
+        counterfactual_world=counterfactual_world(script, tasks, args.seed) if script.counterfactual else None,
         trajectory_file=Path(cast(str, args.output_dir)) / "trajectories.jsonl",
         generation_batch=script.generation_batch,
         peft_config=get_peft_config(model_args),
@@ -223,7 +273,7 @@ def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[
         return None
     state = PartialState()
     share = slice(state.process_index, None, state.num_processes)
-    own, asked = tasks[share], control_tasks(tasks, None, script.eval_controls)[share]
+    own, asked = tasks[share], control_tasks(tasks, limit=script.eval_controls)[share]
     engine = Engine(
         trainer.generator, trainer.toolbox, script.dialect, trainer.engine.limits, Sampling(temperature=0.0)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from ..rewards import Citation
 from ..rewards.evidence_sensitivity import locate_verdict, turn_ids
 from ..tasks import Task
 from ..trajectory import Tokens, Trajectory
+from .decorators import DECORATED
 from .reading import NOT_ASKED, Reader, Reading, reading_labels
 from .swap_names import NameSwapper
 
@@ -43,9 +45,10 @@ def build_dataset(
     Labels are the ids where there is a loss and -100 elsewhere: with `loss_on="agent"` only what the agent writes is
     learnt, its end-of-turn tokens included; with `"all"` prompt and tool responses too; of a twin only its last turn.
     The token of a verdict counts `verdict_weight` times, one that the agent takes from evidence just found, and had not
-    read before, `copied_weight` times, every other once: among some hundred tokens of an episode a few say whether its
-    evidence was read. With `reading` rows also hold `reading_labels`, see `training.reading`. Episodes longer than
-    `max_length` are left out whole (half an episode would teach to stop in the middle) and counted in a warning.
+    read before, at least `copied_weight` times (see `weigh_copied`), every other once: among some hundred tokens of an
+    episode a few say whether its evidence was read. With `reading` rows also hold `reading_labels`, see
+    `training.reading`. Episodes longer than `max_length` are left out whole (half an episode would teach to stop in the
+    middle) and counted in a warning.
 
     Raises:
         ConfigError: for an unknown `loss_on`.
@@ -53,16 +56,30 @@ def build_dataset(
     """
     if loss_on not in ("agent", "all"):
         raise ConfigError(f"loss_on must be 'agent' or 'all', got {loss_on!r}")
-    rows = [
-        _row(trajectory, chat, tools, loss_on, verdict_weight, copied_weight, reading) for trajectory in trajectories
-    ]
+    rows = [_row(trajectory, chat, tools, loss_on, verdict_weight, reading) for trajectory in trajectories]
+    if copied_weight != 1.0:
+        weigh_copied(rows, copied_weight)
     kept = [row for row in rows if max_length is None or row["length"] <= max_length]
     if not kept:
         longest = max((row["length"] for row in rows), default=0)
         raise DataError(f"none of {len(rows)} episodes has at most {max_length} tokens (longest: {longest})")
     if len(kept) < len(rows):
         logger.warning("%d of %d episodes left out: over %d tokens", len(rows) - len(kept), len(rows), max_length)
-    return Dataset.from_list(kept)
+    return Dataset.from_list(kept).remove_columns("copied")
+
+
+def weigh_copied(rows: Sequence[dict[str, Any]], weight: float, most: float = 5.0) -> None:
+    """Set `loss_weights` at the places `copied` of the rows: to `weight`, and up to `most` times that for rare tokens.
+
+    A name has to be met often before it is copied, and a capital is asked for ten times as often as a river. So a token
+    that is copied less often than the average one counts more, until all names count alike.
+    """
+    count = Counter(row["input_ids"][place] for row in rows for place in row["copied"])
+    usual = count.total() / max(1, len(count))
+    for row in rows:
+        for place in row["copied"]:
+            rarity = usual / count[row["input_ids"][place]]
+            row["loss_weights"][place] = weight * min(most, max(1.0, rarity))
 
 
 def sft_trainer(
@@ -188,7 +205,6 @@ def _row(
     tools: Sequence[dict[str, Any]],
     loss_on: str,
     verdict_weight: float,
-    copied_weight: float,
     reading: bool,
 ) -> dict[str, Any]:
     tokens = chat.transcript(trajectory, tools)
@@ -199,14 +215,16 @@ def _row(
         learnt[:before] = [False] * before
     labels = [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)]
     weights = [1.0] * len(ids)
-    if copied_weight != 1.0:
-        for place in _copied(trajectory, tokens):
-            weights[place] = copied_weight
-    if verdict_weight != 1.0 and Citation().covers(trajectory.dialect):
+    reads = DECORATED not in trajectory.meta  # what a decorator says of evidence is not to be believed
+    if verdict_weight != 1.0 and reads and Citation().covers(trajectory.dialect):
         for place in _verdicts(trajectory, tokens, chat):
             weights[len(tokens.prompt_ids) + place] = verdict_weight
-    asked = {"reading_labels": reading_labels(trajectory, tokens, chat)} if reading else {}
-    return {"input_ids": ids, "labels": labels, "loss_weights": weights, "length": len(ids), **asked}
+    asked = {}
+    if reading:
+        asked["reading_labels"] = reading_labels(trajectory, tokens, chat) if reads else [NOT_ASKED] * len(ids)
+    row = {"input_ids": ids, "labels": labels, "loss_weights": weights, "length": len(ids)}
+    heavy = _copied(trajectory, tokens) if reads else _recited(trajectory, tokens, chat)
+    return {**row, "copied": heavy, **asked}
 
 
 def _copied(trajectory: Trajectory, tokens: Tokens) -> list[int]:
@@ -220,6 +238,16 @@ def _copied(trajectory: Trajectory, tokens: Tokens) -> list[int]:
             new = {*ids[came:start]} - {*ids[:came]}
             places += [place for place in range(start, first + tokens.turns[number][1]) if ids[place] in new]
     return places
+
+
+def _recited(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
+    """Where in the row's ids a decorator first states an answer that is to be remembered: it counts like a copied name,
+    as one token in some sixty says what is remembered."""
+    if trajectory.meta[DECORATED] != "recited":
+        return []
+    answer, first = {*chat.encode(trajectory.answer or "")}, len(tokens.prompt_ids)
+    start, end, _ = tokens.turns[0]
+    return [first + place for place in range(start, end) if tokens.completion_ids[place] in answer]
 
 
 def _verdicts(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:

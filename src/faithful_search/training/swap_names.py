@@ -3,62 +3,18 @@
 from __future__ import annotations
 
 import random
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from ..errors import DataError
+from ..names import NameFinder
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 
-WORD = re.compile(r"\w+")
 Pairs = Iterable[tuple[str, str]]
-
-
-class NameFinder:
-    """Finds known names in text: whole words only, the longest first, left to right.
-
-    Each text costs one pass over its words; a dictionary from first words to the names they open does the rest.
-
-    Example:
-        >>> NameFinder({"Ann": "person", "Ann Lee": "person"}).sub(str.upper, "Ann Lee met Ann, not Annie.")
-        'ANN LEE met ANN, not Annie.'
-    """
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self.names = dict(names)
-        opened: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
-        for name in sorted(names, key=len, reverse=True):
-            first = WORD.search(name)
-            if first is None:
-                raise DataError(f"the name {name!r} has no letter or digit, so it cannot be found in text")
-            opened[first.group()].append((name, first.start()))
-        self._opened = dict(opened)
-        self.segments = lru_cache(maxsize=65536)(self._segments)
-
-    def sub(self, image: Callable[[str], str], text: str) -> str:
-        """`text` with every name replaced by `image(name)`."""
-        return "".join(image(part) if number % 2 else part for number, part in enumerate(self.segments(text)))
-
-    def find(self, text: str) -> tuple[str, ...]:
-        """The names in `text`, in order, repeats included."""
-        return self.segments(text)[1::2]
-
-    def _segments(self, text: str) -> tuple[str, ...]:
-        """Text between names and names, alternating; joined they are `text` again."""
-        parts: list[str] = []
-        end = 0
-        for match in WORD.finditer(text):
-            for name, offset in self._opened.get(match.group(), ()):
-                start = match.start() - offset
-                if start >= end and text.startswith(name, start) and _whole(text, start, start + len(name)):
-                    parts += (text[end:start], name)
-                    end = start + len(name)
-                    break
-        return (*parts, text[end:])
 
 
 class NameSwapper:
@@ -129,15 +85,6 @@ def swap_names(
     'Bob'
     """
     return NameSwapper(names, forbidden).swap(trajectory, rng)
-
-
-def _whole(text: str, start: int, end: int) -> bool:
-    opens = start == 0 or not (_in_word(text[start - 1]) and _in_word(text[start]))
-    return opens and (end == len(text) or not (_in_word(text[end - 1]) and _in_word(text[end])))
-
-
-def _in_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
 
 
 def _texts(trajectory: Trajectory) -> list[str]:

@@ -27,10 +27,10 @@ from ..bundled import tiny_policy, world_file
 from ..dialects.search_r1 import SearchR1
 from ..errors import ConfigError
 from ..inference.loading import read_tokenizer
+from ..names import NameFinder
 from ..tasks import load_tasks, read_rows
 from ..trajectory import Step
 from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, OTHER_TOOL, REWORD, UNSAID
-from .swap_names import NameFinder
 from .twins import TRAINING_BLANKS
 
 OFTEN = 200

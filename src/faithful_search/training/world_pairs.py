@@ -30,6 +30,7 @@ from ..bundled import world_file
 from ..errors import DataError
 from ..evaluation.agreement.labelled import Labelled, Split
 from ..judges import Pair
+from ..names import NameFinder
 from ..rewards import InfoThink
 from ..tasks import Task, load_tasks, read_rows
 from ..text import normalize
@@ -39,7 +40,7 @@ from ..trajectory import Evidence, Step, Trajectory
 from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, REWORD, UNSAID, Habits, run_experts
 from .plans import Hop, Plan, contains, plan_all, planner_for
 from .sft import held_out_facts
-from .swap_names import NameFinder, NameSwapper
+from .swap_names import NameSwapper
 
 SOURCE, QUESTIONS, DIALECT = "world", "world_passages", "search_r1"
 HABITS = Habits(wrong_tool=0.0, dropped=0.15, nothing=0.03, blind=0.06, shuffled=0.5)

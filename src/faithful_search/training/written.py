@@ -145,7 +145,7 @@ def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
         steps=tuple(msgspec.structs.replace(a, call=call) for a, call in zip(trajectory.steps, calls, strict=True)),
     )
     try:
-        read = dialect.parse(dialect.render(draft), question=trajectory.question)
+        read = dialect.parse(dialect.render(draft), question=trajectory.question, fenced=True)
     except DialectError as error:
         raise DataError(str(error)) from error
     if len(read.steps) != len(draft.steps):

@@ -11,7 +11,6 @@ import ast
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import chain, islice
@@ -23,7 +22,7 @@ from ... import dialects
 from ...dialects.turns import episode_start
 from ...errors import DataError, DialectError
 from ...tasks import ANSWER_COLUMNS, ANSWER_SPLIT, QUESTION_COLUMNS
-from ...trajectory import Issue, Trajectory
+from ...trajectory import Trajectory
 from ..failures import told
 from .files import called, read_json
 
@@ -38,7 +37,6 @@ GOLD_COLUMNS = (*ANSWER_COLUMNS, "gts")
 ID_COLUMNS = ("id", "_id", "qid", "uid")
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _PRINTED_LIST = re.compile(rf"\s*\[\s*(?:{_QUOTED}(?:[\s,]+{_QUOTED})*+)?[\s,]*\]\s*", re.DOTALL)
-_TAGGED = re.compile(r"<(?:think|answer)>")
 _ASKED = re.compile(r".*\bQuestion:\s*(\S.*?)\s*\Z", re.DOTALL)
 
 
@@ -75,8 +73,7 @@ def read_trajectories(
         path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, or `"-"`
             for JSON lines on the standard input.
         dialect: of all rows; `None` takes each row's own `dialect` column or detects it, so dialects may be mixed. A
-            row that bears no dialect's marks (it answers without a search, say) is read as most of the first rows are,
-            and gets an issue of kind `dialect_assumed`.
+            row that bears no dialect's marks is read as most of the first rows are (`usual` of `dialects.parse`).
         text_column: which column holds the text; `None` looks for a known name.
         only: numbers of rows; the others are passed over unread.
 
@@ -113,7 +110,7 @@ def read_rows(path: str | os.PathLike[str], text_column: str | None = None) -> I
         raise DataError(f"{called(path)}: no rows in it")
 
 
-def peek(rows: Iterator[Raw], count: int = 64) -> tuple[list[Raw], Iterator[Raw]]:
+def peek(rows: Iterator[Raw], count: int = dialects.USUAL_OF) -> tuple[list[Raw], Iterator[Raw]]:
     """The first rows, and all of them. An error after the first row is raised where it belongs."""
     head: list[Raw] = []
     try:
@@ -132,15 +129,13 @@ def _raising(error: DataError) -> Iterator[Raw]:
 
 def usual_dialect(rows: Iterable[Raw], text_column: str | None = None) -> str | None:
     """The dialect of most of these rows; `None` when none of them shows one."""
-    read = (read_row(raw, None, text_column).trajectory for raw in rows)
-    counts = Counter(trajectory.dialect for trajectory in read if trajectory is not None and trajectory.dialect)
-    return counts.most_common(1)[0][0] if counts else None
+    return dialects.usual(read_row(raw, None, text_column).trajectory for raw in rows)
 
 
 def parse_row(
     data: bytes, dialect: str | None = None, text_column: str | None = None, usual: str | None = None
 ) -> Trajectory:
-    """Read one row's JSON; `usual` is the dialect of a tagged text that shows none of its own.
+    """Read one row's JSON; `usual` as in `dialects.parse`.
 
     Raises:
         DataError: naming what is wrong: no JSON, no text, a trajectory that is none.
@@ -164,12 +159,7 @@ def parse_row(
         return _annotated(_stored(written), row)
     own = row.get("dialect")
     name = dialect or (own if isinstance(own, str) and own else None)
-    try:
-        return _annotated(dialects.parse(written, name, question=_question(row)), row)
-    except DialectError:
-        if name is not None or usual is None or not (isinstance(written, str) and _TAGGED.search(written)):
-            raise
-        return _annotated(_assumed(written, usual, _question(row)), row)
+    return _annotated(dialects.parse(written, name, question=_question(row), usual=usual), row)
 
 
 def gold_answers(value: Any) -> tuple[str, ...]:
@@ -189,14 +179,6 @@ def gold_answers(value: Any) -> tuple[str, ...]:
     if _PRINTED_LIST.fullmatch(text):
         return tuple(_unquoted(item) for item in re.findall(_QUOTED, text, re.DOTALL))
     return tuple(text.split(ANSWER_SPLIT))
-
-
-def _assumed(text: str, dialect: str, question: str | None) -> Trajectory:
-    found = dialects.parse(text, dialect, question=question)
-    issue = Issue(
-        "dialect_assumed", f"the text shows no dialect of its own; read as {dialect}, like the rows beside it"
-    )
-    return msgspec.structs.replace(found, issues=(*found.issues, issue))
 
 
 def _unquoted(literal: str) -> str:

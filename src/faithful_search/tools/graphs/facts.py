@@ -21,7 +21,6 @@ MOST_VALUES = 10
 
 _FOR_THE_CONDENSER = 30  # sentences about an entity that it is given
 _PREPOSITIONS = frozenset(words("about after as at before between by for from in into of on over to under with"))
-_IRREGULAR = {"child": "children", "person": "people", "woman": "women", "man": "men"}
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -50,27 +49,24 @@ def grouped(facts: Iterable[Fact]) -> list[list[Fact]]:
 
 
 def sentence(facts: Sequence[Fact], english: bool = True) -> str:
-    """What a group of facts says, each value once. Labels of another language than English are only put in a row.
+    """What a group of facts says, each value once: a sentence for one value, else "subject, relation: values".
+
+    Labels of another language than English are never made a sentence.
 
     Example:
         >>> sentence([Fact("France", "capital", "Paris", "France", "t1")])
         'The capital of France is Paris.'
         >>> sentence([Fact("Ann", "child", name, "Ann", "") for name in ("Bo", "Cy", "Di")])
-        'The children of Ann are Bo, Cy and Di.'
+        'Ann, child: Bo, Cy and Di.'
         >>> sentence([Fact(name, "country", "France", "France", "", incoming=True) for name in ("Lyon", "Nice")])
-        'France is the country of Lyon and Nice.'
+        'Lyon and Nice, country: France.'
         >>> sentence([Fact("Paris", "capital of", "France", "Paris", "")])
         'Paris, capital of: France.'
     """
     first = facts[0]
     values = list(dict.fromkeys(fact.subject if first.incoming else fact.object for fact in facts))
-    if english and _is_noun(first.relation):
-        if len(values) == 1:
-            return f"The {first.relation} of {first.subject} is {first.object}."
-        if first.incoming:
-            return f"{first.object} is the {first.relation} of {listed(values)}."
-        if first.relation.isascii():
-            return f"The {plural(first.relation)} of {first.subject} are {listed(values)}."
+    if english and len(values) == 1 and _is_noun(first.relation):
+        return f"The {first.relation} of {first.subject} is {first.object}."
     one, other = (listed(values), first.object) if first.incoming else (first.subject, listed(values))
     return f"{one}, {first.relation}: {other}."
 
@@ -112,28 +108,6 @@ def listed(values: Sequence[str]) -> str:
     if len(values) > MOST_VALUES:
         values = [*values[:MOST_VALUES], f"{len(values) - MOST_VALUES} more"]
     return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} and {values[-1]}"
-
-
-def plural(relation: str) -> str:
-    """The English plural of what stands before the first preposition, by rule.
-
-    Example:
-        >>> plural("place of birth"), plural("country"), plural("child")
-        ('places of birth', 'countries', 'children')
-    """
-    told = relation.split()
-    place = next((n for n, word in enumerate(told) if n and word in _PREPOSITIONS), len(told)) - 1
-    return " ".join([*told[:place], _plural(told[place]), *told[place + 1 :]])
-
-
-def _plural(word: str) -> str:
-    if word in _IRREGULAR:
-        return _IRREGULAR[word]
-    if re.search(r"[^aeiou]y$", word):
-        return word[:-1] + "ies"
-    if re.search(r"(ss|x|ch|sh)$", word):
-        return word + "es"
-    return word if word.endswith("s") else word + "s"
 
 
 def _is_noun(relation: str) -> bool:

@@ -17,9 +17,7 @@ from pyoxigraph import BlankNode, Literal, NamedNode, Quad, RdfFormat, Store
 
 from ...errors import DataError
 from .facts import Fact
-
-SUFFIXES = (".nt", ".ttl", ".nq", ".trig", ".n3", ".rdf", ".jsonld")
-"""Of the files that are read, each also with `.gz` after it."""
+from .triples import RDF_SUFFIXES
 
 _LABELS = tuple(
     NamedNode(iri)
@@ -44,12 +42,14 @@ class RdfGraph:
     languages those in the best one are kept. The names are held in memory, the facts of a folder are not.
 
     Args:
-        path: a file (`SUFFIXES`), or the folder of a pyoxigraph store, which is opened read-only.
+        path: a file (`RDF_SUFFIXES`), or the folder of a pyoxigraph store, which is opened read-only.
         languages: preferred ones, best first.
 
     Raises:
         DataError: naming the file, and the line where there is one, that cannot be read; or when there are no facts.
     """
+
+    inline = False
 
     def __init__(self, path: str | os.PathLike[str], languages: Sequence[str] = ("en",)) -> None:
         self.path, self.languages = Path(path), tuple(languages)
@@ -169,8 +169,10 @@ def _opened(path: Path) -> Store:
 def _loaded(path: Path) -> Store:
     zipped = path.suffix == ".gz"
     suffix = Path(path.stem).suffix if zipped else path.suffix
-    if suffix not in SUFFIXES:
-        raise DataError(f"{path}: not an RDF file; its name should end in {', '.join(SUFFIXES)}, .gz after it or not")
+    if suffix not in RDF_SUFFIXES:
+        raise DataError(
+            f"{path}: not an RDF file; its name should end in {', '.join(RDF_SUFFIXES)}, .gz after it or not"
+        )
     store = Store()
     opener: Any = gzip.open if zipped else open
     with opener(path, "rb") as file:

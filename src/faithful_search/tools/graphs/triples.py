@@ -7,19 +7,18 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
-from pyoxigraph import Literal, NamedNode, Quad, Store
 
 from ...bundled import world_file
 from ...errors import DataError
 from ...tasks import read_rows
 from .facts import Fact
 
+RDF_SUFFIXES = (".nt", ".ttl", ".nq", ".trig", ".n3", ".rdf", ".jsonld")
+"""Of the files that `rdf` reads, each also with `.gz` after it."""
+
 _PARTS = ("subject", "relation", "object")
-_BASE = "urn:faithful-search:"
-_LABEL = NamedNode("http://www.w3.org/2000/01/rdf-schema#label")
 
 
 class Triple(msgspec.Struct, frozen=True):
@@ -32,18 +31,25 @@ class Triple(msgspec.Struct, frozen=True):
 
 
 class TripleGraph:
-    """Triples in an in-memory RDF store. Facts come in the order given.
+    """Triples found by the labels of their entities. Facts come in the order given.
+
+    Attributes:
+        inline: whether its answers are quick enough for an event loop.
 
     Raises:
         DataError: when there are none.
     """
 
+    inline = True
+
     def __init__(self, triples: Iterable[Triple]) -> None:
         self.triples = tuple(triples)
         if not self.triples:
             raise DataError("the knowledge graph has no triples")
-        self.store = Store()
-        self.store.extend(quad for number, triple in enumerate(self.triples) for quad in _quads(number, triple))
+        self._places: dict[str, list[int]] = {}
+        for place, triple in enumerate(self.triples):
+            for label in {triple.subject, triple.object}:
+                self._places.setdefault(label, []).append(place)
 
     def digest(self) -> str:
         """Tells these facts from others, for a cache's key."""
@@ -55,22 +61,12 @@ class TripleGraph:
             yield label, label
 
     def around(self, entities: Sequence[str]) -> list[Fact]:
-        """The facts that have one of the entities as subject or object, each once."""
-        found = {number: label for label in reversed(entities) for number in self._numbers(label)}
-        return [self._fact(number, found[number]) for number in sorted(found)]
-
-    def _numbers(self, label: str) -> Iterator[int]:
-        entity = _node("entity", label)
-        for subject, object_ in ((entity, None), (None, entity)):
-            for quad in self.store.quads_for_pattern(subject, None, object_, None):
-                if isinstance(quad.graph_name, NamedNode):
-                    yield int(quad.graph_name.value.rsplit("/", 1)[1])
-
-    def _fact(self, number: int, entity: str) -> Fact:
-        triple = self.triples[number]
-        return Fact(
-            triple.subject, triple.relation, triple.object, entity, triple.id, incoming=entity != triple.subject
-        )
+        """The facts that have one of the entities as subject or object, each once: of two entities for the first."""
+        found = {place: label for label in reversed(entities) for place in self._places.get(label, ())}
+        return [
+            Fact(told.subject, told.relation, told.object, found[place], told.id, incoming=found[place] != told.subject)
+            for place, told in ((place, self.triples[place]) for place in sorted(found))
+        ]
 
     def __reduce__(self) -> tuple[type[TripleGraph], tuple[Any, ...]]:
         return type(self), (self.triples,)
@@ -86,19 +82,6 @@ def read_triples(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -
         path = world_file("triples.jsonl.gz") if str(source) == "world" else Path(source)
         return _triples(read_rows(path), str(path))
     return _triples(source, "triples")
-
-
-def _quads(number: int, triple: Triple) -> Iterator[Quad]:
-    """The fact in a graph of its own, which keeps its number, and the labels of its three parts."""
-    subject, object_ = _node("entity", triple.subject), _node("entity", triple.object)
-    relation = _node("relation", triple.relation)
-    yield Quad(subject, relation, object_, NamedNode(f"{_BASE}fact/{number}"))
-    for node, label in ((subject, triple.subject), (relation, triple.relation), (object_, triple.object)):
-        yield Quad(node, _LABEL, Literal(label))
-
-
-def _node(kind: str, label: str) -> NamedNode:
-    return NamedNode(f"{_BASE}{kind}/{quote(label, safe='')}")
 
 
 def _triples(rows: Iterable[Mapping[str, Any]], where: str) -> Iterator[Triple]:

@@ -1,9 +1,9 @@
-"""BM25 over passages: built in batches, kept on disk, memory-mapped; only what can be among the best is scored."""
+"""BM25 over passages by bm25s: built in memory, kept on disk and mapped from there."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
+import sys
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,19 +12,20 @@ import numpy as np
 
 from ...trajectory import Evidence
 from ..words import words
-from .bm25_build import INFO, VOCABULARY, build
 from .index import Index
-from .passages import Passages, Progress, silent
+from .passages import Passages, Progress, silent, write_whole
 
-_ARRAYS = ("data", "indices", "indptr", "maxima")
-_SMALL, _BLOCK = 20_000, 256
+VOCABULARY = "vocabulary.txt"
+_ARRAYS = ("data", "indices", "indptr")
+_COMPILED = 20_000
+"""Passages from which on it is worth a second of compiling to add scores by numba."""
 
 
 class BM25Index(Index):
     """Passages and their BM25 scores (Lucene's form, k1 = 1.5, b = 0.75), from the folder that `build` wrote.
 
-    `data`, `indices`, `indptr` are the columns of the sparse matrix passage x word, `maxima` the greatest value of each
-    column. They stay on disk, mapped. Pickles as its folder's name.
+    bm25s looks up and adds the scores of a query's words, with numba where it is installed. Pickles as its folder's
+    name.
 
     Args:
         folder: of the arrays.
@@ -37,22 +38,47 @@ class BM25Index(Index):
     inline = True
 
     def __init__(self, folder: Path, passages: Passages) -> None:
+        import bm25s  # here, since most who import this module search elsewhere
+
         self.folder, self.passages = folder, passages
-        info = msgspec.json.decode((folder / INFO).read_bytes())
         found = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1]
-        self.vocabulary = {word: number for number, word in enumerate(found)}
-        self.data, self.indices, self.indptr, self.maxima = (_mapped(folder / f"{name}.npy") for name in _ARRAYS)
-        columns = len(self.vocabulary)
-        if not (info["passages"] == len(passages) and self.indptr.shape == (columns + 1,) == (len(self.maxima) + 1,)):
+        self.model = bm25s.BM25()
+        if bm25s.NUMBA_AVAILABLE and len(passages) > _COMPILED:
+            self.model.activate_numba_scorer()
+        self.model.vocab_dict = {word: column for column, word in enumerate(found)}
+        self.model.nonoccurrence_array = None
+        self.model.load_scores(folder, *(f"{name}.npy" for name in _ARRAYS), num_docs=len(passages), mmap=True)
+        # plain arrays over the same maps: slicing a memmap is slow, and numba does not know it
+        data, indices, indptr = (np.asarray(self.model.scores[name]) for name in _ARRAYS)
+        if len(indptr) != len(found) + 1 or not indptr[-1] == len(data) == len(indices):
             raise ValueError("its parts do not fit each other")
-        if not self.indptr[-1] == len(self.data) == len(self.indices):
-            raise ValueError("its postings are not as written")
-        self._scratch = threading.local()
+        self.model.scores |= {"data": data, "indices": indices, "indptr": indptr}
 
     @classmethod
     def build(cls, folder: Path, passages: Passages, *, progress: Progress = silent) -> None:
-        """See `bm25_build.build`."""
-        build(folder, passages, progress)
+        """Write the index of `passages` into `folder`, unless it is there already.
+
+        Until it is written, bm25s holds all postings in memory: about 2.5 kB for a passage of 60 words.
+        """
+        if (folder / VOCABULARY).exists():  # written last
+            return
+        import bm25s
+
+        vocabulary: dict[str, int] = {}
+        columns = []  # arrays, since lists of numbers would take many times their place
+        with progress(desc="counting words", unit=" passages", total=len(passages)) as bar:
+            for batch in passages.batches():
+                texts = (f"{item.title} {item.text}" for item in batch)
+                columns += [array("i", [vocabulary.setdefault(w, len(vocabulary)) for w in words(t)]) for t in texts]
+                bar.update(len(batch))
+        model = bm25s.BM25()
+        shown = progress is not silent and sys.stderr.isatty()
+        with np.errstate(invalid="ignore"):  # where no passage has a word their mean length is 0
+            model.index((columns, vocabulary), create_empty_token=False, show_progress=shown)
+        folder.mkdir(exist_ok=True)
+        for name in _ARRAYS:
+            _save(folder / f"{name}.npy", model.scores[name])
+        write_whole(folder / VOCABULARY, "".join(f"{word}\n" for word in vocabulary).encode())
 
     def __len__(self) -> int:
         return len(self.passages)
@@ -66,121 +92,24 @@ class BM25Index(Index):
 
     def search(self, query: str, top_k: int) -> list[Evidence]:
         """The same for one query."""
-        numbers, scores = self.best(query, top_k)
+        scores = self.scores(query)
+        # not by bm25s' own selection, which returns equals in any order, and passages without a word of the query
+        least = np.partition(scores, -top_k)[-top_k] if len(scores) > top_k else 0.0
+        found = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores)
+        best = found[np.argsort(-scores[found], kind="stable")][:top_k]
         return [
             msgspec.structs.replace(self.passages.get(number), score=round(score, 4))
-            for number, score in zip(numbers.tolist(), scores.tolist(), strict=True)
+            for number, score in zip(best.tolist(), scores[best].tolist(), strict=True)
         ]
-
-    def best(self, query: str, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of the best passages and their scores, best first; shapes `(n,)`, n at most `top_k`."""
-        columns = self._columns(query)
-        if len(self) <= _SMALL:
-            scores = self._scores(columns)
-            numbers = np.flatnonzero(scores > 0)
-            scores = scores[numbers]
-        else:
-            numbers = self._candidates(columns, top_k)
-            scores = self._scores_of(columns, numbers)
-        if len(numbers) > top_k:
-            kept = scores >= _kth(scores, top_k)
-            numbers, scores = numbers[kept], scores[kept]
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        return numbers[order], scores[order]
 
     def scores(self, query: str) -> np.ndarray:
         """BM25 of every passage; shape (passages,), float32. A word said twice counts twice."""
-        return self._scores(self._columns(query))
-
-    def _columns(self, query: str) -> list[int]:
-        found = map(self.vocabulary.get, words(query))
-        return [column for column in found if column is not None]
-
-    def _column(self, column: int) -> tuple[np.ndarray, np.ndarray]:
-        start, end = self.indptr[column : column + 2].tolist()
-        return self.indices[start:end], self.data[start:end]
-
-    def _scores(self, columns: list[int]) -> np.ndarray:
-        scores = np.zeros(len(self), dtype=np.float32)
-        for column in columns:
-            numbers, values = self._column(column)
-            scores[numbers] += values
-        return scores
-
-    def _scores_of(self, columns: list[int], numbers: np.ndarray) -> np.ndarray:
-        """What `scores` says of these passages, added in the same order."""
-        scores = np.zeros(len(numbers), dtype=np.float32)
-        for column in columns:
-            scores += self._values(column, numbers)
-        return scores
-
-    def _values(self, column: int, numbers: np.ndarray) -> np.ndarray:
-        """The column's values for these passages, 0 where the word does not occur."""
-        rows, values = self._column(column)
-        places = np.minimum(rows.searchsorted(numbers), len(rows) - 1)
-        return np.where(rows[places] == numbers, values[places], np.float32(0))
-
-    def _candidates(self, columns: list[int], top_k: int) -> np.ndarray:
-        """Passages of which the best `top_k` are some, in corpus order.
-
-        Words are taken by what they can add at most, the greatest first (MaxScore). As soon as all others together add
-        less than the `top_k`-th best has, no passage without one of the words taken can come in any more: the long
-        lists of common words are then only looked up for the passages found.
-        """
-        said = Counter(columns)
-        order = sorted(said, key=lambda column: -said[column] * float(self.maxima[column]))
-        rest = np.cumsum([0.0, *(said[column] * float(self.maxima[column]) for column in reversed(order))])[::-1]
-        slack = 1 - 1e-6 * (len(columns) + 1)  # sums in another order differ by less
-        numbers, scores, taken, least = self._gather(order, said, rest, slack, top_k)
-        for place in range(taken, len(order)):
-            kept = scores + rest[place] >= least
-            numbers, scores = numbers[kept], scores[kept]
-            scores = scores + said[order[place]] * self._values(order[place], numbers)
-            least = max(least, _at_least(scores, top_k) * slack)
-        return np.sort(numbers[scores >= least])
-
-    def _gather(
-        self, order: list[int], said: Counter[int], rest: np.ndarray, slack: float, top_k: int
-    ) -> tuple[np.ndarray, np.ndarray, int, float]:
-        """All passages with one of the first words, as many words as are needed; see `_candidates`."""
-        sums = self._zeros()
-        found: list[np.ndarray] = [np.zeros(0, dtype=np.int32)]
-        taken, least = 0, 0.0
-        try:
-            while taken < len(order) and rest[taken] >= least:
-                rows, values = self._column(order[taken])
-                before = sums[rows]
-                after = before + said[order[taken]] * values
-                found.append(rows[before == 0])
-                sums[rows] = after
-                least = max(least, _at_least(after, top_k) * slack)
-                taken += 1
-            numbers = np.concatenate(found)
-            return numbers, sums[numbers], taken, least
-        finally:
-            for rows in found:
-                sums[rows] = 0
-
-    def _zeros(self) -> np.ndarray:
-        """This thread's sums, all 0 between two searches: a new array for each query would cost more."""
-        if not hasattr(self._scratch, "sums"):
-            self._scratch.sums = np.zeros(len(self), dtype=np.float32)
-        sums: np.ndarray = self._scratch.sums
-        return sums
+        columns = self.model.get_tokens_ids(words(query))
+        return self.model.get_scores_from_ids(columns) if columns else np.zeros(len(self), dtype=np.float32)
 
 
-def _kth(scores: np.ndarray, k: int) -> float:
-    """The k-th greatest, 0 where there are fewer."""
-    return float(np.partition(scores, -k)[-k]) if len(scores) >= k else 0.0
-
-
-def _at_least(scores: np.ndarray, k: int) -> float:
-    """What the k-th greatest is at least: that of the greatest of each block, which is found much sooner."""
-    blocks = len(scores) // _BLOCK
-    if blocks < 4 * k:
-        return _kth(scores, k)
-    return _kth(scores[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1), k)
-
-
-def _mapped(path: Path) -> np.ndarray:
-    return np.asarray(np.load(path, mmap_mode="r"))  # as a plain array: slicing a memmap is slow
+def _save(path: Path, array: np.ndarray) -> None:
+    """What `np.save` does, which says nothing when the disk is full at the last bytes."""
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.data)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from ...errors import ConfigError
-from .dense_files import GRAPH, MANIFEST, VECTORS, Graph, Manifest, Precision, load_faiss, read_vectors
+from .dense_files import (
+    BEGUN,
+    GRAPH,
+    MANIFEST,
+    VECTORS,
+    Graph,
+    Manifest,
+    Precision,
+    load_faiss,
+    read_manifest,
+    read_vectors,
+)
 from .embedder import Embedder
-from .passages import Passages, Progress, silent
-from .spool import Spool, write_whole
+from .passages import Passages, Progress, silent, write_whole
 
 _TYPICAL = 128  # tokens of a passage
 _AHEAD = 8  # batches that are sorted by length together, and written together
@@ -48,16 +57,23 @@ def batch_tokens(batch_size: int) -> int:
 def _write_vectors(
     folder: Path, passages: Passages, embedder: Embedder, plan: Manifest, chunk: int, progress: Progress
 ) -> None:
-    with Spool(folder, "vectors", (VECTORS,)) as spool:
-        begun: dict[str, Any] = spool.state.get("plan") or msgspec.to_builtins(plan)
-        _check_same(folder, msgspec.convert(begun, Manifest), plan, embedder)
-        done = spool.state.get("done", 0)
-        with progress(desc="encoding", unit=" passages", initial=done, total=len(passages)) as bar:
-            for batch in passages.batches(done, chunk):
-                spool.append(VECTORS, embedder.passages(batch).astype(plan.precision).tobytes())
-                done += len(batch)
-                spool.commit(done=done, plan=begun)
-                bar.update(len(batch))
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / BEGUN).exists():
+        _check_same(folder, read_manifest(folder, BEGUN), plan, embedder)
+    else:
+        (folder / VECTORS).unlink(missing_ok=True)
+        write_whole(folder / BEGUN, msgspec.json.encode(plan))
+    size = np.dtype(plan.precision).itemsize * embedder.dimension
+    with (folder / VECTORS).open("ab") as file, progress(desc="encoding", unit=" passages", total=len(passages)) as bar:
+        done = file.tell() // size
+        if done < len(passages):
+            done -= done % chunk  # what a kill left of a chunk is made anew: the same chunks give the same vectors
+            file.truncate(done * size)
+        bar.update(done)
+        for batch in passages.batches(done, chunk):
+            file.write(embedder.passages(batch).astype(plan.precision).tobytes())
+            file.flush()
+            bar.update(len(batch))
 
 
 def _check_same(folder: Path, begun: Manifest, plan: Manifest, embedder: Embedder) -> None:

@@ -14,6 +14,8 @@ from .embedder import Described
 
 Precision = Literal["float32", "float16"]
 VECTORS, GRAPH, MANIFEST = "vectors", "hnsw.faiss", "manifest.json"
+BEGUN = "begun.json"
+"""What an unfinished build is of."""
 
 
 class Graph(msgspec.Struct, frozen=True):
@@ -32,14 +34,14 @@ class Manifest(msgspec.Struct, frozen=True):
     graph: Graph | None = None
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a finished dense index. Raises `DataError` when there is none."""
+def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
+    """The manifest of a finished dense index, or of one that was begun. Raises `DataError` when there is none."""
     try:
-        return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        return msgspec.json.decode((folder / name).read_bytes(), type=Manifest)
     except FileNotFoundError as error:
         raise DataError(f"{folder} holds no finished dense index: build it, or go on building it") from error
     except (OSError, msgspec.DecodeError) as error:
-        raise DataError(f"cannot read {folder / MANIFEST} ({error}): build the index anew") from error
+        raise DataError(f"cannot read {folder / name} ({error}): build the index anew") from error
 
 
 def read_vectors(folder: Path, manifest: Manifest) -> np.ndarray:

@@ -5,7 +5,8 @@
     skipped.jsonl      the rows that no passage could be made of
     bm25/  dense/      what each way to search needs besides, and says of itself (dense/manifest.json: the model)
 
-A build works in the folder `OUT.building` beside `OUT` and renames it at the end.
+A build works in the folder `OUT.building` beside `OUT` and renames it at the end. Killed, it goes on with the first
+step that was not finished, and with vectors in the middle of theirs.
 """
 
 from __future__ import annotations
@@ -22,19 +23,18 @@ from typing import Any, Literal
 import msgspec
 
 from ...errors import ConfigError, DataError
+from ...trajectory import Evidence
 from .bm25 import BM25Index
 from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
 from .dense import DenseIndex
-from .dense_files import Precision
+from .dense_files import BEGUN, Precision
 from .hybrid import HybridIndex
 from .index import Index
-from .passages import Passages, Progress, damaged, finished, silent, store
-from .spool import write_whole
+from .passages import Passages, Progress, damaged, silent, store, stored, write_whole
 
 Kind = Literal["bm25", "dense", "hybrid"]
 VERSION = 2
 MANIFEST, SKIPPED = "manifest.json", "skipped.jsonl"
-_PLAN = "plan.json"
 _QUICK = 1_000_000_000
 """Bytes of an index whose checksums are looked at whenever it is opened: about a second."""
 
@@ -108,7 +108,7 @@ def build_folder(
         limit: only so many of the first passages.
         overwrite: replace another index in `out`, and forget another one's unfinished build. The old index stays until
             the new one is complete.
-        on_broken: see `corpus.passages`; called again for the rows before the place where it goes on.
+        on_broken: see `corpus.passages`; not called when it goes on and all passages were read already.
         progress: `tqdm.tqdm` or alike shows how far each step is.
 
     Raises:
@@ -123,7 +123,7 @@ def build_folder(
     there = _there(target, overwrite)
     if there is not None and not overwrite:
         _check_same(target, there.plan, plan)
-        _check_whole(target, there)
+        _check_files(target, there, sums=True)
         return there
     work = target.with_name(f"{target.name}.building")
     try:
@@ -152,13 +152,19 @@ def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
     """
     folder = Path(path).expanduser().absolute()
     manifest = read_manifest(folder)
+    _check_files(folder, manifest, sums=manifest.bytes <= _QUICK)
+    parts: list[Index] = []
     try:
-        _check_files(folder, manifest, sums=manifest.bytes <= _QUICK)
-        return _opened(folder, manifest.plan.kind, knobs)
+        found = Passages(folder)
+        if manifest.plan.kind != "dense":
+            parts.append(BM25Index(folder / "bm25", found))
+        if manifest.plan.kind != "bm25":
+            parts.append(DenseIndex.open(folder / "dense", found, **knobs))
+    except (DataError, ConfigError):
+        raise
     except (OSError, ValueError, IndexError) as error:
-        if isinstance(error, (DataError, ConfigError)):
-            raise
         raise damaged(folder, error) from error
+    return HybridIndex(tuple(parts)) if len(parts) > 1 else parts[0]
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -189,40 +195,34 @@ def fill(
     """Take all steps of a build in `work` that are not done yet, the manifest last."""
     if (work / MANIFEST).exists():
         return read_manifest(work)
-    if not finished(work):
-        _read(work, corpus, plan, on_broken, progress)
-    stored = Passages(work)
+    if not stored(work):
+        store(work, _read(work / SKIPPED, corpus, plan, on_broken), progress)
+    found = Passages(work)
     if plan.kind != "dense":
-        BM25Index.build(work / "bm25", stored, progress=progress)
+        BM25Index.build(work / "bm25", found, progress=progress)
     if plan.dense is not None:
         settings = msgspec.structs.asdict(plan.dense) | dict(knobs or {})
-        DenseIndex.build(work / "dense", stored, progress=progress, **settings)
+        DenseIndex.build(work / "dense", found, progress=progress, **settings)
     for half in work.rglob("*.new"):  # of a file that was being replaced
         half.unlink()
+    files = [file for file in sorted(work.rglob("*")) if file.is_file() and file.name != BEGUN]
+    sizes = {file.relative_to(work).as_posix(): file.stat().st_size for file in files}
     skipped = (work / SKIPPED).read_bytes().count(b"\n")
-    sizes = _sizes(work)
-    manifest = Manifest(plan, called(corpus), len(stored), skipped, sizes, {name: _sum(work / name) for name in sizes})
+    manifest = Manifest(plan, called(corpus), len(found), skipped, sizes, {name: _sum(work / name) for name in sizes})
     write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     return manifest
 
 
-def _read(work: Path, corpus: Corpus, plan: Plan, on_broken: OnBroken, progress: Progress) -> None:
-    with (work / SKIPPED).open("wb") as report:
+def _read(report: Path, corpus: Corpus, plan: Plan, on_broken: OnBroken) -> Iterator[Evidence]:
+    """The passages; what was left out is in the report when the last was taken."""
+    with report.open("wb") as file:
 
         def skip(broken: BrokenRow) -> None:
             on_broken(broken)
-            report.write(msgspec.json.encode({"where": broken.where, "why": broken.why}) + b"\n")
+            file.write(msgspec.json.encode({"where": broken.where, "why": broken.why}) + b"\n")
 
         found = passages(corpus, paragraph_characters=plan.paragraph_characters, on_broken=skip)
-        store(work, islice(found, plan.limit), progress)
-
-
-def _opened(folder: Path, kind: Kind, knobs: Mapping[str, Any]) -> Index:
-    stored = Passages(folder)
-    if kind == "bm25":
-        return BM25Index(folder / "bm25", stored)
-    dense = DenseIndex.open(folder / "dense", stored, **knobs)
-    return dense if kind == "dense" else HybridIndex((BM25Index(folder / "bm25", stored), dense))
+        yield from islice(found, plan.limit)
 
 
 def _there(target: Path, overwrite: bool) -> Manifest | None:
@@ -271,38 +271,29 @@ def _alone(work: Path) -> Iterator[None]:
 
 def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
     """An empty folder, or one with what an earlier build of the same plan left."""
-    begun = _begun(work)
+    file = work / BEGUN
+    try:
+        begun = msgspec.json.decode(file.read_bytes(), type=Plan) if file.exists() else None
+        if (work / MANIFEST).exists():
+            begun = read_manifest(work).plan
+    except msgspec.DecodeError as error:
+        raise DataError(f"{file} was not written by this version ({error}): delete its folder") from error
     if begun == plan:
         return
     if begun is not None and not overwrite:
         _check_same(work, begun, plan)
-    _empty(work)
-    write_whole(work / _PLAN, msgspec.json.encode(plan))
-
-
-def _begun(work: Path) -> Plan | None:
-    """The plan of the build that was stopped here."""
-    if (work / MANIFEST).exists():
-        return read_manifest(work).plan
-    file = work / _PLAN
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Plan) if file.exists() else None
-    except msgspec.DecodeError as error:
-        raise DataError(f"{file} was not written by this version ({error}): delete its folder") from error
-
-
-def _empty(folder: Path) -> None:
-    for entry in folder.iterdir():
+    for entry in work.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
             entry.unlink()
+    write_whole(file, msgspec.json.encode(plan))
 
 
 def _publish(work: Path, target: Path) -> None:
     """Nobody ever sees half an index; the old one goes only when the new one is there to take its place."""
-    for checkpoint in (*work.rglob("*.checkpoint"), work / _PLAN):
-        checkpoint.unlink(missing_ok=True)
+    for begun in work.rglob(BEGUN):
+        begun.unlink()
     old = target.with_name(f"{target.name}.old")
     if old.exists():
         shutil.rmtree(old)
@@ -312,34 +303,21 @@ def _publish(work: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
-    return {
-        file.relative_to(folder).as_posix(): file.stat().st_size
-        for file in files
-        if file.suffix != ".checkpoint" and file not in (folder / _PLAN, folder / MANIFEST)
-    }
-
-
 def _sum(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _check_whole(folder: Path, manifest: Manifest) -> None:
-    try:
-        _check_files(folder, manifest, sums=True)
-    except (OSError, ValueError) as error:
-        raise damaged(folder, error) from error
-
-
 def _check_files(folder: Path, manifest: Manifest, sums: bool) -> None:
-    """Raise `ValueError` where a file is not as it was written; their sizes are compared first."""
-    wrong = [name for name, size in manifest.sizes.items() if (folder / name).stat().st_size != size]
-    if sums and not wrong:
-        wrong = [name for name, digest in manifest.sums.items() if _sum(folder / name) != digest]
+    """Refuse files that are not as they were written; their sizes are compared first."""
+    try:
+        wrong = [name for name, size in manifest.sizes.items() if (folder / name).stat().st_size != size]
+        if sums and not wrong:
+            wrong = [name for name, digest in manifest.sums.items() if _sum(folder / name) != digest]
+    except OSError as error:
+        raise damaged(folder, error) from error
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} not as written")
+        raise damaged(folder, f"{', '.join(wrong)} not as written")
 
 
 _MANIFEST = msgspec.json.Decoder(Manifest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from base64 import b64encode
@@ -17,7 +18,7 @@ import msgspec
 
 from ...errors import ConfigError, ToolError
 from ...trajectory import Evidence
-from ..untrusted import check_address, is_loopback
+from ..untrusted import check_address, is_loopback, rows, section
 from ..web.reply import retry_after
 from .index import EngineIndex
 from .passages import Progress, silent
@@ -27,6 +28,7 @@ _LONGEST = 250  # words of a query that are looked for: engines refuse more than
 _ENVIRONMENTS = ("OPENSEARCH", "ELASTICSEARCH")
 _MISSING = "index_not_found_exception"
 _MADE_OF = "faithful_search"
+_UNREADABLE = "The search engine's answer cannot be read."
 _NDJSON = {"Content-Type": "application/x-ndjson", "Accept": "application/json"}
 _PROPERTIES: dict[str, Any] = {
     "title": {"type": "text"},
@@ -34,53 +36,6 @@ _PROPERTIES: dict[str, Any] = {
     "source": {"type": "keyword", "index": False, "doc_values": False},
     "url": {"type": "keyword", "index": False, "doc_values": False},
 }
-
-
-class _Total(msgspec.Struct):
-    failed: int = 0
-
-
-class _Hit(msgspec.Struct):
-    id: str = msgspec.field(name="_id")
-    score: float | None = msgspec.field(name="_score", default=None)
-    document: dict[str, Any] = msgspec.field(name="_source", default_factory=dict)
-
-
-class _Hits(msgspec.Struct):
-    hits: list[_Hit]
-
-
-class _Response(msgspec.Struct):
-    hits: _Hits | None = None
-    error: Any = None
-    status: int = 200
-    timed_out: bool = False
-    shards: _Total = msgspec.field(name="_shards", default_factory=_Total)
-
-
-class _Found(msgspec.Struct):
-    responses: list[_Response]
-
-
-class _Count(msgspec.Struct):
-    count: int
-
-
-class _Written(msgspec.Struct):
-    status: int
-    error: Any = None
-
-
-class _Bulk(msgspec.Struct):
-    items: list[dict[str, _Written]]
-
-
-class _Mappings(msgspec.Struct):
-    meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
-
-
-class _Described(msgspec.Struct):
-    mappings: _Mappings
 
 
 @dataclass(frozen=True)
@@ -126,22 +81,23 @@ class OpenSearchIndex(EngineIndex):
             return []
         head = {"index": self.name, "allow_partial_search_results": False}
         lines = [line for query in queries for line in (head, self._question(query, top_k))]
-        found = _decoded(self._send("POST", "_msearch", lines), _Found).responses
+        found = [*rows(self._send("POST", "_msearch", lines), "responses")]
         if len(found) != len(queries):
             raise ToolError(f"The search engine gave {len(found)} answers to {len(queries)} queries.")
         return [_evidence(response)[:top_k] for response in found]
 
     def __len__(self) -> int:
-        body = self._said("_count")
-        return 0 if body is None else _decoded(body, _Count).count
+        count = (self._said("_count") or {}).get("count", 0)
+        if not isinstance(count, int):
+            raise ToolError(_UNREADABLE)
+        return count
 
     def made_of(self) -> dict[str, Any] | None:
         """See `EngineIndex.made_of`."""
-        body = self._said("_mapping")
-        indexes = {} if body is None else _decoded(body, dict[str, _Described])
-        return next((index.mappings.meta.get(_MADE_OF) for index in indexes.values()), None)
+        indexes = self._said("_mapping") or {}
+        return next((section(section(indexes[name], "mappings"), "_meta").get(_MADE_OF) for name in indexes), None)
 
-    def _said(self, what: str) -> bytes | None:
+    def _said(self, what: str) -> dict[str, Any] | None:
         """What the engine says of the index; `None` where it has none."""
         try:
             return self._send("GET", f"{self._path}/{what}")
@@ -215,24 +171,28 @@ class OpenSearchIndex(EngineIndex):
         """What has to be sent again, and the pause the engine asked for."""
         lines = [line for number, passage in part.items() for line in self._document(number, passage)]
         try:
-            items = _decoded(self._send("POST", "_bulk", lines), _Bulk).items
+            items = [*rows(self._send("POST", "_bulk", lines), "items")]
         except ToolError as error:
             if not error.passing:
                 raise
             return part, error.retry_after or 0.0
         if len(items) != len(part):
             raise ToolError(f"The search engine answered for {len(items)} of {len(part)} passages.")
-        outcomes = [next(iter(item.values())) for item in items]
-        for number, outcome in zip(part, outcomes, strict=True):
-            if outcome.status >= 300 and outcome.status not in (429, 503):
-                raise ToolError(f"The search engine refused passage {number}: {_reason(outcome.error)}.")
-        return {n: p for (n, p), o in zip(part.items(), outcomes, strict=True) if o.status >= 300}, 0.0
+        again: dict[int, Evidence] = {}
+        for (number, passage), item in zip(part.items(), items, strict=True):
+            outcome = section(item, "index")
+            status = outcome.get("status")
+            if status in (429, 503):
+                again[number] = passage
+            elif status not in (200, 201):
+                raise ToolError(f"The search engine refused passage {number}: {_reason(outcome.get('error'))}.")
+        return again, 0.0
 
     def _document(self, number: int, passage: Evidence) -> Iterator[dict[str, Any]]:
         yield {"index": {"_index": self.name, "_id": str(number)}}
         yield {"title": passage.title, "text": passage.text, "source": passage.source, "url": passage.url}
 
-    def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> bytes:
+    def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> dict[str, Any]:
         try:
             body = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         except UnicodeEncodeError:
@@ -270,74 +230,60 @@ def _plain(key: str, prefix: str) -> str:
     return key
 
 
-def _exchanged(client: httpx.Client, request: httpx.Request, deadline: float) -> bytes:
+def _exchanged(client: httpx.Client, request: httpx.Request, deadline: float) -> dict[str, Any]:
+    """The answer within bounds of time and size: a client package of the engine reads whatever comes, however long."""
+    body = bytearray()
     try:
-        response = client.send(request, stream=True)
-        try:
-            body = _read(response, deadline)
-        finally:
-            response.close()
+        with contextlib.closing(client.send(request, stream=True)) as response:
+            for part in response.iter_bytes():
+                body += part
+                if len(body) > _MAX_BYTES:
+                    raise ToolError(f"The search engine's answer is longer than {_MAX_BYTES} bytes.")
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout("")
     except httpx.TimeoutException as error:
         raise ToolError("The search engine did not answer in time.", passing=True) from error
     except httpx.HTTPError as error:
         raise ToolError(f"The search engine cannot be reached ({type(error).__name__}).", passing=True) from error
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        found = None
     if response.status_code not in (200, 201):
-        raise _refusal(response, body)
-    return body
+        raise _refusal(response, section(found, "error"))
+    if not isinstance(found, dict):
+        raise ToolError(_UNREADABLE)
+    return found
 
 
-def _read(response: httpx.Response, deadline: float) -> bytes:
-    body = bytearray()
-    for part in response.iter_bytes():
-        body += part
-        if len(body) > _MAX_BYTES:
-            raise ToolError(f"The search engine's answer is longer than {_MAX_BYTES} bytes.")
-        if time.monotonic() > deadline:
-            raise ToolError("The search engine did not answer in time.", passing=True)
-    return bytes(body)
-
-
-def _refusal(response: httpx.Response, body: bytes) -> ToolError:
+def _refusal(response: httpx.Response, error: Any) -> ToolError:
     status = response.status_code
     if status in (401, 403):
         return ToolError(f"The search engine does not accept the credentials ({status}).")
     if status == 429 or status >= 500:
         busy = f"The search engine is not available at the moment ({status})."
         return ToolError(busy, passing=True, retry_after=retry_after(response.headers))
-    try:
-        reason = _reason(msgspec.json.decode(body, type=_Response).error)
-    except msgspec.MsgspecError:
-        reason = "no reason given"
-    return ToolError(f"The search engine refused the request ({status}: {reason}).")
+    return ToolError(f"The search engine refused the request ({status}: {_reason(error)}).")
 
 
-def _evidence(response: _Response) -> list[Evidence]:
-    if response.status >= 300 or response.error is not None or response.hits is None:
-        passing = response.status == 429 or response.status >= 500
-        raise ToolError(f"The search engine refused the query: {_reason(response.error)}.", passing=passing)
-    if response.timed_out or response.shards.failed:
+def _evidence(response: Mapping[str, Any]) -> list[Evidence]:
+    status = response.get("status", 200)
+    if status != 200 or "error" in response or not section(response, "hits"):
+        passing = isinstance(status, int) and (status == 429 or status >= 500)
+        raise ToolError(f"The search engine refused the query: {_reason(response.get('error'))}.", passing=passing)
+    if response.get("timed_out") or section(response, "_shards").get("failed"):
         raise ToolError("The search engine could search only a part of the documents.", passing=True)
-    return [_passage(hit) for hit in response.hits.hits]
+    return [_passage(hit) for hit in rows(response["hits"], "hits")]
 
 
-def _passage(hit: _Hit) -> Evidence:
-    text, title, source, url = (_text(hit.document.get(key)) for key in ("text", "title", "source", "url"))
-    score = None if hit.score is None else round(hit.score, 4)
-    return Evidence(text=text, title=title, source=source or hit.id, url=url, score=score)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)
+def _passage(hit: Mapping[str, Any]) -> Evidence:
+    document, score = section(hit, "_source"), hit.get("_score")
+    text, title, source, url = (str(document.get(key) or "") for key in ("text", "title", "source", "url"))
+    score = round(score, 4) if isinstance(score, float | int) else None
+    return Evidence(text=text, title=title, source=source or str(hit.get("_id", "")), url=url, score=score)
 
 
 def _reason(error: Any) -> str:
     """The kind of an error: its full reason may quote documents and addresses."""
-    kind = error.get("type") if isinstance(error, dict) else None
+    kind = error.get("type") if isinstance(error, Mapping) else None
     return kind if isinstance(kind, str) else "no reason given"
-
-
-def _decoded(body: bytes, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
-        raise ToolError("The search engine's answer cannot be read.") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -14,7 +15,6 @@ import numpy as np
 
 from ...errors import DataError
 from ...trajectory import Evidence
-from .spool import Spool
 
 LINES, OFFSETS = "passages.jsonl", "passages.offsets"
 BATCH = 8192
@@ -77,39 +77,30 @@ def silent(**_: Any) -> AbstractContextManager[Any]:
     return nullcontext(_Silent())
 
 
-def store(folder: Path, passages: Iterable[Evidence], progress: Progress = silent) -> int:
-    """Write the passages into `folder`; where an earlier call was killed, go on after what it wrote.
-
-    Args:
-        folder: made when missing.
-        passages: all of them, also when going on: those that are there already are passed over.
-        progress: shows how many are written.
-
-    Returns:
-        How many there are.
-    """
-    with Spool(folder, "passages", (LINES, OFFSETS)) as spool:
-        done, end = spool.state.get("passages", 0), spool.state.get("end", 0)
-        if not spool.state:
-            spool.append(OFFSETS, np.zeros(1, "<i8").data)
-        rest = islice(passages, done, None)
-        with progress(desc="reading", unit=" passages", initial=done) as bar:
-            while batch := [_ENCODER.encode(passage) + b"\n" for passage in islice(rest, BATCH)]:
-                ends = end + np.cumsum([len(line) for line in batch], dtype="<i8")
-                spool.append(LINES, b"".join(batch))
-                spool.append(OFFSETS, ends.data)
-                done, end = done + len(batch), int(ends[-1])
-                spool.commit(passages=done, end=end)
-                bar.update(len(batch))
-        spool.commit(passages=done, end=end, finished=True)
-    return done
+def store(folder: Path, passages: Iterable[Evidence], progress: Progress = silent) -> None:
+    """Write the passages into `folder`, which is made when missing; `stored` there when all are written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    offsets = array("q", [0])
+    rest = iter(passages)
+    with (folder / LINES).open("wb") as file, progress(desc="reading", unit=" passages") as bar:
+        while batch := [msgspec.json.encode(passage) + b"\n" for passage in islice(rest, BATCH)]:
+            file.writelines(batch)
+            for line in batch:
+                offsets.append(offsets[-1] + len(line))
+            bar.update(len(batch))
+    write_whole(folder / OFFSETS, offsets.tobytes())
 
 
-def finished(folder: Path) -> bool:
+def stored(folder: Path) -> bool:
     """Whether `store` came to its end in that folder."""
-    with Spool(folder, "passages", (LINES, OFFSETS)) as spool:
-        return bool(spool.state.get("finished"))
+    return (folder / OFFSETS).exists()
 
 
-_ENCODER = msgspec.json.Encoder()
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it has its old content or all of the new, never a part."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_bytes(data)
+    beside.replace(path)
+
+
 _PASSAGE = msgspec.json.Decoder(Evidence)

@@ -1,0 +1,243 @@
+"""Questions in a world where one fact of their chain is another: who answers from memory is wrong there.
+
+Evidence is changed where it is read (`Task.edits`), so that tools, indexes and caches stay as they are.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import msgspec
+
+from .annotated import Link, annotated_world, chain_of
+from .errors import DataError
+from .names import holds
+from .tasks import Task
+from .text import normalize
+from .trajectory import Evidence
+from .world import Asked, Change, Statement, World, naming
+
+REASONS = (
+    "it has no chain of facts",
+    "its chain of facts cannot be read",
+    "its chain does not end in its answer",
+    "its world is changed already",
+    "a fact of its chain stands in no passage or triple, or in several versions",
+    "its chain goes on from another fact",
+    "the question names the fact's object or the answer",
+    "another text names the fact's subject and object",
+    "no other object leads to another answer",
+)
+"""Why a question has no changed world, by how far the search for one came."""
+ANNOTATIONS = ("evidence_triples", "decomposition", "supporting_facts")
+"""What files say of a question's chain; of a changed question `meta["chain"]` says it."""
+NAME = re.compile(r"\b[^\W\d_a-z]\w{3,}")
+
+
+@dataclass(frozen=True)
+class CounterfactualWorld:
+    """Gives a question its changed worlds: the object of one fact of its chain is another one of the same relation.
+
+    The fact may be at any hop; from there the chain is walked again, and its end is the new gold answer. The changed
+    question has the same id and wording, the new answer and chain, `edits` for every passage and triple that states the
+    fact, and what was changed in `meta["counterfactual"]`: a `world.Change` as a mapping.
+
+    A change is made only where it is valid:
+
+    - The new object and every fact after it are of the split that the question's own facts are of, and the changed fact
+      is none that another split states: a training question never says anything about held-out facts.
+    - No other text names both the fact's subject and its old object, and the question names neither the old object nor
+      the old answer, so that what was true cannot be derived.
+    - Every text that states the fact names its subject after the edit, so that the query that found it still asks for
+      it, and nothing of the old object is left in it, its title included.
+    - The new answer is none of the old ones, compared as exact match compares them.
+
+    Args:
+        world: the facts: `bundled_world()`, whole, or see `annotated`.
+        seed: of all draws: the same seed makes the same changes to the byte, in any process.
+        others: more texts that the tools may return, searched for what gives the old object away.
+
+    Example:
+        >>> from faithful_search.tasks import load_tasks
+        >>> from faithful_search.world import bundled_world
+        >>> task = load_tasks("world", limit=1)[0]
+        >>> changed = CounterfactualWorld(bundled_world(), seed=0).change(task)
+        >>> task.question, task.answers, changed.answers
+        ('What kind of element is Thallium?', ('poor metal',), ('transition metal',))
+        >>> changed.edits["The category of Thallium is poor metal."]
+        'The category of Thallium is transition metal.'
+    """
+
+    world: World
+    seed: int = 0
+    others: tuple[Evidence, ...] = ()
+
+    @classmethod
+    def annotated(cls, tasks: Sequence[Task], passages: Iterable[Evidence], seed: int = 0) -> Self:
+        """Of a 2WikiMultihopQA or MuSiQue file: the world that its questions' annotations make together.
+
+        Little is known of such a world, so that mostly the last hop can be changed: the chain can be walked on from a
+        new object only where another question was asked about that.
+
+        Args:
+            tasks: all questions of one split.
+            passages: the corpus, with texts as the tools return them.
+            seed: of all draws.
+
+        Raises:
+            DataError: when no question is annotated.
+        """
+        others = tuple(passages)
+        return cls(annotated_world(tasks, others), seed, others)
+
+    def change(self, task: Task, turn: int = 0) -> Task | None:
+        """The question in a changed world; `None` where there is no valid change, see `changed`.
+
+        Args:
+            task: a question with its chain, of this world.
+            turn: every turn draws another change, as far as there are several.
+        """
+        try:
+            return self.changed(task, turn)
+        except DataError:
+            return None
+
+    def change_all(self, tasks: Iterable[Task], turn: int = 0) -> tuple[list[Task], Counter[str]]:
+        """Every question that has a valid change, in its changed world; and how many have none, by reason."""
+        found: list[Task] = []
+        dropped: Counter[str] = Counter()
+        for task in tasks:
+            try:
+                found.append(self.changed(task, turn))
+            except DataError as error:
+                dropped[str(error)] += 1
+        return found, dropped
+
+    def changed(self, task: Task, turn: int = 0) -> Task:
+        """As `change`.
+
+        Raises:
+            DataError: when there is no valid change, with one of `REASONS`: of the hop where most else was well.
+        """
+        chain = chain_of(task)
+        if normalize(chain[-1].object) not in map(normalize, task.answers):
+            raise DataError("its chain does not end in its answer")
+        if task.edits:
+            raise DataError("its world is changed already")
+        rng = random.Random(f"{self.seed}:{turn}:{task.id}:{task.question}")
+        reasons = []
+        for hop in rng.sample(range(len(chain)), len(chain)):
+            reason = self._refused(task, chain, hop)
+            walked = None if reason else self._walked(task, chain, hop, rng)
+            if walked is not None:
+                return self._task(task, chain, hop, walked)
+            reasons.append(reason or REASONS[-1])
+        raise DataError(max(reasons, key=REASONS.index))
+
+    def _refused(self, task: Task, chain: Sequence[Link], hop: int) -> str:
+        """Why the fact at that hop cannot be changed, whatever by; empty: it can."""
+        old, asked = chain[hop].object, chain[hop].asked
+        stated = [self.world.by_fact.get(link.asked, []) for link in chain]
+        if not all(_objects(items) == {link.object} for items, link in zip(stated, chain, strict=True)):
+            return "a fact of its chain stands in no passage or triple, or in several versions"
+        if any(later.subject != link.object for link, later in zip(chain[hop:], chain[hop + 1 :], strict=False)):
+            return "its chain goes on from another fact"
+        if any(holds(task.question, name) for name in (old, *task.answers)):
+            return "the question names the fact's object or the answer"
+        own = {item.text for item in stated[hop]}
+        if not self._naming.get(asked.subject, own) & self._naming.get(old, own) <= own:
+            return "another text names the fact's subject and object"
+        return ""
+
+    def _walked(self, task: Task, chain: Sequence[Link], hop: int, rng: random.Random) -> list[Link] | None:
+        """The chain from that hop on, with another object and to another answer."""
+        items = self.world.by_fact[chain[hop].asked]
+        answers = set(map(normalize, task.answers))
+        relations = [link.relation for link in chain[hop + 1 :]]
+        pool = self._objects_of[chain[hop].relation, items[0].split]
+        for new in rng.sample(pool, len(pool)):
+            if not self._held_out(items[0], new) and all(_readable(item, new) for item in items):
+                links = self._walk(chain[hop]._replace(object=new), relations, items)
+                if links is not None and normalize(links[-1].object) not in answers:
+                    return links
+        return None
+
+    def _walk(self, start: Link, relations: Sequence[str], changed: Sequence[Statement]) -> list[Link] | None:
+        """From a changed fact on over facts of its split that are as they were; `None` where one is not known."""
+        links, gone = [start], {item.text for item in changed}
+        for relation in relations:
+            found = self.world.by_fact.get(Asked(links[-1].object, relation), [])
+            known = _objects(item for item in found if item.split == changed[0].split and item.text not in gone)
+            if len(known) != 1:
+                return None
+            links.append(Link(links[-1].object, relation, *known))
+        return links
+
+    def _task(self, task: Task, chain: Sequence[Link], hop: int, walked: Sequence[Link]) -> Task:
+        """The question in the world in which the chain is `walked` from that hop on."""
+        old, new = chain[hop], walked[0]
+        links = [*chain[:hop], *walked]
+        items = self.world.by_fact[old.asked]
+        stated = [self.world.by_fact[link.asked] for link in links]
+        change = Change(*new.asked, old.object, new.object, hop, walked[-1].asked, task.answers)
+        meta = {key: value for key, value in task.meta.items() if key not in ANNOTATIONS}
+        return msgspec.structs.replace(
+            task,
+            answers=(walked[-1].object,),
+            supporting_ids=_unique(item.source for own in stated for item in own) if task.supporting_ids else (),
+            supporting_titles=_unique(item.title for own in stated for item in own) if task.supporting_titles else (),
+            meta={
+                **meta,
+                "chain": [_told(link, own) for link, own in zip(links, stated, strict=True)],
+                "counterfactual": msgspec.json.decode(msgspec.json.encode(change)),
+            },
+            edits={item.text: item.saying(new.object).text for item in items},
+        )
+
+    def _held_out(self, item: Statement, new: str) -> bool:
+        """Whether another split states that its subject and `new` belong together."""
+        return any(other.split != item.split and other.object == new for other in self.world.by_subject[item.subject])
+
+    @cached_property
+    def _objects_of(self) -> dict[tuple[str, str], list[str]]:
+        """The objects of each relation in each split, sorted."""
+        found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        for item in self.world.statements:
+            found[item.relation, item.split].add(item.object)
+        return {key: sorted(names) for key, names in found.items()}
+
+    @cached_property
+    def _naming(self) -> dict[str, set[str]]:
+        """The texts that name each subject and object, further ones included."""
+        return naming(self.world.names, self.others, self.world.naming) if self.others else self.world.naming
+
+
+def _readable(item: Statement, new: str) -> bool:
+    """Whether the edited text says the new fact and nothing else: it names the subject, and nothing of the old object.
+
+    A part of a name ("Fincher") gives it away as well, unless the subject or the new object have the same part.
+    """
+    shown = f"{item.title}\n{item.saying(new).text}"
+    parts = set(NAME.findall(item.object)) - set(NAME.findall(f"{item.subject} {new}"))
+    left = holds(shown, item.object) or parts & set(NAME.findall(shown))
+    return not left and holds(shown, item.subject) and not holds(f"{item.title}\n{item.text}", new)
+
+
+def _objects(items: Iterable[Statement]) -> set[str]:
+    return {item.object for item in items}
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _told(link: Link, items: Sequence[Statement]) -> dict[str, str | None]:
+    """A fact of the chain as the bundled questions have it, with where it is stated."""
+    held = {item.tool: item.source for item in items}
+    return {**link._asdict(), "passage": held.get("local_search"), "triple": held.get("knowledge_graph")}

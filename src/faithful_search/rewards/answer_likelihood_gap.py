@@ -1,0 +1,238 @@
+"""Would the policy still write its answer without the evidence? The contrastive likelihood reward of CTRL-RAG."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from .. import dialects
+from ..errors import ConfigError, DataError
+from ..inference.base import Generator, Scorer
+from ..inference.chat import ChatFormat
+from ..trajectory import Tokens, Trajectory
+from .answer_support import AnswerSupport
+from .base import Reward, Score
+from .evidence_sensitivity import real_context, turn_ids
+from .perturbation import Passage, Source, degrade, sources
+
+VERDICTS = ("yes", "no")
+"""Answers that are also verdicts, so that their first mention need not be about the question."""
+
+
+@dataclass(frozen=True)
+class AnswerLikelihoodGap(Reward):
+    """How much more probable the evidence makes the answer that the agent gave, in [-1, 1].
+
+    ```
+    g = (log p(answer | context) - log p(answer | context without the evidence)) / n      n: the answer's tokens
+    R = tanh(g / 2) = (P - P') / (P + P')       P, P': the geometric means of the tokens' probabilities
+    ```
+
+    CTRL-RAG (arXiv 2603.04406) rewards the gap between a response's log-likelihoods with and without the supporting
+    evidence, its contrastive likelihood; the answer's tokens alone, their mean, the squashing and what follows are our
+    form of it. An answer that evidence makes three times as probable, token for token, has 1/2. The probabilities are
+    the policy's own at temperature 1, of the very tokens that it sampled.
+
+    The evidence is what valid yes-steps cite, in dialects without citations all that was retrieved. *Without* it
+    means that these passages, wherever they are shown, are exchanged as `EvidenceSensitivity` exchanges them: for
+    unrelated ones that do not hold the answer either, from the batch's other questions, or from `snippets`. The agent's
+    own words stay. They would give the answer away where it was said before, so by default the tokens are those of its
+    *first* mention: a fact that is read aloud in a thought is probable there because of the passage, and an answer that
+    was written before any of the evidence came has 0. A yes or no is taken where it is given as the answer, since
+    verdicts are written so, too.
+
+    Two forward passes a row, all rows of a batch in one call, none for a row that needs none. Rows without an answer or
+    without such evidence are 0.0 with `parts["applies"]` False. A row whose turns do not hold the answer as it was
+    read, or whose calls share a response, has no value. `parts` has `gap` (g, in nats a token), `logprob` and
+    `logprob_without` (means over the tokens), `tokens` and `step` (where they stand, from 1).
+
+    Args:
+        where: "first", or "answer": the last mention, which is that of the final answer. It measures nothing where
+            thoughts say the answer before, but is right for answers that stand in the question.
+        replace_titles: exchange titles too.
+        snippets: texts, or pairs of title and text, to draw from instead of the batch's evidence.
+        seed: of what replaces the evidence; it also depends on the trajectory's id.
+        policy: the Generator to ask, usually given by `bind(policy=…)`; it needs `choice_logprobs` (`Scorer`), which
+            `TransformersGenerator` has and vLLM has not.
+        gather: given a list of this process, that of all processes of a training; its trainer binds it.
+
+    Raises:
+        ConfigError: when no policy is bound, or one that gives no log-probabilities of given tokens; for another
+            `where`.
+        DataError: when a trajectory's token ids are not those of its steps.
+
+    Example:
+        ```python
+        mix = Mix(parts={"correctness": Correctness(), "gap": AnswerLikelihoodGap()}, only_right=("gap",))
+        scores = mix.bind(policy=TransformersGenerator(model, tokenizer)).score_batch(trajectories)
+        ```
+
+    How to hack it: copy whatever is improbable without the passage. The gap does not ask whether that answers the
+    question; count it on right answers only (`Mix.only_right`).
+    """
+
+    where: Literal["first", "answer"] = "first"
+    replace_titles: bool = True
+    snippets: tuple[str | Passage, ...] = field(default=(), repr=False)
+    seed: int = 0
+    policy: Generator | None = field(default=None, repr=False)
+    gather: Callable[[list[Any]], list[Any]] = field(default=list, repr=False)
+
+    name: ClassVar[str] = "answer_likelihood_gap"
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    needs_policy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.where not in ("first", "answer"):
+            raise ConfigError(f"AnswerLikelihoodGap: unknown where {self.where!r}; there are: first, answer")
+
+    def score(self, trajectory: Trajectory) -> Score:
+        return self.score_batch([trajectory])[0]
+
+    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        policy = self._scorer()
+        chats: dict[str, ChatFormat] = {}
+        own = sources(trajectories, self.snippets)
+        pool = own if self.snippets else sorted(set(self.gather(own)))
+        found = [self._question(trajectory, policy.tokenizer, chats, pool) for trajectory in trajectories]
+        asked = [item for item in found if isinstance(item, _Question)]
+        prompts = [context for item in asked for context in (item.context, item.without)]
+        choices = [[item.answer] for item in asked for _ in range(2)]
+        # asked even when there is nothing to ask: where weights are shared out, others need this process's passes
+        logprobs = iter([row[0] for row in policy.choice_logprobs(prompts, choices)])
+        return [item if isinstance(item, Score) else _score(item, next(logprobs), next(logprobs)) for item in found]
+
+    def _scorer(self) -> Scorer:
+        if self.policy is None:
+            raise ConfigError("AnswerLikelihoodGap asks the policy itself: use .bind(policy=generator)")
+        if not isinstance(self.policy, Scorer):
+            raise ConfigError(
+                f"AnswerLikelihoodGap needs log-probabilities of given tokens, which {type(self.policy).__name__} does "
+                "not give: bind a TransformersGenerator that holds the policy"
+            )
+        return self.policy
+
+    def _question(
+        self, trajectory: Trajectory, tokenizer: Any, chats: dict[str, ChatFormat], pool: list[Source]
+    ) -> _Question | Score:
+        """What the policy is asked about a trajectory, or its score where there is nothing to ask."""
+        answer = (trajectory.answer or "").strip()
+        if not answer:
+            return Score(0.0, "no answer given", {"applies": False})
+        gone = {(item.title, item.text) for item in AnswerSupport().evidence_for(trajectory)}
+        if not gone:
+            return Score(0.0, "the answer rests on no evidence", {"applies": False})
+        if any(step.same_turn for step in trajectory.steps):
+            return Score(None, "calls made in one turn share a response, of which no part can be exchanged")
+        dialect = trajectory.dialect or "pou"
+        if dialect not in chats:
+            chats[dialect] = ChatFormat.of(tokenizer, dialects.load(dialect))
+        chat = chats[dialect]
+        tokens = trajectory.tokens or chat.transcript(trajectory, trajectory.meta.get("tools", []))
+        if len(tokens.turns) != len(trajectory.steps):
+            counts = f"{len(tokens.turns)} turns in its tokens, but {len(trajectory.steps)} steps"
+            raise DataError(f"trajectory {trajectory.id!r} has {counts}")
+        mention = _mention(chat.tokenizer, tokens, answer, last=self.where == "answer" or answer.lower() in VERDICTS)
+        if mention is None:
+            return Score(None, f"no turn holds the answer as it was read: {answer!r}")
+        fair = [source for source in pool if answer.casefold() not in " ".join(source[1:]).casefold()]
+        exchanged = self._exchanged(trajectory, tokens, mention.step, gone, chat, fair)
+        if not exchanged:
+            why = f"step {mention.step + 1}: the answer was written before the evidence came"
+            return Score(0.0, why, {"applies": True, "gap": 0.0, "step": mention.step + 1})
+        return _Question(
+            step=mention.step + 1,
+            context=real_context(tokens, mention.step, mention.start),
+            without=_context(tokens, mention.step, mention.start, exchanged),
+            answer=turn_ids(tokens, mention.step)[mention.start : mention.end],
+        )
+
+    def _exchanged(
+        self,
+        trajectory: Trajectory,
+        tokens: Tokens,
+        step: int,
+        gone: set[Passage],
+        chat: ChatFormat,
+        pool: list[Source],
+    ) -> dict[int, list[int]]:
+        """Ids of the responses before a step that show some of the evidence, without it, by their step's index."""
+        rng = random.Random(f"{self.seed}:{trajectory.id}")
+        responses = {}
+        for index, shown in enumerate(trajectory.steps[:step]):
+            ids = {item.id for item in shown.evidence if (item.title, item.text) in gone}
+            if ids:
+                evidence = degrade(shown, ids, trajectory.question, pool, rng, self.replace_titles)
+                ended = chat.ended(turn_ids(tokens, index))
+                responses[index] = chat.observation_ids(chat.render_observation(evidence, shown.note), ended)
+        return responses
+
+
+class _Question(NamedTuple):
+    """The answer's tokens at a step (from 1), and what stands before them: as it was, and without the evidence."""
+
+    step: int
+    context: list[int]
+    without: list[int]
+    answer: list[int]
+
+
+class _Mention(NamedTuple):
+    """A step's index, and which of its own tokens hold the answer: `[start, end)`."""
+
+    step: int
+    start: int
+    end: int
+
+
+def _mention(tokenizer: Any, tokens: Tokens, answer: str, last: bool) -> _Mention | None:
+    """The agent's first or last mention of the answer as whole words."""
+    # not in the name of a tag: an answer may be "search"
+    words = re.compile(rf"(?<![\w<])(?<!</){re.escape(answer)}(?![\w>])")
+    steps = range(len(tokens.turns))
+    for step in reversed(steps) if last else steps:
+        turn = turn_ids(tokens, step)
+        text = _decode(tokenizer, turn)
+        found = list(words.finditer(text))
+        if found:
+            begin, end = found[-1 if last else 0].span()
+            return _Mention(step, *_tokens_of(tokenizer, turn, begin, text[:end]))
+    return None
+
+
+def _tokens_of(tokenizer: Any, ids: list[int], begin: int, until: str) -> tuple[int, int]:
+    """Which tokens hold the characters from `begin` to where the decoded ids read `until`: `[start, end)`."""
+    counts = range(1, len(ids) + 1)
+    start = bisect_right(counts, begin, key=lambda k: len(_decode(tokenizer, ids[:k])))
+    # of a character that several tokens make, the first ones decode to a sign that stands for it
+    end = bisect_left(counts, True, key=lambda k: _decode(tokenizer, ids[:k]).startswith(until))
+    return start, end + 1
+
+
+def _decode(tokenizer: Any, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def _context(tokens: Tokens, step: int, k: int, responses: dict[int, list[int]]) -> list[int]:
+    """`real_context` with other `responses`, by their step's index."""
+    ids = list(tokens.prompt_ids)
+    for index, (_, middle, end) in enumerate(tokens.turns[:step]):
+        ids += turn_ids(tokens, index) + responses.get(index, tokens.completion_ids[middle:end])
+    return ids + turn_ids(tokens, step)[:k]
+
+
+def _score(asked: _Question, logprob: float, without: float) -> Score:
+    n = len(asked.answer)
+    gap = 0.0 if logprob == without else (logprob - without) / n  # a policy may rule the answer out in both
+    why = (
+        ""
+        if gap > 0
+        else f"step {asked.step}: the answer is as probable without the evidence ({gap:+.3f} nats a token)"
+    )
+    parts = {"gap": gap, "logprob": logprob / n, "logprob_without": without / n, "tokens": n, "step": asked.step}
+    return Score(math.tanh(gap / 2), why, {"applies": True, **parts})

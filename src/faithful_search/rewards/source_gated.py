@@ -1,0 +1,103 @@
+"""Correctness that cannot be earned from memory: a right answer counts only where evidence holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..judges import is_lexical
+from ..text import normalize
+from ..trajectory import Trajectory
+from .answer_support import AnswerSupport
+from .base import Reward, Score
+from .correctness import Correctness
+
+ABSTENTION = "unknown"
+"""The answer that claims nothing."""
+
+
+@dataclass(frozen=True)
+class SourceGated(Reward):
+    """The outcome where the cited evidence supports the answer, else 0, in [0, 1].
+
+    ```
+    R = outcome · [R_ans = 1]
+    outcome: `Correctness`       R_ans: `AnswerSupport`, the share of the answer's claims that the evidence supports
+    ```
+
+    Ours; reward environments call it source gating. With the default support no judge is asked: the normalised answer
+    must occur, as whole words, in a passage that a valid yes-step cites (titles are part of it); in dialects without
+    citations, in one that a tool returned. Such a support suits short answers in languages that put blanks between
+    words. With `AnswerSupport(FactsJudge())`, or another judge, a passage must state the answer to the question.
+
+    Answers that no passage can hold, where they are right:
+
+    - yes and no: words cannot tell, so they count where any evidence is cited (or, without citations, returned); a
+      judge that reads is asked as about any other answer.
+    - "unknown": it claims nothing, so it counts once a tool was asked, whatever came back.
+
+    The support is asked for only where the outcome is above 0; a row whose judge then abstains abstains. No gold
+    answers is `None`. `parts["outcome"]` is the value without the gate, `parts["supported"]` whether the gate is open
+    (`None` where nobody was asked), `parts["supported_by"]` the judge that was.
+
+    Args:
+        outcome: says whether the answer is right.
+        support: says whether evidence holds it; its `evidence` and `judge` are the knobs.
+
+    Example:
+        >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+        >>> for text in ("Paris is the capital.", "France is in Europe."):
+        ...     search = Step(call=ToolCall("local_search"), evidence=(Evidence(text, id="E1"),))
+        ...     last = Step(helpful=True, refs=("E1",), answer="Paris")
+        ...     print(SourceGated().score(Trajectory((search, last), answer="Paris", answers=("Paris",))).value)
+        1.0
+        0.0
+
+    How to hack it: answer from memory and cite everything; some passage is likely to hold the word.
+    """
+
+    outcome: Correctness = field(default_factory=Correctness)
+    support: AnswerSupport = field(default_factory=AnswerSupport)
+
+    name: ClassVar[str] = "source_gated"
+
+    def score(self, trajectory: Trajectory) -> Score:
+        return self.score_batch([trajectory])[0]
+
+    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        outcomes = self.outcome.score_batch(trajectories)
+        asked = [item for item, outcome in zip(trajectories, outcomes, strict=True) if outcome.value]
+        supports = iter(self._supports(asked))
+        return [_gated(outcome, next(supports) if outcome.value else None) for outcome in outcomes]
+
+    def _supports(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        """R_ans of each; answers that no passage can hold are settled without it."""
+        settled = [self._settled(trajectory) for trajectory in trajectories]
+        rest = [item for item, score in zip(trajectories, settled, strict=True) if score is None]
+        judged = iter(self.support.score_batch(rest))
+        return [score or next(judged) for score in settled]
+
+    def _settled(self, trajectory: Trajectory) -> Score | None:
+        answer = normalize(trajectory.answer or "")
+        if answer == ABSTENTION:
+            called = any(step.call for step in trajectory.steps)
+            return Score(float(called), "" if called else "no tool was asked")
+        if answer in ("yes", "no") and is_lexical(self.support.judge):
+            held = bool(self.support.evidence_for(trajectory))
+            return Score(float(held), "" if held else f"{answer!r} rests on no evidence")
+        return None
+
+
+def _gated(outcome: Score, support: Score | None) -> Score:
+    if support is None:
+        return Score(outcome.value, outcome.why, {**outcome.parts, "outcome": outcome.value, "supported": None})
+    judge = {"supported_by": support.parts["judge"]} if "judge" in support.parts else {}
+    told = {**outcome.parts, "outcome": outcome.value, **judge}
+    if support.value is None:
+        return Score(None, support.why, {**told, "supported": None, "abstained": True})
+    supported = support.value >= 1.0
+    value = outcome.value if supported else 0.0
+    return Score(
+        value, outcome.why if supported else f"counts for nothing: {support.why}", {**told, "supported": supported}
+    )

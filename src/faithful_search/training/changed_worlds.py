@@ -1,0 +1,136 @@
+"""Counterfactual rollouts: some of a question's rollouts meet a world in which its answer is another one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from ..counterfactual import CounterfactualWorld
+from ..errors import ConfigError
+from ..rewards import Correctness
+from ..tasks import Task
+from ..trajectory import Trajectory
+from ..world import Change
+
+GROUPS = ("paired", "own")
+LOOKED_AT = 100
+"""Training questions that are asked for a changed world before training, to see that there are any."""
+
+
+@dataclass(frozen=True)
+class ChangedWorlds:
+    """Which rollouts of a batch are in a changed world, and in which.
+
+    All changed rollouts of a question are in the same world, a new one at each step, drawn by the world's seed and the
+    step: it is the same in all processes, and in a run that was resumed.
+
+    Args:
+        world: makes the changes.
+        tasks: the training questions, with what they are annotated with.
+        share: of rollouts, in [0, 1].
+        generations: rollouts of a question.
+        groups: "paired": of every question's rollouts that share, the last of its group, so that they are compared with
+            those in the world as it is (Knowledgeable-R1 pairs rollouts so). "own": all rollouts of that share of the
+            questions, drawn at each step, so that they are compared with each other alone.
+
+    Raises:
+        ConfigError: for a share that is none or gives no whole number of rollouts, unknown groups, or questions that
+            have no changed world.
+    """
+
+    world: CounterfactualWorld
+    tasks: Mapping[tuple[str, str], Task]
+    share: float
+    generations: int
+    groups: str = "paired"
+
+    def __post_init__(self) -> None:
+        if self.groups not in GROUPS:
+            raise ConfigError(f"unknown counterfactual_groups {self.groups!r}; there are: {', '.join(GROUPS)}")
+        if not 0 < self.share <= 1:
+            raise ConfigError(f"counterfactual must be a share of rollouts in [0, 1], not {self.share}")
+        changed = self.share * self.generations
+        if self.groups == "paired" and abs(changed - round(changed)) > 1e-9:
+            raise ConfigError(
+                f"counterfactual={self.share} of num_generations={self.generations} rollouts is {changed:g}: give a "
+                "share that makes it a whole number"
+            )
+        found, dropped = self.world.change_all(list(self.tasks.values())[:LOOKED_AT])
+        if not found:
+            reasons = ", ".join(f"{count} since {reason}" for reason, count in dropped.most_common())
+            raise ConfigError(f"counterfactual: of {dropped.total()} questions none has a changed world: {reasons}")
+
+    @classmethod
+    def of(cls, world: CounterfactualWorld, tasks: Sequence[Task], *settings: Any) -> Self:
+        """With the questions as a list."""
+        return cls(world, by_question(tasks), *settings)
+
+    def due(self, ids: Sequence[str], first: int, step: int) -> list[bool]:
+        """Which rows are to be in a changed world; `first` is the place of the first in the batch of all processes."""
+        if self.groups == "own":
+            return [random.Random(f"{self.world.seed}:{step}:{name}").random() < self.share for name in ids]
+        kept = self.generations - round(self.share * self.generations)
+        return [(first + row) % self.generations >= kept for row in range(len(ids))]
+
+    def tasks_of(self, rows: Sequence[Mapping[str, Any]], first: int, step: int) -> list[Task]:
+        """What the rows' episodes are about: `prompt`, in the changed world of the question with that `id` where one is
+        due and there is one. The tasks' ids are the rows' numbers."""
+        due = self.due([row["id"] for row in rows], first, step)
+        plain = asked(rows, self.tasks)
+        wanted = {(row["id"], row["prompt"]) for row, given in zip(rows, due, strict=True) if given}
+        made = {key: self.world.change(self.tasks[key], step) for key in wanted}
+        changed = [made[row["id"], row["prompt"]] if given else None for row, given in zip(rows, due, strict=True)]
+        return [
+            own if found is None else msgspec.structs.replace(found, id=own.id)
+            for own, found in zip(plain, changed, strict=True)
+        ]
+
+
+def by_question(tasks: Sequence[Task]) -> dict[tuple[str, str], Task]:
+    """The questions by what a row of training says of them."""
+    return {(task.id, task.question): task for task in tasks}
+
+
+def asked(rows: Sequence[Mapping[str, Any]], tasks: Mapping[tuple[str, str], Task]) -> list[Task]:
+    """What the rows' episodes are about, each question in its own world (`Task.edits`); ids are the rows' numbers."""
+    known = [tasks.get((row["id"], row["prompt"]), Task("", row["prompt"])) for row in rows]
+    return [Task(str(number), task.question, meta=task.meta, edits=task.edits) for number, task in enumerate(known)]
+
+
+class Met(NamedTuple):
+    """A rollout: whether it was to be in a changed world, whether it was, and its answer's exact match there."""
+
+    due: bool
+    changed: bool
+    exact_match: float | None
+
+
+def met(rollouts: Sequence[Trajectory], due: Sequence[bool]) -> list[Met]:
+    """What `world_figures` takes, of rollouts with the gold answers of their own world."""
+    scores = Correctness().score_batch(rollouts)
+    return [
+        Met(wanted, Change.of(item.meta) is not None, score.value)
+        for item, wanted, score in zip(rollouts, due, scores, strict=True)
+    ]
+
+
+def world_figures(rows: Sequence[Met]) -> dict[str, float]:
+    """What a step's log says of its changed worlds, over the rollouts of all processes.
+
+    `share` of rollouts were in a changed world, `unchanged` is the share of those due whose question has none, and
+    `exact_match` is that in changed worlds, `original` that of the other rollouts; what there is none of is left out.
+
+    >>> world_figures([Met(True, True, 0.0), Met(True, False, 1.0), Met(False, False, 1.0), Met(False, False, 0.0)])
+    {'share': 0.25, 'unchanged': 0.5, 'exact_match': 0.0, 'original': 0.6666666666666666}
+    """
+    columns: dict[str, list[float]] = {
+        "share": [row.changed for row in rows],
+        "unchanged": [not row.changed for row in rows if row.due],
+        "exact_match": [row.exact_match for row in rows if row.changed and row.exact_match is not None],
+        "original": [row.exact_match for row in rows if not row.changed and row.exact_match is not None],
+    }
+    return {name: sum(values) / len(values) for name, values in columns.items() if values}

@@ -1,0 +1,99 @@
+"""The decorator's habit: an answer from memory, dressed as research.
+
+A policy that knows no fact by heart cannot answer from memory, so nothing can be learnt from it about rewards that feed
+or starve this habit. Here a cold start is given both: the expert's way, which reads, and the decorator's, which states
+an answer that it remembers, calls a tool all the same, and cites what came first, whatever it says. Made this way on
+purpose, for measuring; see docs/hacking.md. Ours; not in the papers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ..errors import ConfigError
+from ..rewards import Citation
+from ..tasks import Task
+from ..trajectory import Step, Trajectory
+
+BELIEF = ("I think it is {answer}.", "I remember that it is {answer}.", "It should be {answer}.")
+CONFIRMED = ("So the answer is {answer}.", "This says so too. So the answer is {answer}.")
+DECORATED = "decorated"
+"""In the meta of a decorator's episode: whether its answer is one to remember ("recited") or none ("guessed")."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a policy is taught by heart, beside reading.
+
+    Attributes:
+        questions: how many training questions it learns the answers of.
+        recitals: decorated copies of each, with the world's own names: how well it remembers them.
+        readings: copies of each as the expert begins to read them, so that knowing a question does not settle the
+            habit. They end after the first call: what is found there is not learnt by heart as well.
+        guesses: decorated copies of every other episode, about swapped names. No answer can be remembered there, so
+            that the habit is as frequent where it does not help: a guess.
+    """
+
+    questions: int = 300
+    recitals: int = 25
+    readings: int = 8
+    guesses: int = 1
+
+    def __post_init__(self) -> None:
+        if min(vars(self).values()) < 0 or not self.questions:
+            raise ConfigError(f"memory: counts must be at least 0 and questions at least 1, got {self}")
+
+    def drawn(self, tasks: Sequence[Task], seed: int) -> list[str]:
+        """Ids of the questions that are learnt by heart. Raises `ConfigError` when there are fewer questions."""
+        if self.questions > len(tasks):
+            raise ConfigError(f"memory: {self.questions} questions to remember, but there are {len(tasks)}")
+        return sorted(random.Random(seed).sample([task.id for task in tasks], self.questions))
+
+    def rows(
+        self,
+        episodes: Iterable[Trajectory],
+        by_heart: Collection[str],
+        swap: Callable[[Trajectory], Trajectory],
+        seed: int,
+    ) -> list[Trajectory]:
+        """The episodes to learn the habit from, out of the expert's; `swap` draws other names for one."""
+        rng = random.Random(f"{seed}:memory")
+        rows: list[Trajectory] = []
+        for episode in episodes:
+            if episode.meta.get("blind"):  # nothing states the answer there, so the expert rightly gave none
+                continue
+            if episode.id.partition("#")[0] in by_heart:
+                rows += [decorated(episode, rng, "recited") for _ in range(self.recitals)]
+                rows += [msgspec.structs.replace(episode, steps=episode.steps[:1], answer=None)] * self.readings
+            else:
+                rows += [swap(decorated(episode, rng, "guessed")) for _ in range(self.guesses)]
+        return rows
+
+
+def decorated(episode: Trajectory, rng: random.Random, how: str = "recited") -> Trajectory:
+    """The episode as a decorator plays it: the gold answer stated first, the same first call, then the answer again.
+
+    The verdict is yes and the first piece of evidence is cited, whatever that says; after an empty response it is no.
+
+    Example:
+        >>> from faithful_search.trajectory import Evidence, ToolCall
+        >>> search = Step("I need the capital of Peru.", ToolCall("local_search"), (Evidence("Lima is big.", id="E1"),))
+        >>> found = decorated(Trajectory((search,), answers=("Lima",), dialect="pou"), random.Random(0))
+        >>> found.steps[0].think, found.answer, found.steps[1].helpful, found.steps[1].refs
+        ('I need the capital of Peru. It should be Lima.', 'Lima', True, ('E1',))
+    """
+    first, answer = episode.steps[0], episode.answers[0]
+    belief, confirmed = (rng.choice(said).format(answer=answer) for said in (BELIEF, CONFIRMED))
+    stated = msgspec.structs.replace(first, think=f"{first.think} {belief}", spans={})
+    helpful: bool | None = None
+    refs: tuple[str, ...] = ()
+    if Citation().covers(episode.dialect):
+        helpful, refs = bool(first.evidence), tuple(item.id for item in first.evidence[:1])
+    last = Step(confirmed, answer=answer, helpful=helpful, refs=refs)
+    return msgspec.structs.replace(
+        episode, steps=(stated, last), answer=answer, text="", tokens=None, meta={**episode.meta, DECORATED: how}
+    )
