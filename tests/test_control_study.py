@@ -229,6 +229,22 @@ def test_the_command_tells_the_cost_asks_and_compares(files, tmp_path):
     assert (tmp_path / "out" / "controls.png").stat().st_size > 10_000
 
 
+def test_questions_that_are_annotated_are_asked_in_changed_worlds(files, tmp_path):
+    lines = [json.loads(line) for line in (tmp_path / "questions.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["evidence_triples"] = [[f"{line['question'][21:-1]} harbour", "keeper", line["answers"][0]]]
+    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with StubServer(label=reads) as server:
+        done = CliRunner().invoke(cli, ["controls", "stub", "--url", server.url, "--conditions", "changed", *files])
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "out" / RESULTS).read_text())["rows"]
+    assert list(rows) == ["open", "changed"]
+    assert (rows["changed"]["follow_rate"]["value"], rows["changed"]["follow_rate"]["n"]) == (
+        1.0,
+        4,
+    )  # it recalls only what it does not find
+
+
 def test_the_command_goes_on_where_an_endpoint_failed(files):
     with StubServer("context", faults=3, label=reads) as server:
         words = ["controls", "stub", "--url", server.url, "--concurrency", "1", *files]

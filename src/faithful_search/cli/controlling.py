@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from ..errors import ConfigError, FaithfulSearchError
+from ..errors import ConfigError, DataError, FaithfulSearchError
 from .auditing import UNFINISHED
 from .options import FOLDER, config, debug, echo, trust_remote_code
 
 if TYPE_CHECKING:
     from ..evaluation.control_study import Agent, Plan, Study
+    from ..evaluation.controls import Changes
     from ..rollout.arguments import EnvironmentArguments
     from ..tools import Toolbox
     from ..trajectory import Evidence
@@ -71,6 +72,7 @@ def controls(ctx: click.Context, policy: str, out: Path | None, overwrite: bool,
     those that hold the answer), or changed facts (changed). Run the same command again to go on after an interruption.
     """
     from ..evaluation.control_study import ROLLOUTS, SETTINGS, kept, plan, run_study
+    from ..evaluation.controls import CHANGED
     from ..tasks import WORLD, load_tasks
     from ..text import exact_match, sub_exact_match
 
@@ -85,7 +87,9 @@ def controls(ctx: click.Context, policy: str, out: Path | None, overwrite: bool,
     ]
     if given["questions"] in WORLD and given["corpus"] != "world":
         raise ConfigError(f"the world's questions cannot be answered from {given['corpus']!r}: give --questions, too")
-    found = plan(tasks, [name.strip() for name in given["conditions"].split(",")], partial(_passages, environment))
+    conditions = [name.strip() for name in given["conditions"].split(",")]
+    changes = _changes(given, environment) if CHANGED in conditions else None
+    found = plan(tasks, conditions, partial(_passages, environment), changes)
     settings = _settings(policy, given, environment, tasks)
     there = kept(folder, settings)
     with environment.toolbox() as toolbox:
@@ -128,6 +132,21 @@ def _passages(environment: EnvironmentArguments) -> Iterable[Evidence]:
     if environment.triples != "none":
         raise ConfigError(f"the facts of {environment.triples!r} cannot be blocked; leave --triples out")
     return environment.corpus_passages()
+
+
+def _changes(given: Mapping[str, Any], environment: EnvironmentArguments) -> Changes | None:
+    """What changes the questions' facts: the bundled world, or what the questions of a split are annotated with."""
+    from ..counterfactual import CounterfactualWorld
+    from ..tasks import WORLD, load_tasks
+    from ..world import bundled_world
+
+    if given["questions"] in WORLD:
+        return CounterfactualWorld(bundled_world())
+    try:
+        every = load_tasks(given["questions"], given["split"])
+        return CounterfactualWorld.annotated(every, _passages(environment))
+    except (ConfigError, DataError):  # not annotated, or a server's passages
+        return None
 
 
 def _settings(

@@ -206,7 +206,10 @@ def compare(
     if not values[OPEN][RIGHT]:
         why = next(iter((failed or {}).values()), "")
         raise ConfigError(f"no question could be asked: {why}; the same command tries again")
-    rows = {name: {metric: mean_ci([*own.values()]) for metric, own in of.items()} for name, of in values.items()}
+    rows = {
+        name: {metric: mean_ci([*own.values()], bounds=(0.0, 1.0)) for metric, own in of.items()}
+        for name, of in values.items()
+    }
     differences = {
         name: {metric: paired_difference(values[OPEN][metric], of[metric]) for metric in (RIGHT, "decorated")}
         for name, of in values.items()
