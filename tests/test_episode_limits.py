@@ -96,8 +96,11 @@ def exact(engine: Engine, t: Trajectory) -> None:
 
 
 def same(read: Trajectory, t: Trajectory) -> None:
-    """Both have the same steps; a turn without any text has no place of its own in a text, and one that breaks off within
-    its call no end: the line breaks before the response may be its."""
+    """Both have the same steps.
+
+    A turn without any text has no place of its own in a text, and one that breaks off within its call no end: the line
+    breaks before the response may be its.
+    """
     one, two = ([replace(s, spans={}) if placeless(s) else s for s in item.steps] for item in (read, t))
     assert one == two and read.answer == t.answer
 
