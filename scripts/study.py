@@ -4,9 +4,11 @@
 python scripts/study.py pou --out outputs/study --workers 2          # resumes: what is there is not made again
 python scripts/study.py pou --split validation --seeds 3 --only "Proof-of-Use" "format + answer only"
 python scripts/study.py veritas --out outputs/veritas_study --workers 2 --steps 60
+python scripts/study.py hacking --out outputs/hacking --split validation --limit 200    # the phase diagram
 ```
 
-Writes `study.json`, `study.md` (tables), curves of training (`entropy.png`, `training.png`) and `results.png`.
+Writes `study.json`, `study.md` (tables), curves of training (`entropy.png`, `training.png`) and `results.png`, or the
+study's own diagram.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ class Study:
         bars: those of them that are drawn.
         curves: by the figure's file name, which curves of training and of which settings.
         references: settings that all others are compared with, on the same questions.
+        diagram: lines of a figure over a quantity that was varied: by label, its values with the setting of each.
     """
 
     start: str
@@ -75,6 +78,7 @@ class Study:
     bars: tuple[str, ...]
     curves: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
     references: tuple[str, ...] = ("cold start",)
+    diagram: Mapping[str, Mapping[float, str]] = field(default_factory=dict)
 
 
 SFT = {
@@ -133,6 +137,38 @@ POU = Study(
     references=("cold start", "format + answer only"),
 )
 
+STALE = (0.0, 0.4, 0.8, 0.2, 0.6)
+"""Shares of what the policy remembers that are wrong in the world it is trained in; the ends and the middle come first,
+so that a study that is stopped has them."""
+REWARDED = {
+    "answers alone": ("pou.py", "hack_answer_only.yaml"),
+    "Proof-of-Use, as published": ("pou.py", "pou_tiny_paper.yaml"),
+    "VERITAS": ("veritas.py", "hack_veritas.yaml"),
+    "counterfactual groups": ("pou.py", "hack_counterfactual.yaml"),
+    "source gate alone": ("pou.py", "hack_source_gated.yaml"),
+    "Proof-of-Use, ours": ("pou.py", "pou_tiny.yaml"),
+}
+
+
+def at(reward: str, stale: float) -> str:
+    """The setting's name."""
+    return f"{reward}, {stale:.0%} stale"
+
+
+HACKING = Study(
+    start="memory",
+    settings={
+        at(reward, stale): Setting(recipe, config, {"stale": stale})
+        for stale in STALE
+        for reward, (recipe, config) in REWARDED.items()
+    },
+    measure=POU.measure,
+    metrics=("exact_match", "exact_match_changed", "follow_rate", "memory_share", "answer_first", "valid_format"),
+    bars=("follow_rate", "exact_match", "exact_match_changed"),
+    curves={},
+    diagram={reward: {stale: at(reward, stale) for stale in sorted(STALE)} for reward in REWARDED},
+)
+
 FAITHFULNESS = ("info_think_lexical", "think_search_lexical", "think_answer_sub_em")
 VERITAS = Study(
     start="search_r1",
@@ -154,7 +190,7 @@ VERITAS = Study(
         )
     },
 )
-STUDIES = {"pou": POU, "veritas": VERITAS}
+STUDIES = {"pou": POU, "hacking": HACKING, "veritas": VERITAS}
 
 
 @dataclass(frozen=True)
@@ -254,7 +290,14 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
     (out / "study.md").write_text(text + "\n", encoding="utf-8")
     for file, (settings, curves) in study.curves.items():
         plots.compare({name: histories[name] for name in settings}, list(curves), out / file, window=5)
-    plots.bars({name: {"rows": row} for name, row in _plain(tables["Values"]).items()}, study.bars, out / "results.png")
+    rows = {name: {"rows": row} for name, row in _plain(tables["Values"]).items()}
+    if study.diagram:
+        lines = {label: _measured(line, rows) for label, line in study.diagram.items()}
+        plots.lines(
+            lines, study.bars, out / "diagram.png", "share of remembered facts that are wrong", rows["cold start"]
+        )
+    else:
+        plots.bars(rows, study.bars, out / "results.png")
     print(text)
 
 
@@ -311,6 +354,10 @@ def _plain(rows: dict[str, dict[str, Estimate]]) -> dict[str, dict[str, dict[str
         setting: {metric: {"value": item.value, "low": item.low, "high": item.high} for metric, item in row.items()}
         for setting, row in rows.items()
     }
+
+
+def _measured(line: Mapping[float, str], rows: Mapping[str, Any]) -> dict[float, Any]:
+    return {place: rows[name] for place, name in line.items() if name in rows}
 
 
 def _flags(values: dict[str, Any]) -> list[str]:

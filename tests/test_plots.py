@@ -151,3 +151,14 @@ def test_a_single_tool_is_shown_by_how_often_it_is_called(tmp_path, figures):
     tool_curves(rows, tmp_path / "tools.png")
     (axis,) = figures[0].axes
     assert axis.lines[0].get_ydata().tolist() == [1.0, 2.0, 3.0] and axis.get_ylabel() == "calls per rollout"
+
+
+def test_lines_have_a_panel_for_each_metric_and_leave_out_what_was_not_measured(tmp_path, figures):
+    row = {"follow_rate": {"value": 0.4, "low": 0.3, "high": 0.5}, "exact_match": {"value": None}}
+    better = {"follow_rate": {"value": 0.8, "low": None, "high": None}, "exact_match": {"value": 0.6}}
+    evaluations = {"ours": {0.4: {"rows": better}, 0.0: {"rows": row}}}
+    plots.lines(evaluations, ["follow_rate", "exact_match"], tmp_path / "lines.png", "stale", {"rows": row})
+    upper, lower = figures[-1].axes
+    assert [list(line.get_ydata()) for line in upper.lines] == [[0.4, 0.4], [0.4, 0.8]]
+    assert [list(line.get_xdata()) for line in lower.lines] == [[0.4]]
+    assert lower.get_xlabel() == "stale"

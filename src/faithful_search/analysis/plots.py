@@ -43,6 +43,9 @@ LABELS = {
     "parts/source_gated": "correct and in the evidence, R_anc",
     "parts/exact_match": "exact match",
     "behaviour/exact_match": "exact match",
+    "follow_rate": "answer follows\nchanged evidence",
+    "exact_match": "exact match,\nheld-out questions",
+    "exact_match_changed": "exact match,\nchanged worlds",
     "behaviour/answer_first": "answer stated before its evidence",
     "parts/info_think": "information-think",
     "parts/think_search": "think-search",
@@ -171,6 +174,50 @@ def bars(
     axis.margins(y=0.12)
     _finish(axis, "value, 95 % interval", title=title)
     axis.grid(False, axis="x")
+    return _save(figure, path)
+
+
+def lines(
+    evaluations: Mapping[str, Mapping[float, Mapping[str, Any]]],
+    metrics: Sequence[str],
+    path: PathLike,
+    varied: str,
+    reference: Mapping[str, Any] | None = None,
+) -> Path:
+    """What became of settings as one quantity is varied: a panel for each metric, a line with its 95 % band a setting.
+
+    Args:
+        evaluations: by label, by the value of what was varied, what `Evaluation.to_dict` gives (only `rows` is read).
+        metrics: rows to draw, one panel each.
+        path: the file to write.
+        varied: what the horizontal axis is.
+        reference: an evaluation that is drawn as a dotted line through every panel: before training, say.
+
+    Raises:
+        DataError: when none of the evaluations has any of the metrics.
+    """
+    figure, axes = _figure(len(metrics), (1,) * len(metrics), height=2.6)
+    for axis, metric in zip(axes, metrics, strict=True):
+        if reference and (row := reference["rows"].get(metric)) and row["value"] is not None:
+            axis.axhline(row["value"], color="#444444", linestyle=":", linewidth=1.4, label="before training")
+        for number, (label, line) in enumerate(evaluations.items()):
+            kept = {
+                place: row
+                for place in sorted(line)
+                if (row := line[place]["rows"].get(metric) or {}).get("value") is not None
+            }
+            places, colour = list(kept), PALETTE[number % len(PALETTE)]
+            low, high = (
+                [row["value"] if row.get(end) is None else row[end] for row in kept.values()] for end in ("low", "high")
+            )
+            axis.plot(
+                places, [row["value"] for row in kept.values()], color=colour, marker="o", linewidth=1.9, label=label
+            )
+            axis.fill_between(places, low, high, color=colour, alpha=0.13, linewidth=0)
+        _require(len(axis.lines), metric, path)
+        _finish(axis, _name(metric), limits=(-0.03, 1.03), legend=axis is axes[0])
+    axes[0].set_title("After training, 95 % interval", loc="left")
+    axes[-1].set_xlabel(varied)
     return _save(figure, path)
 
 
