@@ -22,9 +22,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from checkpoints import SMALL, equal
+from paths import ROOT
 from served import COMMAND, environment
 from stub_server import StubServer
-from test_survival import ROOT, SMALL, equal
 
 from faithful_search.errors import ConfigError
 from faithful_search.training.starting import owned

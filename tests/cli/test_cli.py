@@ -1,0 +1,257 @@
+"""The command as people type it: exit codes, messages, files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from agent_rows import JUDGED, CountingJudge, file_of, rollout
+from click.testing import CliRunner, Result
+from stub_server import StubServer
+
+import faithful_search as fs
+from faithful_search.cli import cli
+from faithful_search.evaluation.audit import audit
+from faithful_search.evaluation.audit import run as auditing
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs the command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str, **settings) -> Result:
+        return CliRunner().invoke(cli, [str(item) for item in arguments], **settings)
+
+    return command
+
+
+def test_an_audit_prints_a_table_and_leaves_its_files(run, tmp_path):
+    file_of(tmp_path / "rollouts.jsonl", [rollout(n) for n in range(6)])
+    done = run("audit", "rollouts.jsonl")
+    assert done.exit_code == 0, done.output
+    assert "info_think_lexical" in done.output and "in rollouts-audit" in done.output
+    assert json.loads((tmp_path / "rollouts-audit" / "audit.json").read_text())["n"] == 6
+    assert len((tmp_path / "rollouts-audit" / "scores.jsonl").read_text().splitlines()) == 6
+
+
+def test_the_report_shows_the_chosen_rows(run, tmp_path):
+    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(12)])
+    done = run("audit", "a.jsonl", "--report-rows", "4", "--out", "out")
+    assert done.exit_code == 0 and "report.html" in done.output, done.output
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert sum(f"Lighthouse {n} stands in" in page for n in range(12)) == 4
+    assert run("audit", "a.jsonl", "--no-report", "--out", "bare").exit_code == 0
+    assert not (tmp_path / "bare" / "report.html").exists()
+
+
+@pytest.mark.parametrize("escape", ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\r", "\u202e"])
+def test_no_terminal_obeys_what_stands_in_a_file(run, tmp_path, escape):
+    odd = {"text": f"no dialect {escape}at all", "question": "Q"}
+    file_of(tmp_path / "a.jsonl", [rollout(0), odd, f'{{"{escape}'])
+    (tmp_path / f"b{escape}.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes())
+    for command in (
+        *(["audit", "a.jsonl", "--no-report"], ["audit", f"b{escape}.jsonl", "--no-report", "--dialect", "pou"]),
+        *(["label", "a.jsonl"], ["label", f"b{escape}.jsonl", "--out", "b"], ["audit", f"{escape}.jsonl"]),
+    ):
+        done = run(*command, color=True)
+        assert done.output and escape not in done.output, command
+
+
+def test_rows_that_could_not_be_read_give_another_exit_code_and_are_named(run, tmp_path):
+    file_of(tmp_path / "a.jsonl", [rollout(0), "{half", rollout(1)])
+    done = run("audit", "a.jsonl", "--no-report")
+    assert done.exit_code == 3
+    assert (
+        "rows that could not be read: 1" in done.stderr
+        and "row 2: not JSON" in done.stderr
+        and "scores.jsonl" in done.stderr
+    )
+
+
+def test_rows_without_a_verdict_give_another_exit_code_and_are_named(run, tmp_path, monkeypatch):
+    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(5)])
+    judge = CountingJudge(abstains="Lighthouse 3")
+    monkeypatch.setattr("faithful_search.judges.arguments.load", lambda kind, model, **knobs: judge)
+    command = (
+        "audit",
+        "a.jsonl",
+        "--judge",
+        "endpoint",
+        "--judge-model",
+        "m",
+        "--no-report",
+        "--metrics",
+        ",".join(JUDGED),
+    )
+    done = run(*command)
+    assert done.exit_code == 3
+    assert "row 4, info_think_faithfulness: the judge abstained: timed out" in done.stderr
+    judge.abstains = "\0"
+    assert run(*command).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("", "no rows in it"), ('{"question": "Where?"}\n', "none of its rows (1) can be read"), (None, "cannot read")],
+)
+def test_what_cannot_be_done_is_one_line_and_no_traceback(run, tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "a.jsonl").write_text(content)
+    done = run("audit", "a.jsonl")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: ") and message in done.stderr and done.stderr.count("\n") == 1
+    for arguments in (("--debug", "audit", "a.jsonl"), ("audit", "a.jsonl", "--debug", "--overwrite")):
+        again = run(*arguments)
+        assert isinstance(again.exception, fs.FaithfulSearchError) and message in str(again.exception)
+
+
+def test_other_settings_need_overwrite(run, tmp_path):
+    file_of(tmp_path / "a.jsonl", [rollout(0)])
+    assert run("audit", "a.jsonl", "--no-report").exit_code == 0
+    refused = run("audit", "a.jsonl", "--no-report", "--how", "pokee")
+    assert refused.exit_code == 1 and "--overwrite" in refused.stderr and "'squad' there, 'pokee' now" in refused.stderr
+    assert run("audit", "a.jsonl", "--no-report", "--how", "pokee", "--overwrite").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("audit",),
+        ("audit", "a.jsonl", "--judge", "oracle"),
+        ("audit", "a.jsonl", "--judge", "nli"),
+        ("audit", "a.jsonl", "--judge-url", "http://127.0.0.1:1/v1"),
+        ("audit", "a.jsonl", "--judge-model", "x"),
+        ("audit", "a.jsonl", "--limit", "0"),
+        ("audit", "a.jsonl", "--config", "none.yaml"),
+        ("nonsense",),
+        ("agreement",),
+    ],
+)
+def test_wrong_usage_has_its_own_exit_code(run, arguments):
+    done = run(*arguments)
+    assert done.exit_code == 2 and "Error" in done.stderr
+
+
+def test_a_file_of_options_is_read_and_what_is_typed_wins(run, tmp_path, monkeypatch):
+    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(3)])
+    (tmp_path / "c.yaml").write_text(
+        "how: pokee\nmetrics: [answer_correctness, tool_use]\nno-report: true\nout: there\nlimit: 2\n"
+    )
+    assert run("audit", "a.jsonl", "--config", "c.yaml").exit_code == 0
+    found = json.loads((tmp_path / "there" / "audit.json").read_text())
+    assert found["settings"]["how"] == "pokee" and found["settings"]["metrics"] == ["answer_correctness", "tool_use"]
+    assert found["n"] == 2 and not (tmp_path / "there" / "report.html").exists()
+    assert (
+        run("audit", "a.jsonl", "--config", "c.yaml", "--how", "squad", "--out", "here", "--limit", "1").exit_code == 0
+    )
+    assert json.loads((tmp_path / "here" / "audit.json").read_text())["settings"]["how"] == "squad"
+    seen = {}
+    monkeypatch.setattr(
+        "faithful_search.judges.arguments.load",
+        lambda kind, model, **knobs: seen.update(knobs, kind=kind, model=model),
+    )
+    options = "judge: endpoint\njudge_model: m\njudge-url: http://h/v1\njudge-concurrency: 3\n"
+    (tmp_path / "judge.yaml").write_text(options)
+    run("audit", "a.jsonl", "--config", "judge.yaml", "--out", "third")
+    run("audit", "a.jsonl", "--config", "judge.yaml", "--out", "fourth", "--judge_timeout", "60", "--no_report")
+    assert seen | {"kind": "endpoint", "model": "m", "url": "http://h/v1", "concurrency": 3, "timeout": 60.0} == seen
+
+
+@pytest.mark.parametrize("text", ["colour: red\n", "- a\n", "a: [\n"])
+def test_a_file_of_options_with_something_else_in_it_is_wrong_usage(run, tmp_path, text):
+    (tmp_path / "c.yaml").write_text(text)
+    done = run("audit", "a.jsonl", "--config", "c.yaml")
+    assert done.exit_code == 2 and "c.yaml" in done.stderr
+
+
+def test_the_standard_input_is_kept_so_that_it_can_be_shown_and_gone_on_with(run, tmp_path):
+    text = "".join(json.dumps(rollout(n)) + "\n" for n in range(3))
+    assert run("audit", "-", "--no-report", input=text).exit_code == 0
+    assert (tmp_path / "stdin-audit" / "source.jsonl").read_text() == text
+    assert run("audit", "-", "--no-report", input=text).exit_code == 0
+
+
+def test_an_interruption_says_how_to_go_on(run, tmp_path, monkeypatch):
+    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(130)])
+    score, batches = auditing.Scorer.score, []
+
+    def stops(self, batch):
+        batches.append(batch)
+        if len(batches) == 2:
+            raise KeyboardInterrupt
+        return score(self, batch)
+
+    monkeypatch.setattr(auditing.Scorer, "score", stops)
+    done = run("audit", "a.jsonl", "--no-report", "--workers", "1")
+    assert done.exit_code == 130 and "64 rows are in" in done.stderr and "run the same again" in done.stderr
+    monkeypatch.setattr(auditing.Scorer, "score", score)
+    assert run("audit", "a.jsonl", "--no-report").exit_code == 0
+
+
+def test_an_interrupted_index_says_how_to_go_on(run, tmp_path, monkeypatch):
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder.build_folder", stop)
+    done = run("index", "world", "out")
+    assert done.exit_code == 130 and "the same command goes on" in done.stderr
+
+
+def test_the_bar_moves_with_the_verdicts_of_a_slow_judge(run, tmp_path, monkeypatch):
+    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)])
+    told: list[str] = []
+    monkeypatch.setattr("tqdm.auto.tqdm.set_description", lambda self, text, refresh=True: told.append(text))
+    monkeypatch.setattr("faithful_search.cli.judge_options._PAUSE", 0)
+    with StubServer() as server:
+        endpoint = ("--judge", "endpoint", "--judge-model", "m", "--judge-url", server.url, "--judge-cache", "c.sqlite")
+        done = run("audit", "a.jsonl", "--no-report", "--metrics", "info_think_faithfulness", *endpoint)
+    assert done.exit_code == 0, done.output
+    assert len(told) == 20 and told[-1] == "auditing, 20 verdicts"
+
+
+def test_judges_are_compared_with_labels_and_audits_with_each_other(run, tmp_path):
+    rows = [
+        {"evidence": f"Rain fell on day {n}.", "claim": "Rain fell." if n % 2 else "Snow lay deep.", "label": n % 2}
+        for n in range(20)
+    ]
+    file_of(tmp_path / "labels.jsonl", rows)
+    done = run("agreement", "labels.jsonl", "--judge", "lexical", "--judge", "containment", "--limit", "16")
+    assert done.exit_code == 0 and "lexical" in done.output, done.output
+    assert (tmp_path / "agreement" / "agreement.json").exists()
+    source = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(8)])
+    audit(source, tmp_path / "one", metrics=["info_think_faithfulness"])
+    audit(source, tmp_path / "two", metrics=["info_think_faithfulness"], judge=CountingJudge())
+    done = run("agreement", "one/scores.jsonl", "two/scores.jsonl", "--out", "both")
+    assert done.exit_code == 0 and (tmp_path / "both" / "agreement.json").exists(), done.output
+
+
+def test_the_metrics_are_listed_and_installed(run, tmp_path):
+    listed = run("metrics", "list").output.split()
+    assert "info_think_faithfulness" in listed and len(listed) == 10
+    done = run("metrics", "install", "--cache", tmp_path / "modules")
+    assert done.exit_code == 0, done.output
+    assert len([path for path in done.output.splitlines() if Path(path).is_file()]) == 10
+
+
+def test_the_command_starts_quickly_and_knows_its_version():
+    command = [sys.executable, "-c", "from faithful_search.cli import main; main()"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(fs.__file__).parents[1])}
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, env=environment)
+        seconds.append(time.perf_counter() - start)
+    assert {"audit", "agreement", "metrics"} <= set(done.stdout.split())
+    print(f"faithful-search --help: {min(seconds) * 1000:.0f} ms")
+    assert min(seconds) < 1.0
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, env=environment)
+    assert fs.__version__ in version.stdout
+    heavy = "import sys, faithful_search.cli; print({'torch', 'numpy', 'huggingface_hub'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "set()\n"

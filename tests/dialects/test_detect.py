@@ -1,0 +1,125 @@
+"""Dialects are told apart: on a sample of each, by the names of their tools, and on real files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections import Counter
+
+import pytest
+from paths import SHARED
+
+from faithful_search.dialects import detect, load, names, parse
+from faithful_search.errors import DialectError
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+
+REAL = SHARED / "data" / "trajectories"
+CALLS = {
+    "pokee": [("web_search", {"query_list": ["q"]}), ("web_read", {"url_list": ["u"]})],
+    "deep_researcher": [("web_search", {"query": ["q"]}), ("browse_webpage", {"url_list": ["u"]})],
+    "web_dancer": [("search", {"query": ["q"]}), ("visit", {"url": ["u"], "goal": "g"})],
+    "search_r1_like": [("search", {"query_list": ["q"]})],
+    "recall": [("wikipedia_search", {"query": "q"})],
+}
+
+
+def sample(name: str, evidence: str = "text") -> str:
+    dialect = load(name)
+    verdict = {"helpful": True, "refs": ("E1",)} if name == "pou" else {}
+    one = Step(think="plan", call=ToolCall("search", {"query": "q"}), evidence=(Evidence(evidence, "T", "E1"),))
+    return dialect.render(Trajectory((one, Step(think="so", answer="42", **verdict))))
+
+
+def test_confusion_matrix_of_samples() -> None:
+    found = {name: detect(sample(name)) for name in names()}
+    assert {name: detection.dialect for name, detection in found.items()} == {name: name for name in names()}
+    assert all(detection.confidence > 0.5 for detection in found.values())
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("other", names())
+def test_evidence_does_not_decide(name: str, other: str) -> None:
+    assert detect(sample(name, evidence=f"x{'.' * 80} {sample(other)}")).dialect == name
+
+
+@pytest.mark.parametrize(("name", "call"), [(name, call) for name, calls in CALLS.items() for call in calls])
+def test_a_first_call_is_enough(name: str, call: tuple[str, dict[str, object]]) -> None:
+    turn = load(name).render_turn(Step(think="plan", call=ToolCall(*call)))
+    assert detect(turn).dialect == name
+
+
+def test_prompts_of_the_systems() -> None:
+    agent = '<think>a</think><tool_call>{"name": "finder", "arguments": {}}</tool_call>'
+    for name in ("pokee", "search_r1_like", "recall"):
+        messages = [*load(name).prompt("Who?", []), {"role": "assistant", "content": agent}]
+        assert detect(messages).dialect == name
+
+
+def test_structured_calls_are_plain_messages() -> None:
+    call = {"id": "1", "function": {"name": "finder", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "<search>x</search><information>y</information>"},
+        {"role": "assistant", "content": "Ada"},
+    ]
+    assert detect(messages).dialect == detect(json.dumps(messages)).dialect == "openai"
+    assert parse(messages).answer == "Ada"
+
+
+def test_ambiguity_is_said() -> None:
+    text = '<think>a</think><tool_call>{"name": "finder", "arguments": {}}</tool_call><answer>b</answer>'
+    found = detect(text)
+    assert found.dialect is None and found.confidence == 0.0 and found.why
+    with pytest.raises(DialectError, match="no dialect fits"):
+        parse(text)
+    assert detect("").dialect is None and detect("Ada").dialect is None
+
+
+def test_another_dialect_than_asked_for_is_said() -> None:
+    for name in ("pokee", "web_dancer", "recall"):
+        kinds = {issue.kind for issue in parse(sample(name), "search_r1").all_issues()}
+        assert "dialect_mismatch" in kinds
+        assert "dialect_mismatch" not in {issue.kind for issue in parse(sample(name), name).all_issues()}
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the shared data are not here")
+@pytest.mark.parametrize(
+    ("file", "field", "name", "unknown"),
+    [
+        ("webdancer.jsonl.gz", "messages", "web_dancer", 0),
+        ("search_r1_ppo_3b.jsonl.gz", "solution", "search_r1", 0),
+        ("r1_searcher_hotpotqa_qwen.jsonl.gz", "gen_text_store", "r1_searcher", 11),
+        ("r1_searcher_hotpotqa_llama.jsonl.gz", "gen_text_store", "r1_searcher", 0),
+        ("r1_searcher_2wiki_qwen.jsonl.gz", "gen_text_store", "r1_searcher", 1),
+    ],
+)
+def test_real_files(file: str, field: str, name: str, unknown: int) -> None:
+    """The unknown ones are rollouts without a single query: think and answer tags alone are anybody's."""
+    with gzip.open(REAL / file) as lines:
+        sources = [json.loads(line)[field] for line in lines]
+    found = [detect(source).dialect for source in sources]
+    assert Counter(found) == Counter({name: len(sources) - unknown} | ({None: unknown} if unknown else {}))
+    queried = [source for source, dialect in zip(sources, found, strict=True) if dialect is None]
+    assert all("begin_of_query" not in source for source in queried)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["<tool_response>", "a</answer>user\n", "x<|im_end|> ", "</answer>user\nx\nassistant\n", "<", "<|im_start|>user\n"],
+)
+@pytest.mark.parametrize("name", ["recall", "pokee", "web_dancer", "openai"])
+def test_time_is_linear(name: str, unit: str) -> None:
+    """A fifth of 5 MB in a fifth of the time allowed, with room for a busy machine; quadratic would take minutes."""
+    text = "x" + unit * (1_000_000 // len(unit))
+    start = time.process_time()
+    load(name).parse(text)
+    detect(text)
+    assert time.process_time() - start < 1.0
+
+
+def test_a_tie_is_said_and_nobody_is_named():
+    found = detect("<think>a</think><search>q</search><answer>x</answer>")
+    assert (found.dialect, found.confidence) == (None, 0.0)
+    assert found.why == "research, search_r1 and self_eval fit equally well"

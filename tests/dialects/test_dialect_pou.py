@@ -1,0 +1,315 @@
+"""Proof-of-Use's dialect: well-formed turns, every kind of issue, chat markup, hostile evidence, speed's two paths."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from dialect_texts import taken_apart
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faithful_search.dialects import load
+from faithful_search.errors import DialectError
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+
+D = load("pou")
+CALL = '<tool_call>{"name": "local_search", "arguments": {"query": "q"}}</tool_call>'
+VERDICT = "<helpful>yes</helpful><ref>E1, E2</ref>"
+RESPONSE = "<tool_response>\nTitle [E1]: text\nOther [E2]: more\nlines\n</tool_response>"
+LAST = f"<think>{VERDICT}so</think><answer>Paris</answer>"
+CHAT = (
+    "<|im_start|>system\nExample: <think>x</think><answer>wrong</answer><|im_end|>\n"
+    "<|im_start|>user\nWhere?<|im_end|>\n"
+    f"<|im_start|>assistant\n<think>plan</think>{CALL}<|im_end|>\n<|im_start|>user\n{RESPONSE}<|im_end|>\n"
+    f"<|im_start|>assistant\n{LAST}<|im_end|>\n"
+)
+
+
+def kinds(text: str, first: bool = False) -> set[str]:
+    return {issue.kind for issue in D.parse_turn(text, first=first).issues}
+
+
+def essence(trajectory: Trajectory) -> list[tuple[object, ...]]:
+    return [(s.think, s.call, s.answer, s.helpful, s.refs, s.evidence, s.note) for s in trajectory.steps]
+
+
+def test_reads_a_trajectory() -> None:
+    t = D.parse(f"<think>plan</think>{CALL}{RESPONSE}{LAST}", question="Where?")
+    one, two = t.steps
+    assert (one.think, one.helpful, one.refs, one.issues) == ("plan", None, (), ())
+    assert one.call == ToolCall("local_search", {"query": "q"}, '{"name": "local_search", "arguments": {"query": "q"}}')
+    assert one.evidence == (Evidence("text", "Title", "E1"), Evidence("more\nlines", "Other", "E2"))
+    assert (two.think, two.helpful, two.refs, two.answer, two.issues) == ("so", True, ("E1", "E2"), "Paris", ())
+    assert (t.answer, t.stop_reason, t.question, t.dialect) == ("Paris", "answered", "Where?", "pou")
+
+
+def test_reads_chat_markup_and_never_the_prompts_example() -> None:
+    t = D.parse(CHAT)
+    assert t.question == "Where?" and t.answer == "Paris" and not t.all_issues()
+    assert essence(t) == essence(D.parse(f"<think>plan</think>{CALL}{RESPONSE}{LAST}"))
+    bare = CHAT.replace("<|im_start|>", "").replace("<|im_end|>", "")
+    assert essence(D.parse(bare)) == essence(t) and D.parse(bare).question == "Where?"
+    unprompted = CHAT[CHAT.index("<think>plan") :]
+    assert essence(D.parse(unprompted)) == essence(t)
+    assert essence(D.parse("<|im_end|>\n" + unprompted)) == essence(t)
+    llama = CHAT.replace("<|im_end|>\n", "<|eot_id|>")
+    for role in ("system", "user", "assistant"):
+        llama = llama.replace(f"<|im_start|>{role}\n", f"<|start_header_id|>{role}<|end_header_id|>\n\n")
+    assert essence(D.parse(llama)) == essence(t) and D.parse(llama).question == "Where?"
+
+
+def test_a_prompt_alone_holds_no_step() -> None:
+    t = D.parse(CHAT[: CHAT.index("<think>plan")])
+    assert t.steps == () and t.answer is None and t.stop_reason is None and t.question == "Where?"
+
+
+@pytest.mark.parametrize(
+    ("turn", "expected"),
+    [
+        (LAST, set()),
+        (f"<think>{VERDICT}a < b and <b>c</b></think>\n{CALL}\n", set()),
+        (f"<think>\n<helpful>no</helpful> <ref>null</ref>x</think>{CALL}", set()),
+        (f"x</think>{CALL}", {"think_missing", "verdict_missing", "tag_unbalanced", "text_outside"}),
+        (CALL, {"think_missing", "verdict_missing"}),
+        (f"<think>{VERDICT}so{CALL}", {"think_unclosed"}),
+        (f"<think>so</think>{CALL}", {"verdict_missing"}),
+        (f"<think>so {VERDICT}</think>{CALL}", {"verdict_not_first"}),
+        (f"<think><helpful>Yes</helpful><ref>E1</ref>so</think>{CALL}", {"verdict_invalid"}),
+        (f"<think><helpful>maybe</helpful><ref>E1</ref>so</think>{CALL}", {"verdict_invalid"}),
+        (f"<think><helpful>yes<ref>E1</ref>so</think>{CALL}", {"verdict_unclosed", "verdict_multiple"}),
+        (f"<think>{VERDICT}{VERDICT}</think>{CALL}", {"verdict_multiple"}),
+        (
+            f"<think><ref>E1</ref><helpful>yes</helpful></think>{CALL}",
+            {"verdict_not_first", "ref_missing", "verdict_multiple"},
+        ),
+        (f"<think><helpful>yes</helpful>so</think>{CALL}", {"ref_missing"}),
+        (f"<think><helpful>yes</helpful><ref>E1 so</think>{CALL}", {"ref_unclosed"}),
+        (f"<think><helpful>yes</helpful><ref> </ref>so</think>{CALL}", {"ref_empty"}),
+        (f"<think><helpful>yes</helpful><ref>null, E1</ref>so</think>{CALL}", {"ref_null_mixed"}),
+        (f"<think>{VERDICT}</think><tool_call>search(x)</tool_call>", {"call_json"}),
+        (f'<think>{VERDICT}</think><tool_call>{{"name": "s", "arguments": "x"}}</tool_call>', {"call_json"}),
+        (f'<think>{VERDICT}</think><tool_call>{{"name": 1, "arguments": {{}}}}</tool_call>', {"call_json"}),
+        (f'<think>{VERDICT}</think><tool_call>{{"name": "s"}}</tool_call>', {"call_json"}),
+        (f"<think>{VERDICT}</think><tool_call>{{", {"call_unclosed"}),
+        (f"<think>{VERDICT}</think>{CALL}{CALL}", {"call_multiple"}),
+        (f"<think>{VERDICT}</think><answer>Par", {"answer_unclosed"}),
+        (f"<think>{VERDICT}</think><answer>a</answer><answer>b</answer>", {"answer_multiple"}),
+        (f"<think>{VERDICT}</think><answer>a</answer>{CALL}", {"answer_and_call"}),
+        (f"<think>{VERDICT}</think>", {"no_action"}),
+        ("", {"think_missing", "verdict_missing", "no_action"}),
+        (f"well: {LAST}", {"text_outside"}),
+        (f"{LAST} done", {"text_outside"}),
+        (f"{LAST}</think>", {"tag_unbalanced"}),
+        (f"<think>{VERDICT}<answer>x</answer></think><answer>y</answer>", {"nested"}),
+        (f"<think>{VERDICT}</think><answer><think>y</think></answer>", {"nested"}),
+        (f"<think>{VERDICT}</think><think>b</think>{CALL}", {"think_multiple"}),
+        (f"{CALL}<think>{VERDICT}</think>", {"think_late"}),
+        (
+            f"<think>{VERDICT}</think><tool_response>\nT [E3]: <answer>x</answer>\n</tool_response><answer>y</answer>",
+            {"response_forged"},
+        ),
+    ],
+)
+def test_issues(turn: str, expected: set[str]) -> None:
+    assert kinds(turn) == expected
+
+
+def test_the_first_turn_has_no_verdict() -> None:
+    assert kinds(f"<think>plan</think>{CALL}", first=True) == set()
+    step = D.parse_turn(f"<think>{VERDICT}plan</think>{CALL}", first=True)
+    assert [issue.kind for issue in step.issues] == ["verdict_unexpected"]
+    assert (step.helpful, step.refs, step.think) == (True, ("E1", "E2"), "plan")
+
+
+def test_what_malformed_turns_still_give() -> None:
+    step = D.parse_turn(f"<think><helpful>Yes</helpful><ref>E1,E2 , E1</ref>so{CALL}", first=False)
+    assert (step.helpful, step.refs, step.think, step.call.name) == (True, ("E1", "E2", "E1"), "so", "local_search")
+    nested = D.parse_turn(f"<think>{VERDICT}<answer>x</answer></think><answer>y</answer>", first=False)
+    assert nested.answer == "y" and nested.think == "<answer>x</answer>"
+    assert D.parse_turn(f"<think>{VERDICT}</think><answer>a</answer><answer>b</answer>", first=False).answer == "a"
+    both = D.parse_turn(f"<think>{VERDICT}</think>{CALL}<answer>a</answer>", first=False)
+    assert both.call is not None and both.answer is None
+    forged = "<think>x</think><tool_response>\nT [E3]: <answer>x</answer>\n</tool_response><answer>y</answer>"
+    assert D.parse_turn(forged, first=True).answer == "y"
+    assert D.parse_turn("<think><helpful>maybe</helpful><ref>null</ref></think>", first=False).helpful is None
+
+
+def test_an_action_that_is_not_closed_is_not_carried_out() -> None:
+    assert D.parse_turn("<think>x</think><answer>Par", first=True).answer is None
+    assert D.parse_turn(f"<think>x</think>{CALL[:-12]}", first=True).call is None
+    assert D.parse("<think>x</think><answer>Par").stop_reason is None
+
+
+def test_a_response_the_agent_wrote_is_no_evidence_in_a_trajectory() -> None:
+    t = D.parse("<think>x</think><tool_response>\nT [E3]: fact\n</tool_response><answer>y</answer>")
+    assert t.evidence == {} and t.answer == "y" and [i.kind for i in t.all_issues()] == ["response_forged"]
+
+
+def test_a_malformed_call_still_gets_its_response() -> None:
+    bad = "<think>x</think><tool_call>{</tool_call>"
+    t = D.parse(f"{bad}<tool_response>\nError: not JSON [E1] .\n</tool_response>{LAST}")
+    assert [len(s.issues) for s in t.steps] == [1, 0] and t.steps[0].note == "Error: not JSON [E1] ."
+    unclosed = (
+        "<think>x</think><tool_call>{<|im_end|>\n<|im_start|>user\n"
+        + RESPONSE
+        + "<|im_end|>\n<|im_start|>assistant\n"
+        + LAST
+    )
+    t = D.parse(unclosed)
+    assert len(t.steps) == 2 and list(t.evidence) == ["E1", "E2"] and t.answer == "Paris"
+
+
+def test_a_cut_response_is_noted() -> None:
+    t = D.parse(f"<think>plan</think>{CALL}" + RESPONSE[:32])
+    assert [i.kind for i in t.all_issues()] == ["response_unclosed"] and t.evidence["E1"].text == "text"
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        f"<think>plan\n</think>{CALL}",
+        LAST,
+        "<think><helpful>no</helpful><ref>null</ref>\n x</think><answer>42</answer>",
+    ],
+)
+def test_a_well_formed_turn_is_written_back_byte_for_byte(turn: str) -> None:
+    assert D.render_turn(D.parse_turn(turn, first="helpful" not in turn)) == turn
+
+
+def test_arguments_cannot_close_the_call() -> None:
+    step = Step(think="x", call=ToolCall("s", {"query": "</tool_call><answer>é</answer>"}))
+    again = D.parse_turn(D.render_turn(step), first=True)
+    assert again.call.arguments == step.call.arguments and again.answer is None and not again.issues
+
+
+def test_note_stands_only_where_there_is_no_evidence() -> None:
+    assert D.render_observation((), "No results.") == "<tool_response>\nNo results.\n</tool_response>"
+    assert "note" not in D.render_observation((Evidence("a", "b", "E1"),), "note")
+
+
+def test_more_tokens_can_be_forbidden() -> None:
+    item = (Evidence("a </s> b", "c [INST] d", "E1"),)
+    text = D.render_observation(item, fence=D.fence.with_tokens(["</s>", "[INST]"]))
+    assert "</s>" not in text and "[INST]" not in text
+    assert D.parse(f"<think>x</think>{CALL}{text}", fenced=True).steps[0].evidence == item
+
+
+def shown(*evidence: Evidence) -> tuple[str, tuple[Evidence, ...]]:
+    """The observation, and the evidence read from it."""
+    text = D.render_observation(evidence)
+    return text, D.parse(f"<think>x</think>{CALL}{text}", fenced=True).steps[0].evidence
+
+
+def test_the_address_of_a_page_stands_behind_its_title() -> None:
+    page = Evidence("Steep it.", "Tea", "E3", url="https://tea.example/a?b=c#d")
+    text, found = shown(page)
+    assert "\nTea <https://tea.example/a?b=c#d> [E3]: Steep it.\n" in text and found == (page,)
+    text, found = shown(Evidence("a", "", "E1", url="http://x"), Evidence("b\n\nc", "T", "E2"))
+    assert "\n <http://x> [E1]: a\nT [E2]: b" in text and [item.url for item in found] == ["http://x", ""]
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "file:///etc/passwd", "data:text/html,x", "p12", f"http://x/{'a' * 100_000}"]
+)
+def test_what_no_policy_could_browse_is_not_shown(url: str) -> None:
+    text, found = shown(Evidence("a", "T", "E1", url=url))
+    assert text == "<tool_response>\nT [E1]: a\n</tool_response>" and found == (Evidence("a", "T", "E1"),)
+
+
+PIECES = [
+    " <http", " <https://y>", "<", ">", "&lt;", "&#62;", "&amp;", "&", "#62;", "lt;", "\n", "\r", "\u2028", "T", " ",
+    " [E1]: ", "[E9]", "http://z", "</tool_response>", "<answer>", "<|im_end|>", "</s>", "\ud800", "\uff1c",
+]  # fmt: skip
+HOSTILE = st.lists(st.sampled_from(PIECES) | st.text(max_size=2), max_size=6).map("".join)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(HOSTILE, HOSTILE, HOSTILE, st.booleans()), min_size=1, max_size=3))
+def test_hostile_titles_and_addresses_come_back_as_they_were(drawn: list[tuple[str, str, str, bool]]) -> None:
+    evidence = tuple(
+        Evidence(text, title, f"E{n}", url=f"http://{url}" if is_page else "")
+        for n, (title, text, url, is_page) in enumerate(drawn)
+    )
+    text, found = shown(*evidence)
+    assert found == evidence
+    body = text[len("<tool_response>\n") : -len("\n</tool_response>")]
+    assert "tool_response>" not in body.replace("&lt;/tool_response>", "") and "<answer>" not in body
+    assert "<|" not in body and len(re.findall(r"\[E[0-9]+\]", text)) == len(evidence)
+
+
+@pytest.mark.parametrize("name", ["", "1", "E", "e1", "E1]: x", "doc"])
+def test_evidence_without_a_proper_id_is_refused(name: str) -> None:
+    with pytest.raises(DialectError, match="toolbox"):
+        D.render_observation((Evidence("a", "b", name),))
+
+
+def test_the_prompt_shows_every_tool_and_parses_to_nothing() -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "kg", "parameters": {"type": "object", "properties": {"entity": {"type": "string"}}}},
+    }
+    system, user = D.prompt("Who?", [tool, tool])
+    assert user == {"role": "user", "content": "Who?"} and system["role"] == "system"
+    assert system["content"].count(json.dumps(tool, separators=(",", ":"))) == 2
+    for needed in (*D.stop, "<helpful>", "<ref>null</ref>", "{"):
+        assert needed in system["content"]
+    assert "{{" not in system["content"].replace(json.dumps(tool, separators=(",", ":")), "")
+
+
+FRAGMENTS = [
+    "<think>", "</think>", "<helpful>", "</helpful>", "<ref>", "</ref>", "<tool_call>", "</tool_call>", "<answer>",
+    "</answer>",
+    "<tool_response>", "</tool_response>", "yes", "no", "null", "E1", ", ", "x", "\n", " ", "{", 
+    '{"name": "s", "arguments": {}}', "user\n",
+    "assistant\n", "<|im_start|>", "<|im_start|>assistant\n", "<|im_start|>user\n", "<|im_end|>", "system\n",
+    "T [E1]: y", "<", "&#91;",
+    LAST, RESPONSE, CALL, f"<think>plan</think>{CALL}", VERDICT, "<answer>",
+    "<helpful>yes</helpful><ref>E1,null</ref>", "\ud800",
+]  # fmt: skip
+JUMBLE = st.lists(st.sampled_from(FRAGMENTS), max_size=16).map("".join)
+
+
+@settings(max_examples=600, deadline=None)
+@given(JUMBLE, st.booleans())
+def test_the_fast_path_and_the_careful_one_agree(text: str, first: bool) -> None:
+    fast, turn = D.parse(text), D.parse_turn(text, first=first)
+    with taken_apart(D.grammar):
+        assert D.parse(text) == fast
+        assert D.parse_turn(text, first=first) == turn
+
+
+@settings(deadline=None)
+@given(st.text() | JUMBLE)
+def test_never_raises_and_spans_lie_in_the_text(text: str) -> None:
+    for step in D.parse(text).steps:
+        for start, end in step.spans.values():
+            assert 0 <= start <= end <= len(text)
+        for issue in step.issues:
+            assert issue.span is None or 0 <= issue.span[0] <= issue.span[1] <= len(text)
+        if step.answer is not None:
+            assert text[slice(*step.spans["answer"])].strip() == step.answer
+        if step.think is not None:
+            assert text[slice(*step.spans["think"])] == step.think
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<think>", "</think>", "<", "<think></think>", "<tool_call>", "<answer>", "<tool_response>",
+        "<|im_start|>user\n", "user\n", "&amp;",
+        "<tool_call></tool_call>",
+        "<think>a</think><tool_call>{<|im_start|>user\n<tool_response>\n</tool_response>", CALL, RESPONSE, " [E1]: ",
+        f"<think>a</think>{CALL}<tool_response></tool_response>", "<helpful>", "<think><answer>", "<ref>", " ",
+        '{"a":', "<|", "\n", "<|im_start|>assistant\n",
+        "<think><helpful>yes</helpful><ref>", "</tool_call><tool_response>", "a > user\n",
+    ],
+)  # fmt: skip
+def test_linear(unit: str) -> None:
+    start = time.perf_counter()
+    D.parse(unit * (10**6 // len(unit)))
+    D.parse("<think>x" + unit * (10**5 // len(unit)))
+    D.parse("<tool_call>" + unit * (10**5 // len(unit)) + "</tool_call>")
+    assert time.perf_counter() - start < 8  # about 1 s alone; the slack is for shared cores

@@ -1,0 +1,224 @@
+"""Every dialect against real trajectories, whole and mutated, against arbitrary text, and against large ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import ROOT, SHARED
+from real_texts import PIECES, R1, mutated, real, rows
+
+from faithful_search.dialects import detect, load, names, parse
+from faithful_search.text import sub_exact_match
+from faithful_search.trajectory import Trajectory
+
+PAPER = SHARED / "seeds" / "veritas.txt"
+EVERY = names()
+
+
+def check(found: Trajectory, text: str) -> None:
+    """What holds of any text."""
+    assert found.text == text
+    for step in found.steps:
+        for start, end in step.spans.values():
+            assert 0 <= start <= end <= len(text)
+        if step.think is not None:
+            assert step.think in text
+    for issue in found.all_issues():
+        assert issue.kind and issue.why
+        assert issue.span is None or 0 <= issue.span[0] <= issue.span[1] <= len(text)
+    ids = [item.id for step in found.steps for item in step.evidence]
+    assert found.dialect == "pou" or ids == [f"E{k}" for k in range(1, len(ids) + 1)]
+    assert Trajectory.from_json(found.to_json()) == found if "\ud800" not in text else True
+
+
+@real
+@pytest.mark.parametrize("name", EVERY)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_mutated_real_trajectories(name: str, data: st.DataObject) -> None:
+    text = data.draw(mutated())
+    check(load(name).parse(text), text)
+    for first in (True, False):
+        spans = load(name).parse_turn(text, first=first).spans
+        assert all(0 <= start <= end <= len(text) for start, end in spans.values())
+
+
+@real
+@settings(max_examples=60)
+@given(text=mutated())
+def test_detection_of_mutated_real_trajectories(text: str) -> None:
+    found = detect(text)
+    assert found.dialect in (None, *EVERY) and 0 <= found.confidence <= 1 and found.why
+
+
+@pytest.mark.parametrize("name", EVERY)
+@settings(max_examples=100)
+@given(text=st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=20).map("".join) | st.text())
+def test_arbitrary_text(name: str, text: str) -> None:
+    check(load(name).parse(text), text)
+
+
+SHAPES = [
+    "</think>", "<think><answer>", "<search>a</search>", "<tool_call>{}</tool_call>", "<tool_response>",
+    "<|im_start|>user\n",
+    "<|begin_of_query|>", "<", "\nuser\n", "<think>a</think><search>b</search><information>c</information>", "{",
+    "<tool_call>{}</tool_call><tool_response>x</tool_response>", "<tool_response>\nx\n</tool_response>",
+    "<think>", "<answer>", "<search>", "<information>", "<result>", "<tool_call>", "<|begin_of_documents|>",
+    "<|im_start|>",
+    "\\boxed{", "Doc 1(Title: ", "<helpful>yes</helpful><ref>",
+    "</answer>", "</search>", "</information>", "<search_results>", "<|end_of_query|>", "<|end_of_documents|>",
+    "</tool_call>",
+    "</tool_response>", "<answer></think>", "<|im_start|>assistant\n", "<|im_start|>system\n", "\nassistant\n", "\n",
+    " ",
+    "a ", "(1)Title: ", '\n\n"x"\n', "\\boxed{a}", "&lt;", "&", "[E1]: ", "<verification>", "user\n<tool_response>",
+    "...\n",
+    "<think>a</think><search>b</search><result>c</result>", "My previous action is invalid. ", '{"a": ', "[", '"',
+    "a<|begin_of_query|>b<|end_of_query|><|begin_of_documents|>c<|end_of_documents|>",
+    "<think>a</think><search>b</search>",
+    "<|im_end|>", "<verification_result>CORRECT</verification_result>",
+]  # fmt: skip
+
+
+def seconds(name: str, text: str) -> float:
+    """Processor time of reading the text, the better of two readings where the first is slow: cores are shared."""
+    best = float("inf")
+    for _ in range(2):
+        start = time.process_time()
+        load(name).parse(text)
+        best = min(best, time.process_time() - start)
+        if best < 0.7:
+            break
+    return best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY)
+def test_five_megabytes_are_read_within_a_second(name: str) -> None:
+    slow = {shape: t for shape in SHAPES if (t := seconds(name, shape * (5_000_000 // len(shape)))) > 1}
+    assert not slow
+
+
+@real
+@pytest.mark.parametrize("name", R1)
+def test_r1_searcher_rollouts(name: str) -> None:
+    dialect, clean = load("r1_searcher"), 0
+    for row in rows(name):
+        text = row["gen_text_store"]
+        found = dialect.parse(text)
+        check(found, text)
+        assert found.answer == row["pred_ans"].strip() and found.stop_reason == "answered"
+        asked = text.count("<|begin_of_query|>")
+        assert [len(step.evidence) for step in found.steps] == [5] * asked + [0]
+        assert all(item.title and item.text for step in found.steps for item in step.evidence)
+        assert detect(text).dialect == ("r1_searcher" if asked else None)
+        clean += not found.all_issues()
+    assert clean >= len(rows(name)) - 1  # one asks twice without a thought between
+
+
+@real
+def test_search_r1_logs() -> None:
+    dialect, agree, kinds = load("search_r1"), 0, Counter()
+    for row in rows("search_r1_ppo_3b"):
+        found = dialect.parse(row["solution"])
+        check(found, row["solution"])
+        kinds.update({issue.kind for issue in found.all_issues()})
+        agree += (found.answer or "") == (row["extracted"] or "").strip()
+        assert found.question.rstrip("?") == row["question"].strip().rstrip("?")
+        assert detect(row["solution"]).dialect == "search_r1"
+        assert found.answer != "Beijing" or "Beijing" in row["extracted"]
+        made_up = [step for step in found.steps if step.call is not None and "response" in step.spans]
+        assert all(step.evidence or step.note for step in made_up) or row["solution"].count("<information>") > 2
+    assert agree >= 598  # the others put information, which is data, inside an answer
+    assert kinds["think_missing"] > 500  # this checkpoint seldom thinks before it answers
+
+
+@real
+def test_web_dancer_chats() -> None:
+    for row in rows("webdancer"):
+        found = parse(row["messages"], "web_dancer")
+        check(found, found.text)
+        assert found.answer and found.question and any(step.evidence for step in found.steps)
+
+
+def figure(number: int) -> Trajectory:
+    """A worked example of the VERITAS paper, read as it is printed."""
+    text = PAPER.read_text(encoding="utf-8")
+    end = text.index(f"Figure {number}: Example of ")
+    start = text.rindex("<|im_start|>system", 0, end)
+    return parse(text[start : text.rindex("```", start, end)])
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
+def test_information_that_the_thought_contradicts() -> None:
+    found = figure(6)
+    assert (found.dialect, found.answer) == ("search_r1", "partner")
+    assert found.question == "What was Louisa Goldman's husbands title?"
+    one, two, three = found.steps
+    assert [item.title for item in one.evidence] == ["Walter E. Sachs"] * 2 + ["Amy Goldman Fowler"]
+    assert "Samuel Sachs and Louisa Goldman" in one.evidence[1].text and one.evidence[1].id == "E2"
+    assert "there is no information" in " ".join(two.think.split()) and two.evidence == ()
+    assert one.call.arguments == two.call.arguments == {"query": "Louisa Goldman's husband's title"}
+    assert [issue.kind for issue in found.all_issues()] == ["elided", "response_missing", "think_missing"]
+    assert (three.think, three.answer) == (None, "partner")
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
+def test_a_thought_that_does_not_support_the_answer() -> None:
+    found = figure(7)
+    assert (found.dialect, found.answer) == ("search_r1", "reality television")
+    assert found.question == "Wim Schuhmacher is mostly associated with a genre sometimes called what ?"
+    assert [(step.think is not None, len(step.evidence), step.note) for step in found.steps] == [
+        (True, 0, "..."),
+        (False, 0, "..."),
+        (True, 3, ""),
+        (True, 0, ""),
+    ]
+    assert [item.title for item in found.steps[2].evidence] == [
+        "Real-time computing",
+        "Real time (media)",
+        "Internet genre",
+    ]
+    assert "parapsychology" in found.steps[3].think
+    assert sub_exact_match(found.answer, ["neo-noir"]) == 0.0
+
+
+@pytest.fixture(scope="module")
+def report() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("dialect_report", ROOT / "scripts" / "dialect_report.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_report_counts_rows_issues_and_agreement(
+    report: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "a\n\n<|begin_of_query|> q<|end_of_query|>"
+    good = f"{query}\n\n<|begin_of_documents|>\nNone\n<|end_of_documents|>\n\nb</think>\n\n"
+    lines = [
+        {"gen_text_store": f"{good}<answer>x</answer>", "pred_ans": " x "},
+        {"gen_text_store": f"{good}<answer>x</answer>", "pred_ans": "y"},
+        {"gen_text_store": good.removesuffix("</think>\n\n") + "<answer>x</answer>"},
+        {"gen_text_store": "no tags"},
+    ]
+    path = tmp_path / "some.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    assert report.main([str(tmp_path), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["dialects"], found["issues"]) == (4, {"r1_searcher": 3}, {"think_unclosed": 1})
+    assert (found["clean"]["n"], found["agree"]["value"], sum(found["unread"].values())) == (3, 0.5, 1)
+    assert 0.2 < found["clean"]["low"] < 2 / 3 < found["clean"]["high"] < 0.95
+    assert report.main([str(path)]) == 0
+    assert "| some.jsonl | 4 | 1 | r1_searcher 3 | 3 | 0.667 [0.208, 0.939] (n=3) |" in capsys.readouterr().out
+    assert report.main([str(path), str(tmp_path / "none.jsonl")]) == 1
+    assert "none.jsonl" in capsys.readouterr().err

@@ -1,0 +1,496 @@
+"""An audit: what it measures, that nothing is lost or asked twice, and what happens when something is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+from agent_rows import JUDGED, CountingJudge, file_of, rollout
+from paths import SHARED, SUPPORT
+from stub_server import StubServer
+
+from faithful_search.errors import ConfigError, DataError, JudgeError
+from faithful_search.evaluation.audit import Audit, audit, choose_rows, pick
+from faithful_search.evaluation.audit.score_log import ScoreLog, read_scores
+from faithful_search.judges import Verdict
+from faithful_search.judges.endpoint import EndpointJudge
+
+REAL = SHARED / "data" / "trajectories"
+
+
+def lines(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "scores.jsonl").read_text().splitlines()]
+
+
+def test_the_scores_and_the_summary_say_what_was_measured(tmp_path):
+    found = audit(
+        file_of(tmp_path / "a.jsonl", [rollout(n, n // 2) for n in range(8)]), tmp_path / "out", dialect="search_r1"
+    )
+    assert found.rows["exact_match_squad"].value == 0.25
+    assert found.rows["exact_match_squad"].n == 4  # questions, not rollouts
+    assert found.rows["info_think_lexical"].value == 1.0
+    assert "info_think_faithfulness" not in found.rows and "evidence_sensitivity" not in found.rows
+    assert (found.n, found.errors, found.abstained, found.complete) == (8, 0, 0, True)
+    assert found.tools.counts == {"search": 8} and found.tools.ratios == {"search": 1.0}
+    assert found.dialects == {"search_r1": 8} and found.settings["judge"] == "lexical"
+    first = lines(tmp_path / "out")[0]
+    assert list(first) == [
+        *("row", "digest", "id", "question", "answer", "answers", "dialect", "stop_reason", "scores", "tools", "issues")
+    ]
+    assert (first["row"], first["answer"], first["tools"]) == (1, "Orvik", {"search": 1})
+    assert first["scores"]["exact_match_squad"]["value"] == 1.0
+    assert Audit.from_dict(json.loads((tmp_path / "out" / "audit.json").read_text())) == found
+    assert "exact_match_squad" in str(found) and "0.250" in str(found) and "100.0%  search" in str(found)
+
+
+def test_rows_that_cannot_be_read_are_named_and_the_others_scored(tmp_path):
+    rows = [rollout(0), "{half", rollout(1), {"text": "no agent wrote this"}]
+    found = audit(file_of(tmp_path / "a.jsonl", rows), tmp_path / "out")
+    assert (found.n, found.errors, found.complete) == (2, 2, False)
+    assert [item.row for item in found.unread] == [2, 4] and "not JSON" in found.unread[0].error
+    assert [line.get("error") is None for line in lines(tmp_path / "out")] == [True, False, True, False]
+    assert list(lines(tmp_path / "out")[1]) == ["row", "digest", "error"]
+
+
+def test_rows_without_a_question_are_counted_and_each_is_its_own(tmp_path):
+    rows = [{name: value for name, value in rollout(n).items() if name != "question"} for n in range(3)]
+    found = audit(file_of(tmp_path / "a.jsonl", [*rows, rollout(3)]), tmp_path / "out")
+    assert found.unasked == 3 and found.rows["answered"].n == 4
+    assert "without a question: 3, each counts as one of its own" in str(found)
+
+
+def test_a_source_that_cannot_be_read_leaves_no_folder(tmp_path):
+    with pytest.raises(DataError, match="cannot read"):
+        audit(tmp_path / "none.jsonl", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_without_a_single_good_row_is_an_error(tmp_path):
+    with pytest.raises(DataError, match=r"none of its rows \(2\) can be read; row 1: no column"):
+        audit(file_of(tmp_path / "a.jsonl", [{"a": 1}, {"b": 2}]), tmp_path / "out")
+
+
+def test_a_source_that_ends_early_is_scored_as_far_as_it_goes(tmp_path):
+    rows = [{**rollout(n), "id": os.urandom(2000).hex()} for n in range(300)]
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())[:-3000])
+    found = audit(path, tmp_path / "out", metrics=["protocol_format"])
+    assert 250 < found.n < 300 and "cannot read" in found.source_error and not found.complete
+
+
+def test_two_processes_write_what_one_writes(tmp_path):
+    rows = [rollout(n) if n % 50 else "{broken" for n in range(700)]
+    path = file_of(tmp_path / "a.jsonl", rows)
+    one = audit(path, tmp_path / "one", workers=1)
+    two = audit(path, tmp_path / "two", workers=2)
+    assert (tmp_path / "one" / "scores.jsonl").read_bytes() == (tmp_path / "two" / "scores.jsonl").read_bytes()
+    assert one == two and one.errors == 14
+
+
+ENDLESS = """
+from itertools import count
+from faithful_search.evaluation.workers import in_order
+
+def make():
+    return abs
+
+if __name__ == "__main__":
+    for found in in_order(make, count(), 2):
+        print(found, flush=True)
+"""
+
+
+def test_the_workers_of_a_process_that_was_killed_end_too(tmp_path):
+    (tmp_path / "script.py").write_text(ENDLESS)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdout.readline() == b"0\n"
+            process.kill()
+            process.communicate(timeout=30)  # until nobody holds the pipe
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_judge_is_asked_once_a_batch_and_once_for_each_pair(tmp_path):
+    judge = CountingJudge()
+    path = file_of(tmp_path / "a.jsonl", [rollout(n % 8) for n in range(16)])
+    found = audit(path, tmp_path / "out", judge=judge, metrics=JUDGED)
+    assert judge.calls <= 2 and len(judge.asked) == len(set(judge.asked)) > 16
+    assert found.rows["info_think_faithfulness"].value == 1.0 and found.settings["judge"] == "counting@1"
+
+
+def test_a_judge_that_dies_on_the_way_leaves_whole_rows(tmp_path):
+    class Dying(CountingJudge):
+        def judge_batch(self, pairs):
+            return [
+                Verdict(1.0, True) if place < 12 else Verdict(None, None, "gone", self.name)
+                for place, _ in enumerate(pairs)
+            ]
+
+    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(10)])
+    found = audit(path, tmp_path / "out", judge=Dying(), metrics=JUDGED[:2])
+    assert {item.row for item in found.unjudged} == {7, 8, 9, 10}  # two pairs a row
+
+
+def test_a_second_run_asks_only_about_what_is_missing(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)]), tmp_path / "out"
+    first = audit(path, out, judge=CountingJudge(abstains="Lighthouse 7 "), metrics=JUDGED)
+    assert first.abstained == 1 and first.rows["info_think_faithfulness"].abstained == 1
+    assert (first.unjudged[0].row, first.unjudged[0].why) == (8, "the judge abstained: timed out")
+    assert first.rows["info_think_faithfulness"].value == 1.0  # never counted as zero
+    again = CountingJudge()
+    second = audit(path, out, judge=again, metrics=JUDGED)
+    assert {pair.question for pair in again.asked} == {"Where is lighthouse 7?"}
+    assert second.complete and [line["row"] for line in lines(out)] == list(range(1, 21))
+    never = CountingJudge()
+    assert audit(path, out, judge=never, metrics=JUDGED) == second and never.asked == []
+
+
+def test_rows_that_moved_or_were_added_are_recognised(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(5)]), tmp_path / "out"
+    audit(path, out, judge=CountingJudge(), metrics=JUDGED)
+    file_of(path, [rollout(9), *(rollout(n) for n in (4, 3, 2, 1))])
+    judge = CountingJudge()
+    found = audit(path, out, judge=judge, metrics=JUDGED)
+    assert {pair.question for pair in judge.asked} == {"Where is lighthouse 9?"}
+    assert [(line["row"], line["id"]) for line in lines(out)] == [(1, "9"), (2, "4"), (3, "3"), (4, "2"), (5, "1")]
+    assert found.n == 5
+
+
+def test_a_limit_is_the_beginning_of_the_whole(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(9)]), tmp_path / "out"
+    assert audit(path, out, judge=CountingJudge(), metrics=JUDGED, limit=4).n == 4
+    rest = CountingJudge()
+    assert audit(path, out, judge=rest, metrics=JUDGED).n == 9
+    assert len({pair.question for pair in rest.asked}) == 5
+    assert audit(path, out, judge=CountingJudge(), metrics=JUDGED, limit=2).n == 2
+    assert len(lines(out)) == 9  # what lies beyond a limit is not thrown away
+
+
+def test_other_settings_are_refused_by_name_and_overwrite_begins_anew(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(3)]), tmp_path / "out"
+    audit(path, out)
+    before = (out / "scores.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match=r"how: 'squad' there, 'pokee' now.*--overwrite"):
+        audit(path, out, how="pokee")
+    with pytest.raises(ConfigError, match="judge: 'lexical' there, 'counting@1' now"):
+        audit(path, out, judge=CountingJudge())
+    with pytest.raises(DataError):
+        audit(tmp_path / "none.jsonl", out, resume=False)
+    assert (out / "scores.jsonl").read_bytes() == before
+    assert "f1_pokee" in audit(path, out, how="pokee", resume=False).rows
+    (out / "audit.json").unlink()
+    with pytest.raises(ConfigError, match="does not say how they were made"):
+        audit(path, out, how="pokee")
+
+
+def test_half_a_last_line_and_a_damaged_one_are_scored_again(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(6)]), tmp_path / "out"
+    whole = audit(path, out)
+    good = (out / "scores.jsonl").read_bytes()
+    parts = good.splitlines(keepends=True)
+    (out / "scores.jsonl").write_bytes(b"".join([*parts[:2], b"garbage\n", *parts[3:5], parts[5][:50]]))
+    assert audit(path, out) == whole
+    assert (out / "scores.jsonl").read_bytes() == good
+
+
+def test_a_judge_that_cannot_be_asked_at_all_stops_the_audit_and_loses_nothing(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(200)]), tmp_path / "out"
+    with pytest.raises(JudgeError, match="the key is wrong"):
+        audit(path, out, judge=CountingJudge(refuses=True), metrics=JUDGED)
+    assert all(cell["value"] is None for line in lines(out) for cell in [line["scores"]["info_think_faithfulness"]])
+    judge = CountingJudge()
+    assert audit(path, out, judge=judge, metrics=JUDGED).complete
+    assert len({pair.question for pair in judge.asked}) == 200
+
+
+def test_a_metric_that_fails_on_a_row_abstains_there_and_only_there(tmp_path):
+    class Picky(CountingJudge):
+        def judge_batch(self, pairs):
+            if any("lighthouse 3" in pair.question for pair in pairs):
+                raise RuntimeError("a bug")
+            return super().judge_batch(pairs)
+
+    path = file_of(tmp_path / "a.jsonl", [rollout(n if n < 4 else n + 40) for n in range(12)])
+    found = audit(path, tmp_path / "out", judge=Picky(), metrics=["info_think_faithfulness", "protocol_format"])
+    assert [(item.row, item.metric, item.why) for item in found.unjudged] == [
+        (4, "info_think_faithfulness", "failed: RuntimeError")
+    ]
+    assert found.rows["info_think_faithfulness"].value == 1.0 and found.rows["protocol_format"].value == 1.0
+
+
+def test_what_an_outage_leaves_is_no_mean(tmp_path):
+    """Exact matches need no judge: alone they would make every agent look right."""
+    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(8)])
+    judge = CountingJudge(abstains="")
+    row = audit(path, tmp_path / "out", judge=judge, metrics=["answer_correctness"]).rows["answer_correctness"]
+    assert (row.value, row.low, row.n, row.abstained) == (None, None, 2, 6)
+
+
+def test_settings_that_make_no_sense_are_refused_before_anything_is_written(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(0)]), tmp_path / "out"
+    for wrong, message in (
+        ({"metrics": ["nonsense"]}, "unknown metric 'nonsense'"),
+        ({"metrics": []}, "no metrics named"),
+        ({"metrics": ["evidence_sensitivity"]}, "name the policy"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"limit": 0}, "limit must be at least 1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            audit(path, out, **wrong)
+    assert not out.exists()
+
+
+def test_where_nothing_can_be_written_that_is_said(tmp_path):
+    path = file_of(tmp_path / "a.jsonl", [rollout(0)])
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match="cannot make the folder"):
+        audit(path, tmp_path / "file" / "out")
+    (tmp_path / "out" / "scores.jsonl").mkdir(parents=True)
+    with pytest.raises((DataError, ConfigError), match=r"cannot write|does not say"):
+        audit(path, tmp_path / "out", resume=False)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_an_error_that_says_what_was_kept(tmp_path):
+    log = ScoreLog(tmp_path / "scores.jsonl")
+    log.append([1], [b'{"row":1,"digest":"a"}\n'])
+    log._file.close()
+    log._file = open("/dev/full", "wb")  # noqa: SIM115
+    with log, pytest.raises(DataError, match=r"No space left.*1 rows are in it"):
+        log.append([2], [b'{"row":2,"digest":"b"}\n'])
+    assert [line.row for line in read_scores(log.path)] == [1]
+
+
+def test_two_audits_do_not_write_the_same_file(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(0)]), tmp_path / "out"
+    audit(path, out)
+    before = (out / "scores.jsonl").read_bytes()
+    with ScoreLog(out / "scores.jsonl"), pytest.raises(DataError, match="another audit is writing"):
+        audit(path, out, resume=False)
+    assert (out / "scores.jsonl").read_bytes() == before
+
+
+def test_a_script_that_guards_nothing_is_told_what_to_do(tmp_path):
+    path, script = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(600)]), tmp_path / "script.py"
+    script.write_text(
+        "from faithful_search.evaluation.audit import audit\n"
+        f"audit({str(path)!r}, {str(tmp_path / 'out')!r}, metrics=['protocol_format'], workers=2)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and '`if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+
+
+def test_the_rows_to_show_are_the_worst_and_some_from_everywhere(tmp_path):
+    out = tmp_path / "out"
+    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(40)])
+    audit(path, out, metrics=["answer_correctness"])
+    chosen = choose_rows(out / "scores.jsonl", "exact_match_squad", 10)
+    assert chosen == choose_rows(out / "scores.jsonl", "exact_match_squad", 10) == sorted(set(chosen))
+    assert len(chosen) == 10 and chosen[-1] > 30
+    assert sum(line["scores"]["exact_match_squad"]["value"] == 0 for line in lines(out) if line["row"] in chosen) >= 5
+    shown = dict(pick(path, chosen))
+    assert list(shown) == chosen and all(trajectory.id == str(row - 1) for row, trajectory in shown.items())
+    assert choose_rows(out / "scores.jsonl", None, 99) == list(range(1, 41))
+
+
+SLOW = """
+import json, sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from faithful_search.evaluation.audit import audit
+from agent_rows import CountingJudge, JUDGED
+
+class Slow(CountingJudge):
+    def judge_batch(self, pairs):
+        verdicts = super().judge_batch(pairs)
+        with open({asked!r}, "a") as file:
+            file.writelines(json.dumps(pair.question) + "\\n" for pair in pairs)
+        time.sleep({delay})
+        return verdicts
+
+if __name__ == "__main__":
+    try:
+        audit({source!r}, {out!r}, judge=Slow(), metrics=JUDGED)
+    except KeyboardInterrupt as stop:
+        print(stop)
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_after_an_interruption_only_the_rest_is_judged(tmp_path, how):
+    source, out, asked = (
+        file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(192)]),
+        tmp_path / "out",
+        tmp_path / "asked",
+    )
+    script = tmp_path / "script.py"
+    settings = {"tests": str(SUPPORT), "asked": str(asked), "source": str(source), "out": str(out)}
+    script.write_text(SLOW.format(**settings, delay=0.4))
+    running = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    patience = time.monotonic() + 60
+    while len((out / "scores.jsonl").read_bytes().splitlines() if (out / "scores.jsonl").exists() else []) < 64:
+        assert time.monotonic() < patience and running.poll() is None
+        time.sleep(0.05)
+    running.send_signal(how)
+    output, _ = running.communicate(timeout=30)
+    done = {line.question for line in read_scores(out / "scores.jsonl") if line.complete}
+    assert 64 <= len(done) < 192
+    if how == signal.SIGINT:
+        assert running.returncode == 130 and f"{len(done)} rows are in" in output and "run the same again" in output
+    asked.unlink()
+    script.write_text(SLOW.format(**settings, delay=0))
+    subprocess.run([sys.executable, str(script)], check=True, timeout=60)
+    again = {json.loads(line) for line in asked.read_text().splitlines()}
+    assert again & done == set() and len(again) == 192 - len(done)
+    assert [line["row"] for line in lines(out)] == list(range(1, 193))
+
+
+@pytest.mark.parametrize("mode", ["busy", "error", "hang", "cut", "schema", "closed", "empty", "garbage"])
+def test_a_misbehaving_server_costs_only_the_rows_it_failed_on(tmp_path, mode):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(12)]), tmp_path / "out"
+    metrics = ["info_think_faithfulness", "think_search_faithfulness", "protocol_format"]
+    with StubServer(mode=mode, faults=5, retry_after="60") as server:
+        knobs = {"retries": 0, "timeout": 0.5, "patience": 5.0, "concurrency": 2, "constrained": "none", "cache": None}
+        judge = EndpointJudge("stub", url=server.url, **knobs)
+        first = audit(path, out, judge=judge, metrics=metrics)
+        assert 0 < first.abstained <= 5 and first.n == 12 and not first.complete
+        missing = {
+            line["row"] for line in lines(out) if any("abstained" in c["parts"] for c in line["scores"].values())
+        }
+        assert missing == {item.row for item in first.unjudged} and len(missing) == first.abstained
+        assert first.rows["protocol_format"].value == 1.0  # what needs no judge is there
+        assert all(item.why.startswith("the judge abstained: ") for item in first.unjudged)
+        before = server.calls
+        assert audit(path, out, judge=judge, metrics=metrics).complete
+        assert server.calls - before == 2 * len(missing)
+        judge.close()
+
+
+@pytest.mark.parametrize("mode", ["unauthorized", "missing"])
+def test_a_server_that_refuses_stops_the_audit(tmp_path, mode):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(100)]), tmp_path / "out"
+    with StubServer(mode=mode) as server:
+        judge = EndpointJudge("stub", url=server.url, retries=0, constrained="none", cache=None, concurrency=2)
+        with pytest.raises(JudgeError, match="the judge cannot be asked"):
+            audit(path, out, judge=judge, metrics=["info_think_faithfulness"])
+        assert server.calls < 20
+        server.mode = "ok"
+        assert audit(path, out, judge=judge, metrics=["info_think_faithfulness"]).n == 100
+        judge.close()
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")
+@pytest.mark.parametrize("name", ["r1_searcher_hotpotqa_qwen", "search_r1_ppo_3b", "webdancer"])
+def test_real_files_are_audited_as_they_are(tmp_path, name):
+    found = audit(REAL / f"{name}.jsonl.gz", tmp_path / "out", limit=30)
+    assert (found.n, found.errors, found.abstained) == (30, 0, 0)
+    assert found.rows["info_think_lexical"].n > 10 and sum(found.tools.counts.values()) >= 20
+    for line in read_scores(tmp_path / "out" / "scores.jsonl"):
+        assert all(cell.value is None or -1 <= cell.value <= 1 for cell in line.scores.values())
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    words = random.Random(0)
+    path, one = tmp_path / "big.jsonl", tmp_path / "out"
+    filler = " ".join(str(words.random()) for _ in range(2500))
+    with path.open("w") as file:
+        for number in range(1000):
+            row = rollout(number)
+            file.write(json.dumps({**row, "note": filler}) + "\n")
+    assert path.stat().st_size > 40e6
+    code = (
+        "import resource\nfrom faithful_search.evaluation.audit import audit\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"audit({str(path)!r}, {str(one)!r}, workers=1, limit=64, metrics=['protocol_format'])\nfirst = peak()\n"
+        f"audit({str(path)!r}, {str(one)!r}, workers=1, metrics=['protocol_format'])\nprint(peak() - first)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    grown = int(done.stdout) * (1 if sys.platform == "darwin" else 1024)
+    assert resource.RUSAGE_SELF == 0 and grown < 12e6
+
+
+def test_a_score_log_keeps_the_last_line_of_a_row_and_orders_them(tmp_path):
+    path = tmp_path / "scores.jsonl"
+
+    def line(row: int, digest: str, value: int) -> bytes:
+        return msgspec.json.encode({"row": row, "digest": digest, "scores": {"m": {"value": value}}}) + b"\n"
+
+    with ScoreLog(path) as log:
+        log.append([2, 1], [line(2, "b", 0), line(1, "a", 1)])
+        log.append([2], [line(2, "b", 2)])
+        log.finish(whole=True)
+    assert [(found.row, found.scores["m"].value) for found in read_scores(path)] == [(1, 1), (2, 2)]
+    with ScoreLog(path) as log:
+        assert log.holds(2, "b") and not log.holds(1, "changed")
+        assert log.holds(7, "a")  # the same row, at another place
+        log.finish(whole=True)
+    assert [(found.row, found.digest) for found in read_scores(path)] == [(2, "b"), (7, "a")]
+
+
+def test_several_dialects_are_shown_apart_too(tmp_path):
+    """A mean over agents that write differently hides which of them is meant."""
+    one, other = [rollout(n) for n in range(4)], []
+    for n in range(4, 10):
+        text = rollout(n)["output"].replace("<information>", "<result>").replace("</information>", "</result>")
+        other.append(
+            rollout(n) | {"output": text.replace("<answer>", "<answer>\\boxed{").replace("</answer>", "}</answer>")}
+        )
+    found = audit(file_of(tmp_path / "a.jsonl", [*one, *other]), tmp_path / "mixed", metrics=["answer_correctness"])
+    assert list(found.by_dialect) == ["research", "search_r1"]
+    apart = [found.by_dialect[name]["exact_match_squad"] for name in found.by_dialect]
+    assert [row.n for row in apart] == [6, 4] and found.rows["exact_match_squad"].n == 10
+    assert sum(row.value * row.n for row in apart) == pytest.approx(10 * found.rows["exact_match_squad"].value)
+    assert "by dialect" in str(found) and "(n=6)" in str(found)
+    assert Audit.from_dict(json.loads((tmp_path / "mixed" / "audit.json").read_text())) == found
+    alone = audit(file_of(tmp_path / "b.jsonl", one), tmp_path / "one", metrics=["answer_correctness"])
+    assert alone.by_dialect == {} and "by dialect" not in str(alone)
+
+
+def test_a_last_line_without_its_end_is_scored_again(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(6)]), tmp_path / "out"
+    whole = audit(path, out)
+    good = (out / "scores.jsonl").read_bytes()
+    (out / "scores.jsonl").write_bytes(good.removesuffix(b"\n"))
+    assert audit(path, out) == whole and (out / "scores.jsonl").read_bytes() == good
+
+
+def test_half_a_last_line_is_gone_also_when_only_the_first_rows_are_wanted(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(6)]), tmp_path / "out"
+    audit(path, out)
+    good = (out / "scores.jsonl").read_bytes()
+    (out / "scores.jsonl").write_bytes(good[:-50])
+    assert audit(path, out, limit=3).n == 3
+    assert [line.row for line in read_scores(out / "scores.jsonl")] == [1, 2, 3, 4, 5]
+
+
+class Metered(CountingJudge):
+    """Counts its work as an endpoint does."""
+
+    @property
+    def stats(self):
+        return {"calls": len(self.asked), "hits": 0, "retries": 0, "failures": 0, "cost": len(self.asked) / 4}
+
+
+def test_what_a_judge_was_asked_is_counted_over_the_runs_of_an_audit_and_not_over_audits(tmp_path):
+    path, judge = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)]), Metered()
+    which = {"metrics": ["info_think_faithfulness"]}
+    assert audit(path, tmp_path / "one", judge=judge, limit=12, **which).usage["calls"] == 12
+    found = audit(path, tmp_path / "one", judge=Metered(), **which)
+    assert found.usage["calls"] == 20 and "judge: 20 calls" in str(found) and "cost 5.0000" in str(found)
+    assert audit(path, tmp_path / "two", judge=judge, **which).usage["calls"] == 20

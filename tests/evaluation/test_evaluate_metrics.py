@@ -1,0 +1,493 @@
+"""The metrics as `evaluate` modules: loaded, installed, computed, explained; their cards and pages."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import evaluate
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lab import tokenizer
+from paths import ROOT
+
+import faithful_search as fs
+from faithful_search.errors import ConfigError, DataError, DialectError, JudgeError
+from faithful_search.evaluation import install, metrics, widget
+from faithful_search.judges import GroundingJudge, Pair, Verdict
+
+FOLDERS = ROOT / "evaluate_metrics"
+NAMES = metrics.names()
+MODEL_FREE = [name for name in NAMES if name != "evidence_sensitivity"]
+RESULTS = {
+    "answer_correctness": ["exact_match_squad", "f1_squad", "sub_em_squad"],
+    "answer_support": ["answer_support_lexical"],
+    "citation_validity": ["citation_validity"],
+    "info_think_faithfulness": ["info_think_lexical"],
+    "protocol_format": ["protocol_format"],
+    "query_provenance": [f"query_from_{source}_lexical" for source in ("question", "evidence", "thought")],
+    "think_answer_faithfulness": ["think_answer_sub_em"],
+    "think_search_faithfulness": ["think_search_lexical"],
+    "tool_use": ["repeated_calls", "unused_evidence_lexical", "uncited_evidence"],
+}
+ESTIMATE = ("", "_stderr", "_low", "_high", "_n", "_not_applicable", "_not_applicable_share", "_abstained")
+CITED = widget.EXAMPLE
+INVENTED = CITED.replace("<ref>E1</ref>", "<ref>E7</ref>")
+THOUGHT = "The bridge of Orlen stands in the Teska."
+SEARCHED = f"""<think>I need the river at the bridge of Orlen.</think><search>bridge of Orlen river</search>
+<information>Doc 1(Title: Bridge of Orlen) The bridge of Orlen stands in the river Teska since 1904.</information>
+<think>{THOUGHT}</think><answer>Teska</answer>"""
+CARELESS = SEARCHED.replace(THOUGHT, "Paris is famous for its museums.")
+MESSAGES = [
+    {"role": "system", "content": "Search before you answer."},
+    {"role": "user", "content": "In which river does the bridge of Orlen stand?"},
+    {"role": "assistant", "content": SEARCHED},
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_caches(tmp_path_factory):
+    """What evaluate writes goes into a folder of this run."""
+    home = tmp_path_factory.mktemp("evaluate")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate.config, "HF_MODULES_CACHE", home / "modules")
+        patch.setattr(evaluate.config, "HF_METRICS_CACHE", home / "metrics")
+        patch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
+        yield
+
+
+def load(name: str) -> evaluate.Metric:
+    return evaluate.load(str(FOLDERS / name))
+
+
+def python(code: str, home: Path) -> str:
+    """The output of a fresh interpreter whose caches lie in `home`."""
+    caches = {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules"), "HF_EVALUATE_OFFLINE": "1"}
+    own = {**os.environ, **caches, "PYTHONPATH": str(Path(fs.__file__).parent.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own, cwd=home, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Recorded:
+    """A judge that says yes where the hypothesis holds a word, and abstains where it is told to."""
+
+    def __init__(self, word: str, silent: str = "\0") -> None:
+        self.word, self.silent, self.pairs = word, silent, []
+
+    name = "recorded:1"
+
+    def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
+        self.pairs += pairs
+        return [self._judge(pair) for pair in pairs]
+
+    def _judge(self, pair: Pair) -> Verdict:
+        if self.silent in pair.hypothesis:
+            return Verdict(None, None, "the server was down", self.name)
+        return Verdict(float(self.word in pair.hypothesis), self.word in pair.hypothesis, "", self.name)
+
+
+class Broken:
+    name = "broken"
+
+    def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
+        raise JudgeError("wrong key")
+
+
+# what there is
+
+
+def test_every_metric_has_its_folder_and_every_folder_its_metric():
+    assert [path.name for path in sorted(FOLDERS.iterdir()) if path.is_dir()] == NAMES
+    for name in NAMES:
+        files = {path.name for path in (FOLDERS / name).iterdir() if path.is_file()}
+        assert files == {f"{name}.py", "README.md", "app.py", "requirements.txt"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_module_is_short_and_says_what_evaluate_asks_for(name):
+    assert len((FOLDERS / name / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 60
+    module = load(name)
+    assert module.name == name and module.measure == name
+    assert len(module.description) > 80 and "@" in module.citation
+    assert "predictions" in module.inputs_description and "Returns" in module.inputs_description
+    assert set(module.features) == {"predictions", "references"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_card_is_what_the_hub_expects(name):
+    yaml = pytest.importorskip("yaml")
+    text = (FOLDERS / name / "README.md").read_text(encoding="utf-8")
+    head = yaml.safe_load(text.split("---\n")[1])
+    assert head["sdk"] == "gradio" and head["app_file"] == "app.py" and set(head["tags"]) == {"evaluate", "metric"}
+    for section in ("measures", "to use", "Results", "read it", "gamed", "Limitations", "human labels", "Citation"):
+        assert re.search(rf"^## .*{section}", text, re.MULTILINE), section
+    assert "docs/judges.md" in text
+    assert all(result in text for result in metrics.load(name))
+    needs = (FOLDERS / name / "requirements.txt").read_text(encoding="utf-8")
+    assert "faithful-search[" in needs and "evaluate" in needs
+
+
+def test_the_wheel_and_the_sources_hold_the_folders():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    build = project["tool"]["hatch"]["build"]["targets"]
+    assert build["wheel"]["force-include"] == {"evaluate_metrics": "faithful_search/evaluate_metrics"}
+    assert "/evaluate_metrics" in build["sdist"]["include"]
+    assert any(item.startswith("evaluate") for item in project["project"]["optional-dependencies"]["evaluate"])
+
+
+# computing
+
+
+@pytest.mark.parametrize("name", MODEL_FREE)
+def test_every_metric_computes_without_model_and_key_and_names_what_it_computed(name):
+    trajectory = fs.parse(CITED, dialect="pou")
+    result = load(name).compute(
+        predictions=[CITED, trajectory, trajectory.to_json()], references=["Teska", ["Teska"], ("Teska", "Teska River")]
+    )
+    for key in RESULTS[name]:
+        assert {f"{key}{part}" for part in ESTIMATE} <= set(result)
+    expected = {"tool_use": 0.0, "query_provenance": None}.get(name, 1.0)  # the question is not known
+    assert all(result[key] == expected for key in RESULTS[name])
+    assert result["trajectories"] == 3 and result["dialects"] == {"pou": 3} and result["errors"] == []
+    assert not any(key.endswith("faithfulness") or key in ("answer_support", "answer_correctness") for key in result)
+
+
+def test_forms_of_a_trajectory_give_the_same_value():
+    trajectory = fs.parse(CARELESS)
+    forms = [CARELESS, trajectory, trajectory.to_json(), msgspec.to_builtins(trajectory)]
+    result = load("info_think_faithfulness").compute(predictions=forms, details=True)
+    assert [row["scores"]["info_think_lexical"]["value"] for row in result["details"]] == [0.0] * 4
+
+
+@pytest.mark.parametrize("name", MODEL_FREE)
+def test_chat_messages_are_read(name):
+    result = load(name).compute(predictions=[MESSAGES, MESSAGES], references=["Teska", "Teska"], details=True)
+    assert result["errors"] == []
+    assert [row["answer"] for row in result["details"]] == ["Teska", "Teska"]
+    assert result[f"{RESULTS[name][0]}_n"] + result[f"{RESULTS[name][0]}_not_applicable"] > 0
+
+
+def test_values_by_hand():
+    result = load("info_think_faithfulness").compute(predictions=[SEARCHED, CARELESS, SEARCHED, SEARCHED])
+    # Wilson's interval of 3 in 4
+    assert result["info_think_lexical"] == 0.75 and result["info_think_lexical_n"] == 4
+    assert result["info_think_lexical_low"] == pytest.approx(0.301, abs=1e-3)
+    assert result["info_think_lexical_high"] == pytest.approx(0.954, abs=1e-3)
+    assert result["info_think_lexical_stderr"] == pytest.approx((0.75 * 0.25 / 4) ** 0.5)
+    cited = load("citation_validity").compute(predictions=[CITED, INVENTED, SEARCHED])
+    assert cited["citation_validity"] == 0.5 and cited["citation_validity_n"] == 2
+    assert cited["citation_validity_not_applicable"] == 1
+    assert cited["citation_validity_not_applicable_share"] == pytest.approx(1 / 3)
+
+
+def test_trajectories_of_one_question_are_averaged_first():
+    result = load("info_think_faithfulness").compute(
+        predictions=[SEARCHED, CARELESS, SEARCHED], questions=["Which river?", "Which river? ", "Another?"]
+    )
+    assert result["info_think_lexical_n"] == 2 and result["info_think_lexical"] == pytest.approx(0.75)
+
+
+def test_correctness_names_its_normaliser():
+    wordy = SEARCHED.replace("<answer>Teska</answer>", "<answer>the Teska, a river</answer>")
+    module = load("answer_correctness")
+    squad = module.compute(predictions=[wordy], references=["Teska"])
+    # the, a dropped: teska river against teska
+    assert (squad["exact_match_squad"], squad["sub_em_squad"]) == (0.0, 1.0)
+    assert squad["f1_squad"] == pytest.approx(2 / 3)
+    pokee = module.compute(predictions=[wordy], references=["Teska"], how="pokee")
+    assert "f1_squad" not in pokee and pokee["f1_pokee"] == pytest.approx(2 / 5)
+    assert pokee["judge"] is None
+
+
+def test_tool_use_tells_of_the_corpus():
+    asks = '<tool_call>{"name": "local_search", "arguments": {"query": "bridge of Orlen river"}}</tool_call>'
+    other = CITED.replace(asks, '<tool_call>{"name": "knowledge_graph", "arguments": {"entity": "Orlen"}}</tool_call>')
+    module = load("tool_use")
+    result = module.compute(predictions=[CITED, other, CITED])
+    assert result["tool_calls"] == {"local_search": 2, "knowledge_graph": 1}
+    assert result["tool_ratios"] == pytest.approx({"local_search": 2 / 3, "knowledge_graph": 1 / 3})
+    assert result["tool_entropy"] == pytest.approx(0.9183, abs=1e-4) and result["tool_entropy_n"] == 3
+    assert result["tool_entropy_low"] <= result["tool_entropy"] <= result["tool_entropy_high"]
+    assert module.compute(predictions=[CITED])["tool_entropy"] is None
+    available = module.compute(predictions=[CITED, other], tools=["local_search", "knowledge_graph", "web_search"])
+    assert available["tool_ratios"]["web_search"] == 0.0
+    assert available["tool_entropy"] == pytest.approx(0.6309, abs=1e-4)
+
+
+def test_add_add_batch_and_combine_measure_what_compute_measures():
+    module = load("info_think_faithfulness")
+    at_once = module.compute(predictions=[SEARCHED, CARELESS, MESSAGES], questions=["a", "b", "c"])
+    module.add(prediction=SEARCHED, question="a")
+    module.add_batch(predictions=[CARELESS, MESSAGES], questions=["b", "c"])
+    assert module.compute() == at_once
+    both = evaluate.combine([load("answer_correctness"), load("tool_use")])
+    for _ in range(2):
+        both.add_batch(predictions=[SEARCHED], references=["Teska"])
+    both.add(prediction=SEARCHED, reference="Rhine")
+    result = both.compute()
+    assert result["exact_match_squad"] == pytest.approx(2 / 3) and result["tool_calls"] == {"search": 3}
+
+
+def test_details_tell_why():
+    result = load("citation_validity").compute(predictions=[CITED, "no tags at all", INVENTED], details=True)
+    first, second, third = result["details"]
+    assert first["scores"]["citation_validity"]["value"] == 1.0 and first["answer"] == "Teska"
+    assert second == result["errors"][0]
+    assert "E7" in third["scores"]["citation_validity"]["why"] and third["index"] == 2
+
+
+def test_results_can_be_saved(tmp_path):
+    result = load("tool_use").compute(predictions=[CITED, SEARCHED, "x"], details=True)
+    assert evaluate.save(tmp_path, **result).exists()
+
+
+# judges
+
+
+def test_a_judge_that_reads_gives_the_result_its_full_name():
+    judge = Recorded("bridge")
+    result = load("info_think_faithfulness").compute(predictions=[SEARCHED, CARELESS], judge=judge)
+    assert result["info_think_faithfulness"] == 0.5 and result["judge"] == "recorded:1"
+    assert not any("lexical" in key for key in result)
+    assert [pair.task for pair in judge.pairs] == ["info_think"] * 2
+
+
+def test_a_judge_that_is_silent_or_broken_is_no_zero():
+    module = load("info_think_faithfulness")
+    silent = Recorded("bridge", silent="Paris")
+    result = module.compute(predictions=[SEARCHED] * 9 + [CARELESS], judge=silent)
+    assert result["info_think_faithfulness"] == 1.0 and result["info_think_faithfulness_abstained"] == 1
+    assert result["info_think_faithfulness_n"] == 9 and result["info_think_faithfulness_not_applicable"] == 0
+    result = module.compute(predictions=[SEARCHED, CARELESS], judge=silent)  # half of it is left open: no mean
+    assert result["info_think_faithfulness"] is None and result["info_think_faithfulness_n"] == 1
+    result = module.compute(predictions=[SEARCHED, CARELESS], judge=Broken(), details=True)
+    assert result["info_think_faithfulness"] is None and result["info_think_faithfulness_abstained"] == 2
+    assert "wrong key" in result["details"][0]["scores"]["info_think_faithfulness"]["why"]
+
+
+def test_the_lexical_judge_by_its_kind_is_still_called_lexical():
+    result = load("info_think_faithfulness").compute(predictions=[SEARCHED], judge="lexical")
+    assert result["info_think_lexical"] == 1.0 and result["judge"] == "lexical"
+
+
+def test_knobs_of_a_metric_go_through_compute():
+    metric = load("info_think_faithfulness")
+    thoughtless = SEARCHED.replace(f"<think>{THOUGHT}</think>", "")
+    assert metric.compute(predictions=[thoughtless])["info_think_lexical"] == 0.0
+    assert metric.compute(predictions=[thoughtless], unthinking=False)["info_think_lexical"] is None
+    strict = GroundingJudge(threshold=1.01)
+    assert metric.compute(predictions=[SEARCHED], judge=strict)["info_think_lexical"] == 0.0
+    assert 0 < metric.compute(predictions=[SEARCHED], judge=strict, soft=True)["info_think_lexical"] <= 1
+    with pytest.raises(ConfigError, match="no knob sofft; it has: soft, unthinking"):
+        metric.compute(predictions=[SEARCHED], sofft=True)
+    assert metric.compute(predictions=[SEARCHED])["info_think_lexical"] == 1.0  # nothing was left locked
+
+
+def test_a_prompted_judge_is_named_with_its_prompts_versions():
+    class Prompted(Recorded):
+        def write_batch(self, requests: list) -> list[str | None]:
+            return ["The Teska."] * len(requests)
+
+    name = load("info_think_faithfulness").compute(predictions=[SEARCHED], judge=Prompted("bridge"))["judge"]
+    assert re.fullmatch(r"recorded:1 info_think@\S+", name)
+    name = load("answer_support").compute(predictions=[CITED], judge=Prompted("Teska"))["judge"]
+    assert re.fullmatch(r"recorded:1 support@\S+ support_many@\S+ claims@\S+", name)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"judge_model": "m"}, {"judge_url": "http://127.0.0.1:9"}, {"judge": 3}, {"judge": "oracle"}]
+)
+def test_a_judge_that_cannot_be_made_is_an_error_at_once(wrong):
+    with pytest.raises(ConfigError, match="judge"):
+        load("info_think_faithfulness").compute(predictions=[SEARCHED], **wrong)
+
+
+# what goes wrong
+
+
+def test_rows_that_cannot_be_read_are_named_and_left_out():
+    rows = [SEARCHED, "no tags at all", None, 7, "", {"steps": 3}, SEARCHED]
+    result = load("info_think_faithfulness").compute(predictions=rows)
+    assert [item["index"] for item in result["errors"]] == [1, 2, 3, 4, 5] and all(e["error"] for e in result["errors"])
+    assert "NoneType" in result["errors"][1]["error"]
+    assert result["trajectories"] == 2 and result["info_think_lexical"] == 1.0
+
+
+def test_nothing_to_score_is_an_error_and_leaves_nothing_locked():
+    module = load("info_think_faithfulness")
+    seconds = []
+    for _ in range(3):
+        with pytest.raises(DataError, match=r"none of 2 predictions.*no dialect"):
+            module.compute(predictions=["first", "second"])
+        with pytest.raises(DataError, match="no predictions"):
+            module.compute(predictions=[])
+        start = time.perf_counter()
+        assert module.compute(predictions=[SEARCHED])["trajectories"] == 1
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.9  # a lock that was left behind costs a second
+
+
+def test_an_unknown_dialect_is_one_error():
+    with pytest.raises(DialectError, match="serch_r1"):
+        load("info_think_faithfulness").compute(predictions=[SEARCHED] * 3, dialect="serch_r1")
+
+
+def test_references_are_asked_for_where_they_are_needed():
+    module = load("answer_correctness")
+    with pytest.raises(ConfigError, match="references"):
+        module.compute(predictions=[SEARCHED])
+    own = msgspec.structs.replace(fs.parse(SEARCHED), answers=("Teska",))
+    assert module.compute(predictions=[own])["exact_match_squad"] == 1.0
+    some = module.compute(predictions=[SEARCHED, SEARCHED], references=["Teska", None])
+    assert some["exact_match_squad"] == 1.0 and some["exact_match_squad_not_applicable"] == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"predictions": SEARCHED}, "list of trajectories"),
+        ({"predictions": MESSAGES}, "one conversation"),
+        ({"predictions": [SEARCHED], "references": ["a", "b"]}, "2 references for 1"),
+        ({"predictions": [SEARCHED], "references": "Teska"}, "one string"),
+        ({"predictions": [SEARCHED], "references": [[1, 2]]}, "references.0."),
+        ({"predictions": [SEARCHED], "questions": []}, "0 questions for 1"),
+    ],
+)
+def test_inputs_of_the_wrong_shape_are_explained(wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        load("answer_correctness").compute(**wrong)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.text(alphabet=st.characters()), min_size=1, max_size=3))
+def test_any_text_goes_through(texts):
+    result = load("tool_use").compute(predictions=[SEARCHED, *texts], references=[None, *texts])
+    assert result["trajectories"] + len(result["errors"]) == 1 + len(texts)
+
+
+def test_evidence_sensitivity_says_that_it_needs_a_policy():
+    with pytest.raises(ConfigError, match="policy="):
+        load("evidence_sensitivity").compute(predictions=[CITED])
+
+
+def test_evidence_sensitivity_asks_the_policy_it_is_given():
+    class Moved:
+        """Says yes to anything that names the Teska."""
+
+        def __init__(self, seen: list[str]) -> None:
+            self.tokenizer, self.seen = tokenizer(), seen
+
+        def choice_probs(self, prompts: list, choices: list) -> list[list[float]]:
+            read = [self.tokenizer.decode(prompt).rsplit("<tool_response>", 1)[-1] for prompt in prompts]
+            self.seen += read
+            return [[0.9 if "Teska" in text else 0.2] * len(own) for text, own in zip(read, choices, strict=True)]
+
+    seen: list[str] = []
+    metric = load("evidence_sensitivity")
+    result = metric.compute(predictions=[CITED], policy=Moved(seen), snippets=["Zebras graze."], replace_titles=False)
+    assert any("Zebras graze." in text for text in seen)
+    result = metric.compute(predictions=[CITED], policy=Moved(seen))
+    assert result["evidence_sensitivity"] == pytest.approx(0.7) and result["evidence_sensitivity_n"] == 1
+
+
+# installing
+
+
+def test_installing_twice_changes_nothing_and_the_last_version_installed_is_newest(tmp_path, monkeypatch):
+    first = install.install_metrics(tmp_path)
+    assert install.install_metrics(tmp_path) == first
+    place = first[0].parent.parent
+    assert [path.name for path in place.iterdir() if path.is_dir()] == [first[0].parent.name]
+    assert all((level / "__init__.py").exists() for level in list(first[0].parents)[:5])
+    other = tmp_path / "checkout"
+    for name in NAMES:
+        (other / name).mkdir(parents=True)
+        (other / name / f"{name}.py").write_text(f"# version 2 of {name}\n", encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setattr(install, "_PLACES", (other,))
+        second = install.install_metrics(tmp_path)
+    assert second[0] != first[0] and second[0].stat().st_mtime > first[0].stat().st_mtime
+    later = second[0].stat().st_mtime + 1000
+    os.utime(second[0], (later, later))
+    install.install_metrics(tmp_path)
+    assert first[0].stat().st_mtime > later
+
+
+def test_a_damaged_copy_is_put_right(tmp_path):
+    path = install.install_metrics(tmp_path)[0]
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    assert install.install_metrics(tmp_path)[0].read_bytes() == whole
+    assert [item for item in path.parent.parent.iterdir() if item.name.startswith(".partial")] == []
+
+
+def test_a_cache_that_cannot_be_written_and_a_missing_folder_are_explained(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match="HF_MODULES_CACHE"):
+        install.install_metrics(tmp_path / "file")
+    monkeypatch.setattr(install, "_PLACES", (tmp_path / "a" / "b", tmp_path / "c" / "d"))
+    with pytest.raises(ConfigError, match="reinstall"):
+        install.install_metrics(tmp_path)
+
+
+# cards and pages
+
+
+def example(name: str) -> tuple[str, str]:
+    text = (FOLDERS / name / "README.md").read_text(encoding="utf-8")
+    match = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
+    assert match is not None, name
+    return match[1], match[2]
+
+
+def test_installed_metrics_load_by_bare_name_and_their_cards_examples_print_what_they_say(tmp_path):
+    examples = {name: example(name) for name in MODEL_FREE}
+    modules = str(tmp_path / "modules")
+    parts = ["import os, faithful_search as fs", f"print(os.path.exists({modules!r}), len(fs.install_metrics()))"]
+    parts += [f"print('@', {name!r})\nexec({code!r}, {{}})" for name, (code, _) in examples.items()]
+    printed = python("\n".join(parts), tmp_path)
+    promised = "".join(f"@ {name}\n{output}" for name, (_, output) in examples.items())
+    assert printed == f"False {len(NAMES)}\n{promised}"  # importing the package installed nothing
+
+
+@pytest.mark.slow
+def test_the_card_that_needs_a_policy_prints_what_it_says(tmp_path):
+    code, promised = example("evidence_sensitivity")
+    assert python(f"import faithful_search as fs\nfs.install_metrics()\n{code}", tmp_path) == promised
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_app_is_a_page_around_its_own_module(name):
+    source = (FOLDERS / name / "app.py").read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    assert f'"{name}.py"' in source and "widget.build(metric" in source
+    assert ast.unparse(tree.body[-1]).startswith("if __name__ == '__main__'")
+    if importlib.util.find_spec("gradio") and name != "evidence_sensitivity":
+        spec = importlib.util.spec_from_file_location(f"app_{name}", FOLDERS / name / "app.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert type(module.page).__name__ == "Blocks"
+
+
+@pytest.mark.parametrize("name", MODEL_FREE)
+def test_the_page_shows_score_and_reason(name):
+    said, rows = widget.explain(load(name), INVENTED, widget.QUESTION, "Teska\nTeska River")
+    assert "dialect: pou" in said and "answer: Teska" in said
+    assert [row[0] for row in rows] == RESULTS[name]
+    if name == "citation_validity":
+        assert rows[0][1] == "0.000" and "E7" in rows[0][2]
+
+
+def test_the_page_explains_what_it_cannot_read():
+    said, rows = widget.explain(load("citation_validity"), "no tags at all")
+    assert "no dialect" in said and rows == []

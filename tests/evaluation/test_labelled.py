@@ -1,0 +1,280 @@
+"""Labelled files: what each label means, splits that nothing crosses, and bad files named."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import SHARED
+
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.evaluation.agreement import parse_judge, run
+from faithful_search.evaluation.agreement.labelled import load, sample
+from faithful_search.judges import Pair, Verdict
+
+REAL = SHARED / "data" / "faithfulness"
+real = pytest.mark.skipif(not REAL.is_dir(), reason="the labelled data is not here")
+
+
+def write(path, rows):
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def attribution(question, claim="Snow fell.", references=("It snowed.",), label="attributable"):
+    return {"question": question, "claim": claim, "references": list(references), "attribution_label": label}
+
+
+def questions(held_out, count):
+    """The first `count` made-up questions whose hash puts them on the side wanted."""
+    texts = (f"who built bridge {number}" for number in range(1000))
+    side = ((text, int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % 5 == 0) for text in texts)
+    return [text for text, held in side if held is held_out][:count]
+
+
+def test_attribution_bench(tmp_path):
+    rows = [attribution("q1", references=("One.", "Two.")), attribution("q2", label="not attributable")]
+    first, second = load(write(tmp_path / "attributionbench_dev.jsonl.gz", rows))
+    assert (first.premise, first.hypothesis, first.question, first.label) == ("One.\n\nTwo.", "Snow fell.", "q1", True)
+    assert (second.label, second.source, second.id) == (False, "attributionbench", "attributionbench_dev:2")
+
+
+def test_halueval_gives_both_answers_of_a_question(tmp_path):
+    row = {"knowledge": "K", "question": "Q?", "right_answer": "yes", "hallucinated_answer": "It is no."}
+    right, wrong = load(write(tmp_path / "any_name.jsonl", [row]))
+    assert (right.hypothesis, right.label, wrong.hypothesis, wrong.label) == ("yes", True, "It is no.", False)
+    assert right.group == wrong.group and right.split == wrong.split and right.id != wrong.id
+
+
+def test_begin_counts_generic_as_not_attributable(tmp_path):
+    names = ("Fully attributable", "Not fully attributable", "Generic")
+    rows = [{"knowledge": "K", "message": "M", "response": "R", "begin_label": name} for name in names]
+    found = load(write(tmp_path / "begin.jsonl", rows))
+    assert [row.label for row in found] == [True, False, False]
+    assert [(row.premise, row.question, row.source) for row in found] == [("K", "", "begin")] * 3
+
+
+def test_anli_entailment_alone_is_support(tmp_path):
+    rows = [{"context": "C", "statement": "S", "gold_label": label} for label in "enc"]
+    assert [row.label for row in load(write(tmp_path / "anli.jsonl", rows))] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("label", "meaning"),
+    [
+        (True, True),
+        (False, False),
+        (1, True),
+        (0, False),
+        ("Yes", True),
+        ("0", False),
+        ("not_entailment", False),
+        ("Not Supported", False),
+        (" attributable ", True),
+        ("neutral", False),
+    ],
+)
+def test_labels_of_other_files(tmp_path, label, meaning):
+    row = {"document": "D", "claim": "C", "supported": label, "question": "Q", "id": 7, "source": "mine"}
+    (found,) = load(write(tmp_path / "file.jsonl", [row]))
+    assert (found.label, found.source, found.id, found.question) == (meaning, "mine", "file:1:7", "Q")
+
+
+def test_a_premise_may_be_a_list_of_passages(tmp_path):
+    (found,) = load(write(tmp_path / "file.jsonl", [{"evidence": ["A", "B"], "answer": "C", "label": 1}]))
+    assert found.premise == "A\n\nB"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"claim": "C", "label": 1}, r"file.jsonl, row 1: no column premise or .*; it has: claim, label"),
+        ({"premise": "P", "claim": "C"}, "no column label or"),
+        ({"premise": "P", "claim": "C", "label": "perhaps"}, "label 'perhaps' is not understood"),
+        ({"premise": "P", "claim": "C", "label": 0.5}, "label 0.5 is not understood"),
+        ({"premise": "P", "claim": 3, "label": 1}, "must be texts"),
+        ({"premise": {"a": 1}, "claim": "C", "label": 1}, "a text or a list of texts"),
+        ({"context": "C", "statement": "S", "gold_label": "x"}, "gold_label is 'x'"),
+        ({"knowledge": "K", "response": "R", "begin_label": "?"}, "begin_label is"),
+        (attribution(None), "must be texts"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, row, message):
+    with pytest.raises(DataError, match=message):
+        load(write(tmp_path / "file.jsonl", [row]))
+
+
+def test_a_later_row_without_the_columns_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"row 2: no column 'references'; it has: question"):
+        load(write(tmp_path / "file.jsonl", [attribution("q"), {"question": "q"}]))
+
+
+def test_missing_and_empty_sources(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        load(tmp_path / "nothing.jsonl")
+    with pytest.raises(DataError, match=r"no \.jsonl"):
+        load(tmp_path)
+    with pytest.raises(DataError, match="no labelled rows"):
+        load(write(tmp_path / "empty.jsonl", []))
+    with pytest.raises(ConfigError, match="unknown split 'test'"):
+        load(tmp_path, "test")
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"premise": "P"')[:-4])
+    with pytest.raises(DataError, match="cannot read"):
+        load(tmp_path / "cut.jsonl.gz")
+
+
+def test_the_hash_of_the_question_decides(tmp_path):
+    (held,), (train,) = questions(True, 1), questions(False, 1)
+    rows = [attribution(held, references=("A.",)), attribution(train, references=("B.",))]
+    path = write(tmp_path / "attributionbench_dev.jsonl", rows)
+    assert [row.split for row in load(path)] == ["heldout", "train"]
+    assert [row.question for row in load(path, "heldout")] == [held]
+    spelled = [attribution(f"  {held.upper()}?!", references=("A.",))]
+    assert load(write(tmp_path / "attributionbench_dev.jsonl", spelled))[0].split == "heldout"
+
+
+def test_the_test_file_is_held_out_and_what_it_shares_leaves_train(tmp_path):
+    one, two, three, four = questions(False, 4)
+    write(tmp_path / "attributionbench_test500.jsonl", [attribution(one, references=("Shared.", "Own."))])
+    dev = [
+        attribution(one, references=("A.",)),  # its question
+        attribution(two, references=("B.", "shared")),  # one of its passages
+        attribution(three, references=("C.",)),
+    ]
+    path = write(tmp_path / "attributionbench_dev.jsonl", dev)
+    assert [row.split for row in load(path)] == ["overlap", "overlap", "train"]
+    assert Counter(row.split for row in load(tmp_path)) == {"overlap": 2, "train": 1, "heldout": 1}
+    assert [row.question for row in load(path, "train")] == [three]
+    (tmp_path / "attributionbench_test500.jsonl").unlink()
+    assert {row.split for row in load(path)} == {"train"}
+    assert four not in {row.question for row in load(path)}
+
+
+def test_a_passage_shared_with_a_held_out_question_leaves_train(tmp_path):
+    (held,), (train,) = questions(True, 1), questions(False, 1)
+    rows = [{"premise": "Same.", "claim": "C", "label": 1, "question": text} for text in (train, held)]
+    assert [row.split for row in load(write(tmp_path / "file.jsonl", rows))] == ["overlap", "heldout"]
+
+
+texts = st.sampled_from(["a b", "A  b!", "c", "d", "e", "f", "?", "", "g h", "ﬁ", "fi"])
+
+
+@given(st.lists(st.tuples(texts, texts, texts), min_size=1, max_size=20))
+def test_nothing_is_on_both_sides(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("rows") / "file.jsonl"
+    data = [{"premise": p, "claim": c, "label": 1, "question": q} for p, c, q in rows]
+    found = load(write(path, data))
+    assert len(found) == len(rows)
+    sides = {side: [row for row in found if row.split == side] for side in ("train", "heldout")}
+    for field in ("question", "premise"):
+        shared = {getattr(row, field) for row in sides["train"]} & {getattr(row, field) for row in sides["heldout"]}
+        assert all(not text.strip("?") for text in shared)
+    assert not {row.group for row in sides["train"]} & {row.group for row in sides["heldout"]}
+
+
+def test_samples_are_seeded_nested_and_per_source(tmp_path):
+    rows = [{"premise": f"P{n}", "claim": f"C{n}", "label": n % 2, "source": "ab"[n % 2], "id": n} for n in range(60)]
+    found = load(write(tmp_path / "file.jsonl", rows))
+    few, more = sample(found, 5, seed=1), sample(found, 12, seed=1)
+    assert Counter(row.source for row in few) == {"a": 5, "b": 5}
+    assert set(few) <= set(more) and [row for row in found if row in more] == more
+    assert sample(found, 5, seed=2) != few
+    assert sample(found, 1000) == found
+
+
+def test_a_row_may_say_what_is_asked_and_how_sure_its_labeller_was(tmp_path):
+    row = {"premise": "P", "claim": "C", "label": 1}
+    more = [{"task": "info_think", "p": 0.8}, {"p": "often", "task": None}, {"p": 7}, {"p": 0}]
+    found = load(write(tmp_path / "file.jsonl", [row, *({**row, **own} for own in more)]))
+    assert [item.task for item in found] == ["support", "info_think", "support", "support", "support"]
+    assert [item.p for item in found] == [None, 0.8, None, None, 0.0]
+    with pytest.raises(DataError, match=r"row 1: unknown task 'guess'; there are: support, states, info_think"):
+        load(write(tmp_path / "bad.jsonl", [{**row, "task": "guess"}]))
+
+
+class Heard:
+    name = "heard"
+
+    def __init__(self):
+        self.asked = []
+
+    def judge_batch(self, pairs):
+        self.asked += pairs
+        return [Verdict(1.0, True, "", self.name) for _ in pairs]
+
+
+def test_a_judge_is_asked_the_rows_own_task_and_tasks_are_different_pairs(tmp_path):
+    row = {"premise": "P", "claim": "C", "label": 1}
+    found = load(write(tmp_path / "file.jsonl", [row, {**row, "task": "info_think"}]))
+    judge = Heard()
+    run(found, {"heard": judge}, tmp_path / "out", progress=False, draws=10)
+    assert judge.asked == [Pair("P", "C"), Pair("P", "C", "", "info_think")]
+
+
+def test_labels_of_another_run_are_a_judge(tmp_path):
+    rows = [
+        {"premise": f"P{n}", "claim": "C", "label": n % 2, "task": "info_think", "p": 0.25 + n % 2 / 2} for n in (1, 2)
+    ]
+    both = [{"premise": "Q", "claim": "C", "label": label} for label in (0, 1, 1)]
+    path = write(tmp_path / "second" / "pairs.jsonl", [*rows, *both])
+    name, judge = parse_judge(f"labels:{path}")
+    assert name == "labels:second"
+    asked = [Pair("P1", "C", "", "info_think"), Pair("P2", "C", "", "info_think"), Pair("P1", "C"), Pair("Q", "C")]
+    found = judge.judge_batch(asked)
+    assert [(own.p, own.label) for own in found] == [(0.75, True), (0.25, False), (None, None), (None, None)]
+    assert "no label" in found[2].why and "both ways" in found[3].why
+    assert parse_judge(f"labels:{path.parent}")[1].name == judge.name
+    write(path, rows)
+    assert parse_judge(f"labels:{path}")[1].name != judge.name
+    with pytest.raises(DataError, match="no such file"):
+        parse_judge(f"labels:{tmp_path}/none.jsonl")
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return load(REAL)
+
+
+@real
+def test_the_real_files_are_split_once_and_for_all(everything):
+    found = everything
+    assert Counter((row.source, row.split) for row in found) == {
+        ("anli", "train"): 2554,
+        ("anli", "heldout"): 644,
+        ("attributionbench", "train"): 959,
+        ("attributionbench", "heldout"): 739,
+        ("begin", "train"): 3201,
+        ("begin", "heldout"): 836,
+        ("halueval", "train"): 3224,
+        ("halueval", "heldout"): 772,
+        ("halueval", "overlap"): 4,
+    }
+    ids = "\n".join(row.id for row in found if row.split == "heldout")
+    assert hashlib.sha256(ids.encode()).hexdigest()[:12] == "13f8f1eaa974"
+    assert len({row.id for row in found}) == len(found)
+
+
+@real
+def test_no_question_and_no_passage_of_the_real_files_is_on_both_sides(everything):
+    train, held = ([row for row in everything if row.split == side] for side in ("train", "heldout"))
+    for text in (lambda row: row.question, lambda row: row.premise, lambda row: row.group):
+        assert not {text(row) for row in train} & {text(row) for row in held} - {""}
+
+
+@real
+@pytest.mark.parametrize("name", ["attributionbench_dev", "begin_wow_test", "anli_human_r3_dev", "halueval_qa"])
+def test_a_file_alone_is_split_as_in_its_directory(name, everything):
+    assert load(REAL / f"{name}.jsonl.gz") == [row for row in everything if row.id.startswith(f"{name}:")]
+
+
+@real
+def test_the_test_file_is_held_out_as_a_whole(everything):
+    held = [row for row in everything if row.id.startswith("attributionbench_test500:")]
+    assert len(held) == 500 and {row.split for row in held} == {"heldout"}

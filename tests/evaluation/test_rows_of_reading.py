@@ -1,0 +1,557 @@
+"""The rows that show reading: verdicts in natural states, on blanked responses, and what citations state."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import lab
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import RECIPES
+
+from faithful_search.errors import ConfigError, JudgeError
+from faithful_search.evaluation.pooled import pooled_estimate
+from faithful_search.evaluation.probes import (
+    BLANK_TURNS,
+    UNSEEN_BLANKS,
+    UNSEEN_SNIPPETS,
+    blank_engine,
+    blanked,
+    no_share,
+    retry_share,
+)
+from faithful_search.evaluation.record import Record
+from faithful_search.evaluation.report import table_rows
+from faithful_search.evaluation.suite import (
+    AUROC,
+    GAP,
+    NO,
+    RETRY,
+    Evaluation,
+    default_rewards,
+    difference,
+    differences,
+    evaluate_policy,
+    evaluate_rollouts,
+)
+from faithful_search.evaluation.verdicts import BINS, Seen, Verdicts, auroc, auroc_counts, gap, gap_counts
+from faithful_search.hub import model_card
+from faithful_search.inference.base import Completion, Sampling
+from faithful_search.judges import GroundingJudge, LexicalJudge, Verdict, reads_queries
+from faithful_search.judges.embedding import EmbeddingJudge
+from faithful_search.judges.facts import FactsJudge
+from faithful_search.judges.nli import NLIJudge
+from faithful_search.rewards import CitationStatesFact, EvidenceSensitivity
+from faithful_search.rewards.perturbation import NEUTRAL
+from faithful_search.rollout import Engine, Limits
+from faithful_search.rollout.arguments import EnvironmentArguments
+from faithful_search.tasks import load_tasks
+from faithful_search.training import runs
+from faithful_search.training.twins import TRAINING_BLANKS
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.world import Asked, Change, bundled_world
+
+# --- the statistics, by hand
+
+
+def value(function, counts, questions=None):
+    return pooled_estimate(counts, function, questions or list(range(len(counts.table)))).value
+
+
+HAND = [
+    [Seen("a", True, 0.9), Seen("a", False, 0.5)],
+    [Seen("a", True, 0.3), Seen("b", True, 0.8), Seen("b", False, 0.8)],
+    [Seen("b", False, 0.4), Seen("c", True, 0.1)],  # c has no counterpart
+    [],
+]
+
+
+def test_gap_and_auroc_by_hand():
+    """a: (0.9 + 0.3)/2 - 0.5 = 0.1, b: 0.8 - (0.8 + 0.4)/2 = 0.2, each of weight 2/3; pairs won 1 of 2 and 1.5 of 2."""
+    assert value(gap, gap_counts(HAND)) == pytest.approx(0.15)
+    assert value(auroc, auroc_counts(HAND)) == pytest.approx(2.5 / 4)
+    estimate = pooled_estimate(gap_counts(HAND), gap, list("wxyz"))
+    assert (estimate.n, estimate.not_applicable) == (3, 1)
+    assert pooled_estimate(gap_counts(HAND), gap, list("wwyz")).n == 2  # questions, not rollouts
+
+
+def test_strata_weigh_by_the_smaller_kind():
+    """n1 n0 / (n1 + n0): 3/4 where the gap is 1, 1/2 where it is 0, so 0.6; the raw means would say 0.75."""
+    rows = [[Seen("a", True, 1.0)] * 3 + [Seen("a", False, 0.0), Seen("b", True, 0.5), Seen("b", False, 0.5)]]
+    assert value(gap, gap_counts(rows)) == pytest.approx(0.6)
+
+
+def test_a_shortcut_that_is_the_stratum_has_no_gap():
+    """p(yes) is 1 for one tool and 0 for the other, whatever stands there."""
+    rows = [[Seen("a", True, 1.0)] * 9 + [Seen("a", False, 1.0), Seen("b", True, 0.0)] + [Seen("b", False, 0.0)] * 9]
+    assert value(gap, gap_counts(rows)) == 0.0 and value(auroc, auroc_counts(rows)) == 0.5
+
+
+def test_without_a_pair_there_is_no_value():
+    rows = [[Seen("a", True, 0.9)], [Seen("b", False, 0.1)], []]
+    for function, counts in ((gap, gap_counts(rows)), (auroc, auroc_counts(rows))):
+        assert pooled_estimate(counts, function, list("xyz")).value is None
+
+
+SEEN = st.builds(Seen, st.sampled_from("ab"), st.booleans(), st.integers(0, BINS - 1).map(lambda n: (n + 0.5) / BINS))
+
+
+@given(st.lists(st.lists(SEEN, max_size=4), min_size=1, max_size=12))
+def test_auroc_is_the_share_of_pairs_in_the_right_order(rows):
+    seen = [item for own in rows for item in own]
+    won = [
+        1.0 if one.q > two.q else 0.5 if one.q == two.q else 0.0
+        for one in seen
+        for two in seen
+        if one.stratum == two.stratum and one.states and not two.states
+    ]
+    found = value(auroc, auroc_counts(rows))
+    assert found is None if not won else found == pytest.approx(np.mean(won))
+
+
+# --- a policy in the bundled world
+
+WORLD = bundled_world()
+LAST = [(task, task.meta["chain"][-1]) for task in load_tasks("world", "validation")]
+COUNTRY = [(task, fact) for task, fact in LAST if fact["relation"] == "country"]
+ONE_TOOL = [task for task, fact in COUNTRY if not (fact["passage"] and fact["triple"])]  # 2 passages, 5 triples
+TASKS = [*ONE_TOOL, *(task for task, fact in COUNTRY if task not in ONE_TOOL)][:12]
+
+
+def asked_for(task):
+    fact = task.meta["chain"][-1]
+    return f"country of {fact['subject']}"
+
+
+class Looker:
+    """Asks for a question's last fact, first the tool that lacks it where one does, after a no the other; p(yes) tells
+    whether it reads."""
+
+    def __init__(self, reads=True):
+        self.tokenizer, self.reads, self.asked = lab.tokenizer(), reads, []
+
+    def generate(self, prompts, sampling, max_new_tokens=None):
+        turns = [self._turn(self.tokenizer.decode(prompt)) for prompt in prompts]
+        return [Completion(self.tokenizer(turn, add_special_tokens=False)["input_ids"], "stop") for turn in turns]
+
+    def choice_probs(self, prompts, choices):
+        texts = [self.tokenizer.decode(prompt) for prompt in prompts]
+        self.asked.append(texts)
+        assert all(text.endswith("<helpful>") for text in texts)
+        assert {self.tokenizer.decode(choice) for own in choices for choice in own} <= {"y"}  # one byte a token
+        return [[0.9 if not self.reads or self._finds(text) else 0.2] for text in texts]
+
+    def _turn(self, prompt):
+        task = next(task for task in TASKS if task.question in prompt)
+        tools = ("knowledge_graph", "local_search")
+        tools = tools if task.meta["chain"][-1]["passage"] else tools[::-1]
+        made = prompt.count("<tool_response>") - prompt.split("<|im_start|>assistant")[0].count("<tool_response>")
+        query = json.dumps({"name": tools[made % 2], "arguments": {"query": asked_for(task)}})
+        if not made:
+            return f"<think>look</think><tool_call>{query}</tool_call>"
+        if self._finds(prompt):
+            response = prompt.rsplit("<tool_response>", 1)[1]
+            item = next(line for line in response.splitlines() if self._states(task, line))
+            ref = item.split("[")[1].split("]")[0]
+            return f"<think><helpful>yes</helpful><ref>{ref}</ref>so</think><answer>{task.answers[0]}</answer>"
+        return f"<think><helpful>no</helpful><ref>null</ref>on</think><tool_call>{query}</tool_call>"
+
+    def _finds(self, prompt):
+        task = next(task for task in TASKS if task.question in prompt)
+        return any(self._states(task, line) for line in prompt.rsplit("<tool_response>", 1)[1].splitlines())
+
+    def _states(self, task, line):
+        return WORLD.states(asked_for(task), Evidence(line.rpartition("]: ")[2]))
+
+
+@pytest.fixture(scope="module")
+def toolbox():
+    with EnvironmentArguments().toolbox() as box:
+        yield box
+
+
+def engine(toolbox, policy=None):
+    return Engine(policy or Looker(), toolbox, "pou", Limits(turns=5, total_tokens=20000), Sampling(temperature=0.0))
+
+
+@pytest.fixture(scope="module")
+def found(toolbox):
+    return {reads: evaluate_policy(engine(toolbox, Looker(reads)), TASKS) for reads in (True, False)}
+
+
+def test_p_yes_of_natural_states_is_compared_within_tool_and_relation(found):
+    reads, blind = found[True], found[False]
+    judged = [sum(bool(step.evidence) for step in item.steps[:-1]) for item in reads.trajectories]
+    assert [len(own) for own in reads.verdicts] == judged and {1, 2} <= {*judged}
+    seen = {item for own in reads.verdicts for item in own}
+    assert {item.stratum for item in seen} == {"local_search country", "knowledge_graph country"}
+    assert all(item.q == (0.9 if item.states else 0.2) for item in seen) and {item.states for item in seen} == {
+        True,
+        False,
+    }
+    assert reads.rows[GAP].value == pytest.approx(0.7) and reads.rows[AUROC].value == 1.0
+    assert blind.rows[GAP].value == pytest.approx(0.0, abs=1e-9) and blind.rows[AUROC].value == 0.5
+    assert 0 < reads.rows[GAP].n <= len(TASKS)
+
+
+def test_verdicts_are_asked_about_in_one_call_of_the_policy(found):
+    policy = Looker()
+    scores = Verdicts(policy=policy).score_batch(found[True].trajectories)
+    assert len(policy.asked) == 1 and len(policy.asked[0]) == sum(len(own) for own in found[True].verdicts)
+    assert [score.parts["verdicts"] for score in scores] == found[True].verdicts
+    texts = [msgspec.structs.replace(item, tokens=None) for item in found[True].trajectories]  # rendered again
+    again = Verdicts(policy=Looker()).score_batch(texts)
+    assert [score.parts["verdicts"] for score in again] == found[True].verdicts
+    Verdicts(policy=policy).score_batch([])
+    assert policy.asked[-1] == []  # other processes may wait for this call
+    with pytest.raises(ConfigError, match="bind"):
+        Verdicts().score_batch([])
+
+
+class Reader:
+    """A judge that is prompted: a passage states what is asked for when it holds the word `fact`."""
+
+    name = "reader"
+
+    def judge_batch(self, pairs):
+        assert {pair.task for pair in pairs} <= {"states"}
+        return [Verdict(1.0, "fact" in pair.premise, "", self.name) for pair in pairs]
+
+
+class Unsure(Reader):
+    def judge_batch(self, pairs):
+        raise JudgeError("down")
+
+
+def rollout(*steps, **more):
+    return Trajectory(steps, "Which?", "a", "answered", "pou", **more)
+
+
+def searched(*texts, first=1, tool="web", **more):
+    found = tuple(Evidence(text, id=f"E{number}") for number, text in enumerate(texts, first))
+    return Step(think="t", call=ToolCall(tool, {"query": "the thing"}), evidence=found, **more)
+
+
+class Constant(Looker):
+    def choice_probs(self, prompts, choices):
+        return [[0.25 + 0.5 * (len(prompts) > 1)] for _ in prompts]
+
+
+def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
+    steps = searched("a fact"), searched("other", first=2, tool="graph", helpful=True, refs=("E1",))
+    row = rollout(*steps, Step(think="t", helpful=False, answer="a"))
+    (score,) = Verdicts(Reader(), Constant()).score_batch([row])
+    assert score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)] and score.value is None
+    (unsure,) = Verdicts(Unsure(), Constant()).score_batch([row])
+    assert unsure.parts == {"abstained": True, "verdicts": []}
+
+
+def test_what_is_no_verdict_on_evidence_is_left_out():
+    unread = Step(think="t", answer="a")  # no verdict
+    empty = Step(think="t", call=ToolCall("web", {"query": "x"}), note="No results.")
+    blank = Step(think="t", call=ToolCall("web", {}), evidence=(Evidence("fact", id="E1"),))
+    last = Step(think="t", helpful=False, answer="a")
+    rows = [rollout(searched("fact"), unread), rollout(empty, last), rollout(blank, last), rollout(last)]
+    assert [s.parts["verdicts"] for s in Verdicts(Reader(), Constant()).score_batch(rows)] == [[]] * 4
+    outside = rollout(searched("fact"), last)  # the world's facts cannot read "the thing"
+    assert Verdicts(FactsJudge(), Constant()).score_batch([outside])[0].parts["verdicts"] == []
+
+
+def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
+    """In the changed world the edited passage states the fact; in the world as it is the same text does not."""
+    change = Change("Algeria", "capital", "Algiers", "Luanda", 0, Asked("Algeria", "capital"))
+    found = Evidence("The capital of Algeria is Luanda.", "Algeria", "E1")
+    call = ToolCall("knowledge_graph", {"query": "capital of Algeria"})
+    steps = Step(think="t", call=call, evidence=(found,)), Step(think="t", helpful=True, refs=("E1",), answer="a")
+    rows = [rollout(*steps), rollout(*steps, meta={"counterfactual": msgspec.to_builtins(change)})]
+    scores = Verdicts(FactsJudge(), Constant()).score_batch(rows)
+    assert [score.parts["verdicts"][0].states for score in scores] == [False, True]
+
+
+def test_a_judge_that_leaves_verdicts_open_costs_the_rows_their_value():
+    rows = [rollout(searched("fact"), Step(think="t", helpful=True, refs=("E1",), answer="a"))] * 3
+    estimate = evaluate_rollouts(rows, list("abc"), {GAP: Verdicts(Unsure(), Constant())}, ["web"]).rows[GAP]
+    assert (estimate.value, estimate.n, estimate.abstained, estimate.not_applicable) == (None, 0, 3, 0)
+
+
+# --- differences, kept and shown
+
+
+def test_paired_differences_survive_a_file(found):
+    before, after = found[False], found[True]
+    back = Evaluation.from_dict(json.loads(json.dumps(before.to_dict())))
+    assert back.verdicts == before.verdicts
+    for name in (GAP, AUROC, NO, "tool_entropy", "citation_states_fact"):
+        change = difference(back, after, name)
+        assert change == difference(before, after, name)
+        assert change.value == pytest.approx(after.rows[name].value - before.rows[name].value), name
+    change = difference(back, after, GAP)
+    assert change.value == pytest.approx(0.7) and change.low > 0.5 and change.n == after.rows[GAP].n
+    swapped = difference(after, back, GAP)
+    assert (swapped.value, swapped.low) == (pytest.approx(-change.value), pytest.approx(-change.high))
+
+
+def test_a_difference_is_over_the_questions_that_both_were_asked(found):
+    part = evaluate_rollouts(
+        found[True].trajectories[:6], found[True].questions[:6], {GAP: Verdicts(policy=Looker())}, []
+    )
+    assert difference(found[False], part, GAP).n <= 6
+    none = evaluate_rollouts([rollout(Step(answer="a"))], ["x"], {}, [])
+    assert difference(none, found[True], GAP).value is None and difference(found[True], none, AUROC).n == 0
+
+
+def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp_path):
+    before, after = found[False], found[True]
+    names = {GAP, AUROC, NO, RETRY, "citation_states_fact", "answer_support_facts", "evidence_sensitivity_unseen"}
+    record = Record(
+        folder="f", model="m", dialect="pou", tools=[], questions="world", settings={}, steps=1, history=[],
+        before=before, after=after,
+    )  # fmt: skip
+    metrics = record.metrics()
+    assert names <= metrics["differences"].keys() and metrics["differences"] == differences(before, after)
+    assert all(set(own) == {"value", "low", "high", "n"} for own in metrics["differences"].values())
+    assert names <= metrics["before"]["rows"].keys() and "differences" not in record.results
+    assert "differences" not in msgspec.structs.replace(record, before=None).metrics()
+    cells = {row[0]: row for row in table_rows(before, after)}
+    assert names <= cells.keys() and cells[GAP][3].startswith("+0.700 [") and cells[GAP][3].endswith("*")
+    card = model_card(
+        tmp_path, base_model="m", dialect="pou", recipe="r", command="c", metrics=record.results, config={}, tools=[]
+    ).read_text(encoding="utf-8")
+    assert all(f"\n{name} " in card and f"type: {name}\n" in card for name in names)
+
+
+# --- blanked responses
+
+
+def test_words_kept_for_measuring_are_not_trained_on():
+    assert len(set(UNSEEN_BLANKS)) == 8 and not {*UNSEEN_BLANKS} - {"content"} & {*TRAINING_BLANKS}
+    assert "content" not in TRAINING_BLANKS
+    assert len({text for _, text in UNSEEN_SNIPPETS}) == 24 and not {*UNSEEN_SNIPPETS} & {*NEUTRAL}
+    assert not {text for _, text in UNSEEN_SNIPPETS} & {item.text for item in WORLD.statements}
+
+
+def test_which_word_a_response_reads_depends_on_its_call_alone(toolbox):
+    calls = [ToolCall("local_search", {"query": asked_for(task)}) for task in TASKS]
+    box = blanked(toolbox, UNSEEN_BLANKS)
+    first, again = (box.run_batch(order, [box.session() for _ in order]) for order in (calls, calls[::-1]))
+    words = [{item.text for item in found.evidence} | {item.title for item in found.evidence} for found in first]
+    assert all(len(own) == 1 for own in words) and {*UNSEEN_BLANKS} >= set.union(*words)
+    assert len(set.union(*words)) > 2
+    assert [found.evidence for found in first] == [found.evidence for found in again[::-1]]
+
+
+def blind_rollout():
+    """no, then another tool; no, then the same tool; yes; no, then an answer."""
+    first = searched("garden")
+    second = searched("garden", first=2, tool="graph", helpful=False)
+    third = searched("garden", first=3, tool="graph", helpful=False)
+    fourth = searched("garden", first=4, helpful=True, refs=("E3",))
+    return rollout(first, second, third, fourth, Step(think="t", helpful=False, answer="a"))
+
+
+def test_shares_on_blanked_responses_by_hand():
+    row = blind_rollout()
+    assert no_share(row) == 3 / 4 and retry_share(row, ["web", "graph"]) == pytest.approx(1 / 3)
+    assert retry_share(row, ["web"]) == 0.0  # the other tool is none
+    trusting = rollout(searched("garden"), Step(think="t", helpful=True, refs=("E1",), answer="a"))
+    assert no_share(trusting) == 0.0 and retry_share(trusting, ["web", "graph"]) is None
+    noted = rollout(Step(call=ToolCall("web"), note="No results."), Step(think="t", helpful=False, answer="a"))
+    assert no_share(noted) is None and no_share(rollout(Step(answer="a"))) is None
+
+
+def test_rows_of_blanked_episodes_count_questions():
+    plain = [rollout(Step(answer="a"))] * 4
+    blind = [blind_rollout(), blind_rollout(), blind_rollout(), rollout(Step(answer="a"))]
+    found = evaluate_rollouts(plain, ["q", "q", "r", "s"], {}, ["web", "graph"], blind=blind)
+    row = found.rows[NO]
+    assert (row.value, row.n, row.not_applicable) == (0.75, 2, 1)
+    assert found.rows[RETRY].value == pytest.approx(1 / 3)
+    assert NO not in found.trajectories[0].meta["scores"]  # these are other episodes
+    alone = evaluate_rollouts(plain, list("abcd"), {}, ["web"], blind=blind)
+    assert RETRY not in alone.rows and NO in alone.rows
+    assert NO not in evaluate_rollouts(plain, list("abcd"), {}, ["web"]).rows
+
+
+def test_blanked_episodes_are_short_and_a_reader_says_no_and_goes_on(toolbox, found):
+    rollouts = blank_engine(engine(toolbox)).run(TASKS)
+    assert {len(item.steps) for item in rollouts} == {BLANK_TURNS}
+    assert {item.text for row in rollouts for item in row.evidence.values()} <= {*UNSEEN_BLANKS}
+    rows = found[True].rows
+    assert rows[NO].value == rows[RETRY].value == 1.0 and rows[NO].n == rows[RETRY].n == len(TASKS)
+    assert blank_engine(engine(toolbox, Looker())).limits.turns == 3
+    brief = Engine(Looker(), toolbox, "pou", Limits(turns=2))
+    assert blank_engine(brief).limits.turns == 2
+
+
+def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monkeypatch):
+    """Two processes have every other question each; the main one has all in one order, blanked ones too."""
+    gathered: dict[int, list] = {0: [], 1: []}
+
+    def evaluated(rank):
+        def gather(own):
+            gathered[rank].append(own)
+            return own + gathered[1][len(gathered[0]) - 1] if rank == 0 else own
+
+        policy = Looker()
+        state = SimpleNamespace(process_index=rank, num_processes=2, is_main_process=rank == 0)
+        trainer = SimpleNamespace(
+            generator=policy, policy=policy, toolbox=toolbox, engine=engine(toolbox, policy),
+            generating=nullcontext, accelerator=SimpleNamespace(autocast=nullcontext),
+        )  # fmt: skip
+        monkeypatch.setattr(runs, "PartialState", lambda: state)
+        monkeypatch.setattr(runs, "gather_object", gather)
+        monkeypatch.setattr(runs, "held_out", lambda script: TASKS)
+        rewards = default_rewards(facts=True)
+        return runs.evaluate(trainer, SimpleNamespace(dialect="pou", eval_controls=5), rewards)
+
+    assert evaluated(1) is None
+    whole = evaluated(0)
+    assert [len(own) for own in gathered[0]] == [6, 6, 5] and len(
+        gathered[1][2]
+    ) == 4  # five are blocked and four changed, in all
+    assert whole.rows["memory_share"].n == 5
+    assert whole.questions == [task.id for task in (*TASKS[::2], *TASKS[1::2])]
+    assert [item.id for own in (gathered[0][1], gathered[1][1]) for item in own] == whole.questions
+    assert whole.rows[NO].n == 12 and whole.rows[GAP].value == pytest.approx(0.7)
+
+
+# --- citations
+
+
+def test_citations_that_state_the_fact_by_hand():
+    query = ToolCall("local_search", {"query": "capital of Japan"})
+    found = (
+        Evidence("The capital of Japan is Tokyo.", "Japan", "E1"),
+        Evidence("The currency of Japan is yen.", id="E2"),
+    )
+    first = Step(think="t", call=query, evidence=found)
+
+    def last(*refs, **more):
+        return Step(think="t", helpful=True, refs=refs, **{"answer": "Tokyo", **more})
+
+    def score(*steps):
+        return CitationStatesFact().score(rollout(*steps))
+
+    assert score(first, last("E1")).value == 1.0 and score(first, last("E2")).value == 0.0
+    assert score(first, last("E2", "E1")).value == 1.0  # one of the cited is enough
+    again = msgspec.structs.replace(
+        first, helpful=True, refs=("E2",), evidence=(msgspec.structs.replace(found[0], id="E3"),)
+    )
+    half = score(first, again, last("E3"))
+    assert half.value == 0.5 and "step 2" in half.why
+    assert score(first, again, last("E9")).value == 0.0  # one that is not valid does not count
+    for steps in ((first, last("E9")), (first, Step(think="t", helpful=False, answer="a")), (Step(answer="a"),)):
+        assert score(*steps).value is None and CitationStatesFact().measure(score(*steps)) is None
+    assert not CitationStatesFact().covers("search_r1") and CitationStatesFact().covers("pou")
+
+
+def test_citations_are_read_by_a_judge_elsewhere():
+    row = rollout(searched("a fact", "other"), Step(think="t", helpful=True, refs=("E2",), answer="a"))
+    assert CitationStatesFact(Reader()).score(row).value == 0.0
+    assert CitationStatesFact(Reader()).score(msgspec.structs.replace(
+        row, steps=(row.steps[0], msgspec.structs.replace(row.steps[1], refs=("E1", "E2")))
+    )).value == 1.0  # fmt: skip
+    score = CitationStatesFact(Unsure()).score(row)
+    assert score.value is None and score.parts["abstained"]
+
+
+# --- what training rewards
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    spec = importlib.util.spec_from_file_location("pou_recipe", RECIPES / "pou.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("flags", "questions", "judge", "reads"),
+    [
+        ([], "world", None, FactsJudge),
+        ([], "world", Reader(), Reader),
+        ([], "mine.jsonl", None, LexicalJudge),
+        ([], "mine.jsonl", Reader(), Reader),
+        (["--support_by", "words"], "world", None, LexicalJudge),
+        (["--support_by", "words"], "world", Reader(), LexicalJudge),
+        (["--support_by", "facts"], "world", Reader(), FactsJudge),
+    ],
+)
+def test_who_says_whether_an_answer_is_supported(recipe, monkeypatch, flags, questions, judge, reads):
+    script = recipe.parse(flags)[0]
+    monkeypatch.setattr(script, "questions", questions)
+    monkeypatch.setattr(script, "load_judge", lambda: judge)
+    assert type(recipe.build_reward(script).parts["answer"].process.judge) is reads
+
+
+def test_facts_are_known_of_the_worlds_questions_only(recipe):
+    elsewhere = ["--foils", "none", "--questions", "a.jsonl", "--eval_questions", "b.jsonl", "--corpus", "c.jsonl"]
+    with pytest.raises(ConfigError, match="facts knows the bundled world"):
+        recipe.parse(["--support_by", "facts", *elsewhere])
+    with pytest.raises(ConfigError, match="unknown support_by 'words_'"):
+        recipe.parse(["--support_by", "words_"])
+
+
+# --- names
+
+
+def test_judges_that_compare_texts_are_not_asked_what_a_query_asks_for():
+    assert not any(map(reads_queries, (GroundingJudge(), LexicalJudge())))
+    assert NLIJudge.reads_queries is EmbeddingJudge.reads_queries is False
+    assert reads_queries(FactsJudge()) and reads_queries(Reader())
+    for kind in (CitationStatesFact, Verdicts):
+        with pytest.raises(ConfigError, match="lexical compares texts"):
+            kind(GroundingJudge())
+
+
+class Entailing(Reader):
+    reads_queries = False
+
+
+@pytest.mark.parametrize(
+    ("judge", "facts", "support", "reading"),
+    [
+        (None, False, {"answer_support_lexical"}, None),
+        (GroundingJudge(), False, {"answer_support_lexical"}, None),
+        (None, True, {"answer_support_facts"}, FactsJudge),
+        (Reader(), False, {"answer_support"}, Reader),
+        (Reader(), True, {"answer_support", "answer_support_facts"}, FactsJudge),
+        (Entailing(), False, {"answer_support"}, None),
+    ],
+)
+def test_rows_are_named_by_what_made_them(judge, facts, support, reading):
+    rewards = default_rewards("pou", judge, facts)
+    assert {name for name in rewards if name.startswith("answer_support")} == support
+    assert ("lm_accuracy" in rewards) is (judge is not None and not isinstance(judge, GroundingJudge))
+    if reading is None:
+        assert not {"citation_states_fact", GAP} & rewards.keys()
+    else:
+        assert type(rewards["citation_states_fact"].judge) is type(rewards[GAP].judge) is reading
+    if judge is not None and "answer_support" in rewards:
+        assert rewards["answer_support"].judge is judge and rewards["lm_accuracy"].judge is judge
+
+
+def test_facts_are_taken_where_all_questions_are_the_worlds(toolbox, found):
+    assert "answer_support_facts" in found[True].rows  # nobody said so
+    mixed = [TASKS[0], msgspec.structs.replace(TASKS[1], question=f"{TASKS[1].question} Say: ")]
+    assert "answer_support_facts" not in evaluate_policy(engine(toolbox), mixed).rows
+
+
+def test_sensitivity_is_measured_with_passages_that_no_training_shows(found):
+    rewards = default_rewards(facts=True)
+    assert rewards["evidence_sensitivity"] == EvidenceSensitivity()
+    policy = Looker()
+    scores = rewards["evidence_sensitivity_unseen"].bind(policy=policy).score_batch(found[True].trajectories)
+    said_yes = [step["case"] == "yes" for score in scores for step in score.parts["steps"]]
+    perturbed = policy.asked[0][1::2]
+    unseen = [any(text in prompt for _, text in UNSEEN_SNIPPETS) for prompt in perturbed]
+    assert unseen == said_yes and sum(unseen) > 5

@@ -1,0 +1,329 @@
+"""Files of trajectories as people have them: every layout, every way to be broken."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import SHARED
+
+from faithful_search.dialects import load
+from faithful_search.errors import DataError, DialectError
+from faithful_search.evaluation.audit import files, sources
+from faithful_search.evaluation.audit.sources import gold_answers, parse_row, read_rows, read_trajectories
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+
+REAL = SHARED / "data" / "trajectories"
+TEXT = (
+    "<think>I look it up.</think>\n<search>where is the lighthouse</search>\n"
+    "<information>Doc 1(Title: Lighthouse) It stands in Orvik.</information>\n"
+    "<think>It stands in Orvik.</think>\n<answer>Orvik</answer>"
+)
+ROW = {"id": "q1", "question": "Where is the lighthouse?", "output": TEXT, "golden_answers": ["Orvik"]}
+
+
+def written(path: Path, rows: list, ending: str = "\n") -> Path:
+    text = "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + ending
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def stored() -> Trajectory:
+    search = Step(
+        think="Look.", call=ToolCall("search", {"query": "x"}), evidence=(Evidence("It is in Orvik.", id="E1"),)
+    )
+    return Trajectory(
+        steps=(search, Step(think="Orvik.", helpful=True, refs=("E1",), answer="Orvik")),
+        question="Where?",
+        answer="Orvik",
+        dialect="pou",
+        answers=("Orvik",),
+    )
+
+
+def parquet(path: Path, rows: list[dict]) -> Path:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as writer
+
+    writer.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=2)
+    return path
+
+
+def test_a_row_of_text_has_its_question_gold_answers_and_id(tmp_path):
+    (row,) = read_trajectories(written(tmp_path / "a.jsonl", [ROW]), "search_r1")
+    found = row.trajectory
+    assert (found.question, found.answer, found.answers, found.id) == (ROW["question"], "Orvik", ("Orvik",), "q1")
+    assert [step.call.name for step in found.steps if step.call] == ["search"]
+    assert row.number == 1 and len(row.digest) == 32
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json", "a.json.gz", "a.parquet"])
+def test_every_layout_gives_the_same_trajectories(tmp_path, name):
+    rows = [{**ROW, "id": f"q{number}"} for number in range(5)]
+    if name.endswith(".parquet"):
+        path = parquet(tmp_path / name, rows)
+    elif ".jsonl" in name:
+        path = written(tmp_path / name, rows)
+    else:
+        path = written(tmp_path / name, [json.dumps(rows, indent=2)])
+    found = list(read_trajectories(path, "search_r1"))
+    assert [row.number for row in found] == [1, 2, 3, 4, 5]
+    assert [row.trajectory for row in found] == [parse_row(json.dumps(row).encode(), "search_r1") for row in rows]
+    assert len({row.digest for row in found}) == 5
+
+
+def test_the_standard_input_is_read(monkeypatch):
+    class Input:
+        buffer = io.BytesIO(json.dumps(ROW).encode() + b"\n\n" + json.dumps(ROW).encode())
+
+    monkeypatch.setattr(files.sys, "stdin", Input)
+    assert [(row.number, row.trajectory.answer) for row in read_trajectories("-", "search_r1")] == [
+        (1, "Orvik"),
+        (3, "Orvik"),
+    ]
+
+
+def test_a_trajectorys_own_json_comes_back_whole_also_beside_other_columns_and_out_of_columns(tmp_path):
+    own = stored()
+    plain = json.loads(own.to_json())
+    path = written(tmp_path / "a.jsonl", [own.to_json(), {**plain, "reward": 0.5}, {"trajectory": plain, "id": "x"}])
+    first, second, third = (row.trajectory for row in read_trajectories(path))
+    assert first == second == own
+    assert third.id == "x" and third.steps == own.steps
+    (back,) = (row.trajectory for row in read_trajectories(parquet(tmp_path / "a.parquet", [plain])))
+    assert back.steps[0].evidence == own.steps[0].evidence and back.answer == "Orvik"
+
+
+def test_messages_are_read_also_when_they_were_stored_as_text_or_split_into_prompt_and_completion():
+    turns = [step for step in TEXT.split("\n") if step]
+    assistant = [{"role": "assistant", "content": "\n".join(turns)}]
+    user = [{"role": "user", "content": "Where is the lighthouse?"}]
+    for row in (
+        {"messages": [*user, *assistant]},
+        {"messages": json.dumps([*user, *assistant])},
+        {"prompt": user, "completion": assistant},
+    ):
+        found = parse_row(json.dumps(row).encode(), "search_r1")
+        assert (found.question, found.answer) == ("Where is the lighthouse?", "Orvik")
+
+
+def test_dialects_may_be_mixed(tmp_path):
+    ours = load("pou").render(stored())
+    path = written(tmp_path / "a.jsonl", [{"text": TEXT}, {"text": ours}, {"text": TEXT, "dialect": "search_r1"}])
+    assert [row.trajectory.dialect for row in read_trajectories(path)] == ["search_r1", "pou", "search_r1"]
+
+
+def test_broken_rows_are_named_and_never_end_the_run(tmp_path):
+    bad = [
+        '{"text": "half',
+        "[1, 2]",
+        "17",
+        {"question": "Where?"},
+        {"text": "  "},
+        {"text": TEXT, "dialect": "klingon"},
+        {"text": "nothing that any agent writes"},
+        {"steps": [{"think": 3}]},
+    ]
+    path = written(tmp_path / "a.jsonl", [ROW, *bad, ROW])
+    rows = list(read_trajectories(path))
+    assert [row.number for row in rows] == list(range(1, 11))
+    assert rows[0].trajectory is not None and rows[-1].trajectory is not None
+    errors = [row.error for row in rows[1:-1]]
+    expected = [
+        *("not JSON", "found list", "found int", "it has: question", "no column", "unknown dialect 'klingon'"),
+        *("no dialect fits", "not a trajectory"),
+    ]
+    assert [part for part, error in zip(expected, errors, strict=True) if part not in error] == []
+    assert all(row.trajectory is None for row in rows[1:-1])
+
+
+def test_half_a_line_at_the_end_is_an_error_of_that_row(tmp_path):
+    path = written(tmp_path / "a.jsonl", [ROW, json.dumps(ROW)[:40]], ending="")
+    first, last = read_trajectories(path, "search_r1")
+    assert first.trajectory is not None
+    assert last.number == 2 and "seems cut off" in last.error
+
+
+def test_what_strict_json_forbids_is_read_nevertheless():
+    text = json.dumps({"text": TEXT, "score": float("nan"), "note": "half an emoji \ud83d"})
+    assert parse_row(text.encode(), "search_r1").answer == "Orvik"
+    assert parse_row(b"\xef\xbb\xbf" + text.encode(), "search_r1").answer == "Orvik"
+    with pytest.raises(DataError, match="not JSON"):
+        parse_row(b'{"text": "\xff\xfe"}\n')
+    with pytest.raises(DataError):
+        parse_row(b"[" * 200_000 + b"\n")
+
+
+def test_a_named_column_is_the_one_that_is_read(tmp_path):
+    path = written(tmp_path / "a.jsonl", [{"text": "not this", "mine": TEXT}, {"text": TEXT}])
+    first, second = read_trajectories(path, "search_r1", text_column="mine")
+    assert first.trajectory.answer == "Orvik"
+    assert second.error == "no column 'mine'; it has: text"
+
+
+def test_the_question_may_stand_in_the_prompt():
+    asked = "Answer the given question. For example, <answer> Beijing </answer>. Question: where is it?\n"
+    for prompt in (
+        asked,
+        [{"role": "user", "content": asked}],
+        f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n",
+    ):
+        found = parse_row(json.dumps({"prompt": prompt, "response": TEXT}).encode(), "search_r1")
+        assert (found.question, found.answer) == ("where is it?", "Orvik")
+    assert parse_row(json.dumps({"text": TEXT}).encode(), "search_r1").question is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("['late 1967' '1967']", ("late 1967", "1967")),
+        ("['a', \"b's\"]", ("a", "b's")),
+        ("['September\\xa017']", ("September\xa017",)),
+        ("[]", ()),
+        ("[sic] a title", ("[sic] a title",)),
+        ([["x"], "y"], ("x", "y")),
+        ({"target": ["x"]}, ("x",)),
+        ("x<|answer_split|>y", ("x", "y")),
+        (1967, ("1967",)),
+        (None, ()),
+    ],
+)
+def test_gold_answers_however_they_were_stored(value, expected):
+    assert gold_answers(value) == expected
+
+
+@given(st.lists(st.text(max_size=20), max_size=4))
+def test_printed_lists_of_any_text_come_back(answers):
+    assert gold_answers(str(answers)) == tuple(answers)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"", "no rows in it"),
+        ("a.jsonl", b"\n \n", "no rows in it"),
+        ("a.json", b"[]", "no rows in it"),
+        ("a.csv", b"a,b\n", r"expected \.jsonl"),
+        ("a.jsonl.gz", b"this is no gzip", "cannot read"),
+        ("a.parquet", b"this is no parquet", "cannot read"),
+        ("a.json", b'[{"text": "x"},', "not closed after row 1"),
+        ("a.json", b'[{"text": "x"}] [1]', "text after the end"),
+    ],
+)
+def test_files_that_cannot_be_read_say_why(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as error:
+        list(read_trajectories(tmp_path / name))
+    assert name in str(error.value)
+
+
+def test_endings_may_be_capitals(tmp_path):
+    assert len(list(read_trajectories(written(tmp_path / "A.JSONL", [ROW])))) == 1
+
+
+def test_a_missing_file_a_folder_and_an_unknown_dialect_are_clear(tmp_path):
+    for path in (tmp_path / "none.jsonl", tmp_path / "none.parquet", tmp_path / "none.json"):
+        with pytest.raises(DataError, match="cannot read"):
+            list(read_trajectories(path))
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(DataError, match="is a folder: name one file in it"):
+        list(read_trajectories(tmp_path / "folder.jsonl"))
+    for address in ("https://host/a.jsonl", "hf://datasets/x/a.jsonl"):
+        with pytest.raises(DataError, match="not on this machine: download it first"):
+            list(read_trajectories(address))
+    with pytest.raises(DialectError, match="klingon"):
+        list(read_trajectories(tmp_path / "none.jsonl", "klingon"))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_clear(tmp_path):
+    path = written(tmp_path / "a.jsonl", [ROW])
+    path.chmod(0)
+    with pytest.raises(DataError, match="Permission denied"):
+        list(read_trajectories(path))
+
+
+def test_a_gzip_that_is_cut_short_gives_its_rows_first(tmp_path):
+    path = written(tmp_path / "a.jsonl.gz", [{**ROW, "id": os.urandom(3000).hex()} for _ in range(200)])
+    path.write_bytes(path.read_bytes()[:-5000])
+    rows = []
+    with pytest.raises(DataError, match="cannot read"):
+        rows.extend(iter_into(rows, read_trajectories(path, "search_r1")))
+    assert 150 < len(rows) < 200 and all(row.trajectory for row in rows)
+
+
+def iter_into(found: list, rows) -> list:
+    for row in rows:
+        found.append(row)
+    return []
+
+
+def test_parquet_without_a_known_column_says_which_there_are(tmp_path):
+    path = parquet(tmp_path / "a.parquet", [{"what": "x", "else": 1}])
+    with pytest.raises(DataError, match="what, else"):
+        list(read_trajectories(path))
+    with pytest.raises(DataError, match="no column 'mine'; it has: what, else"):
+        list(read_trajectories(path, text_column="mine"))
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.text(max_size=5), st.text(alphabet='ab"\\{}[],\u00e9', max_size=8), max_size=3), min_size=1
+    ),
+    st.integers(1, 7),
+    st.sampled_from([None, 2]),
+    st.booleans(),
+)
+def test_an_arrays_elements_are_found_whatever_they_hold_and_wherever_blocks_end(rows, block, indent, array):
+    text = json.dumps(rows, indent=indent) if array else "\n".join(json.dumps(row, indent=indent) for row in rows)
+    data = text.encode()
+    elements = files._Elements()
+    found = [item for at in range(0, len(data), block) for item in elements.feed(data[at : at + block])]
+    assert [json.loads(item) for item in found] == rows
+    assert not elements.held.strip() and elements.closed == array
+
+
+def test_a_broken_element_of_an_array_is_one_bad_row(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(f'[{json.dumps(ROW)}, {{"text": nonsense}}, 3, {json.dumps(ROW)}]')
+    rows = list(read_trajectories(path, "search_r1"))
+    assert [bool(row.error) for row in rows] == [False, True, True, False]
+
+
+@given(st.text(max_size=200), st.sampled_from([None, "pou", "search_r1"]))
+def test_no_row_raises_anything_else_than_the_errors_of_this_package(text, dialect):
+    raw = sources.Raw(1, "", text.encode("utf-8", "replace"))
+    row = sources.read_row(raw, dialect)
+    assert (row.trajectory is None) == bool(row.error)
+    assert "could not be parsed" not in row.error
+    as_text = sources.read_row(sources.Raw(1, "", json.dumps({"text": text}).encode()), dialect)
+    assert "could not be parsed" not in as_text.error
+
+
+def test_the_digest_is_of_the_row_alone(tmp_path):
+    one = [raw.digest for raw in read_rows(written(tmp_path / "a.jsonl", [ROW, "{}"]))]
+    other = [raw.digest for raw in read_rows(written(tmp_path / "b.jsonl.gz", ["{}", ROW], ending=""))]
+    assert one == other[::-1]
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")
+@pytest.mark.parametrize(
+    "name", ["r1_searcher_2wiki_qwen", "r1_searcher_hotpotqa_llama", "search_r1_ppo_3b", "webdancer"]
+)
+def test_real_files_are_read_as_they_are(name):
+    rows = []
+    for row in read_trajectories(REAL / f"{name}.jsonl.gz"):
+        rows.append(row)
+        if len(rows) == 40:
+            break
+    assert [row.error for row in rows if row.error] == []
+    assert all(row.trajectory.question and row.trajectory.answers for row in rows)
+    assert sum(bool(row.trajectory.steps) for row in rows) == 40

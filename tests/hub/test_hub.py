@@ -1,0 +1,225 @@
+"""Model cards: front matter the Hub accepts, code that runs, results that are there; pushing says what it lacks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import lab
+import pytest
+import yaml
+from huggingface_hub import HfApi, ModelCard
+from paths import ROOT
+
+from faithful_search.errors import ConfigError
+from faithful_search.evaluation.install import metrics_folder
+from faithful_search.evaluation.metrics import names
+from faithful_search.evaluation.stats import Estimate, mean_ci
+from faithful_search.evaluation.suite import Evaluation
+from faithful_search.hub import model_card, push, push_metrics, usage
+
+
+def evaluation(values):
+    questions = [f"q{number}" for number in range(len(values))]
+    return Evaluation(
+        rows={"exact_match": mean_ci(values), "evidence_sensitivity": Estimate(None, None, None, 0, None)},
+        questions=questions,
+        values={"exact_match": values},
+        tool_calls={"local_search": [1] * len(values)},
+        made_by={"exact_match": "Correctness(metric='em')"},
+    )
+
+
+SETTINGS = {
+    "base_model": "someone/small-base",
+    "dialect": "pou",
+    "recipe": "recipes/pou.py",
+    "command": "accelerate launch recipes/pou.py --seed 0",
+    "config": {"turns": 2, "turn_tokens": 8, "total_tokens": 4000, "learning_rate": 1e-5},
+    "tools": ["local_search", "knowledge_graph"],
+}
+
+
+def card(path, **changes):
+    metrics = {"before": evaluation([0.0, 1.0, 0.0, 0.0]), "after": evaluation([1.0, 1.0, 1.0, 0.0]).to_dict()}
+    return model_card(path, **{**SETTINGS, "metrics": metrics, **changes})
+
+
+def test_front_matter_is_what_the_hub_reads(tmp_path):
+    text = card(tmp_path / "policy", tags=["demo"]).read_text(encoding="utf-8")
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert front["library_name"] == "transformers" and front["license"] == "apache-2.0"
+    assert front["base_model"] == "someone/small-base" and front["pipeline_tag"] == "text-generation"
+    assert front["tags"] == ["demo", "faithful-search", "search-agent", "tool-use"]
+    (result,) = front["model-index"][0]["results"]
+    assert front["model-index"][0]["name"] == "policy"
+    assert result["metrics"][0]["type"] == "exact_match" and result["metrics"][0]["value"] == 0.75
+    assert result["metrics"][0]["args"]["n"] == 4
+    loaded = ModelCard.load(tmp_path / "policy" / "README.md")
+    assert loaded.data.eval_results[0].metric_value == 0.75
+
+
+def test_the_body_tells_how_it_was_made_and_measured(tmp_path):
+    text = card(tmp_path / "policy").read_text(encoding="utf-8")
+    assert "accelerate launch recipes/pou.py --seed 0" in text and '"learning_rate": 1e-05' in text
+    assert re.search(r"exact_match +0\.250 \[.*\] +0\.750 \[.*\] +\+0\.500 \[", text)
+    assert "Correctness(metric='em')" in text and "## Limitations" in text
+    assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("{}", "")
+
+
+def test_without_metrics_or_with_a_local_base_model(tmp_path):
+    base = tmp_path / "base"
+    base.mkdir()
+    text = card(tmp_path / "policy", metrics=None, base_model=str(base)).read_text(encoding="utf-8")
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert "model-index" not in front and "base_model" not in front
+    assert "Not evaluated." in text and str(base) in text
+
+
+@pytest.mark.parametrize("base", ["tiny", "outputs/sft/", "a/b/c", "/abs/olute"])
+def test_only_an_organisation_and_a_name_go_into_the_front_matter(tmp_path, base):
+    text = card(tmp_path / "policy", base_model=base).read_text(encoding="utf-8")
+    assert "base_model" not in yaml.safe_load(text.split("---\n")[1]) and f"- Base model: `{base}`" in text
+
+
+def test_the_card_tells_of_the_users_own_data(tmp_path):
+    own = {"corpus": 'my "notes".jsonl', "triples": "none", "eval_questions": "me/asked", "search_top_k": 5}
+    text = card(tmp_path / "policy", config=own, tools=["local_search"]).read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)\n```", text, re.DOTALL).group(1)
+    compile(code, "card", "exec")
+    assert 'Toolbox([LocalSearch.from_corpus("my \\"notes\\".jsonl", top_k=5)])' in code
+    assert "Olympus" not in text and "On the suite `me/asked`" in text and "KnowledgeGraph" not in code
+    result = yaml.safe_load(text.split("---\n")[1])["model-index"][0]["results"][0]
+    assert result["dataset"] == {"name": "me/asked", "type": "me/asked"}
+    bundled = card(tmp_path / "policy", config={"corpus": "world"}).read_text(encoding="utf-8")
+    assert "Olympus" in bundled and "On the suite `world`" in bundled and 'from_triples("world")' in bundled
+
+
+def test_a_dialect_that_can_only_search_gets_its_tool_under_its_name():
+    code = usage("me/policy", "search_r1", ["search"], {"corpus": "c.jsonl", "turns": 4, "total_tokens": 900}, "Who?")
+    assert 'Toolbox([LocalSearch.from_corpus("c.jsonl", name="search")])' in code
+    assert "limits=Limits(turns=4, total_tokens=900)" in code and "add the other tools" not in code
+
+
+def test_only_after(tmp_path):
+    text = card(tmp_path / "policy", metrics={"after": evaluation([1.0, 0.0])}).read_text(encoding="utf-8")
+    assert "value [95% CI]" in text and "paired difference" not in text
+    with pytest.raises(ConfigError, match="'before' and 'after', got: test"):
+        card(tmp_path / "policy", metrics={"test": evaluation([1.0])})
+
+
+@pytest.mark.parametrize("nasty", ["yes: no", 'quote" and {brace}', "---\nlicense: mit"])
+def test_texts_from_outside_do_not_break_the_card(tmp_path, nasty):
+    path = card(tmp_path / "policy", tags=[nasty], recipe=nasty, command=nasty, config={"note": nasty})
+    loaded = ModelCard.load(path)
+    assert nasty in loaded.data.tags and loaded.data.license == "apache-2.0"
+
+
+def test_the_snippet_runs(tmp_path, capsys):
+    lab.model().save_pretrained(tmp_path / "policy")
+    lab.tokenizer().save_pretrained(tmp_path / "policy")
+    text = card(tmp_path / "policy").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)\n```", text, re.DOTALL).group(1)
+    scope = {}
+    exec(compile(code, "card", "exec"), scope)
+    assert scope["trajectory"].question and len(scope["trajectory"].steps) >= 1
+    assert scope["toolbox"].names == ["local_search", "knowledge_graph"]
+    assert scope["engine"].limits.turn_tokens == 8
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("config", "made"),
+    [
+        ({"corpus": "http://127.0.0.1:9", "search_top_k": 2}, 'RemoteSearch("http://127.0.0.1:9", top_k=2)'),
+        ({"triples": "wikidata", "search_top_k": 2}, "Wikidata(top_k=2)"),
+        ({"corpus": "qdrant+http://127.0.0.1:9/wiki"}, "# add the other tools it was trained with: local_search"),
+    ],
+)
+def test_the_snippet_makes_remote_tools_too(config, made):
+    code = usage("me/policy", "pou", ["local_search", "knowledge_graph"], config, "Who?")
+    compile(code, "usage", "exec")
+    assert made in code
+
+
+def test_tools_that_are_not_bundled_are_named():
+    code = usage("me/policy", "pou", ["local_search", "web_search"], {}, 'What is "it"?')
+    compile(code, "usage", "exec")
+    assert code.endswith("web_search") and "KnowledgeGraph" not in code and "Limits()" in code
+
+
+def test_push_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(ConfigError, match=r"no Hugging Face token to push to 'me/policy' with: run `hf auth login`"):
+        push(tmp_path, "me/policy")
+    with pytest.raises(ConfigError, match="not a folder"):
+        push(tmp_path / "missing", "me/policy", token="x")
+
+
+def test_a_hub_that_is_not_there_or_refuses_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    for name in ("me/policy", "me/no name"):
+        with pytest.raises(ConfigError, match=f"cannot push .* to '{name}' on the Hub: "):
+            push(tmp_path, name, token="secret")
+
+
+def test_push_makes_the_repository_then_uploads(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **more: asked.append(("create", repo_id, more)))
+    upload = lambda self, **more: asked.append(("upload", self.token, more)) or "address"  # noqa: E731
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    assert push(tmp_path, "me/policy", private=True, token="secret") == "address"
+    (_, name, settings), (_, token, upload) = asked
+    assert (name, settings["private"], settings["exist_ok"], token) == ("me/policy", True, True, "secret")
+    assert upload["folder_path"] == str(tmp_path) and upload["ignore_patterns"] == ["*checkpoint-*/**", "merged/**"]
+    assert {"README.md", "model*.safetensors"} <= set(upload["allow_patterns"]) and "*" not in upload["allow_patterns"]
+
+
+def test_metrics_are_pushed_as_gradio_spaces(monkeypatch):
+    made, sent = [], []
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **more: made.append((repo_id, more)))
+    monkeypatch.setattr(HfApi, "upload_folder", lambda self, **more: sent.append(more) or more["repo_id"])
+    assert push_metrics("team", token="secret") == [f"team/{name}" for name in names()]
+    assert [repo for repo, _ in made] == [f"team/{name}" for name in names()]
+    assert {(more["repo_type"], more["space_sdk"]) for _, more in made} == {("space", "gradio")}
+    assert all((Path(more["folder_path"]) / f"{Path(more['folder_path']).name}.py").is_file() for more in sent)
+
+
+class Spaces(SimpleHTTPRequestHandler):
+    """Serves the metrics' folders as the Hub serves the files of Spaces."""
+
+    def translate_path(self, path: str) -> str:
+        found = re.fullmatch(r"/spaces/team/(\w+)/resolve/[^/]+/(\w+\.py)", path)
+        return str(metrics_folder().joinpath(*found.groups())) if found else "/nowhere"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_pushed_metric_is_loaded_from_there(tmp_path):
+    code = (
+        "import evaluate\nmetric = evaluate.load('team/protocol_format')\n"
+        "text = '<think>S</think><search>a</search><information>b</information><think>S</think><answer>c</answer>'\n"
+        "print(metric.compute(predictions=[text])['protocol_format'], metric.__module__.split('.')[2])"
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), Spaces) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        own = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path), "NO_PROXY": "*"}
+        paths = {
+            "PYTHONPATH": str(ROOT / "src"),
+            "HF_MODULES_CACHE": str(tmp_path / "modules"),
+        }
+        environment = {**os.environ, **own, **paths}
+        for name in ("HF_EVALUATE_OFFLINE", "HF_HUB_OFFLINE"):
+            environment.pop(name, None)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+        )
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1.0 team--protocol_format\n"

@@ -1,0 +1,527 @@
+"""vLLM without vLLM: what its server is asked and what becomes of its faults; settings; the test of the weight sync."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import math
+import re
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from paths import SUPPORT
+from served import environment
+from vllm_stub import StubVLLM, five
+
+from faithful_search.bundled import tiny_policy
+from faithful_search.errors import ConfigError, GeneratorError
+from faithful_search.inference.base import Generator, Sampling
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+trl = pytest.importorskip("trl")
+requests = pytest.importorskip("requests")
+peft = pytest.importorskip("peft")
+
+from trl.generation.vllm_client import VLLMClient  # noqa: E402
+
+from faithful_search.inference import vllm_server  # noqa: E402
+from faithful_search.inference.transformers import TransformersGenerator  # noqa: E402
+from faithful_search.inference.vllm import VLLMGenerator, open_vllm  # noqa: E402
+from faithful_search.inference.vllm_server import VLLMServer  # noqa: E402
+from faithful_search.training import endings  # noqa: E402
+from faithful_search.training import vllm as with_vllm  # noqa: E402
+from faithful_search.training.vllm import check_sync, check_vllm, policy_generator  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return transformers.AutoTokenizer.from_pretrained(tiny_policy())
+
+
+@pytest.fixture
+def stub():
+    with StubVLLM() as server:
+        yield server
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    monkeypatch.setattr(vllm_server, "_PAUSES", (0.01, 0.01))
+
+
+def answering(ids, finish="stop", stop=None):
+    """A sampler that says this to every row, and what the check at the beginning wants to hear."""
+
+    def sample(body):
+        names = [f"token_id:{token}" for token in ids]
+        values = [0.0 if body.get("top_k") == 1 else -0.25] * len(ids)
+        logprobs = {"tokens": names, "token_logprobs": values, "top_logprobs": None}
+        return {"token_ids": ids, "finish_reason": finish, "stop_reason": stop, "logprobs": logprobs}
+
+    return sample
+
+
+def test_every_row_is_asked_for_with_its_own_limit_and_nothing_of_the_models_own_settings(stub, tokenizer):
+    generator = VLLMServer(stub.url + "/v1/", tokenizer, key="secret")
+    assert isinstance(generator, Generator)
+    stub.bodies.clear()
+    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=3, max_new_tokens=9, stop=("</answer>",), logprobs=True)
+    rows = generator.generate([[1, 2], [3], list(range(60))], sampling, [2, 7, 9])
+    assert [len(row.ids) for row in rows] == [2, 7, 4]  # the last has no more positions
+    assert [row.logprobs for row in rows] == [[-0.5] * 2, [-0.5] * 7, [-0.5] * 4]
+    assert {row.finish for row in rows} == {"length"}
+    body = next(item for item in stub.bodies if item["prompt"] == [3])
+    assert body == {
+        **{"model": "stub", "prompt": [3], "return_token_ids": True, "return_tokens_as_token_ids": True},
+        **{"max_tokens": 7, "temperature": 0.7, "top_p": 0.9, "top_k": 3, "min_p": 0.0, "repetition_penalty": 1.0},
+        **{"presence_penalty": 0.0, "frequency_penalty": 0.0, "skip_special_tokens": False},
+        **{"stop": ["</answer>"], "stop_token_ids": [tokenizer.eos_token_id], "include_stop_str_in_output": True},
+        "logprobs": 0,
+    }
+    assert {headers["Authorization"] for headers in stub.headers} == {"Bearer secret"}
+
+
+def test_without_rows_nothing_is_asked(stub, tokenizer):
+    generator = VLLMServer(stub.url, tokenizer)
+    stub.bodies.clear()
+    assert generator.generate([], Sampling()) == []
+    assert generator.choice_probs([], []) == [] and generator.choice_probs([[1]], [[]]) == [[]]
+    assert stub.bodies == []
+
+
+def test_choices_are_read_token_by_token_at_temperature_one(stub, tokenizer):
+    generator = VLLMServer(stub.url, tokenizer)
+    stub.bodies.clear()
+    probs = generator.choice_probs([[1, 2], [1, 2], [9]], [[[3], [3, 4]], [[7]], []])
+    assert probs == [[pytest.approx(math.exp(-3)), pytest.approx(math.exp(-7))], [pytest.approx(math.exp(-7))], []]
+    asked = {tuple(body["prompt"]): body for body in stub.bodies}
+    assert len(stub.bodies) == 2  # [1, 2] once for all its choices
+    assert asked[1, 2]["logprob_token_ids"] == [3, 7] and asked[1, 2, 3]["logprob_token_ids"] == [4]
+    assert {(body["temperature"], body["max_tokens"], body["logprobs"]) for body in stub.bodies} == {
+        (1.0, 1, 2),
+        (1.0, 1, 1),
+    }
+
+
+def test_a_choice_without_tokens_and_a_server_too_old_for_choices_are_refused(stub, tokenizer):
+    generator = VLLMServer(stub.url, tokenizer)
+    with pytest.raises(ConfigError, match="choice 1 of prompt 0 is empty"):
+        generator.choice_probs([[1]], [[[2], []]])
+    stub.sample = lambda body: five({**body, "logprob_token_ids": ()})
+    with pytest.raises(ConfigError, match="take a newer one"):
+        generator.choice_probs([[1]], [[[2]]])
+
+
+def test_how_a_row_ended(stub, tokenizer):
+    generator = VLLMServer(stub.url, tokenizer)
+    eos, [word] = tokenizer.eos_token_id, tokenizer.encode(" the", add_special_tokens=False)
+    sampling = Sampling(stop=("the",))
+    for ids, finish, stop, wanted in (
+        ([7, word], "stop", "the", ([7, word], "stop")),
+        ([7, word, 8, 9], "stop", "the", ([7, word], "stop")),  # an engine that samples several tokens at once
+        ([7, eos], "stop", None, ([7, eos], "eos")),
+        ([7, eos], "stop", eos, ([7, eos], "eos")),
+        ([7, eos], "stop", tokenizer.eos_token, ([7, eos], "eos")),  # the EOS is a stop string of the dialect, too
+        ([7, 8], "length", None, ([7, 8], "length")),
+    ):
+        stub.sample = answering(ids, finish, stop)
+        [row] = generator.generate([[1]], msgspec.structs.replace(sampling, logprobs=True))
+        assert (row.ids, row.finish) == wanted and row.logprobs == [-0.25] * len(row.ids)
+    stub.sample = answering([7], "abort")
+    with pytest.raises(GeneratorError, match=r"gave up on a row \(abort\)"):
+        generator.generate([[1]], sampling)
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_before_the_server_is_asked(stub, tokenizer):
+    generator = VLLMServer(stub.url, tokenizer)
+    stub.bodies.clear()
+    with pytest.raises(ConfigError, match=r"a prompt of 64 tokens leaves no room in the 64 positions.*max-model-len"):
+        generator.generate([[1], [1] * 64], Sampling())
+    with pytest.raises(ConfigError, match="a prompt of 64 tokens"):
+        generator.choice_probs([[1] * 63], [[[1, 2]]])
+    with pytest.raises(ConfigError, match=r"temperatures up to 2, not 2\.5"):
+        generator.generate([[1]], Sampling(temperature=2.5))
+    assert stub.bodies == []
+
+
+def test_what_the_server_refuses_is_told_in_its_words_and_not_asked_again(stub, tokenizer):
+    generator = VLLMServer(stub.url, tokenizer)
+    stub.bodies.clear()
+    stub.fault = (400, "This model's maximum context length is 8 tokens")
+    with pytest.raises(ConfigError, match="refuses: 400: This model's maximum context length is 8 tokens"):
+        generator.generate([[1]], Sampling())
+    assert len(stub.bodies) == 1
+
+
+def test_rows_are_asked_for_concurrently_up_to_the_bound(stub, tokenizer):
+    VLLMServer(stub.url, tokenizer, concurrency=4).generate([[1]] * 20, Sampling(max_new_tokens=3))
+    assert 2 <= stub.busiest <= 4
+
+
+def test_waiting_for_a_turn_of_ones_own_is_not_the_servers_time(stub, tokenizer):
+    generator = VLLMServer(stub.url, tokenizer, timeout=1.0, concurrency=1)
+    stub.sample = lambda body: (time.sleep(0.3), five(body))[1]
+    begun = time.monotonic()
+    assert len(generator.generate([[1]] * 5, Sampling(max_new_tokens=1))) == 5
+    assert time.monotonic() - begun > 1.0
+
+
+def test_in_a_running_loop(stub, tokenizer):
+    async def notebook():
+        return VLLMServer(stub.url, tokenizer).generate([[1]], Sampling(max_new_tokens=2))[0].ids
+
+    assert asyncio.run(notebook()) == [5, 5]
+
+
+@pytest.mark.parametrize("fault", ["closed", "cut", (503, "engine is starting")])
+def test_what_passes_is_asked_for_again(stub, tokenizer, brief, fault):
+    generator = VLLMServer(stub.url, tokenizer)
+    stub.fault, stub.faults = fault, 2
+    assert [row.ids for row in generator.generate([[1]] * 3, Sampling(max_new_tokens=2))] == [[5, 5]] * 3
+
+
+@pytest.mark.parametrize(
+    "fault, told",
+    [
+        ("closed", "cannot be reached"),
+        ("cut", "its answer is no JSON"),
+        ((500, "EngineCore encountered an issue"), "500: EngineCore encountered an issue"),
+    ],
+)
+def test_what_does_not_pass_ends_in_an_error_that_says_what_to_do(stub, tokenizer, brief, fault, told):
+    generator = VLLMServer(stub.url, tokenizer)
+    stub.fault = fault
+    with pytest.raises(GeneratorError, match=told) as caught:
+        generator.generate([[1]] * 5, Sampling())
+    assert stub.url in str(caught.value) and "resume from the last checkpoint" in str(caught.value)
+
+
+def test_a_silent_server_is_given_up_after_the_timeout(stub, tokenizer):
+    generator = VLLMServer(stub.url, tokenizer, timeout=0.5)
+    stub.fault = "hang"
+    begun = time.monotonic()
+    with pytest.raises(GeneratorError, match=r"did not answer within 0\.5 s"):
+        generator.generate([[1]] * 5, Sampling())
+    assert 0.4 < time.monotonic() - begun < 5
+
+
+def test_a_server_that_dies_while_it_samples(stub, tokenizer, brief):
+    generator = VLLMServer(stub.url, tokenizer)
+    stub.fault = "hang"
+    threading.Timer(0.3, stub.stop).start()
+    begun = time.monotonic()
+    with pytest.raises(GeneratorError, match="cannot be reached"):
+        generator.generate([[1]] * 5, Sampling())
+    assert time.monotonic() - begun < 10
+
+
+def test_a_server_that_is_not_there_or_is_another(stub, tokenizer, brief):
+    with StubVLLM() as gone:
+        url = gone.url
+    with pytest.raises(GeneratorError, match="cannot be reached"):
+        VLLMServer(url, tokenizer)
+    for url in ("127.0.0.1:8000", "ftp://127.0.0.1"):
+        with pytest.raises(ConfigError, match="needs a URL such as"):
+            VLLMServer(url, tokenizer)
+    stub.positions = None
+    with pytest.raises(ConfigError, match="is no vLLM server"):
+        VLLMServer(stub.url, tokenizer)
+
+
+@pytest.mark.parametrize("ids", [{}, {"token_ids": None}])
+def test_a_server_without_token_ids_is_refused(stub, tokenizer, ids):
+    stub.sample = lambda body: {**ids, "finish_reason": "length", "stop_reason": None, "logprobs": None}
+    with pytest.raises(ConfigError, match="returns no token ids"):
+        VLLMServer(stub.url, tokenizer)
+
+
+def test_log_probs_of_another_distribution_are_refused_where_they_are_wanted(stub, tokenizer):
+    stub.sample = lambda body: five({**body, "top_k": 0})  # as without --logprobs-mode processed_logprobs
+    generator = VLLMServer(stub.url, tokenizer)
+    assert generator.generate([[1]], Sampling(max_new_tokens=1))[0].logprobs is None
+    with pytest.raises(ConfigError, match="--logprobs-mode processed_logprobs"):
+        generator.generate([[1]], Sampling(max_new_tokens=1, logprobs=True))
+
+
+def test_an_engine_is_asked_for_log_probs_only_where_it_reports_those_sampled_from(tokenizer, monkeypatch):
+    class Raw:
+        class llm_engine:
+            class model_config:
+                max_model_len, logprobs_mode = 64, "raw_logprobs"
+
+    with pytest.raises(ConfigError, match="this engine reports raw_logprobs"):
+        VLLMGenerator(Raw(), tokenizer).generate([[1]], Sampling(logprobs=True))
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ConfigError, match=r"pip install 'faithful-search\[vllm\]'"):
+        open_vllm("somewhere")
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def settings(tmp_path, **given):
+    return trl.GRPOConfig(str(tmp_path), use_vllm=True, report_to=[], use_cpu=True, **given)
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    monkeypatch.setattr(with_vllm, "find_spec", lambda name: name)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.2, "vllm_max_model_length": 4096},
+        {"vllm_mode": "server", "vllm_server_base_url": "http://10.0.0.1:8000", "vllm_server_timeout": 60.0},
+        {"vllm_mode": "server", "vllm_importance_sampling_mode": "token_truncate"},
+    ],
+)
+def test_settings_that_are_heeded_pass(tmp_path, installed, given):
+    check_vllm(settings(tmp_path, **given), "cuda")
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ({"vllm_mode": "colocate", "vllm_tensor_parallel_size": 2}, "start a server over several GPUs"),
+        ({"vllm_mode": "colocate", "vllm_enable_sleep_mode": True}, "lower vllm_gpu_memory_utilization"),
+        ({"vllm_mode": "colocate", "vllm_server_base_url": "http://a:1"}, "vllm_server_base_url: not heeded"),
+        ({"vllm_mode": "colocate", "vllm_structured_outputs_regex": "a"}, "vllm_structured_outputs_regex: not heeded"),
+        ({"vllm_mode": "server", "vllm_structured_outputs_regex": "a"}, "vllm_structured_outputs_regex: not heeded"),
+        ({"vllm_mode": "server", "vllm_gpu_memory_utilization": 0.5}, "say it to the server's command"),
+        ({"vllm_mode": "server", "vllm_tensor_parallel_size": 2}, "say it to the server's command"),
+        ({"vllm_mode": "server", "vllm_enable_sleep_mode": True}, "say it to the server's command"),
+        ({"vllm_mode": "elsewhere"}, "unknown vllm_mode 'elsewhere'"),
+        ({"vllm_mode": "server", "temperature": 2.5}, "temperatures up to 2"),
+    ],
+)
+def test_settings_that_cannot_be_right_are_refused(tmp_path, installed, given, told):
+    with pytest.raises(ConfigError, match=told):
+        check_vllm(settings(tmp_path, **given), "cuda")
+
+
+def test_what_is_heeded_is_there_to_be_set():
+    there = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    assert there >= with_vllm._BOTH.union(*with_vllm._HEARD.values())
+
+
+def test_vllm_needs_to_be_installed_and_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(with_vllm, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'faithful-search\[vllm\]'"):
+        check_vllm(settings(tmp_path), "cuda")
+    check_vllm(trl.GRPOConfig(str(tmp_path), report_to=[], use_cpu=True), "cpu")  # it is not asked for
+    monkeypatch.setattr(with_vllm, "find_spec", lambda name: name)
+    with pytest.raises(ConfigError, match="would train on 'cpu'"):
+        check_vllm(settings(tmp_path), "cpu")
+
+
+def test_in_server_mode_every_process_asks_for_itself(stub, tokenizer, tmp_path):
+    class Trainer:  # a process that is not the main one: TRL gives it no client
+        processing_class = tokenizer
+        args = settings(tmp_path, vllm_mode="server", vllm_server_base_url=stub.url, vllm_server_timeout=7.0)
+
+    generator = policy_generator(Trainer())
+    assert generator.timeout == 7.0 and generator.generate([[1]], Sampling(max_new_tokens=2))[0].ids == [5, 5]
+    host, port = stub.url.removeprefix("http://").split(":")
+    Trainer.args = settings(tmp_path, vllm_mode="server", vllm_server_host=host, vllm_server_port=int(port))
+    assert policy_generator(Trainer()).url == stub.url
+
+
+# --- the weight sync ------------------------------------------------------------------------------------------------
+
+
+def trainer_of(url):
+    """Of a trainer what is asked: TRL's own client, whose requests have no time-out, and its settings."""
+    client = object.__new__(VLLMClient)  # it is only made where vLLM is installed
+    client.base_url, client.session, client.group_port = url, requests.Session(), 1
+    args = SimpleNamespace(use_vllm=True, vllm_mode="server", vllm_server_base_url=url, vllm_server_timeout=1.0)
+    accelerator = SimpleNamespace(is_main_process=True)
+    generation = SimpleNamespace(vllm_client=client, sync_weights=client.reset_prefix_cache)
+    return SimpleNamespace(args=args, accelerator=accelerator, vllm_generation=generation)
+
+
+def synced(trainer):
+    with_vllm.bound_sync(trainer)
+    trainer.vllm_generation.sync_weights()
+
+
+def joined(trainer):
+    with with_vllm.joining_server(trainer.args):
+        trainer.vllm_generation.vllm_client.init_communicator("cuda")
+
+
+@pytest.mark.parametrize(
+    "wait, path, told",
+    [
+        (synced, "/reset_prefix_cache", "did not take the weights"),
+        (joined, "/server_info", "did not let this run join"),
+    ],
+)
+def test_a_server_that_hangs_is_not_waited_for_for_ever(stub, monkeypatch, wait, path, told):
+    lines = []
+    monkeypatch.setattr(endings, "_end", lambda line: (lines.append(line), stub.stop()))  # which lets go of the wait
+    stub.silent = {path}
+    begun = time.monotonic()
+    with pytest.raises(GeneratorError):
+        wait(trainer_of(stub.url))
+    assert 0.9 < time.monotonic() - begun < 20
+    [line] = lines
+    assert line.startswith(f"the vLLM server at {stub.url} {told}")
+    assert "within 1 s (vllm_server_timeout); see its log" in line and line.endswith("with --resume true")
+
+
+def test_a_server_that_is_down_or_refuses_is_told_with_what_to_do(stub, monkeypatch):
+    monkeypatch.setattr(endings, "_end", lambda line: pytest.fail(line))
+    join, trainer = VLLMClient.init_communicator, trainer_of(stub.url)
+    synced(trainer)
+    stub.fault = (500, "EngineCore is dead")
+    with pytest.raises(GeneratorError, match=r"did not take the weights \(.*EngineCore is dead.*goes on from it with"):
+        synced(trainer)
+    with pytest.raises(KeyError):  # an error of the program stays what it is
+        joined(trainer)
+    assert VLLMClient.init_communicator is join
+    stub.silent = {"/health"}
+    with pytest.raises(GeneratorError, match=r"no vLLM server was up at .* within 1 s"):
+        joined(trainer)
+    stub.stop()
+    with pytest.raises(GeneratorError, match=r"no vLLM server was up at .* within 1 s"):
+        joined(trainer)
+    with pytest.raises(GeneratorError, match="did not take the weights"):
+        synced(trainer_of(stub.url))
+    trainer.args.vllm_mode = "colocate"
+    with with_vllm.joining_server(trainer.args):
+        assert VLLMClient.init_communicator is join
+
+
+def tiny():
+    return transformers.AutoModelForCausalLM.from_pretrained(tiny_policy(), dtype=torch.float32).eval()
+
+
+class Engine:
+    """An engine at the edge: a copy of the model, loaded as `how` says."""
+
+    def __init__(self, model, tokenizer, how):
+        self.model, self.how, self.syncs = model, how, 0
+        self.copy = tiny()
+        if how == "stale head":
+            self.copy.config.tie_word_embeddings = False
+            self.copy.lm_head.weight = torch.nn.Parameter(self.copy.lm_head.weight.detach().clone())
+        self.generator = TransformersGenerator(self.copy, tokenizer)
+
+    def sync(self):
+        self.syncs += 1
+        if self.how == "ignores":
+            return
+        weights = dict(self._weights())
+        if self.how == "stale head":
+            weights["lm_head.weight"] = self.copy.lm_head.weight.detach().clone()
+        self.copy.load_state_dict(weights)
+
+    def _weights(self):
+        """As TRL does it: adapters are merged while the weights are read."""
+        peft_model = hasattr(self.model, "merge_adapter")
+        if peft_model:
+            self.model.merge_adapter()
+        for name, value in self.model.state_dict().items():
+            name = name.removeprefix("base_model.model.").replace(".base_layer", "")
+            if "lora_" not in name:
+                yield name, value.detach().clone()
+        if peft_model:
+            self.model.unmerge_adapter()
+
+
+def with_lora(model):
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    return peft.get_peft_model(model, config)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_sync_that_arrives_passes_and_leaves_every_weight_as_it_was(tokenizer, lora):
+    torch.manual_seed(0)
+    model = with_lora(tiny()) if lora else tiny()
+    engine = Engine(model, tokenizer, "right")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = check_sync(model, engine.sync, engine.generator, TransformersGenerator(model, tokenizer), prompt(tokenizer))
+    assert engine.syncs == 2
+    assert found.changed < 1e-4 and found.restored < 1e-4 and found.moved > 1
+    embedding = model.get_input_embeddings().weight
+    assert [
+        name for name, value in model.state_dict().items() if "embed" in name and not same(value, before[name])
+    ] == []
+    assert same(engine.copy.get_input_embeddings().weight, embedding)
+
+
+def same(some, other):
+    """Bit for bit: the sign of a zero counts."""
+    return torch.equal(some.view(torch.int32), other.view(torch.int32))
+
+
+def prompt(tokenizer):
+    return tokenizer("<|user|>Which city is the capital of", add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("how", ["ignores", "stale head"])
+@pytest.mark.parametrize("lora", [False, True])
+def test_an_engine_that_keeps_old_weights_is_refused(tokenizer, how, lora):
+    torch.manual_seed(0)
+    model = with_lora(tiny()) if lora else tiny()
+    engine = Engine(model, tokenizer, how)
+    before = model.get_input_embeddings().weight.clone()
+    with pytest.raises(ConfigError, match=r"does not follow the training model.* off by [1-9][\d.]* nats a token"):
+        check_sync(model, engine.sync, engine.generator, TransformersGenerator(model, tokenizer), prompt(tokenizer))
+    assert same(model.get_input_embeddings().weight, before)
+
+
+def test_rounding_to_bfloat16_is_not_taken_for_old_weights(tokenizer):
+    torch.manual_seed(0)
+    model = tiny()
+    engine = Engine(model, tokenizer, "right")
+    engine.copy.to(torch.bfloat16)
+    found = check_sync(model, engine.sync, engine.generator, TransformersGenerator(model, tokenizer), prompt(tokenizer))
+    assert 0 < found.changed < 0.2 and 0 < found.restored < 0.2
+
+
+def test_where_one_cannot_sample_the_weights_come_back_and_its_error_is_told(tokenizer):
+    model = tiny()
+    before = model.get_input_embeddings().weight.clone()
+    scored = []
+
+    class Down:
+        def generate(self, prompts, sampling, max_new_tokens=None):
+            raise GeneratorError("the server is down")
+
+    class Scorer(TransformersGenerator):
+        def choice_probs(self, prompts, choices):
+            scored.append(len(prompts))
+            return super().choice_probs(prompts, choices)
+
+    with pytest.raises(GeneratorError, match="the server is down"):
+        check_sync(model, lambda: None, Down(), Scorer(model, tokenizer), prompt(tokenizer))
+    assert scored == [0, 0, 0]  # as often as in a process whose sampling went well
+    assert same(model.get_input_embeddings().weight, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fsdp2", "zero3"])
+def test_two_processes_with_shards_of_the_model_check_it_together(kind):
+    """One engine that keeps old weights, or one that fails, ends the training in both."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    if kind == "zero3":
+        pytest.importorskip("deepspeed")
+    script = [str(SUPPORT / "rank_sync.py"), kind]
+    settings = environment(DS_ACCELERATOR="cpu")
+    done = subprocess.run([*command, *script], capture_output=True, text=True, env=settings, timeout=600)
+    told = {row["rank"]: row["told"] for row in map(json.loads, re.findall(r"^\{.*\}$", done.stdout, re.MULTILINE))}
+    assert sorted(told) == [0, 1], done.stderr[-3000:]
+    for passed, deaf, broken, (size, same_bits) in told.values():
+        assert passed == [True, True]
+        assert deaf == ["ConfigError", "vLLM does not follow the training model:"]
+        assert broken == ["GeneratorError", "out of order"]
+        assert same_bits and 0 < size < tiny().get_input_embeddings().weight.numel()

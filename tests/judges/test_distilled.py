@@ -1,0 +1,174 @@
+"""What a distilled judge's directory says about it, and how p is calibrated."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Any
+
+import lab
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_bert import bert, bert_tokenizer
+
+from faithful_search.errors import ConfigError
+from faithful_search.judges import Pair, distilled, load
+from faithful_search.judges.distilled import JudgeFile, calibrated
+from faithful_search.judges.generator import GeneratorJudge
+from faithful_search.judges.nli import NLIJudge
+from faithful_search.training.calibration import COLDEST, HOTTEST, fit_temperature, negative_log_likelihood
+
+PAIRS = [Pair("w1 w2 w3.", "w2"), Pair("w5 w6.", "w9"), Pair("w11. w12. w13.", "w14")]
+probability = st.floats(0, 1)
+temperature = st.floats(0.05, 20)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("classifier")
+    bert().save_pretrained(folder)
+    bert_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("writer")
+    lab.model().save_pretrained(folder)
+    lab.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def logit(p: float) -> float:
+    return math.log(p / (1 - p))
+
+
+@given(probability, temperature)
+def test_a_temperature_never_changes_the_label(p, value):
+    assert (calibrated(p, value) >= 0.5) == (p >= 0.5)
+    assert 0 <= calibrated(p, value) <= 1
+
+
+@given(st.floats(1e-6, 1 - 1e-6), temperature)
+def test_calibration_divides_the_log_odds(p, value):
+    found = calibrated(p, value)
+    if 1e-9 < found < 1 - 1e-9:
+        assert math.isclose(logit(found) * value, logit(p), rel_tol=1e-5, abs_tol=1e-9)
+
+
+@given(probability, probability, temperature)
+def test_calibration_keeps_the_order(one, other, value):
+    low, high = sorted((one, other))
+    assert calibrated(low, value) <= calibrated(high, value)
+
+
+def test_the_label_of_a_p_just_below_one_half_survives_rounding():
+    below = math.nextafter(0.5, 0)
+    assert calibrated(below, 3.0) < 0.5
+    assert calibrated(5e-324, 0.05) == pytest.approx(0, abs=1e-300)
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    file = JudgeFile("nli", "info_think", None, 1.25, 0.4, "org/base", ("world", "mine"), window=40, stride=8)
+    file.write(tmp_path)
+    assert distilled.read(str(tmp_path)) == file
+    written = json.loads((tmp_path / "judge.json").read_text())
+    assert written["version"] == 1 and written["kind"] == "nli" and written["temperature"] == 1.25
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["judge.json"]
+
+
+def test_a_folder_without_the_file_says_nothing(tmp_path):
+    assert distilled.read(str(tmp_path)) is None
+    assert distilled.settings(str(tmp_path), "nli") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"kind": "other"}',
+        '{"temperature": 2}',
+        '{"kind": "nli", "temperature": 0}',
+        '{"kind": "nli", "threshold": 2}',
+    ],
+)
+def test_a_broken_file_is_named(tmp_path, text):
+    (tmp_path / "judge.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"cannot read judge\.json of the judge"):
+        distilled.read(str(tmp_path))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_what_is_no_temperature_is_refused(value):
+    with pytest.raises(ConfigError, match="temperature must be above 0"):
+        NLIJudge(bert(), bert_tokenizer(), temperature=value)
+    with pytest.raises(ConfigError, match="temperature must be above 0"):
+        GeneratorJudge(None, temperature=value)  # type: ignore[arg-type]
+
+
+def test_a_classifier_reads_its_file_and_knobs_win(classifier):
+    plain = NLIJudge.from_pretrained(str(classifier)).judge_batch(PAIRS)
+    JudgeFile("nli", temperature=4.0, threshold=0.6, window=20, stride=4).write(classifier)
+    try:
+        judge = load("nli", str(classifier))
+        assert (judge.temperature, judge.threshold, judge.window, judge.stride) == (4.0, 0.6, 20, 4)
+        for before, after in zip(plain, judge.judge_batch(PAIRS), strict=True):
+            assert logit(after.p) * 4 == pytest.approx(logit(before.p), abs=1e-5)
+            assert after.label == (after.p >= 0.6)
+        assert load("nli", str(classifier), temperature=1.0).judge_batch(PAIRS)[0].p == plain[0].p
+    finally:
+        (classifier / "judge.json").unlink()
+
+
+def test_a_generator_reads_its_file(writer):
+    plain = GeneratorJudge.from_pretrained(str(writer)).judge_batch(PAIRS)
+    JudgeFile("generator", temperature=0.5, window=3000).write(writer)
+    try:
+        judge = load("generator", str(writer))
+        assert (judge.temperature, judge.window) == (0.5, 3000)
+        for before, after in zip(plain, judge.judge_batch(PAIRS), strict=True):
+            assert logit(after.p) / 2 == pytest.approx(logit(before.p), abs=1e-5)
+            assert after.label == before.label
+        assert GeneratorJudge.from_pretrained(str(writer), window=2000).window == 2000
+    finally:
+        (writer / "judge.json").unlink()
+
+
+def test_the_wrong_kind_is_told_which_is_right(classifier, writer, tmp_path):
+    JudgeFile("generator").write(tmp_path)
+    with pytest.raises(ConfigError, match="use --judge generator"):
+        load("nli", str(tmp_path))
+    JudgeFile("nli").write(tmp_path)
+    with pytest.raises(ConfigError, match="use --judge nli"):
+        load("generator", str(tmp_path))
+
+
+@pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
+def test_the_temperature_that_made_the_labels_is_found(true):
+    rng = random.Random(1)
+    logits = [rng.gauss(0, 3) for _ in range(20000)]
+    labels = [rng.random() < 1 / (1 + math.exp(-z / true)) for z in logits]
+    found = fit_temperature([1 / (1 + math.exp(-z)) for z in logits], labels)
+    assert found == pytest.approx(true, rel=0.1)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=30))
+def test_no_temperature_does_better_than_the_fitted_one(rows):
+    p, labels = [row[0] for row in rows], [row[1] for row in rows]
+    found = fit_temperature(p, labels)
+    assert COLDEST <= found <= HOTTEST
+    inside = [min(max(value, 1e-12), 1 - 1e-12) for value in p]
+
+    def loss(value: float) -> float:
+        return negative_log_likelihood([calibrated(own, value) for own in inside], labels)
+
+    assert all(loss(found) <= loss(other) + 1e-6 for other in (0.05, 0.3, 1.0, 1.7, 5.0, 20.0))
+
+
+def test_the_ends_of_the_interval():
+    assert fit_temperature([0.9, 0.1], [True, False]) == pytest.approx(COLDEST, rel=1e-6)
+    assert fit_temperature([0.9, 0.1], [False, True]) == pytest.approx(HOTTEST, rel=1e-6)
+    assert fit_temperature([], []) == 1.0

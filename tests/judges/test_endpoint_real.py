@@ -1,0 +1,139 @@
+"""The endpoint judge and a real server with a real small model: the plumbing, not the quality.
+
+A GGUF file is served by llama-cpp-python, a model's directory by vLLM, each from an environment of its own:
+
+    python -m venv /tmp/server && /tmp/server/bin/pip install "llama-cpp-python[server]"    # or vllm
+    FAITHFUL_SEARCH_TEST_SERVER_PYTHON=/tmp/server/bin/python FAITHFUL_SEARCH_TEST_SERVER_MODEL=model.gguf \\
+        pytest -m slow tests/judges/test_endpoint_real.py
+"""
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from faithful_search.judges import Pair, Request, load
+
+PYTHON = os.environ.get("FAITHFUL_SEARCH_TEST_SERVER_PYTHON", "")
+MODEL = os.environ.get("FAITHFUL_SEARCH_TEST_SERVER_MODEL", "")
+LLAMA = ("-m", "llama_cpp.server", "--n_ctx=1024", "--n_threads=1")
+VLLM = (
+    *("-m", "vllm.entrypoints.openai.api_server", "--served-model-name=small", "--max-model-len=1024"),
+    *("--dtype=bfloat16", "--enforce-eager", "--gpu-memory-utilization=0.3"),
+)
+WAYS = {  # a flag, and how many log-probs the server then gives
+    LLAMA: {"--logits_all=true": 20, "--logits_all=false": None},
+    VLLM: {"--max-logprobs=20": 20, "--max-logprobs=5": 5},
+}
+COMMAND = VLLM if Path(MODEL).is_dir() else LLAMA
+PAIRS = [
+    Pair("The tower stands in Lyon.", "The tower is in Lyon."),
+    Pair("The tower stands in Lyon.", "Cats bark at night.", "Where is the tower?", "info_think"),
+]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (PYTHON and MODEL), reason="no server to start: see this file's first lines"),
+]
+
+
+@pytest.fixture(scope="module", params=WAYS[COMMAND])
+def server(request, tmp_path_factory):
+    """The URL, and how many log-probs there are."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [PYTHON, *COMMAND, "--model", MODEL, "--host", "127.0.0.1", "--port", str(port), request.param]
+    own = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    with (tmp_path_factory.mktemp("server") / "log").open("wb") as log:
+        running = subprocess.Popen(command, stdout=log, stderr=log, env=own)
+        try:
+            _wait_for(port, running)
+            url = f"http://127.0.0.1:{port}/v1"
+            load("endpoint", "small", url=url, cache=None, timeout=300).judge_batch(PAIRS[:1])  # the first is slow
+            yield url, WAYS[COMMAND][request.param]
+        finally:
+            running.terminate()
+            running.wait(60)
+
+
+def _wait_for(port: int, running: subprocess.Popen) -> None:
+    for _ in range(1500):
+        assert running.poll() is None, "the server ended"
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError("the server does not listen")
+
+
+def test_every_pair_gets_a_verdict_and_none_is_asked_twice(server, tmp_path):
+    url, _ = server
+    judge = load("endpoint", "small", url=url, cache=tmp_path / "c.sqlite", concurrency=2)
+    verdicts = judge.judge_batch(PAIRS)
+    assert not any(verdict.abstained for verdict in verdicts)
+    assert all(0 <= verdict.p <= 1 for verdict in verdicts)
+    assert judge.stats.prompt_tokens > 300
+    assert len(PAIRS) <= judge.stats.completion_tokens <= 2 * len(PAIRS)  # some count the end of the reply
+    again = load("endpoint", "small", url=url, cache=tmp_path / "c.sqlite")
+    assert again.judge_batch(PAIRS) == verdicts and again.stats.calls == 0
+
+
+def test_log_probs_are_used_where_the_server_has_them(server):
+    url, logprobs = server
+    judge = load("endpoint", "small", url=url, cache=None, concurrency=1)
+    verdicts = judge.judge_batch(PAIRS)
+    body = judge._asker._ladder.current.body
+    assert body.get("top_logprobs") == logprobs and "structured_outputs" in body
+    if logprobs is None:
+        assert all(verdict.p == float(verdict.label) for verdict in verdicts)
+    elif COMMAND is VLLM:  # of the other one, a label may be missing among the 20
+        assert all(0 < verdict.p < 1 for verdict in verdicts)
+    assert judge.stats.retries == judge.stats.failures == 0
+
+
+def test_a_choice_is_kept_to_and_p_is_no_more_than_the_label(server):
+    url, _ = server
+    judge = load("endpoint", "small", url=url, cache=None, constrained="choice")
+    assert all(verdict.p == float(verdict.label) for verdict in judge.judge_batch(PAIRS))
+
+
+def test_control_tokens_that_a_text_spells_are_not_control_tokens(server):
+    def tokens(premise: str) -> int:
+        judge = load("endpoint", "small", url=server[0], cache=None)
+        judge.judge_batch([Pair(premise, "claim")])
+        return judge.stats.prompt_tokens
+
+    assert tokens("x<|im_end|>" * 20) - tokens("x" * 20) > 60  # each would be a single token
+
+
+def test_texts_are_written(server):
+    url, _ = server
+    judge = load("endpoint", "small", url=url, cache=None, write_tokens=400, timeout=120)
+    [text] = judge.write_batch([Request("claims", {"answer": "Lyon is in France."})])
+    assert text is None or text == text.strip() != ""
+    assert judge.stats.calls >= 1 and judge.stats.completion_tokens > 0
+
+
+def test_claims_are_asked_about_together_or_else_apart(server, tmp_path):
+    url, _ = server
+    pairs = [Pair(PAIRS[0].premise, f"The tower is in {town}.") for town in ("Lyon", "Rome", "France")]
+    judge = load("endpoint", "small", url=url, cache=tmp_path / "c.sqlite")
+    verdicts = judge.judge_batch(pairs)
+    assert not any(verdict.abstained for verdict in verdicts)
+    together = "support_many@" in verdicts[0].judge
+    assert judge.stats.calls - judge.stats.retries == 1 if together else judge.stats.calls >= 1 + len(pairs)
+    again = load("endpoint", "small", url=url, cache=tmp_path / "c.sqlite")
+    assert again.judge_batch(pairs) == verdicts and again.stats.calls == 0
+
+
+def test_a_prompt_beyond_the_context_abstains_and_the_others_do_not(server):
+    url, _ = server
+    judge = load("endpoint", "small", url=url, cache=None, retries=0, concurrency=1)
+    verdicts = judge.judge_batch([PAIRS[0], Pair("word " * 3000, "claim"), PAIRS[1]])
+    assert [verdict.abstained for verdict in verdicts] == [False, True, False]
+    assert "context" in verdicts[1].why

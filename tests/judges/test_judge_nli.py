@@ -1,0 +1,273 @@
+"""Entailment models as judges: tiny ones, untrained or with weights set by hand."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import lab
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_bert import LABELS, LONG, WORDS, bert, bert_tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import (
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from faithful_search.errors import ConfigError
+from faithful_search.inference.batching import batches
+from faithful_search.inference.loading import max_tokens
+from faithful_search.judges import Judge, Pair, load
+from faithful_search.judges.nli import NLIJudge
+from faithful_search.judges.windows import windows
+
+PAIRS = [
+    Pair("w1 w2 w3", "w2"),
+    Pair(LONG, "w9 w10"),
+    Pair("", "w4"),
+    Pair("w5 " * 30, "w7 w8 w9 w10"),
+    Pair("w11. w12. w13.", "w14"),
+]
+
+
+def t5_tokenizer(whole: str = "▁1") -> Any:
+    """Metaspace pieces; `whole` says which label is one piece together with its blank, as in T5's own vocabulary."""
+    pieces = ["<pad>", "</s>", "<unk>", "▁", *"abcdefghijklmnopqrstuvwxyz.:01"]
+    scores = [(piece, -3.0) for piece in pieces] + ([(whole, -1.0)] if whole else [])
+    backend = Tokenizer(models.Unigram(scores, unk_id=2))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=200
+    )
+
+
+def t5() -> Any:
+    torch.manual_seed(4)
+    size = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    return T5ForConditionalGeneration(
+        T5Config(vocab_size=40, decoder_start_token_id=0, initializer_factor=1.0, tie_word_embeddings=False, **size)
+    ).eval()
+
+
+def by_hand(judge: NLIJudge, premise: str, hypothesis: str) -> float:
+    """p without batching, windows or helpers."""
+    encoded = judge.tokenizer(premise, hypothesis, return_tensors="pt")
+    with torch.no_grad():
+        return float(judge.model(**encoded).logits[0].softmax(-1)[2])
+
+
+def test_p_is_the_softmax_at_the_entailment_label():
+    model = bert()
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(torch.tensor([1.0, 2.0, 5.0]).log())
+    judge = NLIJudge(model, bert_tokenizer(), "made/by-hand")
+    verdict = judge.judge_batch([Pair("w1", "w2")])[0]
+    assert verdict.p == pytest.approx(5 / 8) and verdict.label
+    assert (verdict.why, verdict.judge) == ("p(entailment) = 0.625", "nli:made/by-hand")
+    assert not replace(judge, threshold=0.63).judge_batch([Pair("w1", "w2")])[0].label
+    assert replace(judge, label="neutral").judge_batch([Pair("w1", "w2")])[0].p == pytest.approx(2 / 8)
+    assert isinstance(judge, Judge)
+
+
+def test_labels_that_do_not_exclude_each_other_get_a_sigmoid():
+    for more in ({"labels": {0: "supported"}}, {"problem_type": "multi_label_classification"}):
+        model = bert(**more)
+        with torch.no_grad():
+            model.classifier.weight.zero_()
+            model.classifier.bias.fill_(torch.tensor(3.0).log())
+        name = model.config.id2label[0]
+        judged = NLIJudge(model, bert_tokenizer(), label=name).judge_batch([Pair("w1", "w2")])
+        assert judged[0].p == pytest.approx(3 / 4)
+
+
+@pytest.mark.parametrize("labels", [{0: "not_entailment", 1: "other"}, {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}])
+def test_a_model_without_an_entailment_label_is_refused_and_its_labels_named(labels):
+    with pytest.raises(ConfigError, match=f"'entailment'; its labels are '{labels[0]}', '{labels[1]}'"):
+        NLIJudge(bert(labels), bert_tokenizer())
+    assert NLIJudge(bert(labels), bert_tokenizer(), label=labels[1].upper()).judge_batch([Pair("w1", "w2")])
+
+
+@pytest.mark.parametrize("name", ["ENTAILMENT", "entail", "Entails"])
+def test_the_label_is_found_in_any_case_and_in_either_table(name):
+    model = bert({0: "no", 1: name})
+    assert NLIJudge(model, bert_tokenizer()).judge_batch([Pair("w1", "w2")])[0].p > 0
+    model.config.id2label = {0: "LABEL_0", 1: "LABEL_1"}  # label2id still says it
+    assert NLIJudge(model, bert_tokenizer()).judge_batch([Pair("w1", "w2")])[0].p > 0
+
+
+def test_other_models_and_knobs_are_refused():
+    with pytest.raises(ConfigError, match=r"LlamaForCausalLM\).*'generator'"):
+        NLIJudge(lab.model(), lab.tokenizer())
+    for knobs in ({"threshold": 1.5}, {"window": 8, "stride": 8}, {"stride": -1}):
+        with pytest.raises(ConfigError):
+            NLIJudge(bert(), bert_tokenizer(), **knobs)
+    with pytest.raises(ConfigError, match="at least 1 token"):
+        NLIJudge(bert(), bert_tokenizer(), batch_tokens=0).judge_batch(PAIRS)
+    bare = bert_tokenizer()
+    bare.pad_token = None
+    with pytest.raises(ConfigError, match="padding"):
+        NLIJudge(bert(), bare)
+
+
+@pytest.mark.parametrize("budget", [1, 70, 130, 10_000])
+def test_a_batch_says_what_single_pairs_say_in_their_order(budget):
+    judge = NLIJudge(bert(), bert_tokenizer(), batch_tokens=budget)
+    together = judge.judge_batch(PAIRS)
+    alone = [judge.judge_batch([pair])[0] for pair in PAIRS]
+    assert [v.p for v in together] == pytest.approx([v.p for v in alone], abs=1e-5)
+    assert len({round(v.p, 4) for v in together}) == len(PAIRS)  # else order could not be seen
+    assert judge.judge_batch([]) == []
+    for row in (0, 4):
+        assert together[row].p == pytest.approx(by_hand(judge, PAIRS[row].premise, PAIRS[row].hypothesis), abs=1e-5)
+
+
+def test_a_long_premise_gets_the_most_of_its_windows():
+    judge = NLIJudge(bert(), bert_tokenizer(), window=24, stride=8)
+    verdict = judge.judge_batch([Pair(LONG, "w9 w10")])[0]
+    sentences = [f"{' '.join(WORDS[start : start + 7])}." for start in range(0, 196, 7)]
+    parts = [
+        " ".join(sentences[start : start + 3]) for start in range(0, 27, 2)
+    ]  # of 8 tokens, three fit, one is shared
+    expected = [by_hand(judge, part, "w9 w10") for part in parts]
+    assert verdict.p == pytest.approx(max(expected), abs=1e-5)
+    assert max(expected) - min(expected) > 0.01 and max(expected) not in (expected[0], expected[-1])
+    assert f"the most of {len(parts)} windows" in verdict.why
+
+
+def test_windows_shrink_to_what_the_model_holds():
+    judge = NLIJudge(bert(), bert_tokenizer(), window=1000, stride=0)
+    hypothesis = " ".join(WORDS[:21])  # leaves 64 - 3 - 21 = 40 tokens: five sentences
+    verdict = judge.judge_batch([Pair(LONG, hypothesis)])[0]
+    sentences = [f"{' '.join(WORDS[start : start + 7])}." for start in range(0, 196, 7)]
+    parts = [" ".join(sentences[start : start + 5]) for start in range(0, 28, 5)]
+    assert verdict.p == pytest.approx(max(by_hand(judge, part, hypothesis) for part in parts), abs=1e-5)
+
+
+def test_a_hypothesis_that_is_too_long_is_cut_and_said_to_be():
+    judge = NLIJudge(bert(), bert_tokenizer())
+    verdict = judge.judge_batch([Pair("w1 w2", LONG)])[0]
+    # (64 - 3) // 2 = 30 tokens are three sentences of 8
+    assert "the hypothesis was cut from 224 tokens to its first 24" in verdict.why
+    sentences = [f"{' '.join(WORDS[start : start + 7])}." for start in range(0, 21, 7)]
+    assert verdict.p == pytest.approx(by_hand(judge, "w1 w2", " ".join(sentences)), abs=1e-5)
+
+
+def test_an_empty_hypothesis_follows_from_nothing():
+    verdict = NLIJudge(bert(), bert_tokenizer()).judge_batch([Pair("w1", " \n")])[0]
+    assert (verdict.p, verdict.label, verdict.why) == (0.0, False, "there is nothing to judge")
+
+
+def test_control_tokens_in_the_evidence_are_text():
+    tokenizer = bert_tokenizer()
+    judge = NLIJudge(bert(), tokenizer)
+    row = judge._head.encode(tokenizer, [("w1 [SEP] w2 [CLS]", "w3")], 64)[0]
+    assert (row["input_ids"].count(tokenizer.sep_token_id), row["input_ids"].count(tokenizer.cls_token_id)) == (2, 1)
+    assert judge.judge_batch([Pair("w1 \ud800", "w2 \udfff")])[0].p > 0
+
+
+def test_roberta_counts_its_positions_behind_the_padding():
+    torch.manual_seed(3)
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = RobertaConfig(
+        vocab_size=300, max_position_embeddings=34, pad_token_id=0, id2label=LABELS, type_vocab_size=2, **size
+    )
+    model, tokenizer = RobertaForSequenceClassification(config).eval(), bert_tokenizer(10**30)
+    assert max_tokens(model, tokenizer) == 33
+    # with one position more this would be an IndexError
+    assert NLIJudge(model, tokenizer).judge_batch([Pair(LONG, LONG)])[0].p > 0
+
+
+@pytest.mark.parametrize(("whole", "start"), [("▁1", (0,)), ("▁0", (0,)), ("", (0, 3))])
+def test_a_seq2seq_model_is_read_where_its_labels_part(whole, start):
+    model, tokenizer = t5(), t5_tokenizer(whole)
+    judge = NLIJudge(model, tokenizer)
+    assert judge._head.start == start
+    pairs = [Pair("a b c.", "b"), Pair("z" * 60, "y z"), Pair("", "k")]
+    for pair, verdict in zip(pairs, judge.judge_batch(pairs), strict=True):
+        text = f"premise: {pair.premise} hypothesis: {pair.hypothesis}"
+        expected = written(model, tokenizer, text, start)
+        assert verdict.p == pytest.approx(expected, abs=1e-5)
+
+
+def written(model: Any, tokenizer: Any, text: str, start: tuple[int, ...]) -> float:
+    """p(1) of the two labels as the model's own generation has it."""
+    yes, no = (tokenizer(label)["input_ids"][len(start) - 1] for label in "10")
+    encoded = tokenizer(text, return_tensors="pt")
+    output = model.generate(
+        **encoded,
+        decoder_input_ids=torch.tensor([start]),
+        max_new_tokens=1,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    probs = output.logits[0][0].float().softmax(-1)
+    return float(probs[yes] / (probs[yes] + probs[no]))
+
+
+def test_a_seq2seq_model_reads_windows_too():
+    judge = NLIJudge(t5(), t5_tokenizer(), window=44, stride=0)
+    text = " ".join(f"{letter * 18}." for letter in "ABCD")  # 21 tokens each, its blank included
+    verdict = judge.judge_batch([Pair(text, "b")])[0]
+    halves = [judge.judge_batch([Pair(part, "b")])[0].p for part in (text[:39], text[40:])]
+    assert verdict.p == pytest.approx(max(halves), abs=1e-5) and "2 windows" in verdict.why
+
+
+@pytest.mark.parametrize(("made", "own"), [(bert, bert_tokenizer), (t5, t5_tokenizer)])
+def test_it_loads_from_a_directory_prints_and_pickles(tmp_path, made, own):
+    made().save_pretrained(tmp_path)
+    own().save_pretrained(tmp_path)
+    judge = load("nli", str(tmp_path), threshold=0.25)
+    assert repr(judge).startswith(f"NLIJudge(source={str(tmp_path)!r}, threshold=0.25, window=384")
+    pairs = [Pair("a b c", "b"), Pair("w1", "w2")]
+    expected = [v.p for v in NLIJudge(made(), own()).judge_batch(pairs)]
+    assert [v.p for v in judge.judge_batch(pairs)] == pytest.approx(expected, abs=1e-6)
+    again = pickle.loads(pickle.dumps(judge))
+    assert again == judge and again.judge_batch(pairs) == judge.judge_batch(pairs)
+
+
+def test_what_cannot_be_opened_is_a_config_error(tmp_path):
+    with pytest.raises(ConfigError, match="there is no model"):
+        load("nli", str(tmp_path / "nothing"))
+    lab.model().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="neither a sequence classifier"):
+        load("nli", str(tmp_path))
+
+
+def words(texts: Any) -> list[int]:
+    return [len(text.split()) for text in texts]
+
+
+@given(st.lists(st.sampled_from([" ", " ", ". ", ".\n\n", "\n"]), max_size=60), st.integers(1, 12), st.integers(0, 15))
+def test_windows_cover_the_text_and_keep_to_size_and_overlap(blanks, size, stride):
+    text = "".join(f"W{number}{blank}" for number, blank in enumerate(blanks))
+    every, reached = text.split(), 0
+    for window in windows(text, size, stride, words):
+        start = every.index(window.split()[0]) if every else 0
+        assert window in text and len(window.split()) <= size
+        assert max(0, reached - stride) <= start <= reached  # nothing left out, not too much twice
+        assert start + len(window.split()) > reached or not every  # each says something new
+        reached = start + len(window.split())
+    assert reached == len(every)
+
+
+def test_windows_cut_a_text_without_blanks():
+    assert windows("abcdefg", 3, 0, lambda texts: list(map(len, texts))) == ["abc", "de", "fg"]
+
+
+@given(st.lists(st.integers(0, 50)), st.integers(1, 100))
+def test_batches_hold_every_row_once_within_the_budget(lengths, budget):
+    found = list(batches(lengths, budget))
+    assert sorted(row for batch in found for row in batch) == list(range(len(lengths)))
+    for batch in found:
+        assert len(batch) == 1 or len(batch) * max(lengths[row] for row in batch) <= budget

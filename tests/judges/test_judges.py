@@ -1,0 +1,196 @@
+"""The two judges that only compare words."""
+
+import re
+import sys
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from paths import SHARED
+
+from faithful_search.errors import ConfigError
+from faithful_search.evaluation.agreement import labelled
+from faithful_search.judges import GroundingJudge, Judge, LexicalJudge, Pair, grounding, is_lexical, load
+
+LABELS = SHARED / "data/faithfulness/attributionbench_dev.jsonl.gz"
+
+
+def label(premise: str, hypothesis: str, how: str = "squad") -> bool:
+    return LexicalJudge(how).judge_batch([Pair(premise, hypothesis)])[0].label
+
+
+@pytest.mark.parametrize(
+    ("premise", "hypothesis", "supported"),
+    [
+        ("Paris is the capital.", "paris", True),
+        ("It stands in The Hague.", "the Hague!", True),
+        ("A Parisian café.", "Paris", False),
+        ("born in 1984", "1984", True),
+        ("born in 19845", "1984", False),
+        ("anything", "", False),
+        ("", "Paris", False),
+        ("the, a, an", "the", False),  # nothing is left of it
+        ("yes, they are", "yes", False),
+        ("there is no doubt", "No.", False),
+        ("He moved to New\n\nYork is a city", "New York", False),  # not across documents
+        ("He moved to New\nYork", "New York", True),
+    ],
+)
+def test_containment_on_word_boundaries(premise, hypothesis, supported):
+    assert label(premise, hypothesis) is supported
+
+
+def test_the_normaliser_is_a_knob():
+    assert label("an act of the U S A", "U.S.A.", "pokee")
+    assert not label("an act of the U S A", "U.S.A.", "squad")
+    with pytest.raises(ConfigError):
+        label("a", "b", "other")
+
+
+def test_verdicts_come_in_order_with_p_and_name():
+    verdicts = LexicalJudge().judge_batch([Pair("x y", "y"), Pair("x", "y")])
+    assert [(v.p, v.label, v.judge) for v in verdicts] == [(1.0, True, "lexical"), (0.0, False, "lexical")]
+    assert isinstance(LexicalJudge(), Judge)
+    assert LexicalJudge().judge_batch([]) == []
+
+
+# ---- grounding: how many of the words stand in the premise
+
+
+def ground(premise: str, hypothesis: str, task="support", question="", **knobs):
+    return GroundingJudge(**knobs).judge_batch([Pair(premise, hypothesis, question, task)])[0]
+
+
+def test_names_and_numbers_count_double_and_are_named_first():
+    found = ground("A mill stands in Lund.", "An old mill of 1789 stands near Ystad.")
+    assert found.p == pytest.approx(2 / 8)  # mill and stands, of these and old, near, 1789 and Ystad
+    assert found.why == "not in the premise: '1789', 'Ystad', 'old'"
+    assert not found.label and found.judge == "lexical"
+
+
+@pytest.mark.parametrize(
+    ("premise", "hypothesis", "p"),
+    [
+        ("She painted mills.", "a painter of the mill", 1.0),  # beginnings, plural
+        ("It cost 1,200 crowns.", "cost: 1200 crowns", 1.0),
+        ("Ševčík played.", "It was Sevcik", 1.0),
+        ("Fran\u0063\u0327ois came", "it was Fran\u00e7ois", 1.0),  # composed or not
+        ("They went to Berliner Strasse.", "It was in Berlin", 0.0),  # names as they are
+        ("In 19845", "in 1984", 0.0),
+        ("Ida's mill", "the mill of Ida", 1.0),
+        ("anything", "", 0.0),
+        ("yes", "Yes.", 0.0),
+        ("", "a mill", 0.0),
+        ("the mill", "Based on the search results, I need to find the mill.", 1.0),
+        ("the mill", "mill mill mill barn", 0.5),  # each word once
+        ("東京の塔は1958年に完成した。", "塔は1958年に完成", 1.0),  # pairs of characters
+        ("東京の塔", "塔", 1.0),
+        ("東京の塔は1958年に完成した。", "大阪城は1583年", 1 / 6),
+        ("หอคอยปารีส", "หอคอย", 1.0),
+        ("दिल्ली भारत की राजधानी है", "दिल्ली राजधानी", 1.0),
+        ("दिल्ली भारत की राजधानी है", "मुंबई", 0.0),
+        ("Башня стоит в Париже", "башня в Париже", 1.0),
+    ],
+)
+def test_grounding_by_hand(premise, hypothesis, p):
+    assert ground(premise, hypothesis).p == pytest.approx(p)
+
+
+def test_words_of_the_question_are_no_sign_that_a_thought_considered_the_evidence():
+    premise, question = "The keeper of the old mill was Ada Horn.", "Who was the keeper of the old mill?"
+    restated = ground(premise, "I need to find the keeper of the old mill.", "info_think", question)
+    assert (restated.p, restated.label, restated.why) == (0.0, False, "it claims nothing of its own")
+    assert ground(premise, "The keeper was Ada Horn.", "info_think", question).p == 1.0
+    assert ground(premise, "The keeper was Ada Falk.", "support", question).p == pytest.approx(2.5 / 4.5)
+    assert ground(premise, "keeper mill", "think_search", question).p == 1.0
+
+
+def test_the_threshold_goes_by_the_task_unless_one_is_given():
+    premise, hypothesis = "mill barn", "mill barn house"
+    assert ground(premise, hypothesis, "info_think").label and ground(premise, hypothesis, "think_search").label
+    assert not ground(premise, hypothesis, "support").label
+    assert ground(premise, hypothesis, "support", threshold=0.6).label
+
+
+@given(st.text(max_size=80), st.text(max_size=60), st.text(max_size=20), st.sampled_from(["support", "info_think"]))
+def test_any_text_has_a_share_and_a_text_grounds_itself(premise, hypothesis, question, task):
+    verdict = ground(premise, hypothesis, task, question)
+    assert 0 <= verdict.p <= 1 and verdict.label is not None
+    own = ground(f"{premise}\n{hypothesis}", hypothesis, task, question)
+    assert own.p in (0.0, pytest.approx(1.0)) and own.p >= verdict.p - 1e-9
+    assert (own.p == 0) <= (own.why == "it claims nothing of its own")
+
+
+PIECES = """
+The the Paris paris PARIS 1,234 12,345,6 ½ ² É é Łódź İstanbul ß ﬁ 日本語 日 ไทย ๑๒๓ नमस्ते שָׁלוֹם a_B x aB 9A is looks
+. ! ? : ; - ' " “ … ( [ * # / , \u2018 \u2013 \u0301 Ⅷ ① Ⓐ 🄰 Ა ΌΣ
+"""
+SENTENCE_START = re.compile(r"(?:\A|[.!?:;\n])[\s\"'*#(\[\u201c\u2018-]*\Z")
+
+
+def word_by_word(text: str) -> dict[str, tuple[str, bool]]:
+    """What `claims` says it finds, read slowly: one word at a time, looking back from each."""
+    folded = grounding._fold(text)
+    found: dict[str, tuple[str, bool]] = {}
+    for match in grounding._ANY.word.finditer(folded):
+        first = SENTENCE_START.search(folded, max(0, match.start() - 12), match.start())
+        for written in grounding._pairs(match[0]):
+            key = grounding._keys([written])[0]
+            marked = written[0].isdigit() or (written[0].isupper() and not first)
+            if key and (key not in found or (marked and not found[key][1])):
+                found[key] = (written, marked)
+    return found
+
+
+@given(
+    st.lists(st.sampled_from([*PIECES.split(), "\u3000", "\n"]) | st.text(" \n.aAéÉ日1", max_size=4), max_size=14),
+    st.sampled_from(["", " "]),
+)
+@example(["*" * 12, "Paris"], "")
+@example(["*" * 13, "Paris"], "")
+@example(["It is.", "*" * 11, "Paris"], "")
+@example(["It is.", "*" * 12, "Paris"], "")
+@example(["In", "Paris.", "Paris", "PARIS", "was"], " ")
+def test_claims_are_what_reading_word_by_word_finds(pieces, between):
+    text = between.join(pieces)
+    found = grounding.claims(text)
+    assert {key: (word.written, word.marked) for key, word in found.items()} == word_by_word(text)
+    assert list(found) == list(word_by_word(text)) and grounding.terms(text) == set(found)
+
+
+def test_millions_of_characters_are_read_in_linear_time():
+    start = time.perf_counter()
+    ground("The mill of Lund. " * 100_000, "It was the mill. " * 1000 + "x" * 100_000 + " \u6771" * 10_000)
+    assert time.perf_counter() - start < 5
+
+
+def test_judges_are_loaded_by_kind():
+    assert load("lexical", threshold=0.4) == GroundingJudge(0.4)
+    assert is_lexical(GroundingJudge()) and is_lexical(LexicalJudge())
+    with pytest.raises(ConfigError, match="needs a model"):
+        load("nli")
+    with pytest.raises(ConfigError, match="unknown judge"):
+        load("oracle")
+
+
+@pytest.mark.skipif(not LABELS.exists(), reason="the labelled data is not here")
+def test_on_human_labels_the_share_of_words_says_something():
+    rows = labelled.load(LABELS, "train")
+    verdicts = GroundingJudge().judge_batch([Pair(row.premise, row.hypothesis, row.question) for row in rows])
+    right = [
+        [v.label is row.label for v, row in zip(verdicts, rows, strict=True) if row.label is side]
+        for side in (False, True)
+    ]
+    assert sum(sum(side) / len(side) for side in right) / 2 > 0.63  # chance is 0.5
+
+
+@pytest.mark.parametrize("kind", ["nli", "generator", "embedding"])
+def test_a_judge_that_runs_a_model_says_what_it_needs(kind, monkeypatch):
+    for name in [
+        name for name in sys.modules if name.startswith(("faithful_search.judges.", "faithful_search.inference"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigError, match=rf"the judge '{kind}' runs a model here and needs torch: pip install"):
+        load(kind, "some/model")

@@ -1,0 +1,589 @@
+"""A judge behind `faithful-search serve-judge` and the judge that asks it: real servers on loopback, real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import httpx
+import lab
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import ROOT
+from served import command, environment
+
+from faithful_search.cache import Cache
+from faithful_search.cli import cli
+from faithful_search.errors import ConfigError, JudgeError
+from faithful_search.evaluation import metrics as audited
+from faithful_search.evaluation.suite import default_rewards
+from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict, is_lexical, load
+from faithful_search.judges.arguments import JudgeArguments
+from faithful_search.judges.generator import GeneratorJudge
+from faithful_search.judges.remote import CHUNK, RemoteJudge
+from faithful_search.rewards import InfoThink
+from faithful_search.serving.app import application
+from faithful_search.serving.judging import Judging, identity
+from faithful_search.serving.layers import guarded
+from faithful_search.serving.server import running
+from faithful_search.serving.wire import Limits
+from faithful_search.tools.patience import Patience
+from faithful_search.trajectory import read_jsonl
+
+PAIRS = [
+    Pair("The tower stands in Lima.", "It stands in Lima."),
+    Pair("The tower stands in Lima.", "It stands in Oslo.", "Where does it stand?", "info_think"),
+    Pair("", "x"),
+    Pair("Ünïcode ☃ \u2028 and a\ttab", 'quotes " and \\', "?", "think_answer"),
+]
+HASTY = Patience(retries=1, first=0.01)
+
+
+@dataclass
+class Noting:
+    """Says p by the hypothesis's length, notes what it is asked, and obeys the hypotheses that are orders."""
+
+    seconds: float = 0.0
+    name: str = "noting"
+    asked: list[Pair] = field(default_factory=list, repr=False)
+    batches: list[int] = field(default_factory=list, repr=False)
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        time.sleep(self.seconds)
+        said = {pair.hypothesis for pair in pairs}
+        if "crash" in said:
+            raise ZeroDivisionError("secret detail")
+        if "refuse" in said:
+            raise JudgeError("the key is wrong")
+        self.asked += pairs
+        self.batches.append(len(pairs))
+        return [self._verdict(pair) for pair in pairs]
+
+    def _verdict(self, pair: Pair) -> Verdict:
+        if pair.hypothesis == "abstain":
+            return Verdict(None, None, "too hard", self.name)
+        p = 1 / (1 + len(pair.hypothesis))
+        return Verdict(p, p >= 0.5, f"{len(pair.hypothesis)} characters", self.name)
+
+
+@contextmanager
+def serving(judge: Judge, cache: Cache | None = None, token: str = "", **limits) -> Iterator[tuple[str, Judging]]:
+    judging = Judging(judge, cache, Limits(**limits))
+    app = application(judging.answers, limits=judging.limits, metrics=judging.metrics, about=judging.about)
+    with running(guarded(app, token)) as url:
+        yield url, judging
+
+
+@pytest.fixture(scope="module")
+def words():
+    """The URL of a served comparison of words."""
+    with serving(GroundingJudge()) as (url, _):
+        yield url
+
+
+def asked(url: str, pairs: Sequence[Pair], **settings) -> list[Verdict]:
+    judge = RemoteJudge(url, **{"patience": HASTY, **settings})
+    try:
+        return judge.judge_batch(pairs)
+    finally:
+        judge.close()
+
+
+def counted(url: str) -> dict[str, float]:
+    """The counters of `/metrics` by name."""
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return {line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")}
+
+
+served = partial(command, verb="serve-judge")
+"""`faithful-search serve-judge ARGUMENTS` and its URL."""
+
+
+def numbers(count: int, start: int = 0) -> list[Pair]:
+    return [Pair("evidence", "x" * (1 + number)) for number in range(start, start + count)]
+
+
+# --- the same verdicts
+
+
+@pytest.mark.parametrize("judge", [GroundingJudge(), Noting()], ids=lambda judge: judge.name)
+def test_a_served_judge_says_what_it_says_in_process_bit_for_bit(judge):
+    with serving(judge) as (url, _):
+        assert asked(url, PAIRS * 2) == judge.judge_batch(PAIRS) * 2
+
+
+def test_a_served_model_says_what_it_says_in_process():
+    """To float32's rounding, which depends on how many of a machine's threads are free."""
+    judge = GeneratorJudge(TransformersGenerator(lab.model(), lab.tokenizer()), "made/small")
+    here = judge.judge_batch(PAIRS)
+    with serving(judge) as (url, _):
+        there = asked(url, PAIRS)
+    assert [verdict.p for verdict in there] == pytest.approx([verdict.p for verdict in here], rel=1e-5)
+    assert [(verdict.label, verdict.judge) for verdict in there] == [(one.label, one.judge) for one in here]
+    assert len({verdict.p for verdict in here}) == len(PAIRS)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.builds(Pair, st.text(), st.text(), st.text()), max_size=5))
+def test_any_text_arrives(pairs):
+    with_one_judge = GroundingJudge()
+    assert asked(_ONE_SERVER(), pairs) == with_one_judge.judge_batch(pairs)
+
+
+def _ONE_SERVER(known: list = []) -> str:  # noqa: B006
+    """A server that ends with the tests."""
+    if not known:
+        context = serving(GroundingJudge())
+        known += [context, context.__enter__()[0]]
+    return known[1]
+
+
+def test_order_and_number_are_kept_over_many_requests():
+    pairs = numbers(3 * CHUNK + 5)
+    judge = Noting()
+    with serving(judge) as (url, _):
+        assert [v.p for v in asked(url, [*reversed(pairs), *pairs])] == [
+            v.p for v in Noting().judge_batch([*reversed(pairs), *pairs])
+        ]
+        assert asked(url, []) == []
+    assert sorted(judge.asked, key=lambda pair: len(pair.hypothesis)) == pairs
+
+
+# --- once
+
+
+def test_pairs_that_are_asked_for_at_the_same_time_are_judged_once():
+    judge, pairs = Noting(seconds=0.2), numbers(50)
+    with serving(judge) as (url, _):
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: asked(url, pairs), range(8)))
+        metrics = counted(url)
+    assert found == [Noting().judge_batch(pairs)] * 8
+    assert len(judge.asked) == 50 and len(set(judge.asked)) == 50
+    assert metrics["faithful_search_pairs_total"] == 400
+    assert metrics["faithful_search_pairs_judged_total"] == 50
+    assert metrics["faithful_search_pairs_known_total"] == 350
+
+
+def test_premise_hypothesis_question_and_task_all_tell_pairs_apart():
+    pairs = [Pair("a", "b"), Pair("b", "a"), Pair("a", "b", "q"), Pair("a", "b", "", "info_think"), Pair("a", "bq")]
+    judge = Noting()
+    with serving(judge) as (url, _):
+        asked(url, [*pairs, *pairs])
+        asked(url, pairs)
+    assert len(judge.asked) == len(pairs)
+
+
+def test_what_comes_while_a_batch_is_judged_becomes_the_next_batch():
+    judge = Noting(seconds=0.3)
+    with serving(judge) as (url, _), ThreadPoolExecutor(10) as pool:
+        list(pool.map(lambda number: asked(url, numbers(1, number)), range(10)))
+    assert sum(judge.batches) == 10 and len(judge.batches) < 6
+
+
+def test_a_cache_file_outlives_the_server(tmp_path):
+    first, second = Noting(), Noting()
+    with serving(first, Cache(tmp_path / "verdicts.sqlite")) as (url, _):
+        before = asked(url, PAIRS)
+    with serving(second, Cache(tmp_path / "verdicts.sqlite")) as (url, _):
+        assert asked(url, PAIRS) == before
+        assert counted(url)["faithful_search_pairs_known_total"] == len(PAIRS)
+    assert (len(first.asked), second.asked) == (len(PAIRS), [])
+
+
+def test_a_cache_of_its_own_is_made_only_where_none_is_given(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = Judging(Noting()).cache.path.parent
+    assert [*tmp_path.iterdir()] == [own]
+    assert Judging(Noting(), Cache(tmp_path / "mine.sqlite")).cache.path.name == "mine.sqlite"
+    assert [*tmp_path.iterdir()] == [own]
+
+
+def test_other_settings_of_the_judge_find_nothing_in_the_file(tmp_path):
+    for judge in (Noting(), Noting(name="another")):
+        with serving(judge, Cache(tmp_path / "verdicts.sqlite")) as (url, _):
+            asked(url, PAIRS)
+        assert len(judge.asked) == len(PAIRS)
+
+
+def test_a_model_trained_anew_in_its_place_is_another_judge(tmp_path):
+    lab.model().save_pretrained(tmp_path)
+    lab.tokenizer().save_pretrained(tmp_path)
+    first = identity(GeneratorJudge.from_pretrained(str(tmp_path)))
+    assert first == identity(GeneratorJudge.from_pretrained(str(tmp_path)))
+    assert first != identity(GeneratorJudge.from_pretrained(str(tmp_path), threshold=0.7))
+    lab.model(seed=1).save_pretrained(tmp_path)
+    assert first != identity(GeneratorJudge.from_pretrained(str(tmp_path)))
+
+
+def test_what_a_client_asked_for_that_has_gone_is_there_when_it_comes_back():
+    judge = Noting(seconds=0.6)
+    with serving(judge) as (url, _):
+        body = {"pairs": [{"premise": "evidence", "hypothesis": "x"}]}
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/judge", json=body, timeout=0.2)
+        assert asked(url, numbers(1))[0].p == 0.5
+        assert counted(url)["faithful_search_pairs_judged_total"] == 1
+    assert len(judge.asked) == 1
+
+
+def test_two_processes_with_one_served_judge_have_identical_pairs_judged_once(tmp_path):
+    """As two ranks of a training would ask, at the same time, and again after the server was killed."""
+    file = str(tmp_path / "verdicts.sqlite")
+    with served("lexical", "--cache", file) as (_, url):
+        first = two_clients(url)
+        metrics = counted(url)
+    assert first[0] == first[1] and len(first[0]) == 300
+    assert metrics["faithful_search_pairs_total"] == 600
+    assert metrics["faithful_search_pairs_judged_total"] == 300
+    assert metrics["faithful_search_pairs_known_total"] == 300
+    with serving(GroundingJudge(), Cache(file)) as (url, judging):
+        assert [verdict.p for verdict in asked(url, CLAIMS)] == first[0]
+        assert judging.metrics.judged.value() == 0
+
+
+CLAIMS = [Pair("evidence " + "e" * (n % 7), "claim " + "c" * n) for n in range(300)]
+CLIENT = """
+import sys
+from faithful_search.judges import Pair, load
+pairs = [Pair("evidence " + "e" * (n % 7), "claim " + "c" * n) for n in range(300)]
+print("ready", flush=True)
+sys.stdin.readline()
+print([verdict.p for verdict in load("remote", url=sys.argv[1]).judge_batch(pairs)])
+"""
+
+
+def two_clients(url: str) -> list[list[float]]:
+    """What two processes are told that begin to ask at the same moment."""
+    how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment()}
+    clients = [subprocess.Popen([sys.executable, "-c", CLIENT, url], **how) for _ in range(2)]
+    for client in clients:
+        assert client.stdout.readline() == "ready\n"
+    for client in clients:
+        client.stdin.write("\n")
+        client.stdin.flush()
+    return [json.loads(client.communicate(timeout=300)[0]) for client in clients]
+
+
+@pytest.mark.slow
+def test_two_processes_of_a_training_share_one_served_judge(tmp_path):
+    """Half of each question's rollouts are in either process; all verdicts are of the server, each pair's once."""
+    flags = ["--max_steps=2", "--eval_limit=0", "--per_device_train_batch_size=4", "--threads=1", "--save_strategy=no"]
+    flags += ["--curriculum_start=0", "--curriculum_end=0", "--temperature=0.3", f"--output_dir={tmp_path}"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    with served("lexical") as (_, url):
+        launch += ["recipes/veritas.py", "--judge=remote", f"--judge_url={url}", *flags]
+        done = subprocess.run(launch, capture_output=True, text=True, check=False, cwd=ROOT, env=environment())
+        metrics = counted(url)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rollouts, noting = list(read_jsonl(tmp_path / "trajectories.jsonl")), Noting()
+    InfoThink(noting).score_batch(rollouts)
+    assert len(rollouts) == 2 * 8
+    assert metrics["faithful_search_pairs_judged_total"] == len(set(noting.asked)) > 0
+    assert metrics["faithful_search_pairs_total"] > len(set(noting.asked))
+    assert metrics["faithful_search_pairs_abstained_total"] == 0
+
+
+# --- without a verdict
+
+
+def test_an_abstention_is_passed_on_and_asked_about_anew():
+    judge = Noting()
+    with serving(judge) as (url, _):
+        for _ in range(2):
+            assert asked(url, [Pair("e", "abstain")]) == [Verdict(None, None, "too hard", "noting")]
+        assert counted(url)["faithful_search_pairs_abstained_total"] == 2
+    assert len(judge.asked) == 2
+
+
+def test_a_pair_that_breaks_the_judge_concerns_no_other_of_its_batch():
+    with serving(Noting()) as (url, _):
+        one, two, three = asked(url, [Pair("e", "x"), Pair("e", "crash"), Pair("e", "xyz")])
+    assert (one.p, three.p) == (0.5, 0.25)
+    assert two.abstained and "ZeroDivisionError" in two.why and "secret" not in two.why
+
+
+def test_a_judge_that_cannot_be_asked_at_all_abstains_with_its_reason():
+    with serving(Noting()) as (url, _):
+        assert asked(url, [Pair("e", "refuse")]) == [Verdict(None, None, "the key is wrong", "noting")]
+        assert asked(url, [Pair("e", "x")])[0].p == 0.5
+
+
+def test_a_server_that_is_down_leaves_pairs_without_verdict_and_says_what_to_do():
+    with serving(Noting()) as (url, _):
+        judge = RemoteJudge(url, patience=HASTY)
+        assert judge.judge_batch(PAIRS)[0].label is not None
+    start = time.monotonic()
+    found = judge.judge_batch(numbers(2000))
+    assert len(found) == 2000 and all(verdict.abstained for verdict in found)
+    assert f"no verdict from the judge at {url}" in found[0].why and "`faithful-search serve-judge`" in found[0].why
+    assert time.monotonic() - start < 20
+
+
+def test_a_server_that_is_killed_while_it_judges_and_comes_back_is_asked_again(tmp_path):
+    pairs = [Pair("evidence " * 300, f"claim {number} " * 300) for number in range(600)]
+    start = partial(served, "lexical", "--cache", str(tmp_path / "verdicts.sqlite"))
+    with start() as (process, url), ThreadPoolExecutor(1) as pool:
+        judge = RemoteJudge(url, patience=Patience(retries=200, first=0.1, longest=0.5))
+        waiting = pool.submit(judge.judge_batch, pairs)
+        while not counted(url)["faithful_search_pairs_total"]:
+            time.sleep(0.01)
+        process.kill()
+        process.wait(60)
+        with start(port=int(url.rsplit(":", 1)[1])):
+            found = waiting.result(300)
+    assert found == GroundingJudge().judge_batch(pairs)
+
+
+@pytest.mark.parametrize("p", [float("nan"), -0.1, 1.1])
+def test_a_verdict_that_is_none_is_passed_on_as_an_abstention_and_concerns_no_other(p):
+    class Broken(Noting):
+        def _verdict(self, pair):
+            return Verdict(p, True, "", self.name) if pair.hypothesis == "odd" else super()._verdict(pair)
+
+    with serving(Broken()) as (url, judging):
+        odd, fine = asked(url, [Pair("e", "odd"), Pair("e", "x")])
+        assert len(judging.cache) == 1
+    assert odd == Verdict(None, None, f"the judge gave p = {p}", "noting") and fine.p == 0.5
+
+
+def test_a_server_gets_no_body_on_which_it_would_hang_up():
+    pairs = [Pair("e" * 200_000, "x" * (1 + number)) for number in range(CHUNK)]
+    with serving(Noting(), body_bytes=5_000_000) as (url, judging):
+        assert asked(url, pairs) == Noting().judge_batch(pairs)
+        assert judging.metrics.requests.value("/judge", "413") == 0
+
+
+def test_clients_that_a_busy_server_sends_away_come_back():
+    with serving(Noting(seconds=0.02), requests=4) as (url, judging), ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: asked(url, numbers(3, n), patience=Patience(retries=60)), range(8)))
+        refused = judging.metrics.requests.value("/judge", "503")
+    assert found == [Noting().judge_batch(numbers(3, n)) for n in range(8)] and refused
+    assert judging.metrics.judged.value() == 10
+
+
+def test_what_clients_do_wrong_leaves_no_trace_in_the_log(caplog):
+    with serving(Noting(seconds=0.2), body_bytes=1000) as (url, _):
+        for body in (b"{", b"\xff", b"[" * 900, b'{"pairs": 1}', b"x" * 100_000):
+            assert 400 <= httpx.post(f"{url}/judge", content=body).status_code < 500
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/judge", json={"pairs": [{"premise": "e", "hypothesis": "x"}]}, timeout=0.05)
+        assert asked(url, numbers(1))[0].p == 0.5
+    assert not caplog.records
+
+
+def test_a_server_that_takes_too_long_leaves_pairs_without_verdict():
+    with serving(Noting(seconds=3)) as (url, _):
+        (found,) = asked(url, numbers(1), timeout=0.3)
+    assert found.abstained and "took longer than 0.3 seconds" in found.why
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"verdicts": []},
+        {"verdicts": [{"p": 1.5, "label": True}]},
+        {"verdicts": [{"p": None, "label": True}]},
+        {"verdicts": [{"p": 0.5, "label": None}]},
+        {"verdicts": [{"p": "high", "label": True}]},
+        {"verdicts": [{"p": 0.5, "label": True}] * 2},
+        {"other": 1},
+        [1],
+    ],
+)
+def test_what_is_no_verdict_is_not_taken_for_one(answer):
+    with running(application({"/judge": lambda body: answer})) as url:
+        (found,) = asked(url, numbers(1))
+    assert found.abstained and "is no verdicts" in found.why
+
+
+def test_another_server_and_a_wrong_token_are_told_at_once(monkeypatch):
+    with running(application({})) as url:
+        with pytest.raises(JudgeError, match=r"no served judge .*404"):
+            asked(url, PAIRS)
+        with pytest.raises(JudgeError, match="no served judge"):
+            is_lexical(RemoteJudge(url))
+    with serving(Noting(), token="right") as (url, _):
+        monkeypatch.setenv("FAITHFUL_SEARCH_SERVE_TOKEN", "wrong")
+        with pytest.raises(JudgeError, match="answers 401: FAITHFUL_SEARCH_SERVE_TOKEN must hold its token"):
+            asked(url, PAIRS)
+        monkeypatch.setenv("FAITHFUL_SEARCH_SERVE_TOKEN", "right")
+        assert len(asked(url, PAIRS)) == len(PAIRS)
+
+
+def test_requests_that_the_server_finds_too_large_are_cut():
+    judge = Noting()
+    with serving(judge, pairs=10, pair_chars=40) as (url, _):
+        *found, last = asked(url, [*numbers(30), Pair("e", "x" * 100)])
+    assert [v.p for v in found] == [v.p for v in Noting().judge_batch(numbers(30))]
+    assert last.abstained and "413" in last.why
+    assert max(judge.batches) <= 10 * 8
+
+
+# --- the wire
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"{", 400, "not JSON"),
+        (b"{}", 422, "missing required field `pairs`"),
+        (b'{"pairs": [{"premise": "a"}]}', 422, "missing required field `hypothesis`"),
+        (b'{"pairs": [{"premise": "a", "hypothesis": 1}]}', 422, "Expected `str`"),
+        (b'{"pairs": [{"premise": "a", "hypothesis": "b", "task": "cook"}]}', 422, "Invalid enum value 'cook'"),
+        (b'{"pairs": "all"}', 422, "Expected `array`"),
+        (b"\xff", 400, "not JSON"),
+    ],
+)
+def test_what_is_no_request_is_refused_with_the_form_that_is_expected(body, status, said):
+    with serving(Noting()) as (url, _):
+        answer = httpx.post(f"{url}/judge", content=body)
+    assert answer.status_code == status and said in answer.json()["error"] and '"premise"' in answer.json()["error"]
+
+
+def test_an_answer_by_hand():
+    with serving(Noting()) as (url, _):
+        body = {"pairs": [{"premise": "e", "hypothesis": "x", "more": 1}, {"premise": "e", "hypothesis": "abstain"}]}
+        answer = httpx.post(f"{url}/judge", json=body)
+        assert httpx.post(f"{url}/judge", json={"pairs": []}).json() == {"judge": "noting", "verdicts": []}
+        assert httpx.get(f"{url}/health").json() == {"status": "ok", "judge": "noting", "lexical": False}
+    assert answer.json() == {
+        "judge": "noting",
+        "verdicts": [
+            {"p": 0.5, "label": True, "why": "1 characters", "judge": "noting"},
+            {"p": None, "label": None, "why": "too hard", "judge": "noting"},
+        ],
+    }
+
+
+# --- names, settings, processes
+
+
+def test_a_served_comparison_of_words_is_named_as_one():
+    with serving(GroundingJudge()) as (url, _):
+        judge = load("remote", url=f"{url}/judge")
+        assert judge.name == "remote:lexical" and is_lexical(judge) and isinstance(judge, Judge)
+        assert list(audited.load("info_think_faithfulness", judge)) == ["info_think_lexical"]
+    with serving(Noting()) as (url, _):
+        assert not is_lexical(RemoteJudge(url)) and RemoteJudge(url).name == "remote:noting"
+        assert list(audited.load("info_think_faithfulness", RemoteJudge(url))) == ["info_think_faithfulness"]
+
+
+@pytest.mark.parametrize(("judge", "ending"), [(GroundingJudge(), "lexical"), (Noting(), "faithfulness")])
+def test_an_audit_and_the_recipes_name_what_a_served_judge_measured(judge, ending, tmp_path):
+    looked = "<think>Where?</think><search>where</search><information>It is in Lima.</information>"
+    row = {"text": f"{looked}<think>In Lima.</think><answer>Lima</answer>"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    with serving(judge) as (url, judging):
+        flags = ["--judge", "remote", "--judge-url", url, "--out", str(tmp_path), "--no-report"]
+        done = CliRunner().invoke(cli, ["audit", str(tmp_path / "rows.jsonl"), *flags])
+        asked_by_audit = judging.metrics.pairs.value()
+        evaluated = default_rewards("search_r1", JudgeArguments("remote", judge_url=url).load_judge())
+    assert done.exit_code == 0 and asked_by_audit > 0, done.output
+    audit = json.loads((tmp_path / "audit.json").read_text())
+    assert audit["settings"]["judge"] == f"remote:{judge.name}"
+    for found in (audit["rows"], evaluated):
+        named = {name for name in found if name.startswith(("info_think", "think_search"))}
+        assert named == {f"info_think_{ending}", f"think_search_{ending}"}
+        assert ("think_answer_faithfulness" in found) == (ending == "faithfulness")
+
+
+def test_while_the_server_is_down_no_name_is_guessed():
+    judge = RemoteJudge("http://127.0.0.1:9", patience=HASTY)
+    assert judge.name == "remote:http://127.0.0.1:9"
+    with pytest.raises(JudgeError, match=r"cannot ask the judge at http://127.0.0.1:9: .*serve-judge"):
+        is_lexical(judge)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({}, "needs the URL of `faithful-search serve-judge`"),
+        ({"judge_url": "127.0.0.1:1"}, "must look like http://127.0.0.1:8001"),
+        ({"judge_url": "http://me:secret@host"}, "without a user or password"),
+        ({"judge_url": "http://host?x=1"}, "without a query"),
+        ({"judge_url": "http://host", "judge_model": "m"}, "'remote' has no model"),
+        ({"judge_url": "http://host", "judge_timeout": 0.0}, "must be positive"),
+        ({"judge_url": "http://host", "judge_concurrency": 0}, "must be positive"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused(flags, said):
+    with pytest.raises(ConfigError, match=re.escape(said)) as refusal:
+        JudgeArguments("remote", **flags).load_judge()
+    assert "secret" not in str(refusal.value)
+
+
+def test_the_flags_reach_the_judge():
+    judge = JudgeArguments("remote", judge_url="http://host:1", judge_concurrency=3, judge_timeout=7.0).load_judge()
+    assert judge == RemoteJudge("http://host:1", timeout=7.0, concurrency=3)
+    assert JudgeArguments("remote", judge_url="http://host:1").load_judge().timeout == RemoteJudge.timeout
+
+
+def test_a_copy_from_a_pickle_and_a_running_event_loop_can_ask():
+    with serving(Noting()) as (url, _):
+        judge = RemoteJudge(url)
+        expected = judge.judge_batch(PAIRS)
+        copy = pickle.loads(pickle.dumps(judge))
+        assert copy == judge and copy.judge_batch(PAIRS) == expected
+
+        async def inside() -> list[Verdict]:
+            return judge.judge_batch(PAIRS)
+
+        assert asyncio.run(inside()) == expected
+        judge.close()
+        assert judge.judge_batch(PAIRS) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_can_ask():
+    with served("lexical") as (_, url):
+        judge = RemoteJudge(url)
+        expected = judge.judge_batch(PAIRS)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if judge.judge_batch(PAIRS) == expected else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.slow
+def test_the_command_tells_what_it_serves(tmp_path):
+    lab.model().save_pretrained(tmp_path)
+    lab.tokenizer().save_pretrained(tmp_path)
+    told = {"kind": "generator", "task": "info_think", "temperature": 2.0, "version": 1}
+    (tmp_path / "judge.json").write_text(json.dumps(told))
+    with served(f"generator:{tmp_path}", FAITHFUL_SEARCH_SERVE_TOKEN="t") as (_, url):
+        health = httpx.get(f"{url}/health").json()
+        assert httpx.get(f"{url}/metrics").status_code == 401
+    expected = {"judge": f"generator:{tmp_path}", "lexical": False, "model": str(tmp_path), "task": "info_think"}
+    assert health == {"status": "ok"} | expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["oracle"], "unknown judge 'oracle'"),
+        (["nli:/no/such/folder"], "there is no model '/no/such/folder'"),
+        (["lexical", "--cache", "{file}"], "it is damaged or no cache"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be_served_before_anybody_asks(arguments, said, tmp_path):
+    (tmp_path / "text").write_text("no database" * 100)
+    arguments = [argument.format(file=tmp_path / "text") for argument in arguments]
+    done = CliRunner().invoke(cli, ["serve-judge", *arguments, "--port", "0"])
+    assert done.exit_code == 1 and said in done.output

@@ -1,0 +1,154 @@
+"""What the documentation gives to be copied or followed: commands take their flags, names and links are there.
+
+The README's Python blocks, which are whole programs, are run in `test_package`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import create_autospec
+
+import click
+import pytest
+from click.testing import CliRunner
+from paths import ROOT
+from recipe_runs import CPU, flags_of
+
+import faithful_search as fs
+from faithful_search.cli import cli
+from faithful_search.training.config import parse_recipe
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "recipes" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+KINDS = {"reward_model": "rm", "evaluate": "eval"}
+DATA = ["--questions", "q.jsonl", "--eval_questions", "e.jsonl", "--corpus", "c.jsonl"]
+"""What `…` stands for: the data that a configuration asks for."""
+QUICK = [
+    ["audit", "rollouts.jsonl"],
+    shlex.split("agreement DATA --judge lexical --judge containment --split heldout --seed 0"),
+]
+CITED = """<think>Look it up.</think><tool_call>{"name": "local_search", "arguments": {"query": "Peru"}}</tool_call>
+<tool_response>
+Peru [E1]: The capital of Peru is Lima.
+</tool_response>
+<think><helpful>yes</helpful><ref>E1</ref>E1 says Lima.</think><answer>Lima</answer>"""
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Page and words of every command."""
+    for page in PAGES:
+        for line in "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines():
+            parts = groupby(shlex.split(line, comments=True), lambda word: word == "&&")
+            yield from ((page.name, list(words)) for joined, words in parts if not joined)
+
+
+COMMANDS = list(commands())
+
+
+def of_program(ends: str) -> list[list[str]]:
+    """The words of the commands that a program or script of this name runs, without what starts it."""
+    found = [(words, place) for _, words in COMMANDS for place, word in enumerate(words) if re.fullmatch(ends, word)]
+    return [words[place:] for words, place in found]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name behind `#`: a page's headings in small letters, hyphens for blanks, without punctuation."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_what_is_there(page):
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")) if "://" not in link]
+    for link in links:
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_command_is_of_a_kind_that_is_checked_here():
+    known = re.compile(r"(pip|pytest|faithful-search) .*|\S+ (\S+ )*?(recipes|scripts)/\w+\.py.*")
+    assert [words for _, words in COMMANDS if not known.match(f"{shlex.join(words)} ")] == []
+    assert len(COMMANDS) > 30
+
+
+@pytest.mark.parametrize("words", of_program(r"recipes/\w+\.py"), ids=" ".join)
+def test_a_recipe_takes_the_flags(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    monkeypatch.syspath_prepend(str(ROOT / "recipes"))
+    name, flags = Path(words[0]).stem, [part for word in words[1:] for part in (DATA if word == "…" else [word])]
+    types, _ = flags_of(KINDS.get(name, name))
+    parse = getattr(__import__(name), "parse", None) if name not in KINDS else None
+    flags += [] if name == "evaluate" else CPU
+    assert parse(flags) if parse else parse_recipe(types, flags)
+
+
+@pytest.mark.parametrize("words", of_program("faithful-search"), ids=" ".join)
+def test_the_command_takes_the_flags(words):
+    command, rest = cli, words[1:]
+    while isinstance(command, click.Group):
+        command, rest = command.commands[rest[0]], rest[1:]
+    command.make_parser(click.Context(command)).parse_args(rest)
+
+
+@pytest.mark.parametrize("words", QUICK, ids=" ".join)
+def test_what_needs_no_model_runs(words, tmp_path, monkeypatch):
+    assert ["faithful-search", *words] in [found for _, found in COMMANDS]
+    monkeypatch.chdir(tmp_path)
+    Path("rollouts.jsonl").write_text(json.dumps({"text": CITED}))
+    Path("DATA").mkdir()
+    rows = [{"premise": f"It is {n}.", "claim": f"It is {n + n % 2}.", "label": 1 - n % 2} for n in range(40)]
+    Path("DATA/rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+
+
+def test_files_that_launchers_and_scripts_are_given_are_there():
+    named = [word for _, words in COMMANDS for word in words if re.match(r"(recipes|scripts)/\S+\.(py|yaml)$", word)]
+    assert [name for name in named if not (ROOT / name).exists()] == [] and len(named) > 20
+    for script, *flags in of_program(r"scripts/\w+\.py"):
+        text = (ROOT / script).read_text(encoding="utf-8")
+        assert [flag for flag in flags if flag.startswith("--") and f'"{flag}"' not in text] == []
+
+
+def test_extras_that_pip_is_asked_for_are_there():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    asked = re.findall(r"\[([\w,]+)\]", " ".join(word for words in of_program("pip") for word in words))
+    assert asked and {extra for names in asked for extra in names.split(",")} <= set(extras)
+
+
+@pytest.mark.parametrize("code", [code for page in PAGES[2:] for code in blocks(page, "python")])
+def test_a_python_block_calls_what_is_there(code):
+    """With stand-ins that take what the real ones take: these would ask servers."""
+    imports, calls = code.partition("\n\n")[::2]
+    names: dict[str, object] = {}
+    exec(imports, names)
+    exec(calls, {name: create_autospec(value) for name, value in names.items() if callable(value)})
+
+
+def test_the_reward_that_shows_how_to_add_one_scores(monkeypatch):
+    (code,) = blocks(ROOT / "CONTRIBUTING.md", "python")
+    module = ModuleType("faithful_search.rewards.citation_rate")
+    module.__package__ = "faithful_search.rewards"
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(code, vars(module))
+    score = module.CitationRate().score(fs.parse(CITED, dialect="pou"))
+    assert (score.value, score.why) == (1.0, "1 of 1 passages are cited")

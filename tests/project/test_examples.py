@@ -1,0 +1,102 @@
+"""The examples run as their first lines say."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+from paths import EXAMPLES
+from trl_policy import scripted_policy
+
+from faithful_search import SearchEnvironment, tool_functions
+from faithful_search.tools import LocalSearch, Toolbox
+from faithful_search.tools.arguments import ToolArguments
+
+TURNS = (
+    '<tool_call>\n{"name": "local_search", "arguments": {"query": "capital of Peru"}}\n</tool_call><|im_end|>',
+    '<tool_call>\n{"name": "local_search", "arguments": {"question": "capital"}}\n</tool_call><|im_end|>',
+    "Lima<|im_end|>",
+)
+
+
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_smolagents_agent_answers_with_what_it_found():
+    pytest.importorskip("smolagents")
+    command = [sys.executable, EXAMPLES / "smolagents_agent.py", "What is the capital of Australia?"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("Australia [E1]: ")
+
+
+@pytest.fixture
+def every_tool(monkeypatch):
+    monkeypatch.setenv("SERPER_API_KEY", "k")
+    script = ToolArguments(
+        web_search="serper", browse="jina", triples="wikidata", domain_corpus="world", negative_tool=True
+    )
+    with script.build_toolbox() as toolbox:
+        yield toolbox
+
+
+def without_list_lengths(schema):
+    """Their makers know no length of a list; the description tells it."""
+    if isinstance(schema, dict):
+        kept = {key: value for key, value in schema.items() if key not in ("minItems", "maxItems")}
+        return {key: without_list_lengths(value) for key, value in kept.items()}
+    return schema
+
+
+def test_trl_describes_every_tool_as_the_toolbox_does(every_tool):
+    from transformers.utils import get_json_schema
+
+    environment = SearchEnvironment.factory(every_tool)()
+    schemas = [without_list_lengths(schema) for schema in every_tool.schemas]
+    assert [get_json_schema(function) for function in tool_functions(every_tool)] == schemas
+    assert [get_json_schema(getattr(environment, name)) for name in every_tool.names] == schemas
+
+
+def test_smolagents_describes_every_tool_and_calls_it(every_tool):
+    models = pytest.importorskip("smolagents.models")
+    tools = load("smolagents_agent").smolagents_tools(every_tool)
+    described = {tool.name: models.get_tool_json_schema(tool)["function"]["parameters"] for tool in tools}
+    assert list(described) == every_tool.names
+    lists = [
+        described[tool]["properties"][name] for tool, name in (("web_search", "query_list"), ("browse", "url_list"))
+    ]
+    assert [(each["type"], each["items"]["type"]) for each in lists] == [("array", "string")] * 2
+    assert described["web_search"]["required"] == [] and described["local_search"]["required"] == ["query"]
+    assert "not public" in tools[1](url_list=["http://127.0.0.1/"])
+    assert "not both" in tools[0](query="a", query_list=["b"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("plain", [True, False])
+def test_trls_trainer_runs_the_episodes(plain, tmp_path):
+    trl = pytest.importorskip("trl")
+    policy, tokenizer = scripted_policy(TURNS)
+    args = trl.GRPOConfig(
+        str(tmp_path / "out"),
+        per_device_train_batch_size=2,
+        num_generations=2,
+        max_steps=2,
+        max_completion_length=4096,
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        log_completions=False,
+    )
+    with Toolbox([LocalSearch.from_corpus("world", top_k=1)]) as toolbox:
+        trainer = load("trl_tools").train(policy, tokenizer, toolbox, args, plain=plain, limit=4)
+        stats = toolbox.stats()["local_search"]
+    assert (stats.calls, stats.errors) == (8, 4)
+    assert trainer.state.global_step == 2

@@ -1,0 +1,326 @@
+"""The package as a whole: its public names, what importing it costs, which part may import which, the README's code."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import gzip
+import importlib
+import inspect
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import ROOT
+from served import environment
+
+import faithful_search as fs
+
+PACKAGE = Path(fs.__file__).parent
+LAYERS = (
+    {"errors"},
+    {"registry", "text", "names", "trajectory", "tasks", "bundled", "world", "flights"},
+    {"cache", "annotated", "counterfactual"},
+    {"dialects"},
+    {"tools", "inference"},
+    {"judges"},
+    {"rewards"},
+    {"rollout"},
+    {"training", "evaluation"},
+    {"analysis", "hub", "serving"},
+    {"cli"},
+    {"__main__"},
+)
+RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+TORCH = {"torch", "transformers", "trl", "accelerate", "peft"}
+TORCH_ROOMS = ("inference.", "training.", "judges.nli")
+NEEDS_TORCH = {"SearchGRPOConfig", "SearchGRPOTrainer", "TransformersGenerator"}
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Dotted names inside the package, with their syntax trees."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        yield ".".join(parts), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def inner_imports(name: str, tree: ast.Module) -> Iterator[str]:
+    """The modules of this package that `name` imports, dotted, at any level of nesting."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            home = name.split(".")[: -node.level]
+            module = [*home, *(node.module.split(".") if node.module else [])]
+            named = [".".join([*module, alias.name]) for alias in node.names if alias.name != "__version__"]
+            yield from [".".join(module)] if module else named
+
+
+def outer_imports(tree: ast.Module) -> Iterator[str]:
+    """The top-level packages that are imported absolutely, at any level of nesting."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or "").split(".")[0]
+
+
+def room(name: str) -> str:
+    return name.split(".")[0]
+
+
+def inner_edges() -> set[tuple[str, str]]:
+    return {
+        (room(name), room(target))
+        for name, tree in modules()
+        if name != "__init__"
+        for target in inner_imports(name, tree)
+        if room(name) != room(target)
+    }
+
+
+def test_every_public_name_can_be_imported_and_is_listed():
+    assert len(set(fs.__all__)) == len(fs.__all__)
+    assert set(fs.__all__) <= set(dir(fs))
+    for name in set(fs.__all__) - NEEDS_TORCH:
+        assert getattr(fs, name) is not None
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_TORCH))
+def test_names_that_need_torch_can_be_imported(name):
+    assert inspect.isclass(getattr(fs, name))
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert set(seen) | {"__version__"} == set(fs.__all__)
+    for name, module in seen.items():
+        if module and name not in NEEDS_TORCH:
+            assert getattr(importlib.import_module(f"faithful_search.{module}"), name) is getattr(fs, name)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = fs.no_such_name
+
+
+def test_importing_is_quick_and_brings_no_heavy_package():
+    code = (
+        "import sys, time; start = time.perf_counter(); import faithful_search; print(time.perf_counter() - start);"
+        "print(sorted({'torch', 'transformers', 'numpy', 'datasets', 'msgspec'} & set(sys.modules)))"
+    )
+    runs = [run_python(code).splitlines() for _ in range(3)]
+    seconds = min(float(first) for first, _ in runs)
+    print(f"import faithful_search: {seconds * 1000:.1f} ms")
+    assert seconds < 0.6
+    assert runs[0][1] == "[]"
+
+
+def test_scoring_pasted_text_needs_no_torch():
+    output = run_python(
+        f"{readme_example()[0]}\nimport sys\nprint({sorted(TORCH)!r}, set({sorted(TORCH)!r}) & set(sys.modules))"
+    )
+    assert output.endswith("set()\n")
+
+
+def readme_example() -> tuple[str, str]:
+    """The README's scoring example and the output it promises."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    match = re.search(r"```python\n([^`]*rewards\.load[^`]*)```\n\n```text\n([^`]*)```", text)
+    assert match is not None
+    return match[1], match[2]
+
+
+def test_the_readmes_own_agent_trains_on_a_cpu(tmp_path):
+    """As it stands, in a folder where its names are there: the model is the bundled one, the corpus the world's."""
+    from faithful_search.bundled import tiny_policy, world_file
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n([^`]*SearchGRPOTrainer[^`]*)```", text)
+    (tmp_path / "your").mkdir()
+    (tmp_path / "your" / "model").symlink_to(tiny_policy("pou"))
+    (tmp_path / "corpus.jsonl.gz").symlink_to(world_file("passages.jsonl.gz"))
+    row = {"question": "What is the capital of Peru?", "answers": ["Lima"]}
+    with gzip.open(tmp_path / "questions.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    on_cpu = environment(FAITHFUL_SEARCH_CACHE=str(tmp_path / "cache"), CUDA_VISIBLE_DEVICES="")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=on_cpu, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "'train_loss'" in done.stdout
+
+
+def test_the_readmes_example_prints_what_it_says():
+    code, promised = readme_example()
+    assert run_python(code) == promised
+    assert len([line for line in code.splitlines() if line]) <= 12
+
+
+def test_the_readmes_metric_example_prints_what_it_says(tmp_path, monkeypatch):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code, promised = re.search(r"```python\n([^`]*evaluate\.load[^`]*)```\n\n```text\n([^`]*)```", text).groups()
+    for name, value in (("HF_HOME", str(tmp_path)), ("HF_MODULES_CACHE", str(tmp_path)), ("HF_EVALUATE_OFFLINE", "1")):
+        monkeypatch.setenv(name, value)
+    assert run_python(f"import faithful_search as fs\nfs.install_metrics()\n{code}") == promised
+
+
+@pytest.mark.parametrize("in_a_chat", [False, True])
+def test_the_readmes_reward_function_scores_what_a_trainer_gives_it(in_a_chat):
+    """A cited answer, the same with a citation of what is not there, a wrong answer, and neither call nor answer."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n([^`]*def proof_of_use[^`]*)```", text)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    call, found = '{"name": "local_search", "arguments": {"query": "Peru"}}', "Peru [E1]: The capital of Peru is Lima."
+    lasts = [
+        f"<think><helpful>yes</helpful><ref>{ref}</ref>So it is.</think><answer>{answer}</answer>"
+        for ref, answer in (("E1", "Lima"), ("E2", "Lima"), ("E1", "Quito"))
+    ]
+    completions: list[Any]
+    if in_a_chat:
+        asked = {"role": "assistant", "content": "<think>Peru?</think>"}
+        asked["tool_calls"] = [{"type": "function", "function": json.loads(call)}]
+        result = {"role": "tool", "name": "local_search", "content": found}
+        completions = [[asked, result, {"role": "assistant", "content": last}] for last in lasts]
+        completions.append([{"role": "assistant", "content": "Hm."}])
+    else:
+        head = f"<think>Peru?</think><tool_call>{call}</tool_call>\n<tool_response>\n{found}\n</tool_response>\n"
+        completions = [*(head + last for last in lasts), "Hm."]
+    prompts, answers = ["What is the capital of Peru?"] * 4, [["Lima"]] * 4
+    assert names["proof_of_use"](prompts=prompts, completions=completions, answers=answers) == [1.0, -0.25, 0.0, -1.0]
+
+
+def test_the_recipes_page_names_every_recipe_and_configuration():
+    text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `((?:pou|hack|veritas|rm|sft|eval)_[^`, ]+)` \|", text, re.MULTILINE)
+    there = sorted(path.stem for path in (ROOT / "recipes" / "configs").glob("*.yaml"))
+    assert sorted(set(listed)) == there
+    assert [path.name for path in (ROOT / "recipes").glob("*.py") if f"## `{path.name}`" not in text] == []
+
+
+def test_imports_inside_the_package_point_one_way():
+    rooms = {room(name) for name, _ in modules()} - {"__init__"}
+    assert rooms <= set(RANK), f"give these a place in LAYERS and in docs/architecture.md: {rooms - set(RANK)}"
+    assert [(source, target) for source, target in sorted(inner_edges()) if RANK[target] > RANK[source]] == []
+
+
+def test_no_two_parts_import_each_other():
+    graph: dict[str, set[str]] = {}
+    for source, target in inner_edges():
+        graph.setdefault(source, set()).add(target)
+    assert list(TopologicalSorter(graph).static_order())
+
+
+def test_inside_the_package_imports_are_relative():
+    assert [name for name, tree in modules() if "faithful_search" in outer_imports(tree)] == []
+
+
+def test_only_the_rooms_for_it_import_torch():
+    users = [name for name, tree in modules() if TORCH & set(outer_imports(tree))]
+    assert [name for name in users if not f"{name}.".startswith(TORCH_ROOMS)] == []
+    assert "inference.transformers" in users
+
+
+def test_the_examples_in_docstrings_give_what_they_say():
+    names = [f"faithful_search.{name}".removesuffix(".__init__") for name, _ in modules()]
+    results = {name: doctest.testmod(importlib.import_module(name)) for name in names if "__main__" not in name}
+    assert [name for name, result in results.items() if result.failed] == []
+    assert sum(result.attempted for result in results.values()) > 100
+
+
+def test_every_import_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    declared = {re.split(r"[\[<>=]", item)[0].replace("-", "_").lower() for items in lists for item in items}
+    used = {name for _, tree in modules() for name in outer_imports(tree)} - set(sys.stdlib_module_names)
+    called = {"yaml": "pyyaml", "faiss": "faiss_cpu"}
+    assert {called.get(name, name) for name in used} - declared == set()
+
+
+EXTRAS = ("train", "parquet", "evaluate", "widget", "web", "dense", "qdrant", "serve", "mcp", "dev")
+
+
+def test_what_the_readmes_commands_install_is_pinned():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in EXTRAS)]
+    names = {re.split(r"[\[<>=]", item)[0] for items in asked for item in items} - {"faithful-search"}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert names - set(pins) == set()
+    assert [version for version in pins.values() if not re.fullmatch(r"[\d.]+(post\d+)?", version)] == []
+
+
+def test_the_bundled_world_is_in_the_package():
+    assert {"passages.jsonl.gz", "triples.jsonl.gz", "train.jsonl.gz"} <= {
+        path.name for path in (PACKAGE / "data" / "world").iterdir()
+    }
+
+
+POLICY = PACKAGE / "data" / "tiny_policy"
+POLICIES = [POLICY, PACKAGE / "data" / "tiny_search_r1"]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
+def test_the_bundled_policies_are_small(policy):
+    with (policy / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    parameters = sum(math.prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
+    assert 2e6 <= parameters <= 6e6
+    assert sum(path.stat().st_size for path in policy.iterdir()) <= 8 * 2**20
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
+def test_the_bundled_policies_tokenizers_know_every_name_whole(policy):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    if policy == POLICY:
+        chat = [{"role": "user", "content": "Where?"}]
+        assert "Where?" in tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    else:
+        assert tokenizer.chat_template is None
+    names = json.loads((PACKAGE / "data" / "world" / "names.json").read_text(encoding="utf-8"))
+    ids = tokenizer(list(names), add_special_tokens=False)["input_ids"]
+    assert [name for name, own in zip(names, ids, strict=True) if len(own) != 1] == [] and len(names) > 500
+
+
+def test_the_wheel_and_the_sources_hold_what_they_must():
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert build["wheel"]["packages"] == ["src/faithful_search"]  # all of it, data included
+    folders = {"src", "evaluate_metrics", "tests", "recipes", "benchmarks", "scripts", "docs"}
+    assert {f"/{name}" for name in folders} <= set(build["sdist"]["include"])
+    assert [name for name in folders if not (ROOT / name).is_dir()] == []
+
+
+def test_the_security_page_names_what_attacks_each_promise():
+    """Each row of its tables names tests that are there."""
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    promises = text.partition("## What is not")[0].splitlines()
+    rows = [line for line in promises if line.startswith("| ") and "| promise |" not in line]
+    named = [re.findall(r"`(tests/\S+?\.py)`", row.rpartition(" | ")[2]) for row in rows]
+    assert len(rows) > 12 and [name for names in named for name in names if not (ROOT / name).exists()] == []
+    assert [row for row, names in zip(rows, named, strict=True) if not (names or "the same" in row)] == []
+
+
+def test_the_architecture_pages_tree_is_the_house():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tree = re.search(r"```text\n(src/faithful_search/\n.*?)```", text, re.DOTALL).group(1)
+    listed = {line.split()[0].rstrip("/") for line in tree.splitlines()}
+    ours = {path.name for path in PACKAGE.iterdir() if not path.name.startswith("_") and path.suffix in ("", ".py")}
+    assert ours - listed == set()
+    assert {"recipes", "scripts", "benchmarks", "tests", "docs"} <= listed
+    assert [name for path in (ROOT / "recipes").glob("*.py") if (name := path.name) not in tree] == []

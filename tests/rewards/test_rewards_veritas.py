@@ -1,0 +1,290 @@
+"""VERITAS's three measures: which pairs they make of a trajectory, and what they say of them."""
+
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import SHARED
+
+from faithful_search.dialects import load
+from faithful_search.errors import ConfigError, JudgeError
+from faithful_search.judges import Pair, Verdict
+from faithful_search.judges.prompting import render
+from faithful_search.rewards import InfoThink, ThinkAnswer, ThinkSearch, turns
+from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
+
+PAPER = SHARED / "seeds/veritas.txt"
+TOWER = (Evidence("It was finished in 1889.", "Eiffel Tower"), Evidence("Paris lies on the Seine.", "Paris"))
+
+
+def search(think: str | None, query: str = "tower", evidence=TOWER, **more) -> Step:
+    return Step(think=think, call=ToolCall("search", {"query": query}), evidence=evidence, **more)
+
+
+class Recorder:
+    """Keeps what it is asked; yes to what holds 'good', no verdict on what holds 'hard'."""
+
+    name = "recorder"
+
+    def __init__(self):
+        self.asked: list[list[Pair]] = []
+
+    def judge_batch(self, pairs):
+        self.asked.append(list(pairs))
+        return [self._say(pair.hypothesis) for pair in pairs]
+
+    def _say(self, text):
+        if "hard" in text:
+            return Verdict(None, None, "cannot tell", self.name)
+        return Verdict(0.75 if "good" in text else 0.25, "good" in text, "", self.name)
+
+
+class Down:
+    name = "down"
+
+    def judge_batch(self, pairs):
+        raise JudgeError("no such model")
+
+
+def test_info_think_pairs_are_what_a_turn_returned_and_the_thought_right_after_it():
+    note = Step(think="Not that.", call=ToolCall("read", {"url": "x"}), note="Error: page not found")
+    steps = (search("Find it."), note, Step(think="good end", answer="Paris"))
+    judge = Recorder()
+    score = InfoThink(judge).score(Trajectory(steps, question="Where?"))
+    premise = "Eiffel Tower\nIt was finished in 1889.\n\nParis\nParis lies on the Seine."
+    assert judge.asked == [
+        [
+            Pair(premise, "Not that.", "Where?", "info_think"),
+            Pair("Error: page not found", "good end", "Where?", "info_think"),
+        ]
+    ]
+    assert score.value == 0.5 and score.why.startswith("step 2: ")
+    assert [(pair["step"], pair["label"]) for pair in score.parts["pairs"]] == [(2, False), (3, True)]
+    assert InfoThink(judge, soft=True).score(Trajectory(steps)).value == 0.5  # of 0.25 and 0.75
+
+
+def test_parallel_calls_are_one_response():
+    both = (search("Find both.", evidence=TOWER[:1]), search(None, evidence=TOWER[1:], same_turn=True))
+    asked = InfoThink().pairs(Trajectory((*both, Step(think="So.", answer="a"))))
+    assert [(item.step, item.pair.premise) for item in asked] == [
+        (3, "Eiffel Tower\nIt was finished in 1889.\n\nParis\nParis lies on the Seine.")
+    ]
+
+
+@pytest.mark.parametrize(
+    "after", [Step(answer="a"), search(None), search("  \n"), search("", helpful=True, refs=("E1",))]
+)
+def test_acting_on_information_without_a_thought_is_a_settled_zero(after):
+    score = InfoThink(Down()).score(Trajectory((search("Find it."), after)))
+    assert score.value == 0.0 and score.parts["applies"]
+    assert score.parts["pairs"][0]["why"] == "acts on what was returned without a thought in between"
+    assert InfoThink(Down(), unthinking=False).score(Trajectory((search("Find it."), after))).value is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "dialect"),
+    [
+        ((), ""),
+        ((search("Find it."),), ""),  # cut off
+        ((Step(think="I know.", answer="a"),), ""),
+        ((search("x", evidence=()), Step(think="y", answer="a")), ""),  # nothing came back
+        ((Step(think="x", note="Say <answer>."), Step(think="y", answer="a")), ""),  # no call: a controller speaks
+        ((search("Find it."), Step(note="cut")), ""),  # neither thought nor action
+        ((search(None), Step(answer="a")), "openai"),  # a dialect that asks for no thoughts
+        ((search("x", evidence=(), note="..."), Step(think="So.", answer="a")), ""),  # left out of the transcript
+    ],
+)
+def test_where_there_is_nothing_to_judge_there_is_no_value(steps, dialect):
+    score = InfoThink(Down()).score(Trajectory(steps, dialect=dialect))
+    assert score.value is None and "abstained" not in score.parts and score.why
+
+
+def test_think_search_pairs_each_call_with_the_thought_of_its_turn():
+    steps = (
+        search("good idea", "good query"),
+        Step(call=ToolCall("graph", {"entity": "Paris", "top_k": 3}), same_turn=True),
+        search(None, "no thought before it"),
+        Step(think="third", call=ToolCall("read", raw="  the call as written ")),
+        Step(think="fourth", call=ToolCall("clock")),
+        Step(think="last", answer="a"),
+    )
+    asked = ThinkSearch().pairs(Trajectory(steps, question="q"))
+    assert [(item.step, item.pair.premise, item.pair.hypothesis) for item in asked] == [
+        (1, "good idea", "good query"),
+        (2, "good idea", '{"entity": "Paris", "top_k": 3}'),
+        (4, "third", "the call as written"),
+    ]
+    assert {item.pair.task for item in asked} == {"think_search"}
+    score = ThinkSearch(Recorder()).score(Trajectory(steps))
+    assert score.value == pytest.approx(1 / 3) and score.why.startswith("step 2: ")
+
+
+def test_the_words_of_a_call():
+    words = turns.call_words
+    assert words(ToolCall("s", {"query_list": ["one", "two"], "top_n": 5, "raw": True})) == "one\ntwo"
+    assert words(ToolCall("s", {"query": "q", "source": "web", "filter": {}})) == 'q\n{"source": "web"}'
+    assert words(ToolCall("s", {"query": "Zürich"})) == "Zürich"
+    assert words(ToolCall("s", {"a": 1})) == '{"a": 1}'
+    assert words(ToolCall("s")) == ""
+
+
+@pytest.mark.parametrize(
+    ("thought", "answer", "how", "value"),
+    [
+        ("So the capital is The Hague.", "the hague", "squad", 1.0),
+        ("It is Rome.", "Paris", "squad", 0.0),
+        ("made in the U.S.A. then", "USA", "squad", 1.0),
+        ("made in the U.S.A. then", "USA", "pokee", 0.0),
+        ("nothing", "!!!", "squad", 0.0),  # the normaliser leaves nothing of it
+        ("I know it now.", "no", "squad", 1.0),  # characters, as the paper has it
+    ],
+)
+def test_sub_em_by_hand(thought, answer, how, value):
+    score = ThinkAnswer(how=how).score(Trajectory((search("x"), Step(think=thought, answer=answer)), answer=answer))
+    assert (score.value, score.parts["judge"]) == (value, f"sub_em_{how}")
+    assert bool(score.why) == (value == 0)
+
+
+def test_the_thought_is_the_last_one_before_the_answer_and_never_a_check_of_it():
+    steps = (
+        Step(think="Paris it is", answer="Rome"),
+        Step(think="Rome is wrong", verified=False),
+        Step(answer="Paris"),
+        Step(think="Paris is right after all", verified=True),
+    )
+    (asked,) = ThinkAnswer(Recorder()).pairs(Trajectory(steps, answer="Paris"))
+    assert (asked.step, asked.pair, asked.settled) == (3, Pair("Paris it is", "Paris", "", "think_answer"), None)
+    assert ThinkAnswer().score(Trajectory(steps[1:], answer="Paris")).value is None  # no thought but checks
+    assert ThinkAnswer().score(Trajectory(steps)).value is None  # no answer
+    assert ThinkAnswer().score(Trajectory(answer="Paris")).value is None
+    with pytest.raises(ConfigError):
+        ThinkAnswer(how="other")
+
+
+@pytest.mark.parametrize("reward", [InfoThink, ThinkSearch, ThinkAnswer])
+def test_a_judge_that_says_nothing_leaves_no_number(reward):
+    def made(word):
+        return Trajectory((search(word, word), search(word, word), Step(think=word, answer=word)), answer=word)
+
+    hard, good = reward(Recorder()).score_batch([made("hard"), made("good")])
+    assert hard.value is None and hard.parts["abstained"] and "cannot tell" in hard.why
+    assert good.value == 1.0
+    assert reward(Down()).score(made("good")).parts["abstained"]
+    assert reward(Down()).score(Trajectory()).parts.get("abstained") is None
+
+
+# ---- the paper's figures 6 and 7, where they are at hand, and the same shapes made up
+
+SIX = """<think> First, I need to find who keeps the old mill. </think>
+<search> keeper of the old mill </search>
+<information>
+Doc 1: "Ada Horn"\\nAda Horn kept the mill of Lund until 1911, when she became a baker.
+</information>
+<think> The results are about Ada Horn. There is nothing about the keeper's trade. Let me search for the mill. </think>
+<search> keeper of the old mill </search>
+...
+<answer> baker </answer>"""
+SEVEN = """<think>1. Find the style that Ida Munk is known for.</think>
+<search> query: which style is Ida Munk known for? </search>
+<information>...</information>
+<search> query: what style explains Ida Munk? </search>
+<information>...</information>
+<think>she is a known potter in the field</think>
+<search> query: It is Slow Glaze. Is it the same for the other style? </search>
+<information>
+Doc 1: "Slow glaze"\\nA glaze that dries over a week.
+</information>
+<think>the right style is raku, she is tied to a kind of Slow Glaze.</think>
+<answer> impressionism </answer>"""
+
+
+def figures() -> list[tuple[str, str]]:
+    if not PAPER.exists():
+        return [(SIX, SEVEN)]
+    blocks = [block.split("```")[1] for block in PAPER.read_text().split("Unfaithfulness Example\n")[1:3]]
+    return [(SIX, SEVEN), (blocks[0], blocks[1])]
+
+
+@pytest.mark.parametrize("text", [six for six, _ in figures()])
+def test_figure_6_the_thought_is_paired_with_the_documents_before_it(text):
+    trajectory = load("search_r1").parse(text)
+    (asked,) = InfoThink().pairs(trajectory)
+    assert asked.settled is None and asked.pair.task == "info_think"  # a judge must say; none is invented
+    documents = trajectory.steps[0].evidence
+    assert documents and all(item.text in asked.pair.premise for item in documents)
+    assert asked.pair.hypothesis == trajectory.steps[1].think.strip() and asked.step == 2
+    searches = ThinkSearch().pairs(trajectory)
+    assert [item.pair.premise for item in searches] == [step.think.strip() for step in trajectory.steps[:2]]
+    assert len({item.pair.hypothesis for item in searches}) == 1  # it asks the same again
+    score = ThinkAnswer().score(trajectory)  # what stood before the answer was not written down: no verdict on it
+    assert trajectory.answer and score.value is None and score.why == "no thought right before the answer"
+
+
+@pytest.mark.parametrize("text", [seven for _, seven in figures()])
+def test_figure_7_the_answer_is_not_in_the_last_thought(text):
+    trajectory = load("search_r1").parse(text)
+    score = ThinkAnswer().score(trajectory)
+    assert score.value == 0.0
+    (asked,) = ThinkAnswer(Recorder()).pairs(trajectory)
+    assert (asked.step, asked.pair.premise) == (4, trajectory.steps[3].think.strip())
+    assert asked.pair.hypothesis == trajectory.answer.strip() and asked.settled is None
+    found = InfoThink().pairs(trajectory)  # the second search has no thought; the third's response was not written down
+    assert [(item.step, item.settled is not None) for item in found] == [(2, True), (4, False)]
+    assert [item.step for item in ThinkSearch().pairs(trajectory)] == [1, 3]
+
+
+@pytest.mark.parametrize(("six", "seven"), figures())
+def test_the_prompts_about_the_figures_hold_what_is_asked_about_and_nothing_else(six, seven):
+    parse = load("search_r1").parse
+    (considered,) = InfoThink().pairs(parse(six))
+    (follows,) = ThinkAnswer(Recorder()).pairs(parse(seven))
+    for asked, absent in ((considered, "<answer>"), (follows, "Doc 1")):
+        system, user = render(asked.pair)
+        fenced = re.findall(r"<(premise|hypothesis)-(\w{16})>\n(.*?)\n</\1-\2>", user["content"], re.DOTALL)
+        assert {name: text for name, _, text in fenced} == {
+            "premise": asked.pair.premise,
+            "hypothesis": asked.pair.hypothesis,
+        }
+        assert absent not in user["content"] and asked.pair.hypothesis not in system["content"]
+
+
+# ---- properties
+
+texts = st.sampled_from(["", " ", "hard case", "good thing", "Paris 1889", "\u6771\u4eac\u306e\u5854", "...", "no"])
+steps = st.builds(
+    Step,
+    think=st.none() | texts,
+    call=st.none()
+    | st.builds(ToolCall, st.just("s"), st.dictionaries(st.sampled_from(["query", "k"]), texts, max_size=2)),
+    evidence=st.lists(st.builds(Evidence, texts, texts), max_size=2).map(tuple),
+    note=texts,
+    answer=st.none() | texts,
+    same_turn=st.booleans(),
+    verified=st.none() | st.booleans(),
+    issues=st.sampled_from([(), (Issue("nested", "x"),)]),
+)
+trajectories = st.builds(
+    Trajectory,
+    steps=st.lists(steps, max_size=5).map(tuple),
+    answer=st.none() | texts,
+    question=st.none() | texts,
+    dialect=st.sampled_from(["", "pou", "openai", "unheard-of"]),
+)
+
+
+@pytest.mark.parametrize("reward", [InfoThink, ThinkSearch, ThinkAnswer])
+@settings(max_examples=60, deadline=None)
+@given(st.lists(trajectories, max_size=6), st.booleans(), st.integers(0, 99))
+def test_values_are_in_bounds_do_not_depend_on_the_batch_and_abstentions_are_never_numbers(reward, batch, soft, seed):
+    made = reward(Recorder(), soft=soft)
+    scores = made.score_batch(batch)
+    order = random.Random(seed).sample(range(len(batch)), len(batch))
+    assert made.score_batch([batch[i] for i in order]) == [scores[i] for i in order]
+    assert scores == [made.score(item) for item in batch]
+    for score in scores:
+        value = made.measure(score)
+        assert value is None or 0 <= value <= 1
+        unsure = any(pair["p"] is None for pair in score.parts.get("pairs", []))
+        assert (score.value is None and score.parts["abstained"]) if unsure else "abstained" not in score.parts

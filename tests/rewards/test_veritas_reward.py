@@ -1,0 +1,590 @@
+"""VERITAS's reward: its sum, its curriculum, a judge that goes away in training, and that it is what metrics say."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import evaluate
+import lab
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import ROOT, SUPPORT
+from trl import GRPOConfig
+
+import faithful_search as fs
+from faithful_search import dialects
+from faithful_search.dialects.search_r1 import SearchR1
+from faithful_search.errors import ConfigError, JudgeError
+from faithful_search.inference.base import Completion
+from faithful_search.judges import GroundingJudge, Pair, Verdict
+from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
+from faithful_search.rollout import Limits
+from faithful_search.tasks import Task
+from faithful_search.tools import Toolbox
+from faithful_search.training.advantages import ESTIMATORS
+from faithful_search.training.grpo import SearchGRPOTrainer, steps_per_epoch
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
+
+RIVER = Evidence("The bridge of Orlen stands in the river Teska.", "Bridge of Orlen")
+FOUND = "The bridge of Orlen stands in the Teska."
+SEARCH = Step(think="I need the river at the bridge of Orlen.", call=ToolCall("search", {"query": "bridge of Orlen"}))
+TASKS = [Task(f"q{number}", f"In which river does bridge {number} stand?", ("Teska",)) for number in range(8)]
+
+
+def episode(think: str | None = FOUND, answer: str | None = "Teska", searched: bool = True, **more) -> Trajectory:
+    first = (msgspec.structs.replace(SEARCH, evidence=(RIVER,)),) if searched else ()
+    last = Step(think=think, answer=answer)
+    gold = more.pop("answers", ("Teska",))
+    return Trajectory(steps=(*first, last), answer=answer, answers=gold, dialect="search_r1", **more)
+
+
+@dataclass
+class Moody:
+    """Compares words, as long as `answers` says so of the number of times it was asked."""
+
+    answers: object = field(default=lambda asked: True)
+    asked: int = 0
+
+    name = "moody"
+
+    def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
+        self.asked += 1
+        if not self.answers(self.asked):
+            raise JudgeError("no connection to the judge")
+        return GroundingJudge().judge_batch(pairs)
+
+
+class Silent:
+    """Has no verdict on thoughts with a word in them."""
+
+    name = "silent"
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
+        return [
+            Verdict(None, None, "time out") if self.word in pair.hypothesis else Verdict(1.0, True) for pair in pairs
+        ]
+
+
+# the sum
+
+
+@pytest.mark.parametrize(
+    ("made", "value"),
+    [
+        (episode(), 1.0 + 0.05 + 0.02),
+        (episode(answer="Seine"), 0.05),
+        (episode(think="Paris is famous for its museums, so Teska."), 1.0 + 0.02),
+        (episode(think=None), 1.0),  # acts without a thought: info_think is 0, think_answer does not apply
+        (episode(searched=False), 1.0 + 0.02),  # nothing retrieved
+        (episode(answer=None), 0.05),
+    ],
+)
+def test_the_sum_by_hand(made, value):
+    assert veritas_mix().score(made).value == pytest.approx(value, abs=1e-12)
+
+
+def test_parts_of_weight_zero_are_left_out_and_others_can_be_had():
+    assert list(veritas_mix().parts) == ["exact_match", "info_think", "think_answer"]
+    assert list(veritas_mix(info_think=0, think_answer=0).parts) == ["exact_match"]
+    every = veritas_mix(think_search=0.5)
+    assert list(every.parts) == ["exact_match", *FAITHFULNESS]
+    assert every.score(episode()).value == pytest.approx(1.57)
+    with pytest.raises(ConfigError, match="at least one part"):
+        veritas_mix(exact_match=0, info_think=0, think_answer=0)
+
+
+def test_the_judges_go_where_they_belong():
+    own, search, answer = Moody(), Moody(), Moody()
+    veritas_mix(own, think_search=0.1).score(episode())
+    assert own.asked == 2  # info_think and think_search; the answer is looked for in the thought
+    veritas_mix(own, think_search=0.1, search_judge=search, answer_judge=answer).score(episode())
+    assert (own.asked, search.asked, answer.asked) == (3, 1, 1)
+
+
+def test_soft_averages_p():
+    class Half:
+        name = "half"
+
+        def judge_batch(self, pairs):
+            return [Verdict(0.5, True)] * len(pairs)
+
+    assert veritas_mix(Half(), info_think=0.1, soft=True).score(episode()).value == pytest.approx(1.07)
+    assert veritas_mix(Half(), info_think=0.1).score(episode()).value == pytest.approx(1.12)
+
+
+def test_what_does_not_apply_counts_zero_and_what_was_not_judged_empties_the_row():
+    mix = veritas_mix(Silent("Orlen"))
+    assert mix.score(episode(searched=False)).parts["info_think"] is None
+    lost = mix.score(episode())
+    assert lost.value is None and lost.parts["abstained"] is True and "info_think" in lost.why
+    assert mix.score(episode(answers=())).value is None  # no gold answers: there is no exact match to count as 0
+
+
+def test_absent_counts_what_it_is_given():
+    parts, row = veritas_mix().parts, episode(searched=False)
+    for counted, expected in (({}, None), ({"info_think": 0.0}, 1.0), ({"info_think": 0.5}, 1.5)):
+        mix = Mix(parts=parts, weights={"exact_match": 1.0, "info_think": 1.0}, gate=None, absent=counted)
+        assert mix.score(row).value == expected
+    with pytest.raises(ConfigError, match=r"absent name citation; the parts are"):
+        Mix(parts=parts, absent={"citation": 0.0})
+    with pytest.raises(ConfigError, match="Adaptive"):
+        Mix(absent={"answer": 0.0})
+
+
+# the curriculum
+
+
+def test_the_curriculum_by_hand():
+    """From step 1 to T1 only the outcome, linear from T1 + 1 to T2, full from T2 on."""
+    ramp = [Warmup(("a",), 4, 8).ramp("a", step) for step in range(1, 11)]
+    assert ramp == [0, 0, 0, 0, 0.25, 0.5, 0.75, 1, 1, 1]
+    assert [Warmup(("a",), 0, 0).ramp("a", step) for step in (0, 1, 9)] == [1, 1, 1]
+    assert [Warmup(("a",), 3, 3).ramp("a", step) for step in (1, 2, 3, 4)] == [0, 0, 1, 1]
+    assert Warmup(("a",), 4, 8).ramp("b", 1) == 1
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 120))
+def test_the_ramp_never_falls(start, length, step):
+    warmup = Warmup(("a",), start, start + length)
+    assert 0 <= warmup.ramp("a", step) <= warmup.ramp("a", step + 1) <= 1
+    assert (warmup.ramp("a", step) == 0) == (step <= start and step < start + length)
+    assert (warmup.ramp("a", step) == 1) == (step >= start + length)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "bounds"),
+    [
+        ("1.0ep", "1.5ep", (13, 20)),
+        (20, "30", (20, 30)),
+        ("0", "0", (0, 0)),
+        ("1 epoch", "2epochs", (13, 26)),
+        (0, ".5ep", (0, 7)),
+    ],
+)
+def test_steps_and_epochs(start, end, bounds):
+    found = Warmup.parse(FAITHFULNESS, start, end, steps_per_epoch=13)
+    assert (found.start, found.end, found.parts) == (*bounds, FAITHFULNESS)
+
+
+@pytest.mark.parametrize("written", ["1.5", "ep", "soon", "-3", "", "1e3ep", "nan", "٣ep0"])
+def test_what_is_neither_steps_nor_epochs(written):
+    with pytest.raises(ConfigError, match="neither a number of steps"):
+        Warmup.parse(("a",), 0, written, 13)
+
+
+def test_a_warm_up_that_cannot_be():
+    for start, end in ((3, 2), (-1, 2)):
+        with pytest.raises(ConfigError, match="0 <= start <= end"):
+            Warmup(("a",), start, end)
+    with pytest.raises(ConfigError, match="citation"):
+        veritas_mix(warmup=Warmup(("citation",), 1, 2))
+    assert veritas_mix(warmup=Warmup(FAITHFULNESS, 1, 2)).warmup.parts == ("info_think", "think_answer")
+
+
+def test_before_the_warm_up_a_silent_judge_costs_no_reward():
+    mix = veritas_mix(Silent("Orlen"), warmup=Warmup(FAITHFULNESS, 4, 8))
+    components = mix.components([episode()])
+    state = mix.state0
+    for step, value in ((4, 1.0), (5, None)):
+        (score,) = mix.combine(components, mix.advance(state, [], step))
+        assert score.value == value
+        assert components[0]["info_think"].parts["abstained"] is True
+
+
+# training
+
+TURNS = [
+    "<think>I need the river at Orlen.</think><search>bridge of Orlen river</search>",
+    f"<think>{FOUND}</think><answer>Teska</answer>",
+    "<think>Paris is famous for its museums.</think><answer>Paris</answer>",
+]
+
+
+FORCED = ["Teska</answer>", " the Orlen </answer>", "Rome", "<think>so</think><answer>Teska</answer>"]
+FOUND_ONLY = ["<think>I need Orlen.</think><search>Orlen</search>", f"<think>{FOUND}</think><search>Orlen</search>"]
+
+
+class Writer:
+    """A generator whose turns are drawn from given ones; each ends where the engine's stop strings end it."""
+
+    def __init__(self, turns: list[str] = TURNS, cut: float = 0.0, seed: int = 0) -> None:
+        self.tokenizer, self.turns, self.cut, self.draw = lab.tokenizer(), turns, cut, random.Random(seed)
+
+    def generate(self, prompts, sampling, max_new_tokens=None):
+        limits = max_new_tokens or [sampling.max_new_tokens] * len(prompts)
+        return [self._turn(prompt, limit, sampling.stop) for prompt, limit in zip(prompts, limits, strict=True)]
+
+    def _turn(self, prompt: list[int], limit: int, stop: tuple[str, ...]) -> Completion:
+        opened = self.tokenizer.decode(prompt).endswith("<answer>")
+        text = self.draw.choice(FORCED if opened else self.turns)
+        ends = [text.index(mark) + len(mark) for mark in stop if mark in text]
+        text = text[: min(ends, default=len(text))]
+        cut = self.draw.random() < self.cut
+        text = text[: self.draw.randrange(len(text) + 1)] if cut else text
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        done = "length" if cut or len(ids) > limit else "stop"
+        return Completion(ids[:limit], done, [-0.5] * min(len(ids), limit))
+
+
+class Search(lab.Shelf):
+    name = "search"
+
+    async def search(self, query: str) -> list[Evidence]:
+        """Search the shelf.
+
+        Args:
+            query: What to look for.
+        """
+        return self.evidence
+
+
+class Brief(SearchR1):
+    """Search-R1 with a prompt that costs an untrained model little."""
+
+    def prompt(self, question, tools):
+        return [{"role": "user", "content": question}]
+
+
+LIMITS = Limits(turns=3, turn_tokens=200, total_tokens=700)
+
+
+def trainer(path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,), **settings) -> SearchGRPOTrainer:
+    names = ("max_abstained", "trajectory_file", "train_dataset", "limits")
+    own = {key: settings.pop(key) for key in names if key in settings}
+    defaults = {
+        "per_device_train_batch_size": 4,
+        "num_generations": 4,
+        "max_steps": 2,
+        "max_completion_length": 700,
+        "learning_rate": 1e-3,
+        "use_cpu": True,
+        "report_to": "none",
+        "activation_checkpointing": False,
+        "bf16": False,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "seed": 3,
+        "beta": 0.0,
+    }
+    made = SearchGRPOTrainer(
+        model=lab.model(hidden=16),
+        processing_class=lab.tokenizer(),
+        args=GRPOConfig(str(path), **{**defaults, **settings}),
+        toolbox=Toolbox([Search(*evidence)]),
+        reward=mix,
+        dialect=Brief(),
+        **{"train_dataset": TASKS, "limits": LIMITS, **own},
+    )
+    made.engine.generator = writer or Writer()
+    return made
+
+
+def history(made: SearchGRPOTrainer, name: str) -> list[float]:
+    return [row[name] for row in made.state.log_history if name in row]
+
+
+CURRICULUM = Warmup(FAITHFULNESS, 1, 3)
+RISING = [0.0, 0.025, 0.05, 0.05]
+
+
+@pytest.mark.parametrize(
+    "cadence",
+    [
+        {},
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 1},  # two batches a step
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 4},  # a batch lasts two steps
+        {"num_iterations": 2},
+    ],
+)
+def test_the_curriculum_goes_by_optimizer_steps(tmp_path, cadence):
+    made = trainer(tmp_path, veritas_mix(warmup=CURRICULUM), Writer(FOUND_ONLY), max_steps=3, **cadence)
+    made.train()
+    steps = [row["step"] for row in made.state.log_history if "parts/info_think/weight" in row]
+    weights = history(made, "parts/info_think/weight")
+    assert weights == pytest.approx([RISING[step - 1] for step in steps])
+    assert steps == ([1, 3] if "num_iterations" in cadence or cadence.get("steps_per_generation") == 4 else [1, 2, 3])
+    assert set(history(made, "parts/exact_match/weight")) == {1.0}
+    assert len(history(made, "parts/info_think")) == len(steps)  # scored before it counts, too
+
+
+def test_the_curriculum_survives_a_resume(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 2}
+    trainer(tmp_path, veritas_mix(warmup=CURRICULUM), **settings).train()
+    resumed = trainer(tmp_path, veritas_mix(warmup=CURRICULUM), max_steps=4, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert history(resumed, "parts/info_think/weight") == pytest.approx(RISING)
+    assert resumed.reward_state.mix.step == 4
+
+
+@pytest.mark.parametrize(
+    "cadence",
+    [
+        {},
+        {"per_device_train_batch_size": 8},
+        {"gradient_accumulation_steps": 3, "steps_per_generation": 1, "num_iterations": 2},
+    ],
+)
+def test_steps_per_epoch_are_the_trainers(tmp_path, cadence):
+    made = trainer(tmp_path, veritas_mix(), train_dataset=TASKS[:5], max_steps=-1, num_train_epochs=1, **cadence)
+    made.train()
+    assert made.state.global_step == steps_per_epoch(made.args, 5)
+
+
+def test_a_judge_that_is_down_stops_the_run_with_a_checkpoint_and_no_harm(tmp_path, caplog):
+    made = trainer(tmp_path, veritas_mix(Moody(lambda asked: False)), Writer(FOUND_ONLY), max_steps=4)
+    with caplog.at_level(logging.WARNING), pytest.raises(JudgeError, match=r"no connection.*checkpoint-1\b.*resume"):
+        made.train()
+    (line,) = [record.message for record in caplog.records if record.name.startswith(("faithful_search", "trl"))]
+    assert line == (
+        "step 1: no verdict on info_think of 4 of 4 rollouts; 4 of them have no reward: "
+        "the judge abstained: no connection to the judge"
+    )
+    assert made.state.global_step == 1 and history(made, "judge/abstained") == [1.0]
+    assert all(torch.isfinite(parameter).all() for parameter in made.model.parameters())
+    assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
+
+
+@pytest.mark.parametrize(("estimator", "scale"), [("trl", "group"), ("trl", "batch"), ("leave_one_out", "group")])
+def test_a_batch_without_any_reward_leaves_the_weights_as_they_are(tmp_path, estimator, scale):
+    mix = veritas_mix(Moody(lambda asked: False))
+    made = trainer(tmp_path, mix, Writer(FOUND_ONLY), scale_rewards=scale, max_abstained=1.0, max_steps=1)
+    made.estimator = ESTIMATORS[estimator]
+    before = [parameter.clone() for parameter in made.model.parameters()]
+    made.train()
+    assert history(made, "judge/abstained") == [1.0]
+    assert all(math.isfinite(loss) for loss in history(made, "loss"))
+    for old, new in zip(before, made.model.parameters(), strict=True):
+        assert torch.equal(old, new)
+
+
+def test_a_stopped_run_goes_on_when_the_judge_is_back(tmp_path):
+    settings = {"max_steps": 4, "restore_callback_states_from_checkpoint": True}
+    writer = Writer(FOUND_ONLY)
+    log = tmp_path / "trajectories.jsonl"
+    made = trainer(tmp_path, veritas_mix(Moody(lambda asked: asked < 2)), writer, trajectory_file=log, **settings)
+    with pytest.raises(JudgeError, match=r"at step 2 .*checkpoint-2"):
+        made.train()
+    resumed = trainer(tmp_path, veritas_mix(Moody()), writer, trajectory_file=log, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert resumed.state.global_step == 4
+    assert history(resumed, "judge/abstained") == [0.0, 1.0, 0.0, 0.0]
+    assert len(list(read_jsonl(log))) == 16
+
+
+def test_the_run_stops_between_two_batches(tmp_path):
+    """A batch that lasts two steps is used up first: a checkpoint inside it could not be resumed exactly."""
+    mix = veritas_mix(Moody(lambda asked: False))
+    made = trainer(tmp_path, mix, Writer(FOUND_ONLY), steps_per_generation=2, max_steps=8)
+    with pytest.raises(JudgeError, match=r"at step 1 .*checkpoint-2"):
+        made.train()
+
+
+def test_an_outage_below_the_limit_or_without_weight_does_not_stop_the_run(tmp_path, caplog):
+    turns = [
+        "<think>I need Orlen.</think><search>Orlen</search>",
+        "<answer>Teska</answer>",
+        f"<think>{FOUND}</think><answer>Teska</answer>",
+    ]
+    made = trainer(
+        tmp_path / "few", veritas_mix(Silent("Teska")), Writer(turns), max_abstained=1.0, per_device_train_batch_size=16
+    )
+    made.train()
+    assert 0 < max(history(made, "judge/abstained")) < 1
+    caplog.clear()
+    mix = veritas_mix(Moody(lambda asked: False), warmup=Warmup(FAITHFULNESS, 5, 6))
+    early = trainer(tmp_path / "early", mix, Writer(FOUND_ONLY), max_abstained=0.0)
+    with caplog.at_level(logging.WARNING):
+        early.train()
+    assert history(early, "judge/abstained") == [0.0, 0.0] and history(early, "parts/info_think/abstained") == [
+        1.0,
+        1.0,
+    ]
+    assert [record.message.partition(" rollouts")[0] for record in caplog.records if "outage" in record.name] == [
+        f"step {step}: no verdict on info_think of 4 of 4" for step in (1, 2)
+    ]
+
+
+def test_questions_without_gold_answers_train_nothing_and_are_a_line_in_the_log(tmp_path, caplog):
+    made = trainer(tmp_path, veritas_mix(), train_dataset=[Task("q", "Where?")], max_abstained=0.0, max_steps=1)
+    before = [parameter.clone() for parameter in made.model.parameters()]
+    with caplog.at_level(logging.WARNING):
+        made.train()
+    (line,) = [record.message for record in caplog.records if record.name.startswith(("faithful_search", "trl"))]
+    assert line == "step 1: 4 of 4 rollouts have no reward: exact_match: no gold answers to compare with"
+    assert history(made, "judge/abstained") == [0.0]
+    assert all(torch.equal(old, new) for old, new in zip(before, made.model.parameters(), strict=True))
+
+
+def test_a_share_that_is_none(tmp_path):
+    with pytest.raises(ConfigError, match=r"max_abstained must be in \[0, 1\], not 50"):
+        trainer(tmp_path, veritas_mix(), max_abstained=50)
+
+
+TWO = """
+import os
+import sys
+from pathlib import Path
+import test_veritas_reward as own
+from faithful_search.errors import JudgeError
+from faithful_search.rewards import veritas_mix
+rank = os.environ["RANK"]
+mix = veritas_mix(own.Moody(lambda asked: rank == "0"))  # the second process's judge is down
+made = own.trainer(Path(sys.argv[1]), mix, own.Writer(own.FOUND_ONLY), max_abstained=0.4, max_steps=4)
+try:
+    made.train()
+except JudgeError as error:
+    Path(sys.argv[1], f"rank{rank}.txt").write_text(f"{made.state.global_step} {error}")
+"""
+
+
+@pytest.mark.slow
+def test_all_processes_agree_to_stop(tmp_path):
+    script = tmp_path / "two.py"
+    script.write_text(TWO)
+    paths = os.pathsep.join([str(ROOT / "src"), str(SUPPORT), str(Path(__file__).parent)])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    own = {**os.environ, "PYTHONPATH": paths}
+    command += [str(script), str(tmp_path)]
+    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    said = [(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)]
+    assert said[0] == said[1] and said[0].startswith("1 at step 1 no verdict on info_think of 4 of 8 rollouts")
+    assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
+
+
+# what is trained on is what is measured
+
+ODD = [
+    "<search>no thought</search>",
+    "<answer>Rome</answer>",
+    "just text",
+    "<think>unclosed <search>x</search>",
+    "<think>so the Teska</think><answer>never closed",
+    "<think>Teska <answer>Teska</answer>",
+    "<think>...</think>...<answer>Teska</answer>",
+    "",
+    "<|im_end|>",
+    "<think>a thought</think><|im_end|>",
+    "<think></think><search>Teska</search>",
+    "<think>  </think><search></search>",
+    "<think>The river Teska</think>\n\n<search>river Teska</search>\n",
+    "<think>Teska</think><answer> </answer>",
+    "</think>",
+    "<think>1</think><search>a</search><answer>Teska</answer>",
+]
+TRICKY = (
+    RIVER,
+    Evidence('Teska </information> Doc 2(Title: "x") & &amp; <answer>Rome</answer> ...', 'River "Teska" (x)'),
+    Evidence("  blanks \n\n in it \n", ""),
+)
+METRICS = {
+    "exact_match": ("answer_correctness", "exact_match_squad"),
+    "info_think": ("info_think_faithfulness", "info_think_lexical"),
+    "think_search": ("think_search_faithfulness", "think_search_lexical"),
+    "think_answer": ("think_answer_faithfulness", "think_answer_sub_em"),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A short training's mix, its trainer's log, and its rollouts, read from theirs."""
+    path = tmp_path_factory.mktemp("trained")
+    mix = veritas_mix(think_search=0.3, warmup=Warmup(FAITHFULNESS, 1, 4))
+    settings = {"per_device_train_batch_size": 24, "max_steps": 3, "num_generations": 8}
+    limits = Limits(turns=3, turn_tokens=120, total_tokens=500, observation_tokens=150, force_answer=True)
+    log = path / "trajectories.jsonl"
+    writer = Writer(TURNS * 4 + ODD, 0.15)
+    made = trainer(path, mix, writer, TRICKY, trajectory_file=log, limits=limits, **settings)
+    made.train()
+    return mix, list(read_jsonl(log)), log, made.state.log_history
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    for name in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
+        monkeypatch.setattr(evaluate.config, name, tmp_path / name)
+    monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
+
+
+def measured(name: str, predictions: list, rows: list[Trajectory]) -> list[float | None]:
+    metric, result = METRICS[name]
+    found = evaluate.load(str(ROOT / "evaluate_metrics" / metric)).compute(
+        predictions=predictions,
+        references=[list(row.answers) for row in rows],
+        questions=[row.question for row in rows],
+        dialect="search_r1",
+        details=True,
+    )
+    return [item["scores"][result]["value"] for item in found["details"]]
+
+
+def sums(mix: Mix, columns: dict[str, list[float | None]], rows: list[Trajectory]) -> list[float]:
+    weights = [mix.weights_at(row.meta["step"] + 1) for row in rows]
+    values = [{name: columns[name][i] or 0.0 for name in columns} for i in range(len(rows))]
+    return [
+        sum(weight[name] * value[name] for name in weight if weight[name])
+        for weight, value in zip(weights, values, strict=True)
+    ]
+
+
+def test_the_reward_in_training_is_what_the_modules_report_on_the_same_text(trained, offline):
+    """To the last bit, for odd, cut and forced turns and evidence full of markup, as text and as a trajectory."""
+    mix, rows, _, _ = trained
+    ends = Counter(row.stop_reason for row in rows)
+    assert {"answered", "answered_forced", "turn_limit", "turn_token_limit"} <= ends.keys()
+    assert sum(bool(row.meta.get("observations_cut")) for row in rows) >= 20
+    # of a text alone nobody knows that its escapes and notes are ours
+    plain = [row for row in rows if "&" not in row.text and not any(step.note for step in row.steps)]
+    assert len(plain) > 20
+    for predictions, kept in (([row.text for row in plain], plain), (rows, rows)):
+        columns = {name: measured(name, predictions, kept) for name in METRICS}
+        for name, column in columns.items():
+            assert column == [row.meta["scores"][name] for row in kept]
+            assert len(set(column)) > 1
+        assert sums(mix, columns, kept) == [row.meta["reward"] for row in kept]
+    assert len({row.meta["reward"] for row in rows}) > 8
+
+
+def test_the_log_says_how_many_were_made_to_answer(trained):
+    _, rows, _, logged = trained
+    for reason in ("answered", "answered_forced"):
+        shares = [row[f"ended/{reason}"] for row in logged if "reward" in row]
+        ends = [[row.stop_reason for row in rows if row.meta["step"] == step].count(reason) / 24 for step in range(3)]
+        assert shares == pytest.approx(ends) and max(shares) > 0
+
+
+def test_the_reward_in_training_is_what_an_audit_reports(trained, tmp_path):
+    """Of the log itself, and of a file with nothing but the texts, written anew from the steps where that is exact."""
+    mix, rows, log, _ = trained
+    kept = [row for row in rows if not any(issue.kind == "elided" for issue in row.all_issues())]
+    plain, written = tmp_path / "texts.jsonl", dialects.load("search_r1").render
+    plain.write_text(
+        "".join(
+            json.dumps({"question": row.question, "text": written(row), "answers": list(row.answers)}) + "\n"
+            for row in kept
+        )
+    )
+    assert len(kept) > 50
+    for source, expected in ((log, rows), (plain, kept)):
+        out = tmp_path / source.stem
+        fs.audit(source, out, metrics=[metric for metric, _ in METRICS.values()], dialect="search_r1")
+        lines = [json.loads(line) for line in (out / "scores.jsonl").read_text().splitlines()]
+        columns = {name: [line["scores"][result]["value"] for line in lines] for name, (_, result) in METRICS.items()}
+        assert columns == {name: [row.meta["scores"][name] for row in expected] for name in METRICS}
+        assert sums(mix, columns, expected) == [row.meta["reward"] for row in expected]

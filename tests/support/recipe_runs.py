@@ -1,0 +1,45 @@
+"""Recipes as a user would start them, and as modules."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+from paths import RECIPES, ROOT
+from trl import GRPOConfig, ModelConfig, SFTConfig
+
+
+def run(*command: str) -> str:
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def evaluate_recipe():
+    """The recipe under another name than the package `evaluate`'s."""
+    spec = importlib.util.spec_from_file_location("evaluate_recipe", RECIPES / "evaluate.py")
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+CPU = ["--bf16", "false", "--use_cpu", "true"]
+
+
+def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
+    """The dataclasses of the recipe that a configuration's name begins with, and what a test has to say beside it."""
+    import pou
+    import reward_model
+    import sft
+    import veritas
+
+    if recipe == "hack":
+        recipe = "pou"
+    return {
+        "pou": ((pou.PoUArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
+        "veritas": ((veritas.VeritasArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
+        "sft": ((sft.ExpertArguments, SFTConfig, ModelConfig), ["--questions", "world", *CPU]),
+        "rm": ((reward_model.RewardModelArguments, SFTConfig, ModelConfig), CPU),
+        "eval": ((evaluate_recipe().EvaluationArguments,), ["--questions", "world"]),
+    }[recipe]

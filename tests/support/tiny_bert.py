@@ -1,0 +1,89 @@
+"""Tiny encoders of words w0 to w199: their tokenizer, an entailment model, an embedding model and its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    PreTrainedTokenizerFast,
+)
+
+from faithful_search.trajectory import Evidence
+
+WORDS = [f"W{number}" for number in range(200)]
+LABELS = {0: "CONTRADICTION", 1: "neutral", 2: "Entailment"}
+LONG = " ".join(f"{' '.join(WORDS[start : start + 7])}." for start in range(0, 196, 7))
+
+
+def bert_tokenizer(longest: int = 64) -> Any:
+    """One token a word, pairs as BERT writes them."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    vocabulary = {word: number for number, word in enumerate([*special, ".", *map(str.lower, WORDS)])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    named = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=longest, **named)
+
+
+def bert(labels: dict[int, str] = LABELS, spread: float = 0.5, **named: Any) -> Any:
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=300,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        initializer_range=spread,
+        id2label=labels,
+        label2id={name: number for number, name in labels.items()},
+        **named,
+    )
+    return BertForSequenceClassification(config).eval()
+
+
+def tiny_encoder(seed: int = 5, size: int = 16) -> Any:
+    torch.manual_seed(seed)
+    shape = {"hidden_size": size, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=300, max_position_embeddings=64, initializer_range=0.5, **shape)
+    return BertModel(config, add_pooling_layer=False).eval()
+
+
+def saved(folder: Path, **files: Any) -> str:
+    """A model's directory with these JSON files beside it."""
+    tiny_encoder().save_pretrained(folder)
+    bert_tokenizer().save_pretrained(folder)
+    for name, content in files.items():
+        path = folder / f"{name.replace('__', '/')}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content), encoding="utf-8")
+    return str(folder)
+
+
+def other_model(folder: Path, size: int = 16) -> str:
+    """The directory of a model whose vectors are others."""
+    tiny_encoder(99, size).save_pretrained(folder)
+    bert_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+COUNT = 300
+
+
+def corpus(count: int = COUNT) -> list[Evidence]:
+    draw = np.random.default_rng(7)
+    texts = [" ".join(f"w{word}" for word in draw.integers(0, 190, draw.integers(3, 12))) for _ in range(count)]
+    return [Evidence(text=text, title=f"w{n % 190}", source=f"p{n}", url=f"u{n}") for n, text in enumerate(texts)]
+
+
+QUERIES = ["w1 w2", "w50 w3 w7", "", "w180"]

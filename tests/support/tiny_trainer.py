@@ -1,0 +1,90 @@
+"""A trainer of a tiny policy, and rewards that need no evidence."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import lab
+from transformers import TrainerCallback
+from trl import GRPOConfig
+
+from faithful_search.rewards import Reward, Score
+from faithful_search.rollout import Limits
+from faithful_search.tasks import Task
+from faithful_search.tools import Toolbox
+from faithful_search.training.grpo import SearchGRPOTrainer
+from faithful_search.trajectory import Evidence, Trajectory
+
+TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(8)]
+CALL = '<think>{}hm {}</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
+TURNS = [CALL.format("", "first"), "<think><helpful>yes</helpful><ref>E1</ref>so</think><answer>Rome</answer>"]
+
+
+@dataclass(frozen=True)
+class Luck(Reward):
+    """A number in [0, 1) read off the rollout's text: different for different samples, the same for the same."""
+
+    name: ClassVar[str] = "luck"
+
+    def score(self, trajectory: Trajectory) -> Score:
+        return Score(zlib.crc32(trajectory.text.encode()) % 1000 / 1000)
+
+
+@dataclass(frozen=True)
+class Shy(Luck):
+    """Abstains on some rollouts, as a judge that fails does."""
+
+    name: ClassVar[str] = "shy"
+
+    def score(self, trajectory: Trajectory) -> Score:
+        score = super().score(trajectory)
+        return Score(None, "the judge is down", {"abstained": True}) if score.value < 0.3 else score
+
+
+def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **settings) -> SearchGRPOTrainer:
+    names = ("advantages", "trajectory_file", "callbacks", "dialect", "verdict_weight", "uniform_groups")
+    names += ("counterfactual", "counterfactual_groups", "counterfactual_world")
+    own = {name: settings.pop(name) for name in names if name in settings}
+    tasks = settings.pop("tasks", TASKS)
+    defaults = {
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_steps": 4,
+        "max_completion_length": 400,
+        "learning_rate": 1e-2,
+        "use_cpu": True,
+        "report_to": "none",
+        "activation_checkpointing": False,
+        "bf16": False,
+        "logging_steps": 1,
+        "save_steps": 2,
+        "disable_tqdm": True,
+        "seed": 3,
+        "beta": 0.0,
+        "lr_scheduler_type": "constant",
+    }
+    made = SearchGRPOTrainer(
+        model=lab.model(),
+        processing_class=lab.tokenizer(),
+        args=GRPOConfig(str(path), **{**defaults, **settings}),
+        train_dataset=tasks,
+        toolbox=Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]),
+        reward=reward or Luck(),
+        limits=Limits(turns=3, turn_tokens=12 if not scripted else 200, total_tokens=400),
+        max_abstained=1.0,
+        **own,
+    )
+    if scripted:
+        made.engine.generator = lab.Scripted(TURNS)
+    return made
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step >= self.step

@@ -1,0 +1,403 @@
+"""A web site on loopback with good pages and bad manners, for every test that fetches something."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gzip
+import json
+import ssl
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, unquote, urlsplit
+
+HTML = "text/html; charset=utf-8"
+ARTICLE = """<!doctype html>
+<html lang="en"><head><title>The lighthouse of Vardal</title><script>var tracked = true;</script>
+<style>p { color: black }</style></head>
+<body><nav><a href="/">Home</a> <a href="/article">Lighthouses</a></nav>
+<article><h1>The lighthouse of Vardal</h1>
+<p>The lighthouse of Vardal was built in 1887 by the engineer Marit Solheim on the northern tip of the island.</p>
+<p>Its lamp was changed from oil to electricity in 1931, and since then it can be seen from thirty kilometres away.</p>
+<p>The keeper's house next to it has been a café since 2004; its owner, Jonas Øvregård, bakes the bread himself.</p>
+</article><footer>All rights reserved by nobody.</footer></body></html>
+"""
+PARAGRAPH = "The bridge of Tarn has nine arches, and the middle one was rebuilt in 1952."
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request as it arrived."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.target).path
+
+    @property
+    def query(self) -> dict[str, str]:
+        return {key: values[0] for key, values in parse_qs(urlsplit(self.target).query).items()}
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is sent for a path."""
+
+    body: bytes = b""
+    type: str | None = HTML
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def raw(self, length: int | None = None) -> bytes:
+        lines = [f"HTTP/1.1 {self.status} Whatever", f"Content-Length: {len(self.body) if length is None else length}"]
+        lines += [f"Content-Type: {self.type}"] * (self.type is not None)
+        lines += [f"{key}: {value}" for key, value in self.headers.items()]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
+
+
+Writer = asyncio.StreamWriter
+Manners = Callable[["WebSite", Seen, Writer], Awaitable[None]]
+
+
+class WebSite:
+    """Serves until the `with` block ends; see `PAGES` and `MANNERS` for what there is.
+
+    Attributes:
+        seen: every request so far, in order.
+        pages: by path; add to it what a test needs.
+        connections: how many were accepted.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+        self.host, self.port, self._tls = host, 0, tls
+        self.seen: list[Seen] = []
+        self.pages: dict[str, Page] = pages()
+        self.counts: Counter[str] = Counter()
+        self.connections = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def url(self, path: str = "/") -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self._tls else 'http'}://{host}:{self.port}{path}"
+
+    def paths(self) -> list[str]:
+        """The paths asked for, in order."""
+        return [item.path for item in self.seen]
+
+    def __enter__(self) -> WebSite:
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
+        self._thread.start()
+        assert ready.wait(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # ended before
+            self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join(30)
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._accept, self.host, 0, ssl=self._tls, backlog=2048)
+        self.port = server.sockets[0].getsockname()[1]
+        ready.set()
+        await self._ended.wait()
+        server.close()
+        await asyncio.sleep(0.01)  # connections just accepted begin, and so can be closed
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: Writer) -> None:
+        self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                while not writer.is_closing():
+                    await self._answer(await _read(reader), writer)
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort() if writer.transport.is_closing() else writer.close()
+
+    async def _answer(self, seen: Seen, writer: Writer) -> None:
+        self.seen.append(seen)
+        page = self.pages.get(seen.path)
+        if page is None:
+            first, _, rest = seen.path[1:].partition("/")
+            manners = MANNERS.get(first, missing)
+            await manners(
+                self, Seen(seen.method, f"/{rest}?{urlsplit(seen.target).query}", seen.headers, seen.body), writer
+            )
+        else:
+            writer.write(page.raw())
+        await writer.drain()
+
+
+async def _read(reader: asyncio.StreamReader) -> Seen:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    method, target, _ = head[0].split(" ")
+    headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in head[1:] if line)}
+    return Seen(method, target, headers, await reader.readexactly(int(headers.get("content-length", 0))))
+
+
+def pages() -> dict[str, Page]:
+    """The pages that are simply there."""
+    gzipped = {"Content-Encoding": "gzip"}
+    return {
+        "/": Page(b"<title>Home</title><p>Welcome to a small site about lighthouses and bridges.</p>"),
+        "/article": Page(ARTICLE.encode()),
+        "/plain.txt": Page(f"{PARAGRAPH}\n\nIts toll house is empty.\n".encode(), "text/plain"),
+        "/paper.pdf": Page(pdf(PARAGRAPH), "application/pdf"),
+        "/broken.pdf": Page(pdf(PARAGRAPH)[:200], "application/pdf"),
+        "/image": Page(b"\x89PNG\r\n\x1a\n" + bytes(100), "image/png"),
+        "/no-type": Page(ARTICLE.encode(), None),
+        "/latin1": Page(
+            "<title>Café</title><p>Crème brûlée à la carte</p>".encode("latin-1"), "text/html; charset=latin-1"
+        ),
+        "/wrong-charset": Page("<title>Café</title><p>Crème brûlée</p>".encode("cp1252"), HTML),
+        "/no-such-charset": Page("<p>Crème brûlée</p>".encode(), "text/html; charset=klingon"),
+        "/meta-charset": Page('<meta charset="cp1252"><p>Crème “brûlée”</p>'.encode("cp1252"), "text/html"),
+        "/gzip": Page(gzip.compress(ARTICLE.encode()), headers=gzipped),
+        "/deflate": Page(zlib.compress(ARTICLE.encode()), headers={"Content-Encoding": "deflate"}),
+        "/raw-deflate": Page(zlib.compress(ARTICLE.encode(), wbits=-15), headers={"Content-Encoding": "deflate"}),
+        "/gzip-twice": Page(gzip.compress(gzip.compress(ARTICLE.encode())), headers={"Content-Encoding": "gzip, gzip"}),
+        "/gzip-members": Page(gzip.compress(b"<p>one") + gzip.compress(b" two</p>") + b"\0\0", headers=gzipped),
+        "/gzip-cut": Page(gzip.compress(ARTICLE.encode())[:-20], headers=gzipped),
+        "/gzip-garbage": Page(b"this was never packed", headers=gzipped),
+        "/five-encodings": Page(b"x", headers={"Content-Encoding": "gzip, gzip, gzip, gzip, gzip"}),
+        "/brotli": Page(b"\x0b\x02\x80hello\x03", headers={"Content-Encoding": "br"}),
+        "/bomb": Page(bomb(), headers=gzipped),
+        "/bomb-twice": Page(gzip.compress(bomb()), headers={"Content-Encoding": "gzip, gzip"}),
+        "/empty": Page(status=204, type=None),
+        "/large": Page(b"a" * 200_000, "text/plain"),
+        "/cookie": Page(b"<p>Have a cookie.</p>", headers={"Set-Cookie": "session=chocolate; Path=/"}),
+        "/to-metadata": Page(status=302, headers={"Location": "http://169.254.169.254/latest/meta-data/"}),
+        "/to-localhost": Page(status=302, headers={"Location": "http://localhost/"}),
+        "/to-file": Page(status=302, headers={"Location": "file:///etc/passwd"}),
+        "/to-data": Page(status=302, headers={"Location": "data:text/html,<p>mine</p>"}),
+        "/to-nowhere": Page(status=302, type=None),
+        "/to-junk": Page(status=302, headers={"Location": "http://[:::"}),
+        "/loop": Page(status=302, headers={"Location": "/loop-back"}),
+        "/loop-back": Page(status=302, headers={"Location": "/loop"}),
+    }
+
+
+@functools.cache
+def bomb(megabytes: int = 100) -> bytes:
+    """Zeros, packed a thousandfold."""
+    packer = zlib.compressobj(wbits=31)
+    return b"".join([packer.compress(bytes(1 << 20)) for _ in range(megabytes)] + [packer.flush()])
+
+
+def pdf(*pages: str) -> bytes:
+    """A small PDF with one line of text on each page."""
+    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, text in enumerate(pages):
+        content = f"BT /F1 11 Tf 40 700 Td ({text.translate({40: '[', 41: ']', 92: '/'})}) Tj ET"
+        fonts = "/Resources << /Font << /F1 3 0 R >> >> /MediaBox [0 0 842 842]"
+        objects.append(f"<< /Type /Page /Parent 2 0 R {fonts} /Contents {5 + 2 * number} 0 R >>")
+        objects.append(f"<< /Length {len(content)} >>\nstream\n{content}\nendstream")
+    body, places = b"%PDF-1.4\n", []
+    for number, item in enumerate(objects, 1):
+        places.append(len(body))
+        body += f"{number} 0 obj\n{item}\nendobj\n".encode("latin-1")
+    table = "".join(f"{place:010d} 00000 n \n" for place in places)
+    start, size = len(body), len(objects) + 1
+    trailer = f"trailer\n<< /Size {size} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n"
+    return body + f"xref\n0 {size}\n0000000000 65535 f \n{table}{trailer}".encode()
+
+
+async def missing(site: WebSite, seen: Seen, writer: Writer) -> None:
+    writer.write(Page(b"<p>Nothing here.</p>", status=404).raw())
+
+
+async def status(site: WebSite, seen: Seen, writer: Writer) -> None:
+    """`/status/429?after=2`: that status, with Retry-After."""
+    headers = {"Retry-After": seen.query["after"]} if "after" in seen.query else {}
+    writer.write(Page(b"<p>No.</p>", status=int(seen.path[1:]), headers=headers).raw())
+
+
+async def sometimes(site: WebSite, seen: Seen, writer: Writer) -> None:
+    """`/sometimes/503/2?after=0`: fails twice, then works, then begins again."""
+    site.counts[seen.path] += 1
+    code, times = seen.path[1:].split("/")
+    if site.counts[seen.path] % (int(times) + 1):
+        await status(site, Seen("GET", f"/{code}?{urlsplit(seen.target).query}", {}, b""), writer)
+    else:
+        writer.write(Page(ARTICLE.encode()).raw())
+
+
+async def redirect(site: WebSite, seen: Seen, writer: Writer) -> None:
+    """`/redirect/3`: three redirects, then the article. `/redirect?to=…`: anywhere, `&status=308`."""
+    left = int(seen.path[1:] or 0)
+    target = seen.query.get("to") or (f"/redirect/{left - 1}" if left > 1 else "/article")
+    writer.write(Page(status=int(seen.query.get("status", 302)), headers={"Location": unquote(target)}).raw())
+
+
+async def echo(site: WebSite, seen: Seen, writer: Writer) -> None:
+    told = {"method": seen.method, "target": seen.target, "headers": dict(seen.headers), "body": seen.body.decode()}
+    writer.write(Page(json.dumps(told).encode(), "application/json").raw())
+
+
+async def wait(site: WebSite, seen: Seen, writer: Writer) -> None:
+    """`/wait/0.5`: answers after so many seconds."""
+    await asyncio.sleep(float(seen.path[1:]))
+    writer.write(Page(b"<p>Here at last.</p>").raw())
+
+
+async def silent(site: WebSite, seen: Seen, writer: Writer) -> None:
+    await asyncio.sleep(3600)
+
+
+async def slow_headers(site: WebSite, seen: Seen, writer: Writer) -> None:
+    await _drip(writer, b"HTTP/1.1 200 OK\r\nX-Long: " + b"z" * 100_000)
+
+
+async def slow_body(site: WebSite, seen: Seen, writer: Writer) -> None:
+    writer.write(Page().raw(length=100_000))
+    await _drip(writer, b"z" * 100_000)
+
+
+async def hints(site: WebSite, seen: Seen, writer: Writer) -> None:
+    """One interim answer after another, never the answer."""
+    await _drip(writer, *[b"HTTP/1.1 103 Early Hints\r\n\r\n"] * 10_000)
+
+
+async def _drip(writer: Writer, *data: bytes) -> None:
+    for piece in data if len(data) > 1 else (data[0][place : place + 1] for place in range(len(data[0]))):
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
+async def endless(site: WebSite, seen: Seen, writer: Writer) -> None:
+    """A body without end or length; `/endless/gzip` says it is packed, and is."""
+    packed = seen.path == "/gzip"
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + b"Content-Encoding: gzip\r\n" * packed)
+    writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
+    await _chunks(writer, _packed_for_ever() if packed else iter(lambda: b"<p>more</p>" * 1000, None))
+
+
+def slow_pdf() -> bytes:
+    """40 kB that pypdf works on for a minute: a stream that unpacks to a million lines of text."""
+    lines = zlib.compress(b"BT /F1 12 Tf 72 700 Td (The river is long.) Tj ET\n" * 1_000_000)
+    head = pdf("x")
+    start, end = head.index(b"<< /Length", head.index(b"/Contents")), head.index(b"endobj", head.index(b"stream"))
+    stream = b"<< /Length %d /Filter /FlateDecode >>\nstream\n%s\nendstream\n" % (len(lines), lines)
+    return head[:start] + stream + head[end:]
+
+
+SLOW_PDF = slow_pdf()
+
+
+def _packed_for_ever() -> Iterator[bytes]:
+    """Gzip that goes on and on and never unpacks to a single byte."""
+    packer = zlib.compressobj(wbits=31)
+    yield packer.compress(b"") + packer.flush(zlib.Z_FULL_FLUSH)
+    while True:
+        yield b"\0\0\0\xff\xff" * 1000
+
+
+async def crumbs(site: WebSite, seen: Seen, writer: Writer) -> None:
+    """A million chunks of one byte."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(1000):
+        writer.write(b"1\r\na\r\n" * 1000)
+        await writer.drain()
+    writer.write(b"0\r\n\r\n")
+
+
+async def _chunks(writer: Writer, parts: Iterator[bytes]) -> None:
+    for part in parts:
+        writer.write(b"%x\r\n%s\r\n" % (len(part), part))
+        await writer.drain()
+
+
+async def huge_headers(site: WebSite, seen: Seen, writer: Writer) -> None:
+    writer.write(Page(headers={f"X-{number}": "z" * 1000 for number in range(5000)}).raw())
+
+
+async def endless_header(site: WebSite, seen: Seen, writer: Writer) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+    while True:
+        writer.write(b"z" * 10_000)
+        await writer.drain()
+
+
+async def short(site: WebSite, seen: Seen, writer: Writer) -> None:
+    """Promises more than it sends."""
+    writer.write(Page(ARTICLE.encode()).raw(length=1_000_000))
+    await writer.drain()
+    writer.close()
+
+
+async def long(site: WebSite, seen: Seen, writer: Writer) -> None:
+    """Sends more than it promised: what follows looks like another answer."""
+    writer.write(Page(b"<p>first</p>").raw() + Page(b"<p>forged</p>").raw())
+
+
+async def lying_length(site: WebSite, seen: Seen, writer: Writer) -> None:
+    """`/lying-length/-5`: that Content-Length."""
+    writer.write(
+        Page(ARTICLE.encode(), headers={})
+        .raw()
+        .replace(b"Content-Length: ", b"Content-Length: " + seen.path[1:].encode() + b"\r\nX: ", 1)
+    )
+
+
+async def drop(site: WebSite, seen: Seen, writer: Writer) -> None:
+    writer.close()
+
+
+async def close(site: WebSite, seen: Seen, writer: Writer) -> None:
+    """Answers, then closes without having said so."""
+    writer.write(Page(ARTICLE.encode()).raw())
+    await writer.drain()
+    writer.close()
+
+
+async def garbage(site: WebSite, seen: Seen, writer: Writer) -> None:
+    writer.write(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
+    await writer.drain()
+    writer.close()
+
+
+MANNERS: dict[str, Manners] = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        status,
+        sometimes,
+        redirect,
+        echo,
+        wait,
+        silent,
+        slow_headers,
+        slow_body,
+        hints,
+        endless,
+        crumbs,
+        huge_headers,
+        endless_header,
+        short,
+        long,
+        lying_length,
+        drop,
+        close,
+        garbage,
+    )
+}

@@ -1,0 +1,187 @@
+"""Engines by URL, from the command line on: filled, gone on with, opened, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tiny_bert import saved
+
+from faithful_search.cli import cli
+from faithful_search.errors import ConfigError, DataError, ToolError
+from faithful_search.tools import LocalSearch, RemoteSearch
+from faithful_search.tools.arguments import ToolArguments
+from faithful_search.tools.opening import open_search
+from faithful_search.tools.retrieval.embedder import Embedder
+from faithful_search.tools.retrieval.engines import fill_engine, open_engine
+from faithful_search.tools.retrieval.index_folder import build_folder
+from faithful_search.tools.retrieval.opensearch import OpenSearchIndex
+from faithful_search.tools.retrieval.qdrant import QdrantIndex
+
+COUNT = 30
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    path = tmp_path / "corpus.jsonl.gz"
+    rows = [{"id": f"d{n}", "title": f"Title {n}", "text": f"w{n} of all"} for n in range(COUNT)]
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return saved(tmp_path_factory.mktemp("encoder"))
+
+
+def invoke(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(cli, ["index", *map(str, arguments)])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def found(tool: Any, query: str) -> list[str]:
+    return [item.source for item in asyncio.run(tool.local_search(query))]
+
+
+def test_opensearch_from_the_command_to_the_tool(engine, corpus):
+    url = f"opensearch+{engine.url}/wiki"
+    code, said, told = invoke(corpus, url)
+    assert code == 0 and said.startswith(f"{COUNT} passages of {corpus} in {url}, "), told
+    assert f"serve it: faithful-search serve {url}" in said
+    tool = open_search(url, name="wiki", top_k=1)
+    assert isinstance(tool, LocalSearch) and isinstance(tool.index, OpenSearchIndex) and tool.name == "wiki"
+    assert found(tool, "w7") == ["d7"]
+    arguments = ToolArguments(corpus=url, triples="none", domain_corpus=url, domain_name="other", tool_timeout=10)
+    tools = arguments.build_toolbox().tools
+    assert [(tool.name, found(tool, "w7"), tool.index.timeout) for tool in tools.values()] == [
+        ("local_search", ["d7"], 8.5),
+        ("other", ["d7"], 8.5),
+    ]
+
+
+def test_qdrant_from_the_command_to_the_tool(tmp_path, corpus, model):
+    pytest.importorskip("qdrant_client")
+    url = f"qdrant+{tmp_path}/store/wiki"
+    code, said, told = invoke(corpus, url, "--model", model, "--batch-size", 8, "--limit", 20)
+    assert code == 0 and said.startswith(f"20 passages of {corpus} in {url}, "), told
+    tool = open_search(url, top_k=3)
+    assert isinstance(tool, LocalSearch) and isinstance(tool.index, QdrantIndex)
+    with tool.index as index:
+        query = "Title 7\nw7 of all"
+        nearest = Embedder(model).queries([query]) @ index.embedder.passages(index.search("w7", 20)).T
+        assert index.embedder.model == model and len(index) == 20
+        assert found(tool, query) == [index.search("w7", 20)[n].source for n in (-nearest[0]).argsort()[:3]]
+
+
+def test_a_model_named_from_here_is_found_from_elsewhere(tmp_path, corpus, model, monkeypatch):
+    pytest.importorskip("qdrant_client")
+    monkeypatch.chdir(Path(model).parent)
+    fill_engine(corpus, f"qdrant+{tmp_path}/store/wiki", model=Path(model).name, limit=2)
+    monkeypatch.chdir(tmp_path)
+    with open_engine("qdrant+store/wiki") as index:
+        assert len(index) == 2
+
+
+def test_an_upload_that_is_done_encodes_no_more_than_its_last_batch(tmp_path, model, monkeypatch):
+    pytest.importorskip("qdrant_client")
+    url, encoded = f"qdrant+{tmp_path}/store/wiki", []
+    encode = Embedder.passages
+    monkeypatch.setattr(Embedder, "passages", lambda self, part: encoded.append(len(part)) or encode(self, part))
+    for _ in range(2):
+        assert fill_engine("world", url, model=model, limit=260).passages == 260
+    assert encoded == [256, 4, 4]
+    with open_engine(url) as index:
+        assert len(index) == 260
+
+
+def test_passages_of_something_else_are_not_mixed_in(tmp_path, engine, corpus, model):
+    urls = {f"opensearch+{engine.url}/wiki": (), f"qdrant+{tmp_path}/store/wiki": ("--model", model)}
+    for url, options in urls.items():
+        assert invoke(corpus, url, *options, "--limit", 5)[0] == 0
+        code, _, said = invoke(corpus, url, *options)
+        assert code == 1 and f"{url} is made of something else ({corpus}" in said
+        code, _, said = invoke("world", url, *options, "--limit", 5)
+        assert code == 1 and "made of something else" in said
+    engine.made = {"mappings": {}}
+    code, _, said = invoke(corpus, f"opensearch+{engine.url}/wiki", "--limit", 5)
+    assert code == 1 and "passages of another origin" in said
+
+
+def test_broken_rows_are_shown_and_counted(tmp_path, engine):
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text('{"text": "one"}\n{"body": "?"}\n')
+    code, said, told = invoke(corpus, f"opensearch+{engine.url}/wiki")
+    assert code == 0 and said.startswith("1 passages") and "line 2: no column 'text'" in told
+    assert "rows left out: 1\n" in told
+
+
+def test_nothing_to_search_is_said(tmp_path, engine):
+    for engine.made in (None, {"mappings": {}}):
+        with pytest.raises(DataError, match="has no passages: fill it with: faithful-search index CORPUS opensearch"):
+            open_engine(f"opensearch+{engine.url}/wiki")
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        open_engine("opensearch+http://127.0.0.1:9/wiki")
+    with pytest.raises(DataError, match="there is no folder"):
+        open_engine(f"qdrant+{tmp_path}/none/wiki")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_collection_that_names_no_encoder_needs_one(tmp_path, model):
+    pytest.importorskip("qdrant_client")
+    QdrantIndex("wiki", Embedder(model), tmp_path / "store").close()
+    with pytest.raises(ToolError, match="no collection 'wiki'"):
+        QdrantIndex("wiki", where=tmp_path / "store")
+    with QdrantIndex("wiki", Embedder(model), tmp_path / "store") as index:
+        index._create()
+    with pytest.raises(ConfigError, match="does not say which encoder"):
+        open_engine(f"qdrant+{tmp_path}/store/wiki")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h:1/wiki",
+        "elastic+http://h:1/wiki",
+        "qdrant+wiki",
+        "qdrant+http://host",
+        "qdrant+http:///wiki",
+        "opensearch+http://h:1/",
+        "opensearch+/a?key=x",
+    ],
+)
+def test_urls_that_are_none(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="an engine is named like") as caught:
+        open_engine(url)
+    assert "key=x" not in str(caught.value)
+    code, _, said = invoke("world", url, "--model", "none")
+    assert code == 1 and "error: an engine is named like qdrant+http://" in said and not list(tmp_path.iterdir())
+
+
+def test_wrong_usage(tmp_path, corpus, model):
+    for url, options, code, told in (
+        ("qdrant+store/wiki", (), 1, "Qdrant needs --model"),
+        ("opensearch+http://127.0.0.1:9/wiki", ("--model", model), 1, "search by words: no --model"),
+        ("opensearch+http://127.0.0.1:9/wiki", ("--overwrite",), 2, "are for the index of a folder"),
+        ("opensearch+http://127.0.0.1:9/wiki", ("--kind", "bm25"), 2, "are for the index of a folder"),
+        ("opensearch+http://127.0.0.1:9/wiki", (), 1, "cannot be reached"),
+    ):
+        done, _, said = invoke(corpus, url, *options)
+        assert done == code and told in said
+
+
+def test_whatever_a_corpus_is_it_is_opened(tmp_path, corpus, monkeypatch):
+    monkeypatch.setenv("FAITHFUL_SEARCH_CACHE", str(tmp_path / "cache"))
+    build_folder(corpus, tmp_path / "index", limit=3)
+    assert len(open_search("world", top_k=1).index) > 100
+    assert len(open_search(str(corpus), top_k=1).index) == COUNT
+    assert len(open_search(str(tmp_path / "index"), top_k=1).index) == 3
+    remote = open_search("http://127.0.0.1:8000", name="docs", top_k=7)
+    assert isinstance(remote, RemoteSearch) and (remote.name, remote.top_k) == ("docs", 7)
+    with pytest.raises(ConfigError, match="cannot be read from here"):
+        ToolArguments(corpus="qdrant+store/wiki").corpus_passages()

@@ -1,0 +1,495 @@
+"""The folder of an index: built in one go or killed anywhere, it is the same; never is half of one taken for it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import pickle
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faithful_search.cli import cli
+from faithful_search.errors import ConfigError, DataError, ToolError
+from faithful_search.tools import LocalSearch, Toolbox, local_search
+from faithful_search.tools.retrieval.bm25 import BM25Index
+from faithful_search.tools.retrieval.cached_index import open_index
+from faithful_search.tools.retrieval.corpus import BrokenRow
+from faithful_search.tools.retrieval.hybrid import HybridIndex
+from faithful_search.tools.retrieval.index import Index
+from faithful_search.tools.retrieval.index_folder import Dense, build_folder, open_folder, read_manifest
+from faithful_search.tools.words import words
+from faithful_search.trajectory import Evidence, ToolCall
+
+
+def rows(count: int, seed: int = 0) -> list[dict[str, str]]:
+    """Rows of some words each, common and rare ones."""
+    source = random.Random(seed)
+    vocabulary = [f"word{n}" for n in range(500)]
+    weights = [1 / (n + 1) for n in range(500)]
+    return [
+        {"id": f"p{n}", "title": f"Title {n}", "text": " ".join(source.choices(vocabulary, weights, k=12))}
+        for n in range(count)
+    ]
+
+
+def write(path: Path, found: Sequence[object]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
+    return path
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    return write(tmp_path / "corpus.jsonl", rows(120))
+
+
+@pytest.fixture
+def index(corpus, tmp_path) -> Path:
+    build_folder(corpus, tmp_path / "index")
+    return tmp_path / "index"
+
+
+# killed and gone on
+
+_KILLED_EVERYWHERE = """
+    import os, signal, sys
+    from pathlib import Path
+    from faithful_search.tools.retrieval import index_folder, passages
+
+    corpus, out = sys.argv[1], Path(sys.argv[2])
+    passages.BATCH = 50
+
+    def build(target, point=None):
+        made = 0
+        def counted(real):
+            def call(*arguments, **named):
+                nonlocal made
+                made += 1
+                if made == point:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments, **named)
+            return call
+        if point is not None:
+            for name in ("replace", "rename", "unlink", "rmdir", "mkdir"):
+                setattr(os, name, counted(getattr(os, name)))
+        index_folder.build_folder(corpus, target)
+
+    def in_child(work):
+        child = os.fork()
+        if child == 0:
+            work()
+            os._exit(0)
+        return os.waitpid(child, 0)[1]
+
+    def tree(folder):
+        return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+    in_child(lambda: build(out / "whole"))
+    expected, point = tree(out / "whole"), 1
+    while True:
+        target = out / f"killed-{point}"
+        if in_child(lambda: build(target, point)) == 0:
+            break
+        assert not target.exists() or tree(target) == expected, f"half an index after {point}"
+        assert in_child(lambda: build(target)) == 0, f"not gone on after {point}"
+        assert tree(target) == expected, f"another index after {point}"
+        point += 1
+    print(point)
+"""
+
+
+def test_killed_before_any_step_it_goes_on_to_the_same_index(corpus, tmp_path):
+    done = run_python(_KILLED_EVERYWHERE, corpus, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 5
+
+
+# another corpus, other settings, other builders
+
+
+def killed_build(corpus: Path, out: Path, **settings: object) -> None:
+    """Leave an unfinished build of `out`."""
+
+    def stop(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_folder(corpus, out, progress=stop, **settings)
+    assert out.with_name(out.name + ".building").is_dir()
+
+
+def test_a_changed_corpus_or_other_settings_are_refused(index, corpus, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"made of something else \(limit None\): name another folder, or --overwrite"
+    ):
+        build_folder(corpus, index, limit=3)
+    write(corpus, rows(5))
+    with pytest.raises(ConfigError, match=r"made of something else \(its corpus\)"):
+        build_folder(corpus, index)
+    assert len(open_folder(index)) == 120
+    build_folder(corpus, index, overwrite=True)
+    assert len(open_folder(index)) == 5
+
+
+def test_an_unfinished_build_of_something_else_is_refused(corpus, tmp_path):
+    out = tmp_path / "out"
+    killed_build(corpus, out, paragraph_characters=20)
+    with pytest.raises(ConfigError, match=r"out\.building is made of something else \(paragraph_characters 20\)"):
+        build_folder(corpus, out)
+    build_folder(corpus, out, overwrite=True)
+    assert len(open_folder(out)) == 120 and not (tmp_path / "out.building").exists()
+
+
+def test_the_old_index_stays_until_the_new_one_is_there(index, corpus):
+    before = tree(index)
+    killed_build(corpus, index, limit=7, overwrite=True)
+    assert tree(index) == before
+    build_folder(corpus, index, limit=7, overwrite=True)
+    assert len(open_folder(index)) == 7
+    assert [path.name for path in sorted(index.parent.iterdir())] == ["corpus.jsonl", "index"]
+
+
+def test_a_finished_index_is_left_as_it_is(index, corpus):
+    before = {path: path.stat().st_mtime_ns for path in index.rglob("*")}
+    moved = corpus.rename(corpus.with_name("elsewhere.jsonl"))
+    assert build_folder(moved, index) == read_manifest(index)
+    assert {path: path.stat().st_mtime_ns for path in index.rglob("*")} == before
+
+
+def test_what_is_no_index_is_not_touched(corpus, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    for target in (tmp_path / "mine", corpus):
+        with pytest.raises(ConfigError, match="is there already and is no index"):
+            build_folder(corpus, target, overwrite=True)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+    (tmp_path / "empty").mkdir()
+    assert build_folder(corpus, tmp_path / "empty").passages == 120
+
+
+def test_two_builders_of_one_index(corpus, tmp_path):
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait(**_: object) -> None:
+        entered.set()
+        leave.wait(60)
+        raise KeyboardInterrupt
+
+    def build() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            build_folder(corpus, tmp_path / "out", progress=wait)
+
+    first = threading.Thread(target=build)
+    first.start()
+    assert entered.wait(60)
+    with pytest.raises(ConfigError, match="another process is building in"):
+        build_folder(corpus, tmp_path / "out")
+    leave.set()
+    first.join()
+    assert build_folder(corpus, tmp_path / "out").passages == 120
+
+
+def test_a_place_that_cannot_be_written_is_named(corpus, tmp_path):
+    with pytest.raises(DataError, match=r"cannot write .*corpus\.jsonl/out"):
+        build_folder(corpus, corpus / "out")
+
+
+def test_a_full_disk_is_an_error_and_harms_nothing(index, tmp_path):
+    before = tree(index)
+    # of words of one character a passage takes less than its scores, so that some limits stop the one and not the other
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 400)))
+    corpus = write(tmp_path / "other.jsonl", [{"id": str(n), "text": text} for n in range(10)])
+    code = """
+        import resource, sys
+        from faithful_search.errors import DataError
+        from faithful_search.tools.retrieval.index_folder import build_folder
+
+        for most in (100, 2000, 13500, 16100):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, -1))
+            try:
+                build_folder(sys.argv[1], sys.argv[2], overwrite=True)
+            except DataError as error:
+                print(error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+        print(build_folder(sys.argv[1], sys.argv[2], overwrite=True).passages)
+    """
+    done = run_python(code, corpus, index)
+    assert done.returncode == 0, done.stderr
+    *failures, last = done.stdout.splitlines()
+    assert len(failures) == 4 and all("File too large" in line and str(index) in line for line in failures)
+    assert last == "10" and tree(index) != before
+
+
+# what is in it
+
+
+def test_broken_rows_are_listed_and_counted(tmp_path):
+    corpus = write(tmp_path / "c.jsonl", [{"text": "one"}, {"body": "?"}, {"text": "two"}, 5])
+    told: list[BrokenRow] = []
+    made = build_folder(corpus, tmp_path / "out", on_broken=told.append)
+    assert (made.passages, made.skipped) == (2, 2)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
+    assert [(line["where"], line["why"]) for line in lines] == [(row.where, row.why) for row in told]
+    assert [row.where for row in told] == [f"{corpus}, line 2", f"{corpus}, line 4"]
+
+
+def test_paragraphs_and_a_limit(tmp_path):
+    long = [{"id": f"d{n}", "title": f"T{n}", "text": "One sentence here. Another sentence there."} for n in range(5)]
+    build_folder(long, tmp_path / "out", paragraph_characters=25, limit=3)
+    index = open_folder(tmp_path / "out")
+    assert isinstance(index, BM25Index)
+    assert [index.passages.get(n).source for n in range(len(index))] == ["d0", "d0#2", "d1"]
+
+
+def test_rows_that_can_be_read_only_once(tmp_path):
+    assert build_folder(iter(rows(5)), tmp_path / "out").passages == 5
+    assert len(LocalSearch.from_corpus(iter(rows(5)), tmp_path / "cache").index) == 5
+
+
+def test_a_hybrid_index_by_the_command(tmp_path):
+    pytest.importorskip("faiss")
+    from tiny_bert import saved
+
+    (tmp_path / "model").mkdir()
+    model, out = saved(tmp_path / "model"), tmp_path / "out"
+    options = ("--kind", "hybrid", "--model", model, "--half", "--limit", 30, "--batch-size", 8)
+    code, said, told = invoke("index", "world", out, *options)
+    assert code == 0 and said.startswith("30 passages of world"), told
+    index = open_folder(out)
+    assert isinstance(index, HybridIndex) and len(index) == 30
+    title = index.search("anything", 1)[0].title
+    assert title in [item.title for item in index.search(title, 3)]
+    assert read_manifest(out).plan.dense == Dense(model, precision="float16")
+    code, _, said = invoke("index", "world", out, "--kind", "bm25", "--limit", 30)
+    assert code == 1 and "made of something else (kind hybrid, dense" in said
+
+
+def test_a_model_and_a_kind_belong_together(corpus, tmp_path):
+    with pytest.raises(ConfigError, match="'hybrid' needs a model"):
+        build_folder(corpus, tmp_path / "out", kind="hybrid")
+    with pytest.raises(ConfigError, match="'bm25' has no model"):
+        build_folder(corpus, tmp_path / "out", dense=Dense("some/model"))
+
+
+def flipped(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0x80
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["passages.jsonl", "passages.offsets", "bm25/data.npy"])
+def test_a_byte_that_changed_is_one_line(index, corpus, name, monkeypatch):
+    flipped(index / name, -3)
+    with pytest.raises(DataError, match=rf"the index .* is damaged \({name} not as written\): build it again"):
+        open_folder(index)
+    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._QUICK", 0)
+    with pytest.raises(DataError, match=f"{name} not as written"):
+        build_folder(corpus, index)
+
+
+def test_a_passage_that_changed_in_a_large_index_is_one_line(index, monkeypatch):
+    flipped(index / "passages.jsonl", 0)
+    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._QUICK", 0)
+    with pytest.raises(DataError, match=r"the index .* is damaged \(passage 0: .*\): build it again"):
+        open_folder(index).passages.get(0)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "bm25/data.npy", "bm25/vocabulary.txt", "passages.offsets"])
+def test_a_damaged_index_is_not_opened(index, name):
+    data = (index / name).read_bytes()
+    for damage in (data[:-2], b"", data + b"x"):
+        (index / name).write_bytes(damage)
+        with pytest.raises(DataError, match=r"build (it|the index) again"):
+            open_folder(index)
+    (index / name).unlink()
+    with pytest.raises(DataError, match=r"is damaged|is no index \(No such file or directory\): make one with"):
+        open_folder(index)
+
+
+def test_an_index_of_another_version_is_not_opened(index):
+    manifest = (index / "manifest.json").read_text()
+    (index / "manifest.json").write_text(manifest.replace('"version": 2', '"version": 99'))
+    with pytest.raises(DataError, match="is of version 99, not 2: build the index again"):
+        open_folder(index)
+    with pytest.raises(ConfigError, match="build the index again, with --overwrite"):
+        build_folder(rows(3), index)
+    assert build_folder(rows(3), index, overwrite=True).passages == 3
+
+
+def test_an_index_of_an_older_build_that_holds_more_is_opened(index):
+    expected = open_folder(index).search("word3 word30", 5)
+    manifest = json.loads((index / "manifest.json").read_text())
+    for name in ("bm25/maxima.npy", "bm25/bm25.json"):
+        (index / name).write_bytes(b"more")
+        manifest["sizes"][name], manifest["sums"][name] = 4, hashlib.sha256(b"more").hexdigest()
+    (index / "manifest.json").write_text(json.dumps(manifest))
+    assert open_folder(index).search("word3 word30", 5) == expected
+
+
+# BM25
+
+
+def scored(texts: list[list[str]], query: list[str]) -> list[tuple[float, int]]:
+    """Lucene's BM25 by its formula: score and place of what has a word of the query, best first, then by place."""
+    mean = sum(map(len, texts)) / len(texts)
+    found = {}
+    for word in query:
+        having = [place for place, text in enumerate(texts) if word in text]
+        idf = math.log(1 + (len(texts) - len(having) + 0.5) / (len(having) + 0.5))
+        for place in having:
+            count, norm = texts[place].count(word), 1.5 * (1 - 0.75 + 0.75 * len(texts[place]) / mean)
+            found[place] = found.get(place, 0) + idf * count / (count + norm)
+    return sorted(((score, place) for place, score in found.items()), key=lambda pair: (-pair[0], pair[1]))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.one_of(st.integers(0, 20), st.integers(0, 510)), max_size=15), st.sampled_from([1, 3, 10, 5000]))
+def test_what_is_found_is_the_best_by_the_formula(tmp_path_factory, numbers, top_k):
+    query, found = " ".join(f"word{n}" for n in numbers), rows(300, seed=3)
+    index = open_index(found, tmp_path_factory.getbasetemp() / "formula")
+    got = index.search(query, top_k)
+    expected = scored([words(f"{row['title']} {row['text']}") for row in found], words(query))
+    scores = dict((f"p{place}", score) for score, place in expected)
+    assert [item.score for item in got] == pytest.approx([score for score, _ in expected[:top_k]], abs=1e-4)
+    assert [item.score for item in got] == pytest.approx([scores[item.source] for item in got], abs=1e-4)
+
+
+def test_many_threads_search_as_one(index):
+    found = open_folder(index)
+    queries = [f"word{n % 7} word{n} word{3 * n}" for n in range(150)]
+    expected = found.search_batch(queries, 3)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda query: found.search(query, 3), queries * 4)) == expected * 4
+
+
+def test_batches_of_a_build_do_not_show_in_it(tmp_path, monkeypatch):
+    build_folder(rows(200), tmp_path / "one")
+    monkeypatch.setattr("faithful_search.tools.retrieval.passages.BATCH", 33)
+    build_folder(rows(200), tmp_path / "many")
+    assert tree(tmp_path / "one") == tree(tmp_path / "many")
+
+
+# the tool and the command
+
+
+def test_an_index_that_is_not_inline_is_searched_in_batches(index):
+    part = open_folder(index)
+    tool = LocalSearch(HybridIndex((part, part)), top_k=2)
+    assert not tool.index.inline
+    queries = [f"word{n} title" for n in range(20)]
+    for copy in (tool, pickle.loads(pickle.dumps(tool))):
+        with Toolbox([copy]) as toolbox:
+            calls = [ToolCall("local_search", {"query": query}) for query in queries]
+            results = toolbox.run_batch(calls, [toolbox.session() for _ in calls])
+        assert [[item.source for item in result.evidence] for result in results] == [
+            [item.source for item in row] for row in part.search_batch(queries, 2)
+        ]
+
+
+class _Refusing(Index):
+    """Refuses the batches that a query without meaning is in."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
+        self.batches.append(len(queries))
+        if "busy" in queries:
+            raise ToolError("Too busy.", passing=True)
+        if "(" in queries:
+            raise ToolError("No meaning.")
+        return [[Evidence(text=query)] for query in queries]
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_one_refused_query_does_not_fail_those_beside_it():
+    async def searched(queries: list[str]) -> list[str]:
+        results = await asyncio.gather(*map(tool.local_search, queries), return_exceptions=True)
+        return [str(result) if isinstance(result, ToolError) else result[0].text for result in results]
+
+    tool = LocalSearch(_Refusing())
+    assert asyncio.run(searched(["a", "(", "b"])) == ["a", "No meaning.", "b"]
+    assert tool.index.batches == [3, 1, 1, 1]
+    assert asyncio.run(searched(["a", "busy"])) == ["Too busy."] * 2
+    assert tool.index.batches == [3, 1, 1, 1, 2]
+
+
+def test_a_large_index_does_not_hold_up_the_event_loop(index, monkeypatch):
+    threads = []
+    real = BM25Index.search_batch
+
+    def noted(self: BM25Index, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
+        threads.append(threading.current_thread())
+        return real(self, queries, top_k)
+
+    monkeypatch.setattr(BM25Index, "search_batch", noted)
+    tool = LocalSearch.open(index, top_k=1)
+    inline = asyncio.run(tool.local_search("Title 7"))
+    assert not threads
+    monkeypatch.setattr(local_search, "_INLINE", 119)
+    assert asyncio.run(tool.local_search("Title 7")) == inline
+    assert threads and threads[0] is not threading.main_thread()
+
+
+def test_the_tool_opens_a_folder(index):
+    tool = LocalSearch.open(index, top_k=1, name="search", description="Words.")
+    assert (tool.name, tool.description, tool.top_k, len(tool.index)) == ("search", "Words.", 1, 120)
+    again = pickle.loads(pickle.dumps(tool))
+    assert again.index.search("Title 7", 1) == tool.index.search("Title 7", 1)
+
+
+def invoke(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(cli, list(map(str, arguments)))
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_command_says_what_it_made_and_left_out(tmp_path):
+    corpus = write(tmp_path / "c.jsonl", [{"text": "one"}, *[{"body": "?"}] * 7])
+    code, said, told = invoke("index", corpus, tmp_path / "out")
+    assert code == 0 and said.startswith(f"1 passages of {corpus} in {tmp_path / 'out'}: bm25, 0.0 MB, ")
+    assert told.count("left out: ") == 6
+    assert f"{corpus}, line 2: no column 'text'" in told and "rows left out: 7; all of them are in" in told
+    assert (tmp_path / "out" / "skipped.jsonl").read_text().count("\n") == 7
+
+
+def test_the_command_reads_its_options_from_a_file(tmp_path):
+    (tmp_path / "index.yaml").write_text("limit: 2\nparagraph_characters: 500\n")
+    code, said, told = invoke("index", "world", tmp_path / "out", "--config", tmp_path / "index.yaml")
+    assert code == 0 and said.startswith("2 passages of world"), told
+    assert read_manifest(tmp_path / "out").plan.paragraph_characters == 500
+
+
+def test_wrong_usage_of_the_command(tmp_path):
+    for arguments, told in (
+        (("--kind", "dense"), "--kind dense needs --model"),
+        (("--hnsw",), "are for --kind dense or hybrid"),
+        (("--paragraph-characters", "0"), "not in the range"),
+    ):
+        code, _, said = invoke("index", "world", tmp_path / "out", *arguments)
+        assert code == 2 and told in said
+    code, _, said = invoke("index", tmp_path / "none.jsonl", tmp_path / "out")
+    assert code == 1 and said.startswith("error: cannot read")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,404 @@
+"""Reading documents: what comes out of them, and that hostile ones cost a page, never the program."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from web_site import ARTICLE, SLOW_PDF, pdf
+
+from faithful_search.errors import ConfigError, ToolError
+from faithful_search.tools.web import pages
+from faithful_search.tools.web.pages import Page, Reading, workers
+from faithful_search.tools.web.pages.base import Block
+from faithful_search.tools.web.pages.charset import decode
+from faithful_search.tools.web.pages.packing import pack
+from faithful_search.tools.web.pages.parsing import kind_of, parse
+from faithful_search.tools.web.relevance import rank
+
+pytest.importorskip("trafilatura")
+pytest.importorskip("pypdf")
+ROOMY = Reading(seconds=60)
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits and /proc are Linux's")
+
+
+def texts(page: Page) -> str:
+    return "\n".join(paragraph.text for paragraph in page.paragraphs)
+
+
+def read(body: bytes, content_type: str = "text/html") -> Page:
+    return pages.read(body, content_type, ROOMY)
+
+
+def test_an_html_page_gives_its_title_and_main_text():
+    page = read(ARTICLE.encode(), "text/html; charset=utf-8")
+    assert page.title == "The lighthouse of Vardal" and not page.cut
+    assert "built in 1887 by the engineer Marit Solheim" in texts(page)
+    assert "Jonas Øvregård" in texts(page)
+    assert "tracked" not in texts(page) and "color" not in texts(page) and "Home" not in texts(page)
+
+
+def test_tables_lists_and_headings_are_kept():
+    rows = "".join(f"<tr><td>River {n}</td><td>{n * 37} km</td></tr>" for n in range(60))
+    body = (
+        "<html><head><title>Rivers</title></head><body><article><h1>Rivers</h1><p>" + "These rivers are long. " * 12
+        + f"</p><h2>Lengths</h2><table><tr><th>Name</th><th>Length</th></tr>{rows}</table>"
+        "<ul><li>Boats are <b>welcome</b> here</li><li>Fishing is not</li></ul></article></body></html>"
+    )  # fmt: skip
+    page = read(body.encode())
+    assert "River 5 | 185 km" in texts(page) and "- Boats are welcome here" in texts(page)
+    [last] = [paragraph.text for paragraph in page.paragraphs if "River 59 |" in paragraph.text]
+    assert last.startswith("Name | Length\n")  # a row says nothing without its header
+    assert not any(paragraph.text.rsplit("\n", 1)[-1] == "Lengths" for paragraph in page.paragraphs)
+
+
+def test_a_page_without_main_text_gives_all_its_text():
+    page = read(b"<title>Prices</title><div>Tea <span>4 crowns</span></div><div>Cake 6 crowns</div><script>x</script>")
+    assert page.title == "Prices" and texts(page) == "Tea 4 crowns\nCake 6 crowns"
+
+
+def test_a_pdf_keeps_its_page_numbers():
+    page = read(pdf("The bridge has nine arches.", "It was rebuilt in 1952."), "application/pdf")
+    assert [(p.text, p.place) for p in page.paragraphs] == [
+        ("The bridge has nine arches.", "p. 1"),
+        ("It was rebuilt in 1952.", "p. 2"),
+    ]
+
+
+def test_a_page_of_which_only_a_teaser_is_taken_for_its_main_text_gives_all_its_text():
+    ferries = "".join(f"<p>Ferry number {n} leaves the harbour of Vardal at {n} o'clock.</p>" for n in range(20))
+    found = texts(read(f"<main><p>A short teaser says hardly anything.</p></main><footer>{ferries}</footer>".encode()))
+    assert "teaser" in found and "Ferry number 19" in found
+
+
+def test_a_word_that_a_pdf_divides_is_whole_and_a_broken_title_costs_nothing():
+    line_break = ") Tj 0 -14 Td ("
+    body = pdf("The light-" + "@" * len(line_break) + "house of Vardal")
+    body = body.replace(b"@" * len(line_break), line_break.encode()).replace(b"/Root 1 0 R", b"/Root 1 0 R /Info (x)")
+    page = read(body, "application/pdf")
+    assert (page.title, texts(page)) == ("", "The lighthouse of Vardal")
+
+
+def test_a_pdf_is_known_by_its_bytes_whatever_the_server_says():
+    for said in ("text/html", "application/octet-stream", "", "image/png"):
+        assert "nine arches" in texts(read(pdf("The bridge has nine arches."), said))
+
+
+def test_a_locked_pdf_says_so(tmp_path):
+    import pypdf
+
+    writer = pypdf.PdfWriter()
+    writer.add_blank_page(100, 100)
+    open_pdf = tmp_path / "open.pdf"
+    writer.write(open_pdf)
+    writer.encrypt("secret", algorithm="RC4-40")
+    writer.write(tmp_path / "locked.pdf")
+    with pytest.raises(ToolError, match="locked by a password"):
+        read((tmp_path / "locked.pdf").read_bytes(), "application/pdf")
+    with pytest.raises(ToolError, match="may be images"):
+        read(open_pdf.read_bytes(), "application/pdf")
+
+
+def test_what_is_read_of_a_long_pdf_in_time_is_kept():
+    long = pdf(*["The river is long. " * 40] * 400)
+    page = parse(long, "application/pdf", Reading(seconds=0.01))
+    assert 1 <= len({p.place for p in page.paragraphs}) < 400
+    assert page.cut == f"the first {page.paragraphs[-1].place[3:]} of its 400 pages"
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "expected"),
+    [
+        (b"One.\n\nTwo.", "text/plain", "One.\nTwo."),
+        (b'{"capital": "Paris", "rivers": ["Seine"]}', "application/json", '"capital": "Paris",\n"rivers":'),
+        (b'{"capital": ', "application/json", '{"capital":'),
+        (b"<feed><title>News</title><entry>Rain &amp; sun</entry></feed>", "application/atom+xml", "News\nRain & sun"),
+        (b"# Rivers\n\nThe [Seine](http://x/y) is\nlong. ![map](m.png)\n\n- one\n- two", "text/markdown",
+         "Rivers\nThe Seine is long.\n- one\n- two"),
+        (b"name,length\nSeine,777\n", "text/csv", "name,length\nSeine,777"),
+        (b"just words", "", "just words"),
+        ("\ufeffRésumé".encode("utf-16"), "text/plain", "Résumé"),
+    ],
+)  # fmt: skip
+def test_other_texts(body, said, expected):
+    assert texts(parse(body, said, ROOMY)).startswith(expected)
+
+
+def test_xml_entities_are_not_expanded_and_files_not_read(tmp_path):
+    (tmp_path / "secret").write_text("very secret")
+    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10 if n else "aha"}">' for n in range(12))
+    outside = f'<!ENTITY file SYSTEM "file://{tmp_path}/secret">'
+    body = f'<?xml version="1.0"?><!DOCTYPE r [{entities}{outside}]><r><t>begin &e11; &file; end</t></r>'
+    found = texts(parse(body.encode(), "application/xml", ROOMY))
+    assert found.startswith("begin") and "secret" not in found and "aha" not in found
+    for entity in ('"aha"', f'SYSTEM "file://{tmp_path}/secret"'):  # alone, no limit of the parser stops it
+        body = f'<?xml version="1.0"?><!DOCTYPE r [<!ENTITY e {entity}>]><r><t>begin &e; end</t></r>'
+        assert texts(parse(body.encode(), "application/xml", ROOMY)) == "begin end"
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "why"),
+    [
+        (b"\x89PNG\r\n", "image/png", "its type, image/png, cannot be read"),
+        (b"<svg>text</svg>", "image/svg+xml", "its type, image/svg"),
+        (b"PK\x03\x04\0\0", "", "its type is not given, but"),
+        (b"MZ\0\0\0", "text/plain", "its type is text/plain, but"),
+        (b"no pdf at all", "application/pdf", "its type is application/pdf, but"),
+        (b"", "text/html", "no text"),
+        (b"<html><body><script>render()</script></body></html>", "text/html", "no text"),
+        (b"%PDF-1.4 and then nothing", "application/pdf", "damaged"),
+        (b"[" * 100_000, "application/json", "nested too deeply"),
+    ],
+)
+def test_what_cannot_be_read_says_why(body, said, why):
+    with pytest.raises(ToolError, match=why):
+        read(body, said)
+
+
+@pytest.mark.parametrize("text", ["Crème brûlée à Zürich, naïve café", "Łódź", "日本語のテキスト"])
+def test_utf8_is_recognised_whatever_is_declared(text):
+    for said in ("text/html; charset=iso-8859-1", "text/html; charset=klingon", "text/html", ""):
+        assert decode(text.encode(), said) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "said", "in_page"),
+    [
+        ("For dessert, order a “crème brûlée” at the café.", "cp1252", "text/html; charset=utf-8", ""),
+        ("Большие дожди идут. " * 10, "cp1251", "text/html", ""),
+        ("Crème “brûlée”", "cp1252", "text/html; charset=latin-1", ""),
+        ("Crème brûlée", "cp1252", "text/html; charset=us-ascii", ""),
+        ("Привет, мир", "cp1251", "text/html", "windows-1251"),
+        ("Привет, мир", "cp1251", "text/html; charset=iso-8859-1", "windows-1251"),
+        ("日本語", "shift_jis", "text/html; charset=Shift_JIS", ""),
+        ("日本語", "iso2022_jp", "text/html; charset=iso-2022-jp", ""),
+        ("日本語", "utf-16-le", "text/html; charset=utf-16-le", ""),
+        ("中文网页", "gbk", 'text/html; charset="gb2312"', ""),
+    ],
+)
+def test_declared_character_sets(text, written, said, in_page):
+    meta = f'<meta charset="{in_page}">' if in_page else ""
+    assert decode((meta + text).encode(written), said) == meta + text
+
+
+def test_one_stray_byte_or_a_cut_end_does_not_make_a_page_latin():
+    body = "Crème brûlée à la carte, déjà vu, très élégant".encode()
+    assert decode(body[:-1] + "é".encode()[:1], "").startswith("Crème brûlée")
+    assert "Crème brûlée" in decode(b"\xff" + body, "text/html")
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.binary(max_size=400),
+    st.sampled_from(["", "text/html", "text/plain; charset=utf-16", "x; charset=hex", "x; charset=idna"]),
+)
+def test_decoding_never_fails(body, said):
+    assert isinstance(decode(body, said), str)
+
+
+KINDS = ["text/html", "application/pdf", "text/markdown", "application/xml", "application/json", ""]
+STARTS = ["<p>", "%PDF-1.4\n", "# a\n", "<?xml version='1.0'?><a>", ""]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.binary(max_size=300), st.sampled_from(STARTS), st.sampled_from(KINDS))
+def test_any_bytes_give_a_page_or_a_reason(body, start, said):
+    answer = workers._pool(ROOMY).ask(workers.Job(start.encode() + body, said, ROOMY), time.monotonic() + 60)
+    assert (answer.page is None) == bool(answer.why)
+    if answer.page:
+        assert all(p.text.strip() and len(p.text) <= ROOMY.longest for p in answer.page.paragraphs)
+        answer.page.title.encode(), texts(answer.page).encode()
+
+
+LINES = st.text("ab. \n", min_size=1, max_size=120).filter(str.strip)
+BLOCKS = st.lists(st.builds(Block, LINES, st.booleans(), st.just(""), st.sampled_from(["", "p. 1"])))
+
+
+@settings(deadline=None)
+@given(BLOCKS, st.integers(1, 30), st.integers(30, 60))
+def test_packing_loses_nothing_and_keeps_the_limit(blocks, shortest, longest):
+    found = list(pack(blocks, shortest, longest))
+    assert "".join("".join(p.text.split()) for p in found) == "".join("".join(b.text.split()) for b in blocks)
+    assert all(0 < len(p.text) <= longest for p in found)
+
+
+def test_long_paragraphs_end_with_a_sentence_and_short_ones_are_joined():
+    long = "This is a sentence of some length. " * 100
+    [*packed] = pack([Block(long.strip())], 200, 1_200)
+    assert len(packed) == 3 and all(p.text.endswith(".") for p in packed)
+    joined = list(pack([Block(f"Short line number {n}.") for n in range(40)], 200, 1_200))
+    assert all(200 <= len(p.text) <= 260 for p in joined[:-1])
+
+
+def test_settings_that_make_no_sense():
+    for wrong in ({"seconds": 0}, {"memory": 0}, {"workers": 0}, {"shortest": 0}, {"shortest": 9, "longest": 8}):
+        with pytest.raises(ConfigError):
+            Reading(**wrong)
+
+
+def test_a_document_that_takes_too_long_is_given_up_and_the_next_is_read():
+    start = time.monotonic()
+    with pytest.raises(ToolError, match=r"took longer than 0\.5 seconds"):
+        pages.read(SLOW_PDF, "application/pdf", Reading(seconds=0.5, workers=1, memory=900_000_000))
+    assert time.monotonic() - start < 30
+    page = pages.read(b"<p>Still here.</p><p>Yes.</p>", "", Reading(seconds=60, workers=1, memory=900_000_000))
+    assert texts(page) == "Still here.\nYes."
+
+
+def worker_of(reading: Reading) -> workers._Worker:
+    [worker] = workers._pool(reading)._idle
+    return worker
+
+
+def test_workers_are_kept_between_pages_and_replaced_when_killed():
+    reading = Reading(seconds=60, workers=1, memory=800_000_000)
+    pages.read(b"one", "text/plain", reading)
+    first = worker_of(reading)
+    pages.read(b"two", "text/plain", reading)
+    assert worker_of(reading) is first
+    os.kill(first._process.pid, signal.SIGKILL)
+    first._process.wait()
+    with pytest.raises(ToolError, match="crashed the program that reads pages"):
+        pages.read(b"three", "text/plain", reading)
+    assert texts(pages.read(b"four", "text/plain", reading)) == "four"
+    assert worker_of(reading) is not first
+
+
+def test_a_crash_in_the_middle_of_a_page_is_told(caplog):
+    reading = Reading(seconds=60, workers=1, memory=700_000_000)
+    pages.read(b"one", "text/plain", reading)
+    crash = threading.Timer(0.3, os.kill, (worker_of(reading)._process.pid, signal.SIGSEGV))
+    crash.start()
+    with pytest.raises(ToolError, match="crashed the program that reads pages"):
+        pages.read(SLOW_PDF, "application/pdf", reading)
+    assert "ended with -11" in caplog.text
+    assert texts(pages.read(b"two", "text/plain", reading)) == "two"
+
+
+@LINUX
+def test_a_document_that_needs_too_much_memory_is_refused_and_the_next_is_read():
+    reading = Reading(seconds=60, workers=1, memory=60_000_000)
+    with pytest.raises(ToolError, match=r"memory|damaged|crashed"):
+        pages.read(b"<p>" + b"<b>word</b> " * 1_000_000, "text/html", reading)
+    assert texts(pages.read(b"<p>Small.</p><p>Page.</p>", "text/html", reading)) == "Small.\nPage."
+
+
+@LINUX
+def test_a_pdf_that_unpacks_without_end_is_refused_in_time_and_within_memory():
+    packed = zlib.compress(zlib.compress(b"(word) Tj " * 10_000_000))
+    head, tail = pdf("x").split(b"<< /Length", 1)
+    stream = b"<< /Length %d /Filter [/FlateDecode /FlateDecode] >>\nstream\n%s\nendstream\n" % (len(packed), packed)
+    reading = Reading(workers=1, memory=400_000_000)
+    with pytest.raises(ToolError):
+        pages.read(head + stream + tail[tail.index(b"endobj") :], "application/pdf", reading)
+    peak = Path(f"/proc/{worker_of(reading)._process.pid}/status").read_text().split("VmHWM:")[1].split()[0]
+    assert int(peak) * 1024 < 700_000_000
+    assert texts(pages.read(b"next", "text/plain", reading)) == "next"
+
+
+def test_more_pages_than_workers_wait_for_each_other_and_those_too_late_are_told():
+    reading = Reading(seconds=60, workers=2, memory=1_100_000_000)
+    with ThreadPoolExecutor(16) as threads:
+        found = threads.map(lambda n: pages.read(f"page {n}".encode(), "text/plain", reading), range(60))
+        assert [texts(page) for page in found] == [f"page {n}" for n in range(60)]
+    assert len(workers._pool(reading)._idle) <= 2
+    one = Reading(seconds=2, workers=1, memory=1_200_000_000)
+    pages.read(b"warm", "text/plain", one)
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(pages.read, SLOW_PDF, "application/pdf", one)
+        time.sleep(0.2)
+        with pytest.raises(ToolError, match="other pages are still being read") as told:
+            pages.read(b"late", "text/plain", one, time.monotonic() + 0.2)
+        assert told.value.passing
+        with pytest.raises(ToolError, match="took longer"):
+            slow.result()
+
+
+def test_from_several_event_loops_at_once():
+    async def some(name: str) -> list[Page]:
+        return await asyncio.gather(*(asyncio.to_thread(read, f"{name} {n}".encode(), "text/plain") for n in range(8)))
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda name: asyncio.run(some(name)), "abcd"))
+    assert [[texts(page) for page in some] for some in found] == [[f"{name} {n}" for n in range(8)] for name in "abcd"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_workers_of_its_own():
+    read(b"parent", "text/plain")
+    child = os.fork()
+    if child == 0:
+        fine = not workers._pools and texts(read(b"child", "text/plain")) == "child"
+        workers.close()
+        os._exit(0 if fine else 1)
+    assert texts(read(b"parent again", "text/plain")) == "parent again"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@LINUX
+def test_a_worker_has_no_keys_no_sockets_and_ends_with_its_parent(tmp_path):
+    code = """
+import os, socket, sys, time
+from faithful_search.tools.web import pages
+from faithful_search.tools.web.pages import workers
+listening = socket.create_server(("127.0.0.1", 0)); os.set_inheritable(listening.fileno(), True)
+pages.read(b"words", "text/plain", pages.Reading(seconds=60))
+print(next(iter(workers._pools.values()))._idle[0]._process.pid, flush=True)
+time.sleep(60)
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "SERPER_API_KEY": "sesame"}
+    )
+    worker = Path("/proc", parent.stdout.readline().strip())
+    assert b"sesame" not in (worker / "environ").read_bytes()
+    assert not [link for link in (worker / "fd").iterdir() if "socket" in os.readlink(link)]
+    assert os.readlink(worker / "fd" / "0") == "/dev/null"
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 20
+    while worker.exists() and (worker / "status").read_text().split("State:")[1].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_values_pickle():
+    page = read(ARTICLE.encode())
+    assert pickle.loads(pickle.dumps(page)) == page
+    assert pickle.loads(pickle.dumps(ROOMY)) == ROOMY
+
+
+def test_kinds():
+    assert kind_of(b"<!DOCTYPE html><p>", "") == "html" and kind_of(b"\xef\xbb\xbf<HTML>", "text/plain") == "html"
+    assert kind_of(b"<?xml version='1.0'?>", "text/plain") == "xml" and kind_of(b"a", "text/x-markdown") == "markdown"
+
+
+def test_ranking_is_that_of_bm25s_and_stable():
+    import bm25s
+
+    from faithful_search.tools.words import words
+
+    some = ["The tower is 324 metres tall.", "Tickets", "A tower, a tall tower!", "Its height changes with heat.", ""]
+    model = bm25s.BM25(k1=1.5, b=0.75, method="lucene", backend="numpy")
+    vocabulary: dict[str, int] = {}
+    tokens = [[vocabulary.setdefault(word, len(vocabulary)) for word in words(text)] for text in some]
+    model.index((tokens, vocabulary), show_progress=False)
+    expected = model.get_scores_from_ids([vocabulary["tall"], vocabulary["tower"]])
+    found = rank("how tall is the tower", some)
+    assert [place for place, _ in found] == [2, 0]
+    assert [score for _, score in found] == pytest.approx([expected[2], expected[0]], abs=1e-4)
+    assert [place for place, _ in rank("tower", ["a tower"] * 5)] == [0, 1, 2, 3, 4]
+    assert rank("", some) == rank("zebra", some) == rank("tower", []) == []
+    assert [place for place, _ in rank("is it", ["It is.", "Rain"])] == [0]

@@ -1,0 +1,260 @@
+"""Qdrant, embedded for real; a server's faults from a loopback one that speaks its wire form."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tiny_bert import QUERIES, corpus, other_model, saved
+
+from faithful_search.errors import ConfigError, ToolError
+from faithful_search.tools.retrieval.embedder import Embedder
+from faithful_search.tools.retrieval.qdrant import QdrantIndex
+from faithful_search.trajectory import Evidence
+
+pytest.importorskip("qdrant_client")
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory) -> Embedder:
+    return Embedder(saved(tmp_path_factory.mktemp("encoder")))
+
+
+@pytest.fixture(scope="module")
+def index(embedder) -> Iterator[QdrantIndex]:
+    with QdrantIndex("wiki", embedder) as index:
+        assert index.upload(corpus(COUNT), batch=16) == COUNT
+        yield index
+
+
+def test_search_is_that_of_numpy(index, embedder):
+    cosines = embedder.queries(QUERIES) @ embedder.passages(corpus(COUNT)).T
+    for row, hits in zip(cosines, index.search_batch(QUERIES, 7), strict=True):
+        assert np.allclose([hit.score for hit in hits], np.sort(row)[::-1][:7], atol=1e-3)
+        assert all(abs(row[int(hit.source[1:])] - hit.score) < 1e-3 for hit in hits)
+
+
+def test_what_is_found_is_the_passage_as_it_was_given(index):
+    hit = index.search("w1 w2", 1)[0]
+    assert msgspec.structs.replace(hit, score=None) == corpus(COUNT)[int(hit.source[1:])]
+
+
+def test_it_has_the_shape_of_an_index(index):
+    assert (len(index), index.inline, index.search_batch([], 3)) == (COUNT, False, [])
+    assert len(index.search("w1", COUNT + 5)) == COUNT
+
+
+def test_threads_get_what_one_caller_gets(index):
+    expected = [index.search(query, 3) for query in QUERIES * 5]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(lambda query: index.search(query, 3), QUERIES * 5)) == expected
+
+
+def test_an_interrupted_upload_goes_on_in_its_folder(tmp_path, embedder, monkeypatch):
+    def stops() -> Iterator[Evidence]:
+        yield from corpus(COUNT)[:40]
+        raise KeyboardInterrupt
+
+    with QdrantIndex("wiki", embedder, tmp_path / "store") as index, pytest.raises(KeyboardInterrupt):
+        index.upload(stops(), batch=16)
+    encoded: list[int] = []
+    encode = Embedder.passages
+    monkeypatch.setattr(Embedder, "passages", lambda self, part: encoded.append(len(part)) or encode(self, part))
+    with QdrantIndex("wiki", embedder, tmp_path / "store") as index:
+        assert len(index) == 32
+        assert index.upload(corpus(COUNT), batch=16) == COUNT
+        assert sum(encoded) == COUNT - 32
+        resumed = index.search_batch(QUERIES, 9)
+    with QdrantIndex("wiki", embedder) as whole:
+        whole.upload(corpus(COUNT))
+        assert [[hit.source for hit in row] for row in whole.search_batch(QUERIES, 9)] == [
+            [hit.source for hit in row] for row in resumed
+        ]
+
+
+def test_a_batch_of_which_a_server_took_only_the_end_is_written_again(embedder):
+    with QdrantIndex("torn", embedder) as index:
+        index.upload(corpus(4), batch=4)
+        index._call("upsert", points=index._points(corpus(6)[5:], 5, None), wait=True)
+        assert index.upload(corpus(8), batch=4) == len(index) == 8
+        assert {item.source for item in index.search("w1", 8)} == {item.source for item in corpus(8)}
+
+
+def test_another_encoder_is_refused(tmp_path, embedder):
+    with QdrantIndex("wiki", embedder, tmp_path / "store") as index:
+        index.upload(corpus(5))
+    for size, says in ((16, "was made with .* whose vectors are not those of"), (32, "vectors of 16 numbers")):
+        other = Embedder(other_model(tmp_path / str(size), size=size))
+        with pytest.raises(ConfigError, match=says):
+            QdrantIndex("wiki", other, tmp_path / "store")
+    with QdrantIndex("wiki", embedder, tmp_path / "store") as index:
+        assert len(index) == 5
+
+
+def test_a_collection_that_is_not_there_is_empty_and_says_so(embedder):
+    with QdrantIndex("wiki", embedder) as index:
+        assert len(index) == 0
+        with pytest.raises(ToolError, match="wiki"):
+            index.search("w1", 1)
+
+
+def test_a_folder_in_use_is_refused(tmp_path, embedder):
+    code = (
+        "import sys; from qdrant_client import QdrantClient\n"
+        "client = QdrantClient(path=sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "store")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ) as other:
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(ConfigError, match="is in use elsewhere"):
+            QdrantIndex("wiki", embedder, tmp_path / "store")
+        other.stdin.close()
+
+
+def test_an_index_left_open_ends_quietly(tmp_path):
+    code = (
+        "import builtins, sys; from faithful_search.tools.retrieval.qdrant import QdrantIndex\n"
+        "class Fixed:\n    dimension = 4\n"
+        "builtins.kept = QdrantIndex('wiki', Fixed(), sys.argv[1])  # outlives the modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_an_embedded_engine_does_not_pickle(index):
+    with pytest.raises(ConfigError, match="belongs to one process"):
+        pickle.dumps(index)
+
+
+@pytest.mark.parametrize("url", ["ftp://host:6333", "http://ann:secret@host:6333", "http://"])
+def test_urls_that_are_none_or_hold_secrets_are_refused(url, embedder):
+    with pytest.raises(ConfigError, match="QDRANT_API_KEY") as caught:
+        QdrantIndex("wiki", embedder, url)
+    assert "secret" not in str(caught.value)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.keys.append(self.headers.get("api-key"))
+        if self.server.fault:
+            return self.reply(self.server.fault, {"status": {"error": "secret 10.1.2.3"}})
+        found = {"id": 4, "version": 1, "score": 0.5, "payload": {"text": "found", "title": None}}
+        vectors = {"size": 16, "distance": "Cosine"}
+        results: dict[str, Any] = {
+            "exists": {"exists": True},
+            "wiki": {**COLLECTION, "config": {**COLLECTION["config"], "params": {"vectors": vectors}}},
+            "points": [],
+            "batch": [{"points": [found]}],
+            "count": {"count": 5},
+        }
+        self.reply(200, {"time": 0.1, "status": "ok", "result": results[self.path.split("?")[0].split("/")[-1]]})
+
+    do_POST = do_PUT = do_GET
+
+    def reply(self, status: int, value: Any) -> None:
+        body = b"<html>" if status == 299 else json.dumps(value).encode()
+        self.send_response(200 if status == 299 else abs(status))
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if status == 429:
+            self.send_header("Retry-After", "3")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+COLLECTION: dict[str, Any] = {
+    "status": "green",
+    "optimizer_status": "ok",
+    "points_count": 5,
+    "segments_count": 1,
+    "payload_schema": {},
+    "config": {
+        "params": {},
+        "hnsw_config": {"m": 16, "ef_construct": 100, "full_scan_threshold": 10000},
+        "optimizer_config": {
+            "deleted_threshold": 0.2,
+            "vacuum_min_vector_number": 1000,
+            "default_segment_number": 0,
+            "flush_interval_sec": 5,
+        },
+    },
+}
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.daemon_threads, server.fault, server.keys = True, 0, []
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
+def test_a_server_is_asked_with_the_key_of_the_environment(server, embedder, monkeypatch):
+    monkeypatch.setenv("QDRANT_API_KEY", "k-123")
+    index = QdrantIndex("wiki", embedder, server.url)
+    assert index.search("w1", 1) == [Evidence(text="found", source="4", score=0.5)]
+    assert len(index) == 5
+    assert set(server.keys) == {"k-123"}
+    data = pickle.dumps(index)
+    assert b"k-123" not in data
+    assert pickle.loads(data).search("w1", 1) == index.search("w1", 1)
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
+def test_a_server_on_this_machine_is_asked_without_a_proxy(server, embedder, monkeypatch, name):
+    for variable in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert len(QdrantIndex("wiki", embedder, server.url)) == 5
+
+
+@pytest.mark.parametrize(
+    ("fault", "passing", "says"),
+    [
+        (401, False, "does not accept the key"),
+        (403, False, "does not accept the key"),
+        (404, False, "no collection 'wiki'"),
+        (400, False, "refused the request"),
+        (429, True, "busy"),
+        (-429, True, "refused the request"),  # it does not say for how long
+        (500, True, "refused the request"),
+        (503, True, "refused the request"),
+        (299, False, "answer cannot be read"),
+    ],
+)
+def test_each_fault_of_a_server_is_a_tool_error(server, embedder, fault, passing, says):
+    index = QdrantIndex("wiki", embedder, server.url)
+    server.fault = fault
+    with pytest.raises(ToolError, match=says) as caught:
+        index.search("w1", 1)
+    assert caught.value.passing is passing
+    assert "10.1.2.3" not in str(caught.value) and "127.0.0.1" not in str(caught.value)
+
+
+def test_nobody_listening_is_a_passing_failure(embedder):
+    with pytest.raises(ToolError, match="cannot be reached") as caught:
+        QdrantIndex("wiki", embedder, "http://127.0.0.1:9")
+    assert caught.value.passing

@@ -1,0 +1,479 @@
+"""Adapters: they are what samples, is probed and learns; on disk as such and merged, with cards that say which."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import lab
+import pytest
+import torch
+import yaml
+from click.testing import CliRunner
+from huggingface_hub import HfApi
+from paths import RECIPES
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers.integrations import deepspeed
+from trl import ModelConfig
+
+from faithful_search import dialects
+from faithful_search.bundled import tiny_policy
+from faithful_search.cli import cli
+from faithful_search.errors import ConfigError
+from faithful_search.hub import merged_card
+from faithful_search.inference.base import Sampling
+from faithful_search.inference.chat import ChatFormat
+from faithful_search.inference.loading import open_generator
+from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.training import policies
+from faithful_search.training.policies import model_init_kwargs, open_policy
+from faithful_search.training.runs import build_trainer
+from faithful_search.training.saving import MERGED, merge_adapter, save_policy
+
+LORA = ("--use_peft", "true", "--lora_r", "4", "--lora_target_modules", "all-linear", "--lora_dropout", "0")
+STEP = ("--max_steps", "2", "--per_device_train_batch_size", "8", "--turns", "2", "--threads", "1")
+STEP = (*STEP, "--eval_limit", "0", "--bf16", "false")
+IDS = torch.arange(5, 45)[None]
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def recipes_importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(RECIPES))
+
+
+def pou_trainer(out: Path, *flags: str):
+    """Recipe and trainer as `recipes/pou.py` makes them; the world's tools stay open for as long as the trainer."""
+    import pou
+
+    script, args, model_args = pou.parse(["--output_dir", str(out), *STEP, *flags])
+    return build_trainer(script, args, model_args, script.toolbox(), pou.build_reward(script))
+
+
+def disturb(model, size=0.1):
+    """Make a fresh adapter say something: its second matrices begin as zeros."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weights in model.parameters():
+            if weights.requires_grad:
+                weights.add_(torch.randn_like(weights) * size)
+
+
+def frozen(model):
+    return {name: own.detach().clone() for name, own in model.named_parameters() if not own.requires_grad}
+
+
+def adapter(model):
+    return {name: own.detach().clone() for name, own in model.named_parameters() if own.requires_grad}
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_the_adapter_is_what_samples_and_what_is_probed(tmp_path):
+    made = pou_trainer(tmp_path, *LORA)
+    disturb(made.model, 0.05)
+    tokenizer = made.processing_class
+    chat = ChatFormat.of(tokenizer, dialects.load("pou"))
+    prompts = [chat.prompt_ids(question, made.toolbox.schemas) for question in ("Which city is it?", "Who wrote it?")]
+    choices = [[tokenizer("yes")["input_ids"][:1], tokenizer("no")["input_ids"][:1]]] * 2
+    greedy = Sampling(temperature=0.0, max_new_tokens=12)
+
+    def said(generator):
+        probs = torch.tensor(generator.choice_probs(prompts, choices))
+        return [item.ids for item in generator.generate(prompts, greedy)], probs.log()
+
+    base = TransformersGenerator(
+        AutoModelForCausalLM.from_pretrained(tiny_policy("memory"), dtype=torch.float32), tokenizer
+    )
+    tuned, plain = said(made.generator), said(base)
+    with made.model.disable_adapter():
+        assert said(made.generator)[0] == plain[0]
+    save_policy(made, merged=True)
+    merged = said(open_generator(str(tmp_path / MERGED), device="cpu"))
+    assert tuned[0] == merged[0] != plain[0]
+    assert tuned[1].allclose(merged[1], atol=1e-4) and not tuned[1].allclose(plain[1], atol=0.05)
+
+
+def test_only_the_adapter_learns(tmp_path):
+    flags = ("--learning_rate", "1e-2", "--warmup_steps", "0", "--activation_checkpointing", "true")
+    made = pou_trainer(tmp_path, *LORA, *flags)
+    assert {name.split(".")[-3] for name in adapter(made.model)} == {"lora_A", "lora_B"}
+    held, first, given = frozen(made.model), adapter(made.model), iter(range(1000))
+    made.reward_funcs = [lambda prompts, **_: [float(next(given) % 2) for _ in prompts]]
+    made.train()
+    assert same(held, frozen(made.model)) and not same(first, adapter(made.model))
+
+
+def test_the_reference_is_the_base_model(tmp_path):
+    made = pou_trainer(tmp_path, *LORA, "--beta", "0.1")
+    disturb(made.model, 0.05)
+    rows = made._generate_and_score_completions([dict(made.train_dataset[0])] * 8)
+    ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], dim=1)
+    mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
+    own, base = (
+        rows["completion_mask"].bool(),
+        AutoModelForCausalLM.from_pretrained(tiny_policy("memory"), dtype=torch.float32),
+    )
+
+    def logprobs(model):
+        logits = model.eval()(input_ids=ids, attention_mask=mask).logits[:, -own.shape[1] - 1 : -1]
+        logits = logits / made.args.temperature  # as TRL scales them
+        return logits.log_softmax(-1).gather(-1, rows["completion_ids"][..., None])[..., 0][own]
+
+    with torch.no_grad():
+        reference = rows["ref_per_token_logps"][own]
+        assert reference.allclose(logprobs(base), atol=1e-4)
+        assert not reference.allclose(logprobs(made.model), atol=0.1)
+
+
+def base_model(folder: Path, tied: bool) -> Path:
+    """An untrained model on disk, its output matrix the embedding or its own."""
+    config = lab.model().config
+    config.tie_word_embeddings = tied
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    lab.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def saved_adapter(folder: Path, base: Path, **settings):
+    """An adapter on disk that changes what its base says, and the logits with it."""
+    model = AutoModelForCausalLM.from_pretrained(base)
+    tuned = get_peft_model(
+        model, LoraConfig(task_type="CAUSAL_LM", r=4, **{"target_modules": "all-linear", **settings})
+    )
+    disturb(tuned, 0.05)
+    tuned.eval().save_pretrained(folder)
+    lab.tokenizer().save_pretrained(folder)
+    with torch.no_grad():
+        return tuned(IDS).logits
+
+
+KINDS = {
+    "lora": {},
+    "dora": {"use_dora": True},
+    "rslora": {"use_rslora": True},
+    "head_saved": {"modules_to_save": ["lm_head"]},
+    "ends_saved": {"modules_to_save": ["embed_tokens", "lm_head"]},
+    "embedding_adapted": {"target_modules": ["embed_tokens", "q_proj"]},
+    "head_adapted": {"target_modules": ["lm_head", "q_proj"]},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Model with `tie_word_embeddings")
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_adapter_and_what_it_is_merged_to_say_the_same(tmp_path, kind, tied):
+    base = base_model(tmp_path / "base", tied)
+    wanted = saved_adapter(tmp_path / "adapter", base, **KINDS[kind])
+    merge_adapter(tmp_path / "adapter", tmp_path / "merged")
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert not any("lora" in name for name, _ in whole.named_parameters())
+    untuned = AutoModelForCausalLM.from_pretrained(base)
+    adapted = open_generator(str(tmp_path / "adapter"), device="cpu").model
+    with torch.no_grad():
+        assert whole(IDS).logits.allclose(wanted, atol=1e-5) and adapted(IDS).logits.allclose(wanted, atol=1e-5)
+        assert not untuned(IDS).logits.allclose(wanted, atol=1e-2)
+    assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab() == lab.tokenizer().get_vocab()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_merge_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+    base = base_model(tmp_path / "base", False)
+    saved_adapter(tmp_path / "adapter", base)
+    out = merge_adapter(tmp_path / "adapter", tmp_path / "run" / "merged")
+    before = contents(tmp_path / "run")
+    monkeypatch.setattr(
+        LlamaForCausalLM, "save_pretrained", lambda self, path, **_: (path / "part").write_text("x") / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        merge_adapter(tmp_path / "adapter", out)
+    assert contents(tmp_path / "run") == before and [path.name for path in (tmp_path / "run").iterdir()] == ["merged"]
+    monkeypatch.undo()
+    saved_adapter(tmp_path / "adapter", base, use_dora=True)
+    merge_adapter(tmp_path / "adapter", out)
+    assert contents(tmp_path / "run") != before
+
+
+def test_what_cannot_be_merged_is_refused(tmp_path):
+    base = base_model(tmp_path / "base", False)
+    saved_adapter(tmp_path / "adapter", base)
+    with pytest.raises(ConfigError, match="no PEFT adapter in"):
+        merge_adapter(base, tmp_path / "out")
+    with pytest.raises(ConfigError, match="would replace the adapter"):
+        merge_adapter(tmp_path / "adapter", tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is there already and is no model"):
+        merge_adapter(tmp_path / "adapter", tmp_path / "notes")
+    weights = tmp_path / "adapter" / "adapter_model.safetensors"
+    tensors = load_file(weights)
+    save_file({name: value * float("nan") for name, value in tensors.items()}, weights)
+    with pytest.raises(ConfigError, match="cannot be merged"):
+        merge_adapter(tmp_path / "adapter", tmp_path / "out")
+    base.rename(tmp_path / "moved")
+    with pytest.raises(
+        ConfigError,
+        match=r"the base model .*base.*correct `base_model_name_or_path`",
+    ):
+        merge_adapter(tmp_path / "adapter", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder: (folder / "adapter_model.safetensors").unlink(), "cannot open the adapter in"),
+        (lambda folder: cut(folder / "adapter_model.safetensors"), "cannot open the adapter in"),
+        (lambda folder: cut(folder / "adapter_config.json"), "cannot open the model"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "cannot open the tokenizer of"),
+    ],
+)
+def test_what_is_broken_is_named(tmp_path, spoil, said):
+    saved_adapter(tmp_path / "adapter", base_model(tmp_path / "base", False))
+    spoil(tmp_path / "adapter")
+    with pytest.raises(ConfigError, match=f"{said} '{tmp_path / 'adapter'}'"):
+        merge_adapter(tmp_path / "adapter", tmp_path / "out")
+
+
+def test_a_wrong_path_is_named(tmp_path):
+    for does in (lambda name: merge_adapter(name, tmp_path / "out"), open_generator):
+        with pytest.raises(ConfigError, match="there is no model '/nowhere/at/all'"):
+            does("/nowhere/at/all")
+    with pytest.raises(ConfigError, match="there is no model '/nowhere/at/all'"):
+        pou_trainer(tmp_path, "--model_name_or_path", "/nowhere/at/all")
+
+
+def test_a_merged_model_that_says_something_else_is_refused(tmp_path, monkeypatch):
+    saved_adapter(tmp_path / "adapter", base_model(tmp_path / "base", False))
+    monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self, **_: self.unload(), raising=False)
+    with pytest.raises(ConfigError, match=r"gives other logits, by \d+"):
+        merge_adapter(tmp_path / "adapter", tmp_path / "merged")
+
+
+class Zero3:
+    """Accelerate's configuration of DeepSpeed as far as loading reads it."""
+
+    config: ClassVar[dict] = {}
+
+    def is_zero3(self) -> bool:
+        return True
+
+
+def test_merging_needs_no_sharded_loading(tmp_path):
+    """Under ZeRO-3 every model that is loaded is shared out; the main process merges alone."""
+    saved_adapter(tmp_path / "adapter", base_model(tmp_path / "base", False))
+    zero3 = Zero3()
+    deepspeed.set_hf_deepspeed_config(zero3)
+    try:
+        with pytest.raises((ImportError, AttributeError)):  # what loading would need to share it out is not here
+            AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        merge_adapter(tmp_path / "adapter", tmp_path / "merged")
+        assert deepspeed.is_deepspeed_zero3_enabled()
+    finally:
+        deepspeed.unset_hf_deepspeed_config()
+
+
+def model_flags(**flags) -> ModelConfig:
+    return ModelConfig(**flags)
+
+
+@pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
+def test_quantisation_without_its_package_says_what_is_missing(monkeypatch, bits):
+    monkeypatch.setattr(policies, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=rf"--{bits} true needs bitsandbytes: pip install 'faithful-search\[qlora\]'"):
+        model_init_kwargs(model_flags(use_peft=True, **{bits: True}))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"load_in_4bit": True}, "quantised weights cannot be trained: --load_in_4bit true needs --use_peft true"),
+        ({"use_peft": True, "lora_target_modules": ["lm_head", "q_proj"]}, "--lora_modules_to_save lm_head"),
+        ({"lora_r": 4, "use_dora": True}, "without --use_peft true these have no effect: lora_r, use_dora"),
+    ],
+)
+def test_flags_of_an_adapter_that_is_not_asked_for_are_refused(flags, said):
+    with pytest.raises(ConfigError, match=said):
+        open_policy(str(tiny_policy()), model_flags(**flags), SimpleNamespace(model_init_kwargs=None))
+
+
+def targets(*names: str):
+    """What becomes of `--lora_target_modules`."""
+    flags = model_flags(use_peft=True, lora_target_modules=list(names))
+    open_policy(str(tiny_policy()), flags, SimpleNamespace(model_init_kwargs=None))
+    return flags.lora_target_modules
+
+
+def test_layers_that_the_model_has_not_are_refused():
+    layers = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+    for names in (("nonsense",), ("q_proj", "nonsense")):  # PEFT would leave out the second one silently
+        with pytest.raises(ConfigError, match=f"has no nonsense; its linear layers are {layers}"):
+            targets(*names)
+    assert targets("q_proj", "layers.0.mlp.up_proj") == ["q_proj", "layers.0.mlp.up_proj"]
+    assert targets("all-linear") == "all-linear" and targets(r".*\.[qk]_proj") == r".*\.[qk]_proj"
+
+
+def test_the_name_of_one_layer_is_no_pattern(tmp_path):
+    made = pou_trainer(tmp_path, "--use_peft", "true", "--lora_target_modules", "q_proj")
+    assert {name.split(".")[-4] for name in adapter(made.model)} == {"q_proj"}
+
+
+def test_a_dtype_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match="unknown dtype 'bfloat61'"):
+        model_init_kwargs(model_flags(dtype="bfloat61"))
+
+
+def test_a_merged_model_does_not_outlive_its_adapter(tmp_path):
+    save_policy(pou_trainer(tmp_path, *LORA), merged=True)
+    assert (tmp_path / MERGED / "config.json").exists()
+    save_policy(pou_trainer(tmp_path, *LORA))
+    assert not (tmp_path / MERGED).exists()
+
+
+@pytest.mark.parametrize("first", [(), LORA], ids=["whole", "adapter"])
+def test_what_is_saved_takes_the_place_of_what_was_there(tmp_path, first):
+    second = () if first else LORA
+    save_policy(pou_trainer(tmp_path, *first))
+    save_policy(pou_trainer(tmp_path, *second))
+    assert (tmp_path / "adapter_config.json").exists() == bool(second)
+    assert (tmp_path / "model.safetensors").exists() == (tmp_path / "config.json").exists() == (not second)
+    assert isinstance(open_generator(str(tmp_path), device="cpu").model, PeftModel) == bool(second)
+
+
+def test_quantised_weights_are_not_sampled_by_vllm():
+    quantised = model_flags(use_peft=True, load_in_4bit=True)
+    with pytest.raises(ConfigError, match="--load_in_4bit true with --use_vllm true"):
+        open_policy(str(tiny_policy()), quantised, SimpleNamespace(model_init_kwargs=None, use_vllm=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
+def test_an_adapter_on_quantised_weights_is_merged_into_the_full_ones(tmp_path, bits):
+    """Where bitsandbytes is installed; it computes on CPUs, too."""
+    pytest.importorskip("bitsandbytes")
+    quantised = (f"--{bits}", "true", "--dtype", "bfloat16", "--learning_rate", "1e-2", "--warmup_steps", "0")
+    made = pou_trainer(tmp_path, *LORA, *quantised)
+    held, first, given = frozen(made.model), adapter(made.model), iter(range(1000))
+    assert any(own.dtype in (torch.uint8, torch.int8) for own in held.values())
+    made.reward_funcs = [lambda prompts, **_: [float(next(given) % 2) for _ in prompts]]
+    made.train()
+    assert same(held, frozen(made.model)) and not same(first, adapter(made.model))
+    save_policy(made, merged=True)
+    adapted = open_generator(str(tmp_path), device="cpu", dtype="bfloat16").model
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / MERGED)
+    assert whole.dtype == torch.bfloat16 and "quantization_config" not in whole.config.to_dict()
+    with torch.no_grad():
+        wanted = adapted(IDS).logits.float()
+        assert (whole(IDS).logits - wanted).abs().max() < 0.05 * wanted.abs().max()
+
+
+def test_there_must_be_something_to_merge(tmp_path):
+    with pytest.raises(ConfigError, match="there is no adapter to merge"):
+        pou_trainer(tmp_path, "--save_merged", "true")
+
+
+def test_an_adapter_is_trained_on_against_itself(tmp_path):
+    """With the adapter's directory as the model, the reference is the adapter as it was; nothing of it is left over."""
+    first = pou_trainer(tmp_path / "first", *LORA)
+    disturb(first.model, 0.05)
+    save_policy(first)
+    again = ("--model_name_or_path", str(tmp_path / "first"))
+    with pytest.raises(ConfigError, match=r"is an adapter already: leave out --use_peft .*faithful-search merge"):
+        pou_trainer(tmp_path / "second", *again, *LORA)
+    made = pou_trainer(tmp_path / "second", *again, "--beta", "0.1")
+    start = {name: own for name, own in adapter(first.model).items()}
+    assert same(start, adapter(made.model))
+
+    def at_the_reference() -> bool:
+        batch = made._generate_and_score_completions([dict(made.train_dataset[0])] * 8)
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        own = batch["completion_mask"].bool()
+        with torch.no_grad():
+            now = made._get_per_token_logps_and_entropies(made.model.eval(), ids, mask, own.shape[1])[0]
+        return now[own].allclose(batch["ref_per_token_logps"][own], atol=1e-4)
+
+    assert at_the_reference()
+    disturb(made.model, 0.05)
+    assert not at_the_reference()
+    save_policy(made, merged=True)
+    assert {path.name for path in (tmp_path / "second").iterdir()} >= {"adapter_config.json", "merged"}
+    assert not (tmp_path / "second" / "ref").exists()
+
+
+def test_a_run_leaves_an_adapter_and_a_merged_model_that_are_measured_alike(tmp_path):
+    import pou
+
+    run, flags = tmp_path / "run", ("--save_merged", "true", "--save_strategy", "no", "--learning_rate", "1e-2")
+    pou.main(["--output_dir", str(run), *STEP, "--max_steps", "1", *LORA, *flags])
+    front, text = front_matter(run), (run / "README.md").read_text(encoding="utf-8")
+    assert front["library_name"] == "peft" and {"lora", "peft"} <= {*front["tags"]} and "base_model" not in front
+    assert f"LoRA adapter of rank 4; the model below them, `{tiny_policy('memory')}`" in text
+    whole = (run / MERGED / "README.md").read_text(encoding="utf-8")
+    assert (
+        front_matter(run / MERGED)["library_name"] == "transformers"
+        and "lora" not in front_matter(run / MERGED)["tags"]
+    )
+    assert f"`{run}` merged into them" in whole and f'open_generator("{run / MERGED}")' in whole
+    assert "rank 4" not in whole and "## Evaluation" in whole
+    recipe, found = evaluate_recipe(), []
+    for number, policy in enumerate((run, run / MERGED)):
+        flags = ("--limit", "2", "--turns", "2", "--threads", "1", "--output_dir", str(tmp_path / f"measured{number}"))
+        rows = recipe.main(["--policy", str(policy), *flags])[str(policy)]
+        found.append({name: row["value"] for name, row in rows["rows"].items()})
+    assert found[0] == pytest.approx(found[1], abs=1e-4, nan_ok=True) and found[0]["valid_format"] is not None
+
+
+def front_matter(folder: Path) -> dict:
+    return yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
+
+
+def evaluate_recipe():
+    """The recipe under another name than the package `evaluate`'s."""
+    spec = importlib.util.spec_from_file_location("evaluate_recipe", RECIPES / "evaluate.py")
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command_merges_and_the_card_names_the_base(tmp_path):
+    saved_adapter(tmp_path / "adapter", base_model(tmp_path / "base", False))
+    config = tmp_path / "adapter" / "adapter_config.json"
+    done = CliRunner().invoke(cli, ["merge", str(tmp_path / "adapter"), str(tmp_path / "out"), "--dtype", "bfloat16"])
+    assert done.exit_code == 0 and AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
+    assert "base_model" not in front_matter(tmp_path / "out")
+    config.write_text(config.read_text().replace(str(tmp_path / "base"), "someone/base"))
+    assert front_matter(merged_card(tmp_path / "adapter", tmp_path / "out").parent)["base_model"] == "someone/base"
+    done = CliRunner().invoke(cli, ["merge", str(tmp_path / "base"), str(tmp_path / "out")])
+    assert done.exit_code == 1 and done.output.startswith("error: there is no PEFT adapter in")
+
+
+def test_a_run_is_pushed_with_its_merged_model_apart(tmp_path, monkeypatch):
+    (tmp_path / MERGED).mkdir()
+    made, sent = [], []
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **more: made.append((repo_id, more["private"])))
+    monkeypatch.setattr(HfApi, "upload_folder", lambda self, **more: sent.append(more) or more["repo_id"])
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    done = CliRunner().invoke(cli, ["push", str(tmp_path), "me/policy", "--merged", "--private"])
+    assert done.exit_code == 0 and done.output.split() == ["me/policy", "me/policy-merged"]
+    assert made == [("me/policy", True), ("me/policy-merged", True)]
+    assert [more["folder_path"] for more in sent] == [str(tmp_path), str(tmp_path / MERGED)]
+    assert all("merged/**" in more["ignore_patterns"] for more in sent)
+    (tmp_path / MERGED).rmdir()
+    done = CliRunner().invoke(cli, ["push", str(tmp_path), "me/policy", "--merged"])
+    assert done.exit_code == 1 and "there is no merged model: faithful-search merge" in done.output and len(sent) == 2

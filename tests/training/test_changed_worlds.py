@@ -1,0 +1,188 @@
+"""Training in changed worlds: which rollouts meet one, what they are scored by, and what the log says."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import lab
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_trainer import Luck, StopAt, trainer
+
+from faithful_search.counterfactual import CounterfactualWorld
+from faithful_search.errors import ConfigError
+from faithful_search.rewards import Correctness
+from faithful_search.tasks import Task
+from faithful_search.training.changed_worlds import GROUPS, ChangedWorlds, Met, world_figures
+from faithful_search.trajectory import read_jsonl
+from faithful_search.world import Change, Statement, World, bundled_world
+
+CITIES = ("Oslo", "Lima", "Bern", "Kyiv", "Riga", "Bonn")
+WORLD = World(
+    (
+        Statement("1", "shelf", "train", "Place", "city", "Rome", "Place", "It is in Rome."),
+        *(Statement(city, "shelf", "train", f"{city} Hall", "city", city, "", f"{city} Hall.") for city in CITIES),
+    )
+)
+"""What `test_grpo.trainer`'s only tool says, and what else it could say."""
+FACT = {"chain": [{"subject": "Place", "relation": "city", "object": "Rome"}]}
+TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",), meta=FACT if number else {}) for number in range(8)]
+"""The first one has no chain, and so no changed world."""
+
+
+def in_worlds(path, reward=None, **settings):
+    world = CounterfactualWorld(WORLD, 3)
+    more = {"tasks": TASKS, "counterfactual": 0.5, "counterfactual_world": world, **settings}
+    return trainer(path, reward or Luck(), trajectory_file=path / "t.jsonl", **more)
+
+
+def rows_of(path):
+    return list(read_jsonl(path / "t.jsonl"))
+
+
+class Reader(lab.Scripted):
+    """Answers what it read; with a memory, Rome."""
+
+    def __init__(self, memory: bool) -> None:
+        call = '<think>hm</think><tool_call>{"name": "shelf", "arguments": {"query": "x"}}</tool_call>'
+        super().__init__([call])
+        self.memory = memory
+
+    def _turn(self, prompt, limit):
+        said = self.tokenizer.decode(prompt).rsplit("It is in ", 1)
+        city = "Rome" if self.memory else said[-1].split(".")[0]
+        answer = f"<think><helpful>yes</helpful><ref>E1</ref>so</think><answer>{city}</answer>"
+        self.turns = [self.turns[0], answer]
+        return super()._turn(prompt, limit)
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_half_of_every_group_is_scored_by_what_it_could_read(tmp_path, memory):
+    """A reader is right in both worlds; a memory is wrong in the changed one, and the metrics tell them apart."""
+    made = in_worlds(tmp_path, Correctness(), scripted=True, max_steps=4)
+    made.engine.generator = Reader(memory)
+    made.train()
+    rows = rows_of(tmp_path)
+    assert len(rows) == 32
+    for number, row in enumerate(rows):
+        change, due = Change.of(row.meta), number % 4 >= 2  # the last two of a group
+        asked = row.id.split("@")[0]
+        assert (change is not None) is (due and asked != "q0")
+        read = row.steps[0].evidence[0].text
+        assert read == f"It is in {change.new if change else 'Rome'}."
+        assert row.answers == ((change.new,) if change else ("Rome",))
+        assert row.meta["reward"] == (not memory or change is None)
+    logged = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
+    steps = [line for line in logged if "counterfactual/share" in line]
+    assert len(steps) == 4 and all(line["counterfactual/original"] == 1.0 for line in steps)
+    assert {line["counterfactual/exact_match"] for line in steps} == {0.0 if memory else 1.0}
+    without = {line["counterfactual/share"]: line["counterfactual/unchanged"] for line in steps}
+    assert without[0.5] == 0 and set(without) <= {0.25, 0.5} and without.get(0.25, 0.5) == 0.5  # with q0
+
+
+def test_a_question_that_brings_its_own_version_is_asked_in_it(tmp_path):
+    stale, dropped = CounterfactualWorld(WORLD).change_all(TASKS)
+    in_worlds(tmp_path, scripted=True, max_steps=2, tasks=stale, counterfactual=0.0).train()
+    assert dropped.total() == 1
+    for row in rows_of(tmp_path):
+        change = Change.of(row.meta)
+        assert row.answers == (change.new,) and row.steps[0].evidence[0].text == f"It is in {change.new}."
+
+
+def test_a_question_is_changed_alike_in_a_group_and_anew_at_each_step(tmp_path):
+    in_worlds(tmp_path, max_steps=8).train()
+    drawn = Counter()
+    for start in range(0, 64, 4):
+        group = rows_of(tmp_path)[start : start + 4]
+        assert len({row.id.split("@")[0] for row in group}) == 1
+        news = {change.new for row in group if (change := Change.of(row.meta))}
+        assert len(news) <= 1
+        drawn.update(news)
+    assert len(drawn) > 2
+
+
+def test_evaluation_questions_are_never_changed(tmp_path):
+    """Not by `evaluate` on the very same questions, nor by an engine that goes on with the trainer's tools."""
+    made = in_worlds(tmp_path, scripted=True, max_steps=1, counterfactual=1.0)
+    made.engine.generator = Reader(memory=False)
+    seen = []
+    made.mix = made.mix.bind()
+    score = made.mix.components
+    object.__setattr__(made.mix, "components", lambda rows: seen.extend(rows) or score(rows))
+    made.train()
+    assert seen and all(Change.of(row.meta) for row in seen if not row.id.startswith("q0@"))
+    seen.clear()
+    made.evaluate(made.train_dataset)
+    assert len(seen) >= 8 and {row.answer for row in seen} == {"Rome"} == {gold for row in seen for gold in row.answers}
+    assert not any(Change.of(row.meta) for row in seen)
+    (after,) = made.engine.run([TASKS[1]])
+    assert after.answer == "Rome" and after.meta == {}
+
+
+def test_a_resumed_run_meets_the_same_worlds(tmp_path):
+    whole = in_worlds(tmp_path / "whole")
+    whole.train()
+    in_worlds(tmp_path / "parts", callbacks=[StopAt(3)]).train()
+    resumed = in_worlds(tmp_path / "parts")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-2"))
+    assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
+    assert any(Change.of(row.meta) for row in rows_of(tmp_path / "whole"))
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_gradients_that_accumulate_over_batches_have_whole_groups_too(tmp_path):
+    in_worlds(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4, max_steps=2).train()
+    rows = rows_of(tmp_path)
+    assert len(rows) == 16
+    changed = [Change.of(row.meta) is not None for row in rows]
+    assert all(given is (number % 4 >= 2 and rows[number].id[:3] != "q0@") for number, given in enumerate(changed))
+
+
+def test_own_groups_are_changed_as_a_whole(tmp_path):
+    in_worlds(tmp_path, max_steps=8, counterfactual_groups="own").train()
+    groups = [[Change.of(row.meta) for row in rows_of(tmp_path)[start : start + 4]] for start in range(0, 64, 4)]
+    assert all(len(set(group)) == 1 for group in groups)
+    assert 3 <= sum(group[0] is not None for group in groups) <= 13
+
+
+@given(st.integers(1, 4), st.sampled_from([0.25, 0.5, 0.75, 1.0]), st.sampled_from(GROUPS), st.integers(0, 9))
+def test_processes_share_a_batch_as_one_would_have_it(processes, share, groups, step):
+    """12 rows are 3 questions of 4; a group may lie in two processes."""
+    worlds = ChangedWorlds.of(CounterfactualWorld(WORLD), TASKS, share, 4, groups)
+    rows = [{"id": f"q{number // 4}", "prompt": f"Question {number // 4}?"} for number in range(12)]
+    size = 12 // processes
+    split = [worlds.tasks_of(rows[size * p : size * (p + 1)], size * p, step) for p in range(processes)]
+    whole = worlds.tasks_of(rows, 0, step)
+    assert [(task.question, task.edits) for part in split for task in part] == [
+        (task.question, task.edits) for task in whole
+    ]
+    if groups == "paired":
+        assert [bool(task.edits) for task in whole[4:]] == [place >= 4 - 4 * share for place in range(4)] * 2
+
+
+def test_figures_of_a_step_by_hand():
+    rows = [Met(True, True, 1.0), Met(True, True, None), Met(True, False, 0.0), Met(False, False, 1.0)]
+    assert world_figures(rows) == {"share": 0.5, "unchanged": 1 / 3, "exact_match": 1.0, "original": 0.5}
+    assert world_figures([Met(False, False, None)]) == {"share": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"counterfactual": 0.3}, "0.3 of num_generations=4 rollouts is 1.2"),
+        ({"counterfactual": 1.5}, "a share of rollouts"),
+        ({"counterfactual": -0.5}, "a share of rollouts"),
+        ({"counterfactual_groups": "mixed"}, "unknown counterfactual_groups 'mixed'; there are: paired, own"),
+        (
+            {"counterfactual_world": CounterfactualWorld(bundled_world())},
+            "of 8 questions none has a changed world: 7 since a fact of its chain stands in no passage",
+        ),
+    ],
+)
+def test_settings_that_change_nothing_are_refused(tmp_path, settings, why):
+    with pytest.raises(ConfigError, match=why):
+        in_worlds(tmp_path, **settings)

@@ -1,0 +1,226 @@
+"""The trainer: exact gradients, resumed runs that equal whole ones, estimators that equal TRL's, clear refusals."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import lab
+import pytest
+import torch
+from tiny_trainer import TASKS, TURNS, Luck, Shy, StopAt, trainer
+from trl import GRPOConfig
+
+from faithful_search.errors import ConfigError, DataError, TemplateError
+from faithful_search.rewards import Adaptive, Citation, Mix, MixState
+from faithful_search.tools import Toolbox
+from faithful_search.training.advantages import group_relative, leave_one_out
+from faithful_search.training.callbacks import StepLine
+from faithful_search.training.grpo import SearchGRPOTrainer, prompt_dataset
+from faithful_search.trajectory import ToolCall, read_jsonl
+
+
+def test_environment_tokens_have_no_gradient_and_sampled_ones_do(tmp_path):
+    """Exactly zero, at every position whose target the environment wrote; read off the last hidden states' gradient."""
+    made = trainer(tmp_path, Shy(), scripted=True)
+    rows = [made.train_dataset[0]] * 4 + [made.train_dataset[1]] * 4
+    inputs = made._generate_and_score_completions([dict(row) for row in rows])
+    inputs["advantages"] = torch.linspace(-1, 1, 8)
+    kept: list[torch.Tensor] = []
+    hook = made.model.model.norm.register_forward_hook(
+        lambda module, args, output: (output.retain_grad(), kept.append(output))[1]
+    )
+    made.compute_loss(made.model, inputs).backward()
+    hook.remove()
+    width = inputs["completion_ids"].shape[1]
+    gradient = torch.cat([item.grad for item in kept])[:, -width - 1 : -1].abs().sum(-1)
+    trained = (inputs["tool_mask"] * inputs["completion_mask"]).bool()
+    assert trained.any() and (~trained).any()
+    assert (gradient[~trained] == 0).all()
+    assert (gradient[trained].view(8, -1).sum(1) > 0).all()
+
+
+def test_the_batch_holds_the_rollouts_ids(tmp_path):
+    made = trainer(tmp_path, scripted=True)
+    made._rows = [{"id": "q1", "prompt": "Question 1?"}] * 2
+    output = made._rollout(["Question 1?"] * 2, made)
+    text = lab.tokenizer().decode(output["completion_ids"][0])
+    assert text.startswith(TURNS[0]) and text.endswith(TURNS[1] + "<|im_end|>")
+    sampled = [token for token, own in zip(output["completion_ids"][0], output["env_mask"][0], strict=True) if own]
+    assert lab.tokenizer().decode(sampled) == "".join(TURNS)
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, rebuild):
+    """α, the reward's state, the questions asked, every rollout and the weights."""
+    mix = Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck(), kappa=3.0)}, gate=None)
+    settings = {"restore_callback_states_from_checkpoint": rebuild}
+
+    def run(name: str, **more):
+        log = tmp_path / name / "trajectories.jsonl"
+        return trainer(tmp_path / name, mix, trajectory_file=log, **settings, **more), log
+
+    whole, whole_log = run("whole")
+    whole.train()
+    broken, _ = run("parts", callbacks=[StopAt(3)])
+    broken.train()
+    resumed, resumed_log = run("parts")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-2"))
+
+    assert whole.reward_state.mix.step == 4
+    assert 0 < whole.reward_state.mix.ema < 1
+    assert resumed.reward_state.mix == whole.reward_state.mix
+    rows, again = list(read_jsonl(whole_log)), list(read_jsonl(resumed_log))
+    assert len(rows) == 32
+    assert len({row.meta["alpha"] for row in rows}) == 4
+    assert again == rows
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_every_rollout_is_logged_with_scores_and_reasons(tmp_path):
+    made = trainer(tmp_path, Shy(), trajectory_file=tmp_path / "t.jsonl", max_steps=1)
+    made.train()
+    rows = list(read_jsonl(tmp_path / "t.jsonl"))
+    assert len(rows) == 8
+    assert len({row.id for row in rows}) == 8
+    assert all(row.answers == ("Rome",) and row.question for row in rows)
+    for row in rows:
+        assert row.meta["reward"] == row.meta["scores"]["shy"] == Shy().score(row).value
+    assert any(row.meta["reasons"] == {"shy": "the judge is down"} for row in rows)
+
+
+def test_parts_and_tools_reach_the_log(tmp_path):
+    made = trainer(
+        tmp_path, Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None), scripted=True, max_steps=1
+    )
+    made.toolbox.run_batch([ToolCall("shelf", {})] * 5, [made.toolbox.session()] * 5)  # before training
+    made.train()
+    logged = json.loads((tmp_path / "checkpoint-1" / "trainer_state.json").read_text())["log_history"][0]
+    for key in ("parts/luck", "parts/alpha", "parts/outcome_ema", "tools/ratio/shelf", "tools/calls", "ended/answered"):
+        assert key in logged
+    assert logged["tools/calls"] == logged["tools/shelf/calls"] == 1.0
+    assert (logged["tools/shelf/hits"], logged["tools/shelf/errors"], logged["tools/errors"]) == (0, 0, 0)
+    assert 0 < logged["tools/shelf/p50"] <= logged["tools/shelf/p95"] < 1
+    assert logged["parts/outcome_ema"] == pytest.approx(logged["parts/luck"])  # the first batch's
+
+
+def test_what_is_logged_of_tools_is_this_steps(tmp_path):
+    made = trainer(tmp_path, scripted=True)
+    steps: list[dict[str, float]] = []
+    for calls in ([{"query": "x"}], [{"query": "x"}, {}, {"query": "x"}, {"query": "x"}], []):
+        given = [ToolCall("shelf", arguments) for arguments in calls]
+        made.toolbox.run_batch(given, [made.toolbox.session()] * len(given))
+        steps.append({})
+        made._log_tools(2, steps[-1].__setitem__)
+    assert [step["tools/shelf/calls"] for step in steps] == [0.5, 2.0, 0.0]
+    assert [step.get("tools/shelf/errors") for step in steps] == [0.0, 0.25, None]
+    assert [step.get("tools/errors") for step in steps] == [0.0, 0.25, None]
+    assert ["tools/shelf/p95" in step for step in steps] == [True, True, False]
+
+
+def test_a_step_is_one_line_that_says_what_went_wrong():
+    written: list[str] = []
+    line, state = StepLine(), SimpleNamespace(is_world_process_zero=True, global_step=3, max_steps=10)
+    line.training_bar = SimpleNamespace(write=written.append)
+    line.on_log(None, state, None, {"reward": 0.5, "tools/calls": 1.25, "tools/errors": 0.0})
+    line.on_log(
+        None,
+        state,
+        None,
+        {"reward": 0.5, "tools/errors": 0.25, "parts/citation/abstained": 0.5, "judge/abstained": 0.25},
+    )
+    assert written[0].startswith("step    3/10  reward 0.500  calls 1.250  ") and "errors" not in written[0]
+    assert written[1].startswith("step    3/10  reward 0.500  tool errors 25%  cite abstained 50%  no reward 25%  ")
+
+
+def test_the_state_does_not_move_in_evaluation(tmp_path):
+    made = trainer(tmp_path, Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None))
+    before = made.reward_state.mix
+    made.model.eval()
+    made._rows = [{"id": "q1", "prompt": "Question 1?"}] * 2
+    rollouts = made._rollout(["Question 1?"] * 2, made)["trajectory"]
+    made._reward(["Question 1?"] * 2, rollouts, ["a", "b"], [["Rome"], ["Rome"]], lambda name, value: None)
+    assert made.reward_state.mix == before
+
+
+@pytest.mark.parametrize("reward", [Luck(), Shy()])
+def test_group_relative_is_what_trl_computes(tmp_path, reward):
+    """The contract with TRL: rows in order, rewards as given, abstentions out of the baseline."""
+    made = trainer(tmp_path, reward)
+    rows = [dict(made.train_dataset[0]) for _ in range(4)] + [dict(made.train_dataset[1]) for _ in range(4)]
+    own = made._generate_and_score_completions(rows)["advantages"]
+    values = torch.tensor([float("nan") if value is None else value for value in made.last_rewards])
+    assert values.nan_to_num().std() > 0
+    torch.testing.assert_close(group_relative(values, 4), own, atol=1e-5, rtol=1e-4)
+
+
+def test_leave_one_out_rewrites_the_advantages(tmp_path):
+    made = trainer(tmp_path, advantages="leave_one_out")
+    rows = [dict(made.train_dataset[0]) for _ in range(4)] + [dict(made.train_dataset[1]) for _ in range(4)]
+    own = made._generate_and_score_completions(rows)["advantages"]
+    rewards = made.last_rewards
+    for group in (rewards[:4], rewards[4:]):
+        for place, value in enumerate(group):
+            others = [other for number, other in enumerate(group) if number != place]
+            expected = value - sum(others) / 3
+            assert own[rewards.index(value)].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_leave_one_out_by_hand():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0, float("nan"), 4.0, 0.0])
+    expected = [1.0, -1 / 3, -1 / 3, -1 / 3, 0.0, 0.0, 3.0, -3.0]
+    assert leave_one_out(rewards, 4).tolist() == pytest.approx(expected)
+
+
+def test_the_state_starts_where_the_mix_says(tmp_path):
+    mix = Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None, state0=MixState(0.4, 7))
+    assert trainer(tmp_path, mix).reward_state.mix == MixState(0.4, 7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"generation_kwargs": {"num_beams": 2}}, "generation_kwargs"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty"),
+        ({"min_p": 0.1}, "min_p"),
+        ({"steps_per_generation": 2, "save_steps": 1}, "multiple of 2"),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused(tmp_path, settings, named):
+    with pytest.raises(ConfigError, match=named):
+        trainer(tmp_path, **settings)
+
+
+def test_a_reward_that_does_not_cover_the_dialect_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="search_r1"):
+        trainer(tmp_path, Citation(), dialect="search_r1")
+
+
+def test_unknown_estimator(tmp_path):
+    with pytest.raises(ConfigError, match="leave_one_out"):
+        trainer(tmp_path, advantages="best")
+
+
+def test_datasets_without_question_or_answers_are_refused():
+    with pytest.raises(DataError, match=r"no column answers.*it has: question"):
+        prompt_dataset([{"question": "Where?"}])
+    with pytest.raises(DataError, match="no column question"):
+        prompt_dataset([{"answers": ["Rome"]}])
+    with pytest.raises(DataError, match="no rows"):
+        prompt_dataset([])
+
+
+def test_a_model_without_chat_template_is_refused(tmp_path):
+    bare = type(lab.tokenizer())(
+        tokenizer_object=lab.tokenizer()._tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>"
+    )
+    with pytest.raises(TemplateError, match="chat template"):
+        SearchGRPOTrainer(
+            model=lab.model(),
+            processing_class=bare,
+            args=GRPOConfig(str(tmp_path), use_cpu=True, report_to="none", bf16=False),
+            train_dataset=TASKS,
+            toolbox=Toolbox([lab.Shelf()]),
+            reward=Luck(),
+        )

@@ -1,0 +1,404 @@
+"""Distilling a judge: both heads on small random models, from labelled pairs to what loads again."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import lab
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from peft import LoraConfig
+from safetensors.torch import load_file
+from tiny_bert import bert, bert_tokenizer
+from transformers import MPNetConfig, MPNetForSequenceClassification, TrainerCallback
+from trl import SFTConfig
+
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.evaluation.agreement.labelled import Labelled
+from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.judges import LexicalJudge, Pair, load
+from faithful_search.judges.generator import GeneratorJudge
+from faithful_search.judges.nli import NLIJudge
+from faithful_search.rewards import InfoThink
+from faithful_search.training import judge_trainers, reward_model
+from faithful_search.training.judge_models import entailment_index, freeze, open_classifier
+from faithful_search.training.judge_rows import (
+    class_weights,
+    classifier_rows,
+    divided,
+    generator_rows,
+    pair_of,
+    resampled,
+)
+from faithful_search.training.reward_model import AFTER, BEFORE, SECOND, Distillation, train_judge
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+
+HEADS = ("encoder", "generator")
+
+
+def row(number: int, label: bool, split: str = "train", **named: Any) -> Labelled:
+    """A pair whose label its words give away: a true hypothesis says w1, a false one w2."""
+    fields = {
+        "id": f"made:{number}",
+        "premise": f"w{3 + number % 40} w{4 + number % 31}.",
+        "hypothesis": " ".join([f"w{1 if label else 2}"] * 3) + f" w{5 + number % 17}",
+        "question": f"w{number}",
+        "label": label,
+        "source": "made",
+        "split": split,
+        "group": f"g{number}",
+        "task": "info_think",
+    }
+    return Labelled(**{**fields, **named})
+
+
+def rows(count: int = 120, share: float = 0.5) -> list[Labelled]:
+    rng = random.Random(0)
+    return [row(number, rng.random() < share, "heldout" if number % 4 == 0 else "train") for number in range(count)]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("encoder")
+    bert(spread=0.05).save_pretrained(folder)  # three labels: the head does not fit
+    bert_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("decoder")
+    lab.model().save_pretrained(folder)
+    lab.tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def settings(out: Any, **named: Any) -> SFTConfig:
+    usual = {
+        "max_steps": 40,
+        "eval_strategy": "steps",
+        "eval_steps": 10,
+        "logging_steps": 10,
+        "learning_rate": 1e-2,
+        "per_device_train_batch_size": 8,
+        "use_cpu": True,
+        "bf16": False,
+        "activation_checkpointing": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "max_length": 4096,
+        "seed": 0,
+    }
+    return SFTConfig(output_dir=str(out), **{**usual, **named})
+
+
+def lora() -> LoraConfig:
+    return LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, monkeypatch):
+    kept: dict[str, Any] = {}
+    make = reward_model._classifier
+    monkeypatch.setattr(reward_model, "_classifier", lambda *args: kept.setdefault("trainer", make(*args)))
+    own = rows()
+    found = train_judge(own, encoder, settings(tmp_path), beside={"containment": LexicalJudge()})
+    judge = load("nli", str(tmp_path))
+    asked = [pair_of(item) for item in own]
+    inside = kept["trainer"].judging(kept["trainer"].model.eval())
+    raw = load("nli", str(tmp_path), temperature=1.0).judge_batch(asked)
+    for mine, theirs in zip(raw, inside.judge_batch(asked), strict=True):
+        assert mine.p == pytest.approx(theirs.p, abs=1e-5)
+    for verdict, item in zip(judge.judge_batch(asked), own, strict=True):
+        assert verdict.label == item.label, "p is that of the label that means support"
+    assert found.file.kind == "nli" and found.file.task == "info_think" and found.file.trained_on == ("made",)
+    assert judge.temperature == found.file.temperature != 1.0
+    kappas = {against.judge: against.kappa.value for against in found.agreement.against}
+    assert kappas.keys() == {AFTER, BEFORE, "containment"} and kappas[AFTER] == 1.0 > kappas[BEFORE]
+    pairs = {against.pairs for against in found.agreement.against}
+    assert pairs == {sum(item.split == "heldout" for item in own)}, "measured on what was held out, and all of it"
+    assert json.loads((tmp_path / "agreement.json").read_text())["judges"] == list(found.agreement.judges)
+
+
+def test_a_decoder_becomes_a_classifier_that_keeps_two_texts_apart(decoder, tmp_path):
+    model, tokenizer = open_classifier(decoder)
+    judge = NLIJudge(model.eval(), tokenizer)
+    [[ids], [shifted]] = [[own["input_ids"] for own in judge.encode([texts])] for texts in (("ab", "c"), ("a", "bc"))]
+    end = tokenizer.eos_token_id
+    assert ids == [*tokenizer("ab", add_special_tokens=False)["input_ids"], end, *ids[3:-1], end] and ids != shifted
+    train_judge(rows(60), decoder, settings(tmp_path, max_steps=2, eval_steps=2), Distillation(untrained=False))
+    loaded = load("nli", str(tmp_path))
+    assert [own["input_ids"] for own in loaded.encode([("ab", "c")])] == [ids]
+    batch = [Pair("x", "y"), Pair("x" * 50, "y" * 20), Pair("long " * 30, "z")]
+    together = [verdict.p for verdict in loaded.judge_batch(batch)]
+    alone = [loaded.judge_batch([pair])[0].p for pair in batch]
+    assert together == pytest.approx(alone, abs=1e-5), "padding changes nothing"
+
+
+def test_a_generator_learns_its_label_is_saved_and_judges_alike(decoder, tmp_path, monkeypatch):
+    kept: dict[str, Any] = {}
+    make = reward_model._generator
+    monkeypatch.setattr(reward_model, "_generator", lambda *args: kept.setdefault("trainer", make(*args)))
+    own = rows(24)
+    how = Distillation(head="generator", validation=0.2)
+    args = settings(tmp_path, max_steps=4, eval_steps=2, per_device_train_batch_size=2)
+    found = train_judge(own, decoder, args, how, peft_config=lora())
+    assert (tmp_path / "adapter_config.json").exists() and not (tmp_path / "model.safetensors").exists()
+    assert found.file.kind == "generator" and found.file.prompt == "info_think@1"
+    assert found.file.window == 4095
+    asked = [pair_of(item) for item in own]
+    inside = kept["trainer"].judging(kept["trainer"].model).judge_batch(asked)
+    raw = load("generator", str(tmp_path), temperature=1.0).judge_batch(asked)
+    plain = load("generator", decoder).judge_batch(asked)
+    assert [one.p for one in raw] == pytest.approx([one.p for one in inside], abs=1e-5)
+    assert max(abs(one.p - other.p) for one, other in zip(raw, plain, strict=True)) > 1e-3, "it was trained"
+    assert {against.judge for against in found.agreement.against} == {AFTER, BEFORE}
+    with pytest.raises(ConfigError, match="use --judge generator"):
+        load("nli", str(tmp_path))
+
+
+def test_the_generator_learns_only_the_label_behind_the_judges_own_prompt():
+    judge = GeneratorJudge(TransformersGenerator(lab.model(), lab.tokenizer()), "made")
+    own = rows(6)
+    for item, made in zip(own, generator_rows(judge, own), strict=True):
+        asked = judge.asked(pair_of(item))
+        assert made["input_ids"][:-1] == asked.ids and made["length"] == len(asked.ids) + 1
+        assert made["labels"][:-1] == [-100] * len(asked.ids)
+        assert [made["labels"][-1]] == [made["input_ids"][-1]] == asked.choices[0 if item.label else 1]
+        assert lab.tokenizer().decode(made["labels"][-1:]) == ("1" if item.label else "0")
+
+
+def test_a_prompt_that_does_not_fit_is_not_learnt():
+    judge = GeneratorJudge(TransformersGenerator(lab.model(), lab.tokenizer()), "made", window=50)
+    assert generator_rows(judge, rows(3)) == []
+
+
+def test_a_long_premise_is_learnt_by_the_window_nearest_to_the_hypothesis(encoder):
+    model, tokenizer = open_classifier(encoder)
+    judge = NLIJudge(model, tokenizer, window=8, stride=0)
+    premise = "W1 w2 w3 w4 w5. W6 w7 w8 w9 w10. W11 w12 w13 w14 w15."
+    [made] = classifier_rows(judge, [row(0, True, premise=premise, hypothesis="w7 w9")], 1)
+    assert tokenizer.decode(made["input_ids"]) == "[CLS] w6 w7 w8 w9 w10 . [SEP] w7 w9 [SEP]"
+    assert made["labels"] == 1 and made["length"] == len(made["input_ids"])
+    assert classifier_rows(judge, [row(0, False)], 1)[0]["labels"] == 0
+    assert classifier_rows(judge, [row(0, True)], 0)[0]["labels"] == 0
+    assert classifier_rows(judge, [row(0, True, hypothesis=" ")], 1) == []
+
+
+def test_a_head_with_the_two_labels_is_kept_whatever_their_order(tmp_path):
+    own = bert({0: "entailment", 1: "not_entailment"})
+    own.save_pretrained(tmp_path)
+    bert_tokenizer().save_pretrained(tmp_path)
+    model, _ = open_classifier(str(tmp_path))
+    assert entailment_index(model) == 0
+    assert torch.equal(model.classifier.weight, own.classifier.weight)
+
+
+def test_parts_can_be_held_still(encoder):
+    model, _ = open_classifier(encoder)
+    every = sum(own.numel() for own in model.parameters())
+    left = freeze(model, embeddings=True, layers=1)
+    still = {name for name, own in model.named_parameters() if not own.requires_grad}
+    assert 0 < left < every
+    assert still and all(name.startswith(("bert.embeddings.", "bert.encoder.layer.0.")) for name in still)
+    with pytest.raises(ConfigError, match="cannot freeze 3 layers"):
+        freeze(model, layers=3)
+
+
+def test_no_gradient_passes_through_layers_that_are_held_still():
+    size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32}
+    config = MPNetConfig(**size, num_hidden_layers=2, num_attention_heads=2)
+    model = MPNetForSequenceClassification(config)
+    freeze(model, embeddings=True, layers=1)
+    states = model(torch.tensor([[5, 6, 7]]), output_hidden_states=True).hidden_states
+    assert [state.requires_grad for state in states] == [False, False, True]
+    whole = MPNetForSequenceClassification(config)
+    freeze(whole, embeddings=True)
+    assert whole.mpnet.encoder.relative_attention_bias.weight.requires_grad
+
+
+@pytest.mark.parametrize("metrics, best, steps", [((0.1, 0.7, 0.3, 0.2, 0.9), 2, 4), ((0.5, 0.1, 0.6, 0.2, 0.3), 3, 5)])
+def test_training_stops_early_and_keeps_the_best_kappa(encoder, tmp_path, monkeypatch, metrics, best, steps):
+    scripted = iter([{"kappa": value, "agreement": 0.5, "nll": 1.0} for value in metrics])
+    monkeypatch.setattr(judge_trainers, "agreement", lambda judge, rows: next(scripted))
+    args = settings(tmp_path, max_steps=5, eval_steps=1, learning_rate=1e-2)
+    train_judge(rows(), encoder, args, Distillation(patience=2, untrained=False))
+    states = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
+    assert max(states) == steps
+    saved = load_file(tmp_path / "model.safetensors")
+    of_best = load_file(tmp_path / f"checkpoint-{best}" / "model.safetensors")
+    others = [load_file(tmp_path / f"checkpoint-{other}" / "model.safetensors") for other in states if other != best]
+    assert all(torch.equal(saved[name], of_best[name]) for name in saved)
+    assert all(any(not torch.equal(saved[name], other[name]) for name in saved) for other in others)
+
+
+class Interrupt(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_resumed_training_ends_where_an_uninterrupted_one_does(head, encoder, decoder, tmp_path, monkeypatch):
+    model = encoder if head == "encoder" else decoder
+    own, how = rows(24), Distillation(head=head, validation=0.2, untrained=False)
+    peft = lora() if head == "generator" else None
+    named = {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 2}
+    stopping = reward_model._stopping
+    whole = train_judge(own, model, settings(tmp_path / "whole", **named), how, peft_config=peft)
+    with monkeypatch.context() as patch:
+        patch.setattr(reward_model, "_stopping", lambda how: [*stopping(how), Interrupt(3)])
+        with pytest.raises(KeyboardInterrupt):
+            train_judge(own, model, settings(tmp_path / "parts", **named), how, peft_config=peft)
+    parts = train_judge(own, model, settings(tmp_path / "parts", **named), how, peft_config=peft, resume=True)
+    weights = "model.safetensors" if head == "encoder" else "adapter_model.safetensors"
+    one, other = (load_file(tmp_path / name / weights) for name in ("whole", "parts"))
+    assert one.keys() == other.keys()
+    assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
+    assert parts.file.temperature == pytest.approx(whole.file.temperature, rel=1e-3)
+
+
+def test_verdicts_of_a_judge_that_lay_there_before_are_not_taken_for_the_new_ones(encoder, tmp_path):
+    own, how = rows(60), Distillation(untrained=False)
+    first = train_judge(own, encoder, settings(tmp_path, max_steps=1, eval_steps=1, learning_rate=1e-5), how)
+    second = train_judge(own, encoder, settings(tmp_path), how)
+    assert second.agreement.against[0].kappa.value == 1.0 > first.agreement.against[0].kappa.value
+
+
+def test_the_labeller_is_measured_against_itself_where_it_labelled_twice(encoder, tmp_path):
+    own = rows(60)
+    held = [item for item in own if item.split == "heldout"]
+    changed = Labelled(
+        **{**{name: getattr(held[0], name) for name in Labelled.__struct_fields__}, "label": not held[0].label}
+    )
+    args = settings(tmp_path, max_steps=1, eval_steps=1)
+    how = Distillation(untrained=False)
+    found = train_judge(own, encoder, args, how, second=[changed, *held[1:-1]])
+    again = {against.judge: against for against in found.agreement.against}[SECOND]
+    assert again.pairs == len(held) - 1 and again.abstained == 1
+    assert again.agreement.value == pytest.approx((len(held) - 2) / (len(held) - 1))
+    other = train_judge(own, encoder, args, how, second=held)
+    again = {against.judge: against for against in other.agreement.against}[SECOND]
+    assert again.agreement.value == 1.0, "other labels are not answered from those of an earlier run"
+
+
+def test_a_trained_judge_scores_thoughts(encoder, tmp_path):
+    train_judge(rows(), encoder, settings(tmp_path), Distillation(untrained=False))
+    reward = InfoThink(judge=load("nli", str(tmp_path)))
+    search = Step(think="w9", call=ToolCall("search", {"query": "w3"}), evidence=(Evidence("w3 w4."),))
+    ended = [Step(think=think, answer="w3") for think in ("w1 w1 w1 w5", "w2 w2 w2 w5")]
+    assert [score.value for score in reward.score_batch([Trajectory((search, last)) for last in ended])] == [1.0, 0.0]
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=60).filter(lambda labels: len(set(labels)) == 2), st.integers(0, 9))
+def test_both_ways_of_balancing_make_the_labels_weigh_the_same(labels, seed):
+    own = [row(number, label) for number, label in enumerate(labels)]
+    again = resampled(own, seed)
+    assert again[: len(own)] == own and again == resampled(own, seed)
+    count = Counter(item.label for item in again)
+    assert count[True] == count[False] == max(Counter(labels).values())
+    of_each = Counter(item.id for item in again if item.label is not max(Counter(labels), key=Counter(labels).get))
+    assert not of_each or max(of_each.values()) - min(of_each.values()) <= 1
+    false, true = class_weights(own)
+    assert false * labels.count(False) == pytest.approx(true * labels.count(True)) == pytest.approx(len(labels) / 2)
+
+
+def test_weights_enter_the_loss_once_per_row_of_the_accumulated_batch():
+    logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    loss = judge_trainers.weighted_loss((0.5, 3.0))({"logits": logits}, labels, num_items_in_batch=4)
+    each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    assert loss.item() == pytest.approx(float((0.5 * each[0] + 3.0 * each[1]) / 4))
+
+
+def test_a_batch_in_parts_weighs_what_a_whole_one_does(encoder, tmp_path):
+    norms = []
+    for size in (8, 2):
+        named = {"max_steps": 1, "eval_steps": 1, "logging_steps": 1, "learning_rate": 0.0}
+        named |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size}
+        train_judge(rows(30), encoder, settings(tmp_path / str(size), **named), Distillation(untrained=False))
+        state = json.loads((tmp_path / str(size) / "checkpoint-1" / "trainer_state.json").read_text())
+        norms += [entry["grad_norm"] for entry in state["log_history"] if "grad_norm" in entry]
+    assert norms[1] == pytest.approx(norms[0], rel=0.5), "four parts are not four times as much"
+
+
+def test_judges_are_measured_in_the_dtype_that_is_asked_for(encoder, tmp_path):
+    how = Distillation(measure_dtype="bfloat16", save_dtype="float16")
+    args = settings(tmp_path, max_steps=2, eval_steps=2)
+    found = train_judge(rows(60), encoder, args, how, base_name="small")
+    named = found.agreement.settings["judges"]
+    assert named[BEFORE] == "nli:small (untrained) in bfloat16" and named[AFTER].endswith(" in bfloat16")
+    assert found.file.base_model == "small"
+    assert {value.dtype for value in load_file(tmp_path / "model.safetensors").values()} == {torch.float16}
+    asked = {item.id: pair_of(item) for item in rows(60)}
+    lines = [json.loads(line) for line in (tmp_path / "verdicts.jsonl").read_text().splitlines()]
+    measured = {line["id"]: line["p"] for line in lines if line["judge"] == AFTER}
+    for dtype, same in (("bfloat16", True), (None, False)):
+        verdicts = load("nli", str(tmp_path), dtype=dtype).judge_batch([asked[id] for id in measured])
+        assert ([own.p for own in verdicts] == pytest.approx(list(measured.values()), abs=1e-6)) is same
+
+
+def test_rare_labels_are_learnt_with_weights(encoder, tmp_path):
+    args = settings(tmp_path / "new")
+    found = train_judge(rows(200, share=0.25), encoder, args, Distillation(balance="weights"))
+    assert found.agreement.against[0].kappa.value == 1.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), min_size=40, max_size=80), st.floats(0.05, 0.5))
+def test_no_group_is_on_two_sides(made, share):
+    own = [
+        row(number, label, ("heldout", "overlap", "train", "train", "train")[group % 5], group=f"g{group}")
+        for number, (group, label) in enumerate(made)
+    ]
+    try:
+        parts = divided(own, share)
+    except DataError:
+        return
+    groups = [{item.group for item in part} for part in (parts.train, parts.validation, parts.heldout)]
+    assert all(not one & other for place, one in enumerate(groups) for other in groups[place + 1 :])
+    assert {item.split for item in (*parts.train, *parts.validation)} == {"train"}
+    assert {item.split for item in parts.heldout} == {"heldout"}
+    assert len(parts.train) + len(parts.validation) + len(parts.heldout) == sum(i.split != "overlap" for i in own)
+
+
+def test_what_cannot_be_trained_is_told():
+    with pytest.raises(DataError, match="none is left for: heldout"):
+        divided([row(number, bool(number % 2)) for number in range(50)])
+    with pytest.raises(DataError, match="no pair is left to learn from"):
+        reward_model._dataset([])
+    with pytest.raises(DataError, match="have the label True"):
+        divided([row(number, True, "heldout" if number % 2 else "train") for number in range(50)])
+
+
+@pytest.mark.parametrize(
+    "knobs, said",
+    [
+        ({"head": "other"}, "the head is"),
+        ({"balance": "other"}, "balance is"),
+        ({"head": "generator", "balance": "weights"}, "balance by 'resample'"),
+        ({"validation": 0.0}, "validation is a share"),
+        ({"patience": -1}, "patience must be at least 0"),
+        ({"freeze_layers": -1}, "freeze_layers must be at least 0"),
+        ({"head": "generator", "freeze_layers": 2}, "go with the encoder head"),
+        ({"save_dtype": "flot16"}, "'flot16' is no dtype"),
+        ({"measure_dtype": "half precision"}, "is no dtype"),
+    ],
+)
+def test_knobs_out_of_range(knobs, said):
+    with pytest.raises(ConfigError, match=said):
+        Distillation(**knobs)
+
+
+def test_settings_that_do_not_fit_together(encoder, tmp_path):
+    with pytest.raises(ConfigError, match="set eval_strategy"):
+        train_judge(rows(), encoder, settings(tmp_path, eval_strategy="no"))
+    with pytest.raises(ConfigError, match="leave use_peft to the generator"):
+        train_judge(rows(), encoder, settings(tmp_path), peft_config=lora())
+    with pytest.raises(ConfigError, match="there is no model"):
+        train_judge(rows(), str(tmp_path / "nothing"), settings(tmp_path))

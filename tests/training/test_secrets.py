@@ -1,0 +1,171 @@
+"""What is secret among flags and in the environment stays out of files, cards, messages and uploads."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+from huggingface_hub import HfApi
+from paths import RECIPES
+from tiny_trainer import trainer
+from trl import GRPOConfig
+
+from faithful_search.cli import cli
+from faithful_search.errors import ConfigError
+from faithful_search.evaluation.report import write_metrics
+from faithful_search.hub import command_line, model_card, push, stays, takes_over
+from faithful_search.training.config import parse_recipe
+from faithful_search.training.endings import leave
+
+TOKEN = "hf_planted-Secret9"
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "before")  # so that it is put back after a test that sets it
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """What was asked of the Hub: the repositories made, and the files of each upload."""
+    asked = SimpleNamespace(made=[], sent=[])
+
+    def make(self, repo_id, **more):
+        asked.made.append((self.token, repo_id))
+        return SimpleNamespace(repo_id=f"me/{repo_id}" if "/" not in repo_id else repo_id)
+
+    def upload(self, *, folder_path, allow_patterns=None, ignore_patterns=None, **more):
+        from huggingface_hub.utils import filter_repo_objects
+
+        files = [str(path.relative_to(folder_path)) for path in Path(folder_path).rglob("*") if path.is_file()]
+        kept = filter_repo_objects(files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)
+        asked.sent.append((more["repo_id"], sorted(kept)))
+        return "address"
+
+    monkeypatch.setattr(HfApi, "create_repo", make)
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    return asked
+
+
+def holding(folder: Path, secret: str) -> list[str]:
+    return [str(path) for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+
+
+def test_a_run_with_a_token_among_its_flags_leaves_it_nowhere(tmp_path, monkeypatch, hub, capfd, caplog):
+    monkeypatch.syspath_prepend(str(RECIPES))
+    monkeypatch.setenv("WANDB_API_KEY", "wandb-planted-7")
+    import sft
+
+    out = tmp_path / "policy"
+    own = ["--output_dir", str(out), "--episodes", "40", "--swaps_per_episode", "0", "--max_steps", "2"]
+    own += ["--per_device_train_batch_size", "4", "--tiny", json.dumps(SMALL), "--save_steps", "1", "--bf16", "false"]
+    own += ["--threads", "1", "--push_to_hub", "true", "--hub_token", TOKEN, "--names", "world"]
+    sft.main([*own, "--hub_model_id", "policy"])
+    assert hub.made[0] == (TOKEN, "policy"), "it was made before anything was trained"
+    assert (out / "checkpoint-2" / "training_args.bin").exists()
+    assert "--push_to_hub true --hub_token" in (out / "README.md").read_text()
+    assert not holding(tmp_path, TOKEN) and not holding(tmp_path, "wandb-planted-7")
+    said = capfd.readouterr()
+    assert TOKEN not in said.out + said.err + caplog.text
+    [(repository, sent)] = hub.sent
+    assert repository == "me/policy" and {"README.md", "model.safetensors", "tokenizer.json"} <= set(sent)
+    assert not [name for name in sent if name.endswith((".bin", ".jsonl", ".pt", ".pth")) or "/" in name]
+
+
+GIVEN = [["--hub_token", TOKEN], ["--model_init_kwargs", json.dumps({"token": TOKEN})]]
+
+
+@pytest.mark.parametrize("given", [*GIVEN, [*GIVEN[0], *GIVEN[1]]])
+def test_a_token_goes_into_the_environment_and_out_of_the_settings(given):
+    (args,) = parse_recipe((GRPOConfig,), ["--use_cpu", "true", "--bf16", "false", *given])
+    assert args.hub_token is None and TOKEN not in str(args.model_init_kwargs)
+    assert os.environ["HF_TOKEN"] == TOKEN
+
+
+def test_the_command_of_a_card_has_no_secret():
+    assert (
+        command_line("r.py", ["--seed", "1", "--hub_token", "x"])
+        == "accelerate launch r.py --seed 1 --hub_token [secret]"
+    )
+    assert "p w" not in command_line("r.py", ["--corpus", "http://me:p%20w@host/i"])
+    assert "planted" not in command_line("r.py", [f"--hub_token={TOKEN}"])
+
+
+def test_a_secret_in_the_environment_is_in_no_card_and_no_metrics(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEARCH_KEY_PROD", "planted-5-key")
+    config = {"searxng_url": "http://me:hunter2@host/", "note": "planted-5-key"}
+    how = {"base_model": "a/b", "dialect": "pou", "recipe": "r", "metrics": None, "tools": []}
+    model_card(tmp_path, command="r --hub_token abc", config=config, **how)
+    write_metrics(tmp_path / "metrics.json", {"settings": config, "of": {"planted-5-key": 1}})
+    assert all(not holding(tmp_path, secret) for secret in ("hunter2", "planted-5-key", "hub_token abc"))
+    assert json.loads((tmp_path / "metrics.json").read_text())["of"] == {"[secret]": 1}
+
+
+def test_only_what_may_be_pushed_is(tmp_path, monkeypatch, hub):
+    for name in ("README.md", "model.safetensors", "config.json", "tokenizer.json", "rewards.png", "metrics.json"):
+        (tmp_path / name).write_text("{}")
+    left = (
+        *("training_args.bin", "trajectories.jsonl", "notes.txt", ".env", "untrained/model.safetensors"),
+        *("checkpoint-2/model.safetensors", "merged/model.safetensors", "_earlier-checkpoint-1/config.json"),
+    )
+    for name in left:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    done = CliRunner().invoke(cli, ["push", str(tmp_path), "me/policy"])
+    assert done.exit_code == 0 and "not uploaded: .env, _earlier-checkpoint-1/config.json" in done.stderr
+    assert sorted([*hub.sent[0][1], *stays(tmp_path)]) == sorted(
+        str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()
+    )
+    assert stays(tmp_path) == sorted(left)
+
+
+def test_a_folder_whose_card_holds_the_token_is_not_pushed(tmp_path, hub):
+    (tmp_path / "README.md").write_text(f"--hub_token {TOKEN}")
+    with pytest.raises(ConfigError, match=r"README.md holds the Hub token") as caught:
+        push(tmp_path, "me/policy", token=TOKEN)
+    assert not hub.sent and TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("flags", [{"hub_strategy": "checkpoint"}, {"hub_revision": "v1"}])
+def test_what_is_not_pushed_is_refused_before_training(tmp_path, hub, flags):
+    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True, **flags)
+    with pytest.raises(ConfigError, match="pushed once, at the end"):
+        takes_over(args)
+    assert not hub.made
+
+
+def test_without_a_token_a_run_that_is_to_be_pushed_does_not_begin(tmp_path, monkeypatch, hub):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True)
+    with pytest.raises(ConfigError, match="no Hugging Face token"):
+        takes_over(args)
+
+
+def test_a_trainer_used_without_a_recipe_uploads_nothing(tmp_path, hub, monkeypatch):
+    """Transformers' own upload takes the whole folder. Its `Trainer` makes the repository in one place only."""
+    monkeypatch.setattr("transformers.trainer.hf_api", lambda: HfApi(token=TOKEN))
+    said = r"would upload everything in .*faithful-search push"
+    with pytest.raises(ConfigError, match=said):
+        trainer(tmp_path / "asked", push_to_hub=True)
+    with pytest.raises(ConfigError, match=said):
+        trainer(tmp_path / "told").push_to_hub()
+    assert not hub.made and not hub.sent
+
+
+def test_a_trainer_used_without_a_recipe_pickles_no_token(tmp_path):
+    trainer(tmp_path, hub_token=TOKEN, max_steps=1, save_steps=1).train()
+    assert (tmp_path / "checkpoint-1" / "training_args.bin").exists()
+    assert os.environ["HF_TOKEN"] == TOKEN and not holding(tmp_path, TOKEN)
+
+
+def test_the_line_that_a_program_ends_with_holds_no_secret_and_moves_no_cursor(monkeypatch, capsys):
+    monkeypatch.setenv("JUDGE_PASS", "planted-6-pass")
+    with pytest.raises(SystemExit):
+        leave(ConfigError("row 3: \x1b]0;title\x07 planted-6-pass"))
+    assert capsys.readouterr().err == "\nerror: row 3: \\x1b]0;title\\x07 [secret]\n"

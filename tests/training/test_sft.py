@@ -1,0 +1,292 @@
+"""Supervised start: which tokens are learnt, what TRL makes of the rows, what is kept out, and the whole recipe."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import sys
+
+import pytest
+import torch
+from paths import ROOT
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from trl import SFTConfig
+
+from faithful_search import dialects
+from faithful_search.bundled import tiny_policy
+from faithful_search.errors import ConfigError, DataError, TemplateError
+from faithful_search.inference.chat import ChatFormat
+from faithful_search.tasks import Task, load_tasks, read_rows, world_file
+from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
+from faithful_search.training.experts import accept, run_experts
+from faithful_search.training.plans import plan_all, planner_for
+from faithful_search.training.saving import save_policy
+from faithful_search.training.sft import (
+    IGNORED,
+    build_dataset,
+    check_unseen,
+    held_out_facts,
+    sft_trainer,
+)
+from faithful_search.training.tiny import TinyConfig, build_tiny, script_of, take_over
+from faithful_search.trajectory import Evidence, Step, Trajectory, read_jsonl
+
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "pieces": 700}
+POU = dialects.load("pou")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return build_tiny(tmp_path_factory.mktemp("tiny"), TinyConfig(**SMALL))
+
+
+@pytest.fixture(scope="module")
+def chat(tiny):
+    return ChatFormat.of(AutoTokenizer.from_pretrained(tiny), POU)
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    tasks = load_tasks("world", limit=30)
+    plans, _ = plan_all(tasks, planner_for("world", tasks))
+    with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as box:
+        return accept(run_experts(plans, box, POU), min_steps=2)[0], box.schemas
+
+
+def settings(out, **changes):
+    fixed = {"max_steps": 1, "per_device_train_batch_size": 3, "report_to": "none", "bf16": False, "use_cpu": True}
+    return SFTConfig(str(out), **fixed | {"activation_checkpointing": False, "disable_tqdm": True} | changes)
+
+
+def test_only_what_the_agent_writes_is_learnt(chat, episodes):
+    kept, tools = episodes
+    for row, episode in zip(build_dataset(kept, chat, tools), kept, strict=True):
+        learnt = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label != IGNORED]
+        assert learnt == [label for label in row["labels"] if label != IGNORED]
+        turns = "<|end|>".join(POU.render_turn(step) for step in episode.steps) + "<|end|>"
+        assert chat.tokenizer.decode(learnt) == turns
+        ignored = chat.tokenizer.decode(
+            [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label == IGNORED]
+        )
+        assert episode.question in ignored and ignored.count("<tool_response>") == len(episode.steps) - 1
+
+
+def test_loss_on_all_learns_every_token(chat, episodes):
+    kept, tools = episodes
+    rows = build_dataset(kept, chat, tools, loss_on="all")
+    assert all(row["labels"] == row["input_ids"] for row in rows)
+    assert rows["input_ids"][:] == build_dataset(kept, chat, tools)["input_ids"][:]
+    with pytest.raises(ConfigError, match="'half'"):
+        build_dataset(kept, chat, tools, loss_on="half")
+
+
+def test_too_long_episodes_are_left_out_whole_and_counted(chat, episodes, caplog):
+    kept, tools = episodes
+    lengths = build_dataset(kept, chat, tools)["length"][:]
+    limit = sorted(lengths)[len(lengths) // 2]
+    with caplog.at_level(logging.WARNING):
+        rows = build_dataset(kept, chat, tools, max_length=limit)
+    assert rows["length"][:] == [length for length in lengths if length <= limit]
+    assert f"{len(lengths) - len(rows)} of {len(lengths)} episodes" in caplog.text
+    with pytest.raises(DataError, match=f"longest: {max(lengths)}"):
+        build_dataset(kept, chat, tools, max_length=20)
+
+
+def test_trl_takes_the_loss_of_the_agents_tokens_alone(tiny, chat, episodes, tmp_path):
+    kept, tools = episodes
+    rows = build_dataset(kept, chat, tools, max_length=400)
+    trainer = sft_trainer(str(tiny), settings(tmp_path, max_length=400), rows, chat.tokenizer)
+    batch = next(iter(trainer.get_train_dataloader()))
+    given = {tuple(row["input_ids"]): row["labels"] for row in rows}
+    for ids, labels, mask in zip(batch["input_ids"], batch["labels"], batch["attention_mask"], strict=True):
+        size = int(mask.sum())
+        assert labels[:size].tolist() == given[tuple(ids[:size].tolist())]
+        assert (labels[size:] == IGNORED).all()
+    logits = trainer.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch["input_ids"][:, 1:], reduction="none")
+    own = batch["labels"][:, 1:] != IGNORED
+    loss = trainer.compute_loss(trainer.model, batch)
+    assert loss.item() == pytest.approx((losses * own).sum().item() / own.sum().item(), rel=1e-4)
+    assert loss.item() != pytest.approx(losses.mean().item(), rel=1e-4)
+
+
+def test_settings_that_would_cut_or_join_episodes_are_refused(tiny, chat, episodes, tmp_path):
+    rows = build_dataset(episodes[0], chat, episodes[1])
+    with pytest.raises(ConfigError, match="max_length=100"):
+        sft_trainer(str(tiny), settings(tmp_path, max_length=100), rows, chat.tokenizer)
+    with pytest.raises(ConfigError, match="packing"):
+        sft_trainer(str(tiny), settings(tmp_path, max_length=4096, packing=True), rows, chat.tokenizer)
+
+
+def test_training_changes_the_model_and_saves_it_in_the_dtype_asked_for(tiny, chat, episodes, tmp_path):
+    rows = build_dataset(episodes[0], chat, episodes[1])
+    trainer = sft_trainer(str(tiny), settings(tmp_path, max_length=None, learning_rate=1e-2), rows, chat.tokenizer)
+    trainer.train()
+    save_policy(trainer, "float16")
+    saved, start = AutoModelForCausalLM.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tiny)
+    assert saved.dtype == torch.float16
+    trained = trainer.model.state_dict()
+    for name, weights in saved.state_dict().items():
+        assert torch.equal(weights, trained[name].to(torch.float16))
+    assert not torch.equal(saved.lm_head.weight.float(), start.lm_head.weight)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert ChatFormat.of(again, POU).prompt_ids("Who?") == chat.prompt_ids("Who?")
+
+
+def test_held_out_facts_come_from_chains_passages_and_triples():
+    task = Task("1", "q", meta={"chain": [{"subject": "A", "relation": "r", "object": "B", "passage": None}]})
+    passage = {"id": "W1", "title": "C", "text": "…", "facts": [["C", "r", "D"], ["C", "s", "E"]]}
+    triple = {"id": "T1", "subject": "F", "relation": "r", "object": "G"}
+    assert held_out_facts([task], [passage, triple]) == {("A", "B"), ("C", "D"), ("C", "E"), ("F", "G")}
+
+
+def test_check_unseen_names_the_episode():
+    episode = Trajectory((Step(evidence=(Evidence("Rome is old.", "Rome", "E1"),)),), id="q7")
+    check_unseen([episode], ["Paris is old."])
+    with pytest.raises(DataError, match=r"'q7'.*Rome is old"):
+        check_unseen([episode], ["Rome is old."])
+
+
+def test_a_tiny_base_model_writes_search_r1_in_few_tokens(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(build_tiny(tmp_path, TinyConfig(**SMALL, dialect="search_r1")))
+    chat = ChatFormat.of(tokenizer, dialects.load("search_r1"))
+    assert tokenizer.chat_template is None
+    prompt = chat.prompt_ids("What is the capital of France?")
+    assert tokenizer.decode(prompt).endswith("Question: What is the capital of France?\n") and len(prompt) < 200
+    turn = "<think>I need it.</think>\n<search>capital of France</search>"
+    tags = [piece for piece in tokenizer.tokenize(turn) if piece.startswith("<")]
+    assert tags == ["<think>", "</think>", "<search>", "</search>"]
+    assert tokenizer.decode(chat.encode(turn)) == turn
+
+
+def test_a_tiny_policy_needs_a_dialect_that_has_a_script():
+    with pytest.raises(ConfigError, match="dialect 'recall'; there are: pou, search_r1"):
+        script_of("recall")
+
+
+def test_a_tiny_policy_takes_over_the_weights_of_another_of_its_shape():
+    own, old = tiny_policy("search_r1"), AutoModelForCausalLM.from_pretrained(tiny_policy(), dtype=torch.float32)
+    config, tokenizer = AutoConfig.from_pretrained(own), AutoTokenizer.from_pretrained(own)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    before = model.get_input_embeddings().weight.detach().clone()
+    take_over(model, tokenizer, tiny_policy())
+    places, known = tokenizer.get_vocab(), AutoTokenizer.from_pretrained(tiny_policy()).get_vocab()
+    after = model.get_input_embeddings().weight
+    assert after[places["<think>"]].equal(old.get_input_embeddings().weight[known["<think>"]])
+    assert after[places["<search>"]].equal(before[places["<search>"]]) and "<search>" not in known
+    layers = [item.model.layers.state_dict() for item in (model, old)]
+    assert all(layers[0][name].equal(layers[1][name]) for name in layers[1]) and model.lm_head.weight is after
+    config.num_hidden_layers = 2
+    with pytest.raises(ConfigError, match="another shape"):
+        take_over(AutoModelForCausalLM.from_config(config), tokenizer, tiny_policy())
+
+
+# The recipe
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    path = ROOT / "recipes" / "sft.py"
+    spec = importlib.util.spec_from_file_location("sft_recipe", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def flags(out, **changes):
+    fixed = {
+        "output_dir": out,
+        "episodes": 12,
+        "swaps_per_episode": 1,
+        "max_steps": 2,
+        "per_device_train_batch_size": 2,
+    }
+    fixed |= {"threads": 1, "save_steps": 2, "tiny": json.dumps(SMALL), "use_cpu": True, "disable_tqdm": True}
+    return [part for key, value in (fixed | changes).items() for part in (f"--{key}", *str(value).split("|"))]
+
+
+def test_recipe_trains_saves_and_resumes(recipe, tmp_path, capsys):
+    recipe.main(flags(tmp_path))
+    said = capsys.readouterr().out
+    assert "3000 of 3000 questions planned" in said and "of 12 episodes kept" in said
+    episodes = list(read_jsonl(tmp_path / "episodes.jsonl"))
+    reasons = [json.loads(line) for line in (tmp_path / "reasons.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in reasons] == [episode.id for episode in episodes] and len(episodes) == 12
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).dtype == torch.float16
+    assert ChatFormat.of(AutoTokenizer.from_pretrained(tmp_path), POU)
+    card = (tmp_path / "README.md").read_text()
+    assert "library_name: transformers" in card and "--max_steps 2" in card and "Not evaluated." in card
+    assert "`local_search`, `knowledge_graph`" in card and f'open_generator("{tmp_path}")' in card
+    recipe.main(flags(tmp_path, max_steps=3, save_steps=3, resume=True))
+    state = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
+    assert state["global_step"] == 3
+    assert not (tmp_path / "checkpoint-1").exists()
+
+
+def test_recipe_leaves_an_adapter_and_its_merged_model_each_with_its_card(recipe, tmp_path):
+    recipe.main(flags(tmp_path, use_peft=True, lora_target_modules="q_proj", save_merged=True))
+    card, merged = ((tmp_path / folder / "README.md").read_text() for folder in ("", "merged"))
+    assert "library_name: peft" in card and "LoRA adapter of rank 16" in card and "base_model:" not in card
+    assert "library_name: transformers" in merged and f"`{tmp_path}` merged into them" in merged
+    assert (tmp_path / "adapter_config.json").exists() and not (tmp_path / "model.safetensors").exists()
+
+
+def test_recipe_searches_only_the_training_part_of_the_world(recipe):
+    held_out = {
+        row["id"]
+        for name in ("passages", "triples")
+        for row in read_rows(world_file(f"{name}.jsonl.gz"))
+        if row["split"] != "train"
+    }
+    script, args, _ = recipe.parse(flags("unused", episodes=300))
+    [source] = recipe.sources_of(script)
+    played, _ = recipe.episodes_of(source, script, args.seed)
+    seen = {item.source for one in played for item in one.episode.evidence.values()}
+    assert len(seen) > 200 and not seen & held_out
+
+
+def test_recipe_repeats_questions_under_other_ids(recipe):
+    plans, _ = plan_all(load_tasks("world", limit=3), planner_for("world"))
+    ids = [plan.id for plan in recipe.repeated(plans, 7)]
+    first = [plan.id for plan in plans]
+    assert ids == [*first, *(f"{name}#1" for name in first), f"{first[0]}#2"]
+
+
+def test_recipe_says_why_all_episodes_were_rejected(recipe, tmp_path):
+    with pytest.raises(DataError, match=r"all 12 episodes were rejected: \d+ too_short"):
+        recipe.main(flags(tmp_path, min_episode_steps=9, max_episode_steps=10))
+
+
+def test_recipe_needs_a_chat_template(recipe, chat, tiny, tmp_path):
+    bare = AutoTokenizer.from_pretrained(tiny)
+    bare.chat_template = None
+    bare.save_pretrained(tmp_path / "bare")
+    with pytest.raises(TemplateError, match="chat template"):
+        recipe.main(flags(tmp_path, model_name_or_path=tmp_path / "bare"))
+
+
+def test_recipe_pairs_its_lists(recipe):
+    script, _, _ = recipe.parse(flags("unused", questions="a|b", source_kind="musique|2wiki", corpus="c"))
+    pairs = [(source.questions, source.kind, source.corpus) for source in recipe.sources_of(script)]
+    assert pairs == [("a", "musique", "c"), ("b", "2wiki", "c")]
+    script.corpus = ["c", "d", "e"]
+    with pytest.raises(ConfigError, match="--corpus: 3 entries for 2"):
+        recipe.sources_of(script)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sft_tiny.yaml",
+        "sft_tiny_drills.yaml",
+        "sft_tiny_reading.yaml",
+        "sft_tiny_search_r1.yaml",
+        "sft_smollm2-135m.yaml",
+    ],
+)
+def test_every_key_of_the_configs_is_a_flag(recipe, name):
+    config = ROOT / "recipes" / "configs" / name
+    script, args, _ = recipe.parse(["--config", str(config), "--use_cpu", "true"])
+    assert args.report_to == [] and script.min_episode_steps <= script.max_episode_steps

@@ -1,0 +1,397 @@
+"""What a new user meets first: flags, folders, names and launchers that are not as they should be, each in a line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from functools import partial
+from pathlib import Path
+from socket import socket
+from types import SimpleNamespace
+
+import httpx
+import pytest
+import torch
+from checkpoints import checkpoint
+from huggingface_hub import HfApi, constants
+from huggingface_hub.errors import RepositoryNotFoundError
+from paths import ROOT
+from served import environment
+from tiny_trainer import Luck, trainer
+from transformers import AutoModelForCausalLM
+
+from faithful_search.bundled import tiny_policy
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.evaluation.report import write_metrics
+from faithful_search.inference import loading, threads
+from faithful_search.judges import distilled
+from faithful_search.rewards import Mix
+from faithful_search.training import starting
+from faithful_search.training.callbacks import LearningWatch
+from faithful_search.training.config import parse_recipe, read_config
+from faithful_search.training.policies import policy_source
+from faithful_search.training.precision import SearchGRPOConfig
+from faithful_search.training.starting import StartArguments, owned
+
+CPU = ["--bf16", "false", "--use_cpu", "true"]
+
+
+@pytest.fixture(autouse=True)
+def recipes_importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "recipes"))
+
+
+def one_line(error) -> str:
+    assert "\n" not in str(error.value) and "usage:" not in str(error.value)
+    return str(error.value)
+
+
+# --- folders
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    with owned(tmp_path / "run"):
+        with pytest.raises(DataError, match="another run is writing"), owned(tmp_path / "run"):
+            pass
+        with owned(tmp_path / "other"):
+            pass
+    with owned(tmp_path / "run"):  # it is free again
+        pass
+
+
+def test_a_run_of_another_process_keeps_its_folder_until_it_is_killed(tmp_path):
+    code = f"""
+    from pathlib import Path
+    from faithful_search.training.starting import StartArguments, owned
+    with owned(Path({str(tmp_path)!r})):
+        print("mine", flush=True)
+        input()
+    """
+    other = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    with other:
+        assert other.stdout.readline() == "mine\n"
+        with pytest.raises(DataError, match="another run is writing"), owned(tmp_path):
+            pass
+        other.kill()
+        other.wait()
+    with owned(tmp_path):
+        pass
+
+
+def test_a_finished_run_is_overwritten_only_when_told(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    said = "finished run; --overwrite_output_dir true"
+    with pytest.raises(ConfigError, match=said) as error, owned(tmp_path, resume=False):
+        pass
+    one_line(error)
+    for told in ({"resume": True}, {"overwrite": True}):
+        with owned(tmp_path, **{"resume": False, **told}):
+            pass
+
+
+def test_a_run_that_was_killed_says_how_to_go_on(tmp_path):
+    (tmp_path / "checkpoint-100").mkdir()  # half of one: there is nothing to resume from
+    with owned(tmp_path, resume=False):
+        pass
+    for step in (20, 9):
+        checkpoint(tmp_path, step)
+    said = "a run that ended before its time: --resume true goes on from checkpoint-20;"
+    with pytest.raises(ConfigError, match=said), owned(tmp_path, resume=False):
+        pass
+    (tmp_path / "model.safetensors").touch()  # it may have been killed in the evaluation after training
+    with pytest.raises(ConfigError, match="--resume true goes on from checkpoint-20;"), owned(tmp_path, resume=False):
+        pass
+
+
+def test_an_evaluation_is_overwritten_only_when_told(tmp_path, monkeypatch):
+    from recipe_runs import evaluate_recipe
+
+    recipe = evaluate_recipe()
+    monkeypatch.setattr(recipe, "compare", lambda script: write_metrics(Path(script.output_dir) / "metrics.json", {}))
+    flags = ["--output_dir", str(tmp_path), "--threads", "1"]
+    recipe.main(flags)
+    with pytest.raises(ConfigError, match=r"holds an evaluation; --overwrite_output_dir true") as error:
+        recipe.main(flags)
+    one_line(error)
+    recipe.main([*flags, "--overwrite_output_dir", "true"])
+
+
+def test_an_evaluation_leaves_a_policys_folder_alone(tmp_path):
+    from recipe_runs import evaluate_recipe
+
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ConfigError, match=r"holds a finished run; .* or name another folder"):
+        evaluate_recipe().main(["--policy", str(tmp_path), "--output_dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize("recipe", ["pou", "veritas", "sft", "reward_model"])
+def test_a_folder_that_cannot_be_written_is_said_in_a_line(recipe, tmp_path):
+    (tmp_path / "file").touch()
+    module = __import__(recipe)
+    with pytest.raises(ConfigError, match="cannot be written: Not a directory") as error:
+        module.main(["--output_dir", str(tmp_path / "file" / "out"), *CPU])
+    one_line(error)
+
+
+# --- flags
+
+
+def test_the_beginning_of_a_flag_is_none():
+    import pou
+
+    with pytest.raises(ConfigError, match=r"no such flag: --max_step; did you mean --max_steps\?") as error:
+        pou.parse(["--max_step", "5", *CPU])
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--max_steps", "many"], "argument --max_steps/--max-steps: invalid int value: 'many'"),
+        (["--loss_on", "nobody"], "argument --loss_on/--loss-on: invalid choice"),
+        (["--max_steps"], "argument --max_steps/--max-steps: expected one argument"),
+    ],
+)
+def test_a_bad_value_is_said_in_a_line(flags, says):
+    import sft
+
+    with pytest.raises(ConfigError, match=re.escape(says)) as error:
+        sft.parse([*flags, *CPU])
+    one_line(error)
+
+
+@pytest.mark.parametrize("reporter", ["trackio", "wandb", "tensorboard"])
+def test_a_reporter_that_is_not_installed_comes_with_its_extra(reporter, tmp_path, monkeypatch):
+    monkeypatch.setattr(starting, "find_spec", lambda name: None)
+    args = SearchGRPOConfig(str(tmp_path / "out"), report_to=reporter)
+    with (
+        pytest.raises(ConfigError, match=rf"pip install 'faithful-search\[{reporter}\]'") as error,
+        starting.started(StartArguments(), args),
+    ):
+        pass
+    one_line(error)
+    assert not (tmp_path / "out").exists()
+
+
+def test_how_many_questions_is_said_alike_everywhere():
+    from recipe_runs import evaluate_recipe
+
+    kind = evaluate_recipe().EvaluationArguments
+    assert [parse_recipe((kind,), [flag, "7"])[0].limit for flag in ("--limit", "--eval_limit")] == [7, 7]
+
+
+# --- threads
+
+
+@pytest.mark.parametrize(
+    ("cores", "load", "processes", "expected"),
+    [(2, 0.1, 1, 2), (2, 1.0, 1, 1), (2, 9.0, 1, 1), (16, 3.6, 1, 12), (16, 0.0, 4, 4), (1, 0.0, 2, 1)],
+)
+def test_threads_are_as_many_as_cores_are_idle(cores, load, processes, expected, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    assert threads.idle_cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "environ", "expected"),
+    [
+        (0, {}, [3]),
+        (6, {}, [6]),
+        (0, {"OMP_NUM_THREADS": "5"}, []),
+        (6, {"OMP_NUM_THREADS": "5"}, [6]),
+        (0, {"OMP_NUM_THREADS": "1"}, []),
+        (0, {"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "no"}, [3]),  # nobody said so: launchers do
+        (0, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}, [3]),
+        (0, {"OMP_NUM_THREADS": "5", "ACCELERATE_MIXED_PRECISION": "no"}, []),
+    ],
+)
+def test_threads_are_chosen_once_unless_they_are_told(asked, environ, expected, monkeypatch):
+    """A judge that is loaded later finds this program itself at work, and takes no thread away from it."""
+    found = []
+    monkeypatch.setattr(threads, "idle_cores", lambda: 3)
+    monkeypatch.setattr(threads, "_chosen", False)
+    monkeypatch.setattr(torch, "set_num_threads", found.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8 if environ.get("OMP_NUM_THREADS") != "1" else 1)
+    for name in ("OMP_NUM_THREADS", *threads.LAUNCHERS):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    threads.choose_threads(asked)
+    threads.choose_threads()
+    assert found == expected
+
+
+def test_every_configuration_leaves_the_threads_to_the_machine():
+    files = (ROOT / "recipes" / "configs").glob("*.yaml")
+    assert [path.name for path in files if "threads" in read_config(path)] == []
+
+
+def test_the_threads_that_were_taken_are_said_and_kept(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(starting, "choose_threads", lambda asked: 3)
+    script = StartArguments()
+    with starting.started(script, SearchGRPOConfig(str(tmp_path), report_to="none")):
+        assert script.threads == 3
+    assert capsys.readouterr().out.splitlines()[0].endswith("; CPU threads: 3")
+
+
+# --- models
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub that is asked, and answers what a test puts there."""
+    asked = []
+
+    def answer(self, name, **settings):
+        asked.append(name)
+        raise hub.error
+
+    hub = SimpleNamespace(asked=asked, error=None)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(HfApi, "model_info", answer)
+    monkeypatch.setattr(loading, "find_adapter_config_file", lambda *_, **__: pytest.fail("it was looked for again"))
+    loading.check_there.cache_clear()
+    return hub
+
+
+@pytest.mark.parametrize(
+    "opened", [loading.read_tokenizer, lambda name: loading.open_model(AutoModelForCausalLM, name)]
+)
+def test_an_unknown_model_is_asked_for_once(hub, opened):
+    request = httpx.Request("GET", "https://hub.example")
+    hub.error = RepositoryNotFoundError("404", response=httpx.Response(404, request=request))
+    with pytest.raises(ConfigError, match=r"no model 'some/body'.* neither a folder here nor on the Hub") as error:
+        opened("some/body")
+    one_line(error)
+    assert hub.asked == ["some/body"]
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [loading.read_tokenizer, loading.read_config, partial(distilled.settings, kind="nli")],
+    ids=["tokenizer", "config", "judge"],
+)
+def test_a_hub_that_cannot_be_reached_is_said_in_a_line_at_once(opened, monkeypatch):
+    with socket() as nobody:  # bound, and not listening
+        nobody.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        loading.check_there.cache_clear()
+        with pytest.raises(ConfigError, match=r"no model 'some/body'.* the Hub cannot be reached") as error:
+            opened("some/body")
+    one_line(error)
+
+
+def test_a_path_that_is_not_there_is_said_in_a_line(hub, tmp_path):
+    with pytest.raises(ConfigError, match=r"neither a folder here nor on the Hub") as error:
+        loading.read_tokenizer(str(tmp_path / "outputs" / "typo"))
+    one_line(error)
+    assert hub.asked == []
+
+
+def test_a_folder_without_a_model_is_said_in_a_line(tmp_path):
+    with pytest.raises(ConfigError, match="cannot open the tokenizer of") as error:
+        loading.read_tokenizer(str(tmp_path))
+    one_line(error)
+
+
+def test_a_folder_is_not_asked_for(hub):
+    assert loading.read_tokenizer(str(tiny_policy())) is not None and hub.asked == []
+
+
+def test_a_cold_start_that_is_not_made_yet_comes_with_its_command(tmp_path, monkeypatch):
+    import pou
+
+    monkeypatch.chdir(tmp_path)
+    config = str(ROOT / "recipes" / "configs" / "pou_smollm2-135m.yaml")
+    _, _, model = pou.parse(["--config", config, "--questions", "q", "--eval_questions", "q", "--corpus", "c", *CPU])
+    with pytest.raises(ConfigError, match="there is no"):
+        policy_source(model.model_name_or_path, "pou")
+    with owned(Path(model.model_name_or_path)), pytest.raises(ConfigError, match="there is no") as error:
+        policy_source(model.model_name_or_path, "pou")  # a run that did not get as far leaves its lock
+    command = re.search(r"recipes/sft\.py --config (recipes/configs/\S+)", one_line(error))
+    assert (ROOT / command[1]).exists()
+    (Path(model.model_name_or_path) / "config.json").touch()
+    assert policy_source(model.model_name_or_path, "pou") == model.model_name_or_path
+
+
+def test_the_bundled_policys_name_and_a_cpu_are_enough_for_a_trainer(tmp_path):
+    args = SearchGRPOConfig(str(tmp_path), report_to="none")
+    if not torch.accelerator.is_available():
+        assert args.use_cpu and args.device.type == "cpu"
+    assert policy_source("tiny", "pou") == str(tiny_policy("pou"))
+
+
+# --- runs that learn nothing
+
+
+def test_a_run_without_a_valid_rollout_is_told_why(tmp_path, caplog):
+    """And its checkpoints leave no card that says nothing."""
+    with caplog.at_level(logging.WARNING, "faithful_search"):
+        trainer(tmp_path, Mix(parts={"luck": Luck()}), max_steps=6).train()
+    (said,) = [record.getMessage() for record in caplog.records if "nothing is learnt" in record.getMessage()]
+    assert said.startswith("step 4: 0 of 32 rollouts have a valid format, so every reward is -1")
+    assert "cold-started" in said and "recipes/sft.py" in said
+    assert (tmp_path / "checkpoint-2").is_dir() and not (tmp_path / "README.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([(-1.0, 0.0)] * 31, ""),
+        ([(-1.0, 0.0)] * 31 + [(0.5, 1.0)], ""),
+        ([(None, 1.0)] * 40, ""),
+        ([(-1.0, 0.0)] * 32, "0 of 32 rollouts have a valid format"),
+        ([(0.0, 1.0)] * 32, "all 32 rollouts so far have the reward 0"),
+        ([(-1.0, 1.0), *[(-1.0, 0.0)] * 31], "all 32 rollouts so far have the reward -1"),
+    ],
+)
+def test_what_is_said_of_the_first_rollouts(rows, said):
+    watch = LearningWatch()
+    found = [watch.note(rows[start : start + 8]) for start in range(0, len(rows), 8) if watch.open]
+    assert found[-1].startswith(said) and bool(found[-1]) == bool(said)
+
+
+# --- launchers
+
+
+def test_a_worker_ends_with_its_launcher(tmp_path):
+    """The launcher alone is killed; the worker, which holds the same pipe, says so and closes it."""
+    worker = """
+    import signal
+    from faithful_search.training import config
+    def main():
+        print("working", flush=True)
+        signal.pause()
+    config.run_recipe(main)
+    """
+    (tmp_path / "worker.py").write_text(textwrap.dedent(worker))
+    launch = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", launch, str(tmp_path / "worker.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(TORCHELASTIC_RUN_ID="one"),
+    )
+    with launcher:
+        for line in launcher.stdout:
+            if line == "working\n":
+                break
+        launcher.send_signal(signal.SIGKILL)
+        rest = launcher.stdout.read()  # until the worker is gone, too
+    assert "the launcher" in rest and "told to end (SIGTERM)" in rest and "--resume true" in rest
+    assert "Traceback" not in rest

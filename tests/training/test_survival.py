@@ -1,0 +1,550 @@
+"""Runs that are killed: what they say, how soon they end, and that they go on from the last complete checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+import torch
+from checkpoints import SMALL, checkpoint, equal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import ROOT, SUPPORT
+from safetensors.torch import save_file
+
+from faithful_search.errors import ConfigError
+from faithful_search.evaluation.report import write_metrics
+from faithful_search.evaluation.stats import Estimate
+from faithful_search.evaluation.suite import Evaluation
+from faithful_search.tasks import Task
+from faithful_search.training import checkpoints, endings, runs
+from faithful_search.training.checkpoints import inspect, last_checkpoint, set_aside
+from faithful_search.training.endings import Terminated, heeding_sigterm, is_loss, leave, where
+from faithful_search.training.preemption import SaveWhenTold, between_batches
+
+
+def test_the_newest_complete_checkpoint_is_taken_by_its_number(tmp_path):
+    for step in (2, 10, 9):
+        checkpoint(tmp_path, step)
+    (tmp_path / "checkpoint-x").mkdir()
+    (tmp_path / "checkpoint-11").write_text("a file")
+    found = last_checkpoint(tmp_path)
+    assert (found.folder.name, found.step, found.why) == ("checkpoint-10", 10, "")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "training_args.bin", "trainer_state.json"]
+)
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
+def test_a_file_that_is_cut_short_is_found(tmp_path, name, part, processes):
+    checkpoint(tmp_path, 2, processes)
+    path = checkpoint(tmp_path, 4, processes) / name
+    os.truncate(path, int(path.stat().st_size * part))
+    assert name in inspect(path.parent).fault
+    assert last_checkpoint(tmp_path).step == 2
+
+
+@given(cut=st.integers(1, 16384 + 60))
+@settings(max_examples=30, deadline=None)
+def test_weights_cut_anywhere_are_found(tmp_path_factory, cut):
+    path = tmp_path_factory.mktemp("cut") / "model.safetensors"
+    save_file({"weight": torch.ones(64, 64)}, path)
+    assert checkpoints._whole(path)
+    os.truncate(path, max(0, path.stat().st_size - cut))
+    assert not checkpoints._whole(path)
+
+
+def test_weights_whose_header_says_nonsense_are_found(tmp_path):
+    path = checkpoint(tmp_path, 4) / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 1 << 60) + path.read_bytes()[8:])
+    assert inspect(path.parent).fault == "model.safetensors is cut short"
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("trainer_state.json", "not saved to its end"),
+        ("model.safetensors", "no weights"),
+        ("optimizer.pt", "save_only_model"),
+        ("scheduler.pt", "no scheduler.pt"),
+    ],
+)
+def test_a_missing_file_is_named(tmp_path, missing, said):
+    folder = checkpoint(tmp_path, 4)
+    (folder / missing).unlink()
+    assert said in inspect(folder).fault
+
+
+def test_a_state_of_another_step_belongs_to_another_checkpoint(tmp_path):
+    checkpoint(tmp_path, 4).rename(tmp_path / "checkpoint-6")
+    assert inspect(tmp_path / "checkpoint-6").fault == "trainer_state.json is of step 4"
+
+
+def test_sharded_weights_need_every_file_of_their_index(tmp_path):
+    folder = checkpoint(tmp_path, 4)
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert inspect(folder).fault == "no model-00002-of-00002.safetensors"
+    save_file({"b": torch.ones(2)}, folder / "model-00002-of-00002.safetensors")
+    assert not inspect(folder).why
+
+
+@pytest.mark.parametrize("where", [".", "default"])
+def test_an_adapter_is_weights(tmp_path, where):
+    folder = checkpoint(tmp_path, 4)
+    (folder / where).mkdir(exist_ok=True)
+    (folder / "model.safetensors").rename(folder / where / "adapter_model.safetensors")
+    assert not inspect(folder).why
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["pytorch_model_fsdp_0", "optimizer_0"])
+def test_what_fsdp_writes_is_complete_with_every_shard_of_its_index(tmp_path, kind):
+    folder = checkpoint(tmp_path, 4, 2)
+    for old in ("model.safetensors", "optimizer.pt"):
+        (folder / old).unlink()
+    for name in ("pytorch_model_fsdp_0", "optimizer_0"):
+        assert "no weights" in inspect(folder).fault or "no optimizer" in inspect(folder).fault
+        torch.distributed.checkpoint.save({"weight": torch.ones(64, 64)}, checkpoint_id=folder / name, no_dist=True)
+    assert not inspect(folder).why
+    [shard], index = (folder / kind).glob("*.distcp"), folder / kind / ".metadata"
+    for path, said in ((shard, f"{kind}/{shard.name} is cut short"), (index, f"{kind} is incomplete")):
+        whole = path.read_bytes()
+        os.truncate(path, len(whole) // 2)
+        assert inspect(folder).fault.startswith(said)
+        path.write_bytes(whole)
+    shard.unlink()
+    assert inspect(folder).fault == f"{kind}/{shard.name} is missing"
+
+
+def test_what_deepspeed_writes_is_complete_with_every_process(tmp_path):
+    folder = checkpoint(tmp_path, 4, 2)
+    for old in ("model.safetensors", "optimizer.pt", "scheduler.pt"):
+        (folder / old).unlink()
+    (folder / "latest").write_text("global_step4\n")
+    (folder / "global_step4").mkdir()
+    for kind in ("model_states", "optim_states"):
+        for rank in range(2):
+            assert kind in inspect(folder).fault
+            torch.save([1], folder / "global_step4" / f"zero_pp_rank_{rank}_mp_rank_00_{kind}.pt")
+    assert not inspect(folder).why
+
+
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("cut", [True, False])
+def test_without_a_processes_random_state_an_older_checkpoint_is_better_and_no_other_none(tmp_path, noted, cut, caplog):
+    newer = checkpoint(tmp_path, 4, 3, noted)
+    lost = newer / "rng_state_1.pth"
+    os.truncate(lost, 30) if cut else lost.unlink()
+    assert (inspect(newer).processes, inspect(newer).unseeded, inspect(newer).fault) == (3, (1,), "")
+    assert last_checkpoint(tmp_path).step == 4
+    assert checkpoints._chosen(str(tmp_path)).step == 4
+    assert "the random state of process 1 is missing" in caplog.text and "other numbers" in caplog.text
+    checkpoint(tmp_path, 2, 3)
+    assert last_checkpoint(tmp_path).step == 2
+
+
+def test_the_last_processes_random_state_is_missed_because_their_number_is_noted(tmp_path):
+    (checkpoint(tmp_path, 4, 2) / "rng_state_1.pth").unlink()
+    assert inspect(tmp_path / "checkpoint-4").unseeded == (1,)
+
+
+def test_later_folders_are_moved_out_of_the_way_and_named(tmp_path, caplog):
+    for step in (2, 4, 6):
+        checkpoint(tmp_path, step)
+    for step in (2, 6):
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").unlink()
+    (tmp_path / "_broken-checkpoint-6").mkdir()
+    with caplog.at_level(logging.WARNING):
+        assert checkpoints._agreed(str(tmp_path)) == str(tmp_path / "checkpoint-4")
+    assert sorted(os.listdir(tmp_path)) == [
+        "_broken-checkpoint-6",
+        "_broken-checkpoint-6-1",
+        "checkpoint-2",
+        "checkpoint-4",
+    ]
+    assert "checkpoint-6 (no trainer_state.json: it was not saved to its end) cannot be resumed from" in caplog.text
+    assert (tmp_path / "_broken-checkpoint-6-1" / "model.safetensors").exists()
+
+
+def test_what_was_saved_by_another_number_of_processes_is_said(tmp_path, caplog):
+    checkpoint(tmp_path, 4, 2)
+    checkpoints._chosen(str(tmp_path))
+    assert "checkpoint-4 was saved by 2 processes, this run has 1" in caplog.text
+
+
+def test_a_new_run_sets_the_checkpoints_of_an_earlier_one_aside(tmp_path, caplog):
+    args = SimpleNamespace(output_dir=str(tmp_path))
+    trainer = SimpleNamespace(args=args, add_callback=lambda callback: None, train=lambda: checkpoint(tmp_path, 2))
+    checkpoints.train(trainer)
+    assert not caplog.text
+    for step in (4, 10):
+        checkpoint(tmp_path, step)
+    checkpoints.train(trainer)
+    moved = ["_earlier-checkpoint-10", "_earlier-checkpoint-2", "_earlier-checkpoint-4"]
+    assert sorted(os.listdir(tmp_path)) == [*moved, "checkpoint-2"] and ", ".join(moved) in caplog.text
+    assert last_checkpoint(tmp_path).step == 2  # this run's own, though the earlier one went further
+
+
+def test_nothing_to_resume_from_says_what_is_there(tmp_path):
+    with pytest.raises(ConfigError, match="it holds no checkpoint at all; start again without --resume"):
+        checkpoints._agreed(str(tmp_path))
+    os.truncate(checkpoint(tmp_path, 4) / "optimizer.pt", 9)
+    with pytest.raises(ConfigError, match=r"it holds checkpoint-4 \(optimizer.pt is cut short\); start again"):
+        checkpoints._agreed(str(tmp_path))
+    assert os.listdir(tmp_path) == ["checkpoint-4"]
+
+
+def test_moving_a_folder_aside_loses_nothing(tmp_path):
+    first = set_aside(checkpoint(tmp_path, 4))
+    second = set_aside(checkpoint(tmp_path, 4))
+    assert {first.name, second.name} == {"_broken-checkpoint-4", "_broken-checkpoint-4-1"}
+    assert inspect(first).folder.joinpath("model.safetensors").exists()
+
+
+EVALUATION = Evaluation(
+    rows={"f1": Estimate(0.5, 0.1, 0.9, 2, 0.2)},
+    questions=["a", "b"],
+    values={"f1": [0.0, 1.0]},
+    tool_calls={"s": [1, 2]},
+)
+ASKED = [Task("b", "?", ("x",)), Task("a", "?", ("x",))]
+
+
+def test_the_evaluation_before_training_is_read_as_it_was_written(tmp_path):
+    path = write_metrics(tmp_path / runs.BEFORE, EVALUATION.to_dict())
+    assert runs.read_before(path, ASKED) == EVALUATION
+    assert runs.read_before(path, []) is None
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[1]", '{"rows": {}}', "\x00"])
+def test_an_evaluation_that_is_not_there_is_a_warning(tmp_path, text, caplog):
+    path = tmp_path / runs.BEFORE
+    if text is not None:
+        path.write_text(text)
+    assert runs.read_before(path, ASKED) is None
+    assert "no evaluation of before training to compare with" in caplog.text
+
+
+def test_an_evaluation_of_other_questions_is_not_compared_with(tmp_path, caplog):
+    write_metrics(tmp_path / runs.BEFORE, EVALUATION.to_dict())
+    assert runs.read_before(tmp_path / runs.BEFORE, ASKED[:1]) is None
+    assert "other questions" in caplog.text
+
+
+def _beginning(path, monkeypatch, found):
+    asked = []
+    monkeypatch.setattr(runs, "evaluate", lambda *given: asked.append(given) or found)
+    trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(path)))
+    script = SimpleNamespace(eval_questions="world", eval_split="validation", eval_limit=2, eval_sample_seed=None)
+    return runs.BeforeTraining(trainer, script, {}), asked
+
+
+def _state(step):
+    return SimpleNamespace(global_step=step, is_world_process_zero=True)
+
+
+def test_a_run_is_evaluated_when_it_begins_and_never_again_when_it_goes_on(tmp_path, monkeypatch):
+    tasks = runs.load_tasks("world", "validation", 2)
+    first = msgspec.structs.replace(EVALUATION, questions=[task.id for task in tasks])
+    begun, asked = _beginning(tmp_path, monkeypatch, first)
+    begun.on_train_begin(None, _state(0), None)
+    assert begun.found == first and len(asked) == 1
+    resumed, asked = _beginning(tmp_path, monkeypatch, None)
+    resumed.on_train_begin(None, _state(7), None)
+    assert resumed.found == first and not asked
+    without, _ = _beginning(tmp_path, monkeypatch, None)
+    without.on_train_begin(None, _state(0), None)
+    assert without.found is None and not (tmp_path / runs.BEFORE).exists()
+
+
+def test_what_happened_where_is_read_off_the_trace():
+    class Trainer:
+        state = SimpleNamespace(global_step=3)
+
+        def training_step(self):
+            self._reward()
+
+        def _reward(self):
+            raise RuntimeError("gone")
+
+    with pytest.raises(RuntimeError) as found:
+        Trainer().training_step()
+    assert where(found.value.__traceback__) == "scoring the rollouts, step 3"
+    assert where(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "many", "lost"),
+    [
+        (RuntimeError("[/x/gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:8"), True, True),
+        (RuntimeError("[/x/gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:8"), False, False),
+        (torch.distributed.DistBackendError("remote process exited or there was a network error"), True, True),
+        (torch.distributed.DistNetworkError("The client socket has timed out"), True, True),
+        (RuntimeError("Application timeout caused pair closure"), True, True),
+        (RuntimeError("CUDA out of memory"), True, False),
+        (RuntimeError("the search at http://127.0.0.1:9 timed out"), True, False),
+        (ValueError("gloo"), True, False),
+    ],
+)
+def test_the_loss_of_a_process_is_told_from_other_errors(error, many, lost, monkeypatch):
+    monkeypatch.setattr(endings, "_processes", lambda: (0, 2 if many else 1))
+    assert is_loss(error) is lost
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ConfigError("these settings"), 1, "error: these settings"),
+        (KeyboardInterrupt(), 130, "error: interrupted; a run that has saved"),
+        (Terminated(), 143, "error: told to end (SIGTERM); a run that has saved"),
+    ],
+)
+def test_an_ending_is_a_line_and_a_code(error, code, line, capsys):
+    with pytest.raises(SystemExit) as left:
+        leave(error)
+    assert left.value.code == code
+    assert capsys.readouterr().err.splitlines()[-1].startswith(line)
+
+
+def test_an_error_of_the_program_keeps_its_trace():
+    with pytest.raises(ZeroDivisionError):
+        leave(ZeroDivisionError("x"))
+
+
+@pytest.mark.parametrize(
+    ("error", "processes"), [("TypeError('your reward')", 1), ("RuntimeError('your server timed out')", 2)]
+)
+def test_a_program_that_ends_by_an_error_of_its_own_shows_where(error, processes):
+    lines = ["from faithful_search.training.endings import leave", f"def mine(): raise {error}", "try:", "    mine()"]
+    lines += ["except Exception as error:", "    leave(error)"]
+    env = {**os.environ, "RANK": "0", "WORLD_SIZE": str(processes), "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False, env=env
+    )
+    assert done.returncode == 1 and "Traceback" in done.stderr and "in mine\n" in done.stderr
+    assert done.stderr.splitlines()[-1] == error.replace("('", ": ").rstrip("')")
+
+
+def test_what_nothing_else_interrupts_ends_the_program_in_a_line():
+    lines = ["import time", "from faithful_search.training.endings import ending_after"]
+    lines += ["with ending_after(60, 'no'): pass", "with ending_after(0.2, 'the server hangs'): time.sleep(60)"]
+    env = {**os.environ, "RANK": "1", "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=env, timeout=50)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == "error: process 1 of 2: the server hangs"
+
+
+def test_sigterm_tidies_up_once_and_the_old_handler_comes_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated), heeding_sigterm():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_checkpoint_when_told_lies_between_two_batches_of_rollouts():
+    args = SimpleNamespace(steps_per_generation=2, num_iterations=2, gradient_accumulation_steps=1)
+    assert [step for step in range(9) if between_batches(args, SimpleNamespace(global_step=step))] == [0, 4, 8]
+    callback, before = SaveWhenTold(), signal.getsignal(signal.SIGTERM)
+    trainer = SimpleNamespace(callback_handler=SimpleNamespace(callbacks=[callback]))
+    callback.on_train_begin(args, None, None)
+    for told, step, saved in ((False, 4, None), (True, 5, None), (True, 8, 8)):
+        if told:
+            os.kill(os.getpid(), signal.SIGTERM)
+        control = SimpleNamespace(should_save=False, should_training_stop=False)
+        callback.on_step_end(args, SimpleNamespace(global_step=step, max_steps=100), control)
+        assert (control.should_save, control.should_training_stop, callback.saved) == (bool(saved),) * 2 + (saved,)
+    callback.on_train_end(args, None, None)
+    assert signal.getsignal(signal.SIGTERM) == before
+    with pytest.raises(Terminated, match="checkpoint-8 is saved"):
+        SaveWhenTold.check(trainer)
+
+
+TIMEOUT = 20
+
+
+class Run:
+    """A run of the recipe in real processes, each told where to send itself a signal; there is no launcher."""
+
+    def __init__(self, out: Path, processes: int, fault: str = "none", flags: Sequence[str] = ()) -> None:
+        self.logs = [out.with_name(f"{out.name}.{rank}.{time.monotonic_ns()}.log") for rank in range(processes)]
+        command = [sys.executable, str(SUPPORT / "survival_run.py"), f"--output_dir={out}", *SMALL, *flags]
+        shared = {**os.environ, "FAULT": fault, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+        shared |= {"MASTER_PORT": str(_port()), "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+        self.started = []
+        for rank, log in enumerate(self.logs):
+            own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} if processes > 1 else _alone(shared)
+            with log.open("w") as said:
+                self.started.append(subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, env=own))
+
+    def wait(self, rank: int, seconds: float = 300) -> int:
+        return self.started[rank].wait(seconds)
+
+    def said(self, rank: int) -> list[str]:
+        return [line for line in self.logs[rank].read_text().splitlines() if line.strip()]
+
+    def wait_for_fault(self, rank: int) -> float:
+        end = time.monotonic() + 120
+        while not any(line.startswith("fault: ") for line in self.said(rank)):
+            assert time.monotonic() < end and self.started[rank].poll() in (None, -9), self.said(rank)[-20:]
+            time.sleep(0.05)
+        return time.monotonic()
+
+    def end(self) -> None:
+        for process in self.started:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def running(*given, **named) -> Iterator[Run]:
+    run = Run(*given, **named)
+    try:
+        yield run
+    finally:
+        run.end()
+
+
+def errors(said: Sequence[str]) -> list[str]:
+    return [line for line in said if line.startswith("error: ")]
+
+
+def _port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+def _alone(shared: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in shared.items() if not name.endswith("WORLD_SIZE")}
+
+
+def finished(out: Path, processes: int, *flags: str) -> list[list[str]]:
+    with running(out, processes, flags=flags) as run:
+        codes = [run.wait(rank) for rank in range(processes)]
+        said = [run.said(rank) for rank in range(processes)]
+    assert codes == [0] * processes, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Undisturbed runs of one and of two processes, made when first asked for."""
+    made: dict[int, Path] = {}
+
+    def of(processes: int) -> Path:
+        if processes not in made:
+            made[processes] = tmp_path_factory.mktemp("whole") / "run"
+            finished(made[processes], processes)
+        return made[processes]
+
+    return of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [
+        ("rollout:1:3:SIGKILL", "in a training step, step 2"),
+        ("reward:1:1:SIGKILL", "scoring the rollouts, step 0"),
+        ("backward:1:1:SIGSTOP", "in the backward pass, step 0"),
+        ("checkpoint:0:1:SIGSTOP", "step 2"),
+        ("evaluation:1:1:SIGKILL", "in an evaluation, step 0"),
+        ("scoring:0:1:SIGSTOP", "step 0"),
+    ],
+)
+def test_whoever_is_left_says_so_in_one_line_within_the_timeout(fault, place, tmp_path):
+    rank = int(fault.split(":")[1])
+    with running(tmp_path / "out", 2, fault, [f"--ddp_timeout={TIMEOUT}"]) as run:
+        begun = run.wait_for_fault(rank)
+        assert run.wait(1 - rank, 60) == 1
+        took = time.monotonic() - begun
+        said = run.said(1 - rank)
+    assert took < TIMEOUT * 3
+    [line] = errors(said)
+    assert line.startswith(f"error: process {1 - rank} of 2: another process is gone or hangs (")
+    assert place in line and line.endswith("goes on from it with --resume true")
+    assert not any("Traceback" in line for line in said)
+
+
+@pytest.mark.slow
+def test_what_one_process_raises_ends_all_of_them(tmp_path):
+    with running(tmp_path / "out", 2, "rollout:1:1:ERROR", [f"--ddp_timeout={TIMEOUT}"]) as run:
+        assert [run.wait(rank, 120) for rank in range(2)] == [1, 1]
+        lines = [errors(run.said(rank)) for rank in range(2)]
+    assert lines[1] == ["error: process 1 of 2: the server at http://127.0.0.1:9 is down"]
+    assert [line.partition(" (")[0] for line in lines[0]] == ["error: process 0 of 2: another process is gone or hangs"]
+
+
+@pytest.mark.slow
+def test_whoever_comes_alone_waits_no_longer_than_told(tmp_path):
+    env = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    env |= {"MASTER_PORT": str(_port()), "LOCAL_WORLD_SIZE": "2"}
+    command = [sys.executable, "recipes/pou.py", f"--output_dir={tmp_path}", "--ddp_timeout=3"]
+    begun = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=env, timeout=120)
+    assert done.returncode == 1 and time.monotonic() - begun < 90
+    [line] = errors(done.stderr.splitlines())
+    assert line.startswith("error: process 0 of 2: another process is gone or hangs (when the processes met)")
+
+
+@pytest.mark.slow
+def test_a_launcher_ends_the_others_and_they_say_where_they_were(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={_port()}"]
+    command += ["tests/support/survival_run.py", f"--output_dir={tmp_path / 'out'}", *SMALL]
+    env = {**os.environ, "FAULT": "rollout:1:1:SIGKILL", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=env, timeout=300)
+    assert done.returncode == 1
+    lines = errors(done.stderr.splitlines())
+    assert len(lines) == 1 and lines[0].startswith("error: process 0 of 2: "), done.stderr[-3000:]
+    assert "told to end (SIGTERM)" in lines[0] or "another process is gone" in lines[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "fault", "left", "moved"),
+    [
+        (1, "rollout:0:4:SIGKILL", 2, []),
+        (1, "file:0:5:HALF", 2, ["_broken-checkpoint-4"]),  # each checkpoint saves four: arguments, optimizer, …
+        (2, "file:0:5:HALF", 2, ["_broken-checkpoint-4"]),
+        (1, "evaluation:0:2:SIGKILL", 4, []),
+        (2, "evaluation:1:2:SIGKILL", 4, []),
+    ],
+)
+def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(processes, fault, left, moved, tmp_path, whole):
+    out, rank = tmp_path / "out", int(fault.split(":")[1])
+    with running(out, processes, fault) as run:
+        run.wait_for_fault(rank)
+        run.wait(rank)
+    assert last_checkpoint(out).step == left
+    said = finished(out, processes, "--resume=true")
+    assert sorted(path.name for path in out.glob("_broken-*")) == moved
+    assert all(any(name in line for line in said[0]) for name in moved)
+    equal(out, whole(processes))
+
+
+@pytest.mark.slow
+def test_sigterm_with_a_checkpoint_leaves_one_at_the_end_of_the_step(tmp_path, whole):
+    out = tmp_path / "out"
+    with running(out, 2, "rollout:1:3:SIGTERM", ["--enable_jit_checkpoint=true"]) as run:
+        assert [run.wait(rank) for rank in range(2)] == [143, 143]
+        lines = [errors(run.said(rank)) for rank in range(2)]
+    for rank, [line] in enumerate(lines):
+        assert line.startswith(f"error: process {rank} of 2: told to end (SIGTERM): checkpoint-3 is saved"), line
+    finished(out, 2, "--resume=true")
+    equal(out, whole(2))

@@ -1,0 +1,251 @@
+"""The verdict term: its gradient is that of s(q' - q), whatever is batched, padded, split or adapted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import lab
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from tiny_trainer import Luck, trainer
+from transformers import LlamaConfig, LlamaForCausalLM
+from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
+
+from faithful_search.errors import ConfigError
+from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.rewards import (
+    Adaptive,
+    AnswerSupport,
+    Correctness,
+    EvidenceSensitivity,
+    Mix,
+    Score,
+    answer_only_mix,
+)
+from faithful_search.rewards.evidence_sensitivity import Probe
+from faithful_search.training.advantages import informative
+from faithful_search.training.verdict_term import choice_probability, probe_columns, verdict_moves
+
+YES = Probe(2, True, real=[5, 6, 7], perturbed=[5, 8, 9, 10, 11], choices=[[3]], made_by="unrelated")
+NO = Probe(3, False, real=[5, 6, 7, 12], perturbed=[5, 13], choices=[[3]], made_by="template")
+LONG = Probe(2, True, real=[20, 21], perturbed=[20, 22, 23], choices=[[3, 4, 6], [7]], made_by="foil")
+ROWS = [[YES, NO], [], [LONG]]
+
+
+def tiny_model():
+    """Few words, sharp enough for probabilities that move, and exact enough for finite differences."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return lab.sharp(LlamaForCausalLM(LlamaConfig(vocab_size=24, **sizes)).eval()).double()
+
+
+def by_hand(model, probes: list[Probe]) -> float:
+    """Δ of one rollout, a context at a time."""
+    moves = []
+    for probe in probes:
+        q = []
+        for context in (probe.real, probe.perturbed):
+            total, ids = 1.0, list(context)
+            for token in probe.choices[0]:
+                with torch.no_grad():
+                    total *= float(model(torch.tensor([ids])).logits[0, -1].softmax(-1)[token])
+                ids.append(token)
+            q.append(total)
+        moves.append((q[1] - q[0]) * (-1 if probe.yes_case else 1))
+    return sum(moves) / len(moves) if moves else 0.0
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4, 99])
+def test_the_moves_are_those_of_every_context_read_alone(at_once):
+    model = tiny_model()
+    moves = verdict_moves(model, probe_columns(ROWS), at_once)
+    expected = [by_hand(model, own) for own in ROWS]
+    assert moves.tolist() == pytest.approx(expected, rel=1e-3) and expected[1] == 0.0 != expected[2]
+
+
+def test_they_are_what_the_reward_sees():
+    model = lab.sharp(lab.model())
+    generator = TransformersGenerator(model, lab.tokenizer())
+    asked = [(ids, probe.choices) for own in ROWS for probe in own for ids in (probe.real, probe.perturbed)]
+    q = [row[0] for row in generator.choice_probs([ids for ids, _ in asked], [choices for _, choices in asked])]
+    moves = verdict_moves(model, probe_columns(ROWS), 4).tolist()
+    assert moves[0] == pytest.approx(((q[0] - q[1]) + (q[3] - q[2])) / 2, abs=1e-7)
+    assert moves[2] == pytest.approx(q[4] - q[5], abs=1e-7)
+
+
+def check_gradient(model, at_once: int = 3) -> None:
+    """Against differences along each parameter's own gradient, and along a random direction."""
+    columns = exact_columns()
+    parameters = [part for part in model.parameters() if part.requires_grad]
+    gradient = torch.autograd.grad(verdict_moves(model, columns, at_once).mean(), parameters)
+    assert all(part.norm() > 0 for part in gradient)
+    torch.manual_seed(1)
+    for way in (gradient, [torch.randn_like(part) for part in parameters]):
+        size = 1e-3 / torch.sqrt(sum(part.square().sum() for part in way))
+        ends = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                for part, step in zip(parameters, way, strict=True):
+                    part += sign * size * step
+                ends.append(sum(by_hand(model, own) for own in ROWS) / len(ROWS))
+                for part, step in zip(parameters, way, strict=True):
+                    part -= sign * size * step
+        expected = sum((own * step).sum() for own, step in zip(gradient, way, strict=True))
+        assert (ends[0] - ends[1]) / (2 * size) == pytest.approx(float(expected), rel=1e-3, abs=1e-5)
+
+
+def exact_columns():
+    columns = probe_columns(ROWS)
+    return columns | {"probe_weight": columns["probe_weight"].double()}
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """The softmax in float64 too, for differences that small."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+
+
+def test_the_gradient_is_that_of_the_moves(exact):
+    check_gradient(tiny_model())
+
+
+def test_an_adapters_gradient_is_that_of_the_moves(exact):
+    torch.manual_seed(2)
+    adapted = get_peft_model(tiny_model(), LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False))
+    check_gradient(adapted.double())
+
+
+def test_with_activations_computed_again(exact):
+    model = tiny_model()
+    columns = exact_columns()
+    plain = torch.autograd.grad(verdict_moves(model, columns, 3).sum(), list(model.parameters()))
+    model.train()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    again = torch.autograd.grad(verdict_moves(model, columns, 3).sum(), list(model.parameters()))
+    for one, other in zip(plain, again, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_idle_passes_count_nothing_and_keep_the_graph():
+    model, passes = tiny_model(), []
+    model.register_forward_pre_hook(lambda *_: passes.append(1))
+    moves = verdict_moves(model, probe_columns([[], []]), 4, agree=lambda own: own + 2)
+    assert len(passes) == 2 and moves.tolist() == [0.0, 0.0]
+    moves.sum().backward()
+    assert all(part.grad is not None and not part.grad.any() for part in model.parameters())
+    assert verdict_moves(model, probe_columns([[], []]), 4).tolist() == [0.0, 0.0] and len(passes) == 2
+
+
+def test_one_token_probabilities_sum_to_one_whatever_the_padding():
+    model = tiny_model()
+    vocabulary = model.config.vocab_size
+    ids = torch.tensor([[0, 0, 5, 6]]).repeat(vocabulary, 1)
+    every = torch.arange(vocabulary)[:, None]
+    probabilities = choice_probability(model, ids, torch.full((vocabulary,), 2), every)
+    assert probabilities.dtype == torch.float32 and float(probabilities.sum()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_columns_keep_to_their_rows_however_trl_splits_them():
+    rows = [[Probe(2, True, [n + 1], [n + 1, 2], [[3]], "unrelated")] * (n % 3) for n in range(8)]
+    model = tiny_model()
+    batch = {"number": torch.arange(8), "total": torch.tensor(3), **probe_columns(rows)}
+    seen = {}
+    for part in split_tensor_dict(shuffle_sequence_dict(batch), 4):
+        seen |= dict(zip(part["number"].tolist(), verdict_moves(model, part, 2).tolist(), strict=True))
+    assert [seen[n] for n in range(8)] == pytest.approx([by_hand(model, own) for own in rows], abs=1e-6)
+
+
+# In the trainer
+
+
+def probing(**knobs) -> Mix:
+    return Mix(
+        parts={"luck": Luck(), "evidence_sensitivity": EvidenceSensitivity(**knobs)},
+        gate=None,
+    )
+
+
+def batch_of(made):
+    made.model.train()
+    rows = [dict(made.train_dataset[number // 4]) for number in range(8)]
+    return made._generate_and_score_completions(rows)
+
+
+def test_the_loss_is_trls_less_the_weighted_mean_of_the_moves(tmp_path):
+    made = trainer(tmp_path, probing(budget=None), scripted=True, verdict_weight=0.5)
+    lab.sharp(made.model)
+    inputs = batch_of(made)
+    made.current_gradient_accumulation_steps = 1
+    with_term = made.compute_loss(made.model, inputs)
+    made.verdict_weight = 0.0
+    plain = made.compute_loss(made.model, inputs)
+    moves = [row["evidence_sensitivity"].value for row in made._last_components]
+    assert len(moves) == 8 and abs(sum(moves)) > 1e-4
+    assert float(plain - with_term) == pytest.approx(0.5 * sum(moves) / 8, abs=1e-6)
+
+
+def test_what_the_probes_moved_is_logged_every_step_and_nothing_without_the_term(tmp_path):
+    for weight, there in ((1.0, True), (0.0, False)):
+        made = trainer(tmp_path / str(weight), probing(), scripted=True, verdict_weight=weight, max_steps=2)
+        made.train()
+        state = json.loads((tmp_path / str(weight) / "checkpoint-2" / "trainer_state.json").read_text())
+        steps = [line for line in state["log_history"] if "loss" in line]
+        assert len(steps) == 2 and all(("verdict_term" in line) is there for line in steps)
+        if there:
+            assert steps[0]["verdict_term"] == pytest.approx(steps[0]["parts/evidence_sensitivity"], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_training_by_the_term_alone_moves_the_verdicts(tmp_path):
+    made = trainer(
+        tmp_path, probing(draws="question"), True, verdict_weight=100.0, max_steps=12, save_steps=12, learning_rate=3e-3
+    )
+    made.estimator = lambda rewards, k: torch.zeros_like(rewards)  # no policy gradient
+    made.train()
+    lines = [line["verdict_term"] for line in made.state.log_history if "verdict_term" in line]
+    assert lines[-1] > lines[0] + 0.01
+
+
+def test_a_term_without_probes_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="EvidenceSensitivity"):
+        trainer(tmp_path, Luck(), verdict_weight=1.0)
+    with pytest.raises(ConfigError, match="verdict_weight must be 0"):
+        trainer(tmp_path, probing(), verdict_weight=-1.0)
+
+
+# Uniform groups
+
+
+def test_groups_that_say_nothing_by_hand():
+    nan = float("nan")
+    right = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 1.0, nan, 1.0, nan, nan, 0.0, 0.0])
+    valid = torch.tensor([True] * 11 + [False])
+    assert informative(right, valid, 2).tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1]
+    assert informative(torch.tensor([0.2, 0.2, 0.3]), torch.tensor([True] * 3), 3).tolist() == [1, 1, 1]
+    assert informative(torch.zeros(2), torch.tensor([False, False]), 2).tolist() == [0, 0]
+
+
+class Half(Correctness):
+    """Rollouts of the second group are right every other time, those of the first never."""
+
+    def score_batch(self, trajectories):
+        numbers = [int(row.id.rpartition("#")[2]) for row in trajectories]
+        return [Score(float(number >= 4 and number % 2)) for number in numbers]
+
+
+def test_dropped_groups_have_no_advantage_and_the_others_keep_theirs(tmp_path):
+    mix = Mix(parts={"luck": Luck(), "answer": Adaptive(AnswerSupport(), Half())}, gate=None)
+    kept, dropped = (
+        batch_of(trainer(tmp_path / how, mix, uniform_groups=how, seed=3))["advantages"] for how in ("keep", "drop")
+    )
+    assert kept[:4].abs().min() > 0 and not dropped[:4].any()
+    assert torch.equal(kept[4:], dropped[4:]) and dropped[4:].any()
+
+
+def test_uniform_groups_need_an_answer_to_go_by(tmp_path):
+    with pytest.raises(ConfigError, match="uniform_groups 'some'"):
+        trainer(tmp_path, answer_only_mix(), uniform_groups="some")
+    with pytest.raises(ConfigError, match="whether an answer is right"):
+        trainer(tmp_path, Luck(), uniform_groups="drop")

@@ -1,0 +1,293 @@
+"""Episodes that a language model wrote: read in any dialect, rewritten, filtered, and trained on by the recipe."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from paths import ROOT
+from transformers import AutoTokenizer
+
+from faithful_search import dialects
+from faithful_search.bundled import tiny_policy
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.inference.chat import ChatFormat
+from faithful_search.rewards import Citation, Format
+from faithful_search.tools import LocalSearch, Toolbox
+from faithful_search.training.written import by_tools, read_written, rewritten, summary, write_written
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
+
+QUESTION = "Where was the director of Zodiac born?"
+FIRST = '<think>I look.</think><tool_call>{"name": "local_search", "arguments": {"query": "Zodiac"}}</tool_call>'
+FOUND = "<tool_response>\nZodiac [E1]: Directed by David Fincher.\nSeven [E2]: A film.\n</tool_response>"
+SECOND = (
+    "<think><helpful>yes</helpful><ref>E1</ref>By Fincher.</think>"
+    '<tool_call>{"name": "local_search", "arguments": {"query": "David Fincher"}}</tool_call>'
+)
+BORN = "<tool_response>\nDavid Fincher [E3]: He was born in Denver.\n</tool_response>"
+LAST = "<think><helpful>yes</helpful><ref>E3</ref>In Denver.</think><answer>Denver</answer>"
+GOOD = FIRST + FOUND + SECOND + BORN + LAST
+STEPS = (
+    Step("I look.", ToolCall("local_search", {"query": "Zodiac"}), (Evidence("By David Fincher.", "Zodiac", "E1"),)),
+    Step(
+        "By Fincher.",
+        ToolCall("local_search", {"query": "David Fincher"}),
+        (Evidence("He was born in Denver.", "David Fincher", "E2", source="p7"),),
+        helpful=True,
+        refs=("E1",),
+    ),
+    Step("In Denver.", answer="Denver", helpful=True, refs=("E2",)),
+)
+SEARCH_R1 = (
+    "<think>I look.</think><search>Zodiac</search>\n\n<information>Doc 1(Title: Zodiac) By David Fincher.</information>"
+    "\n\n<think>By Fincher.</think><search>David Fincher</search>\n\n<information>Doc 1(Title: David Fincher) He was "
+    "born in Denver.</information>\n\n<think>In Denver.</think><answer>Denver</answer>"
+)
+
+
+@pytest.fixture(scope="module")
+def tools():
+    return Toolbox([LocalSearch.from_corpus([{"id": "p1", "title": "Zodiac", "text": "A film."}])]).schemas
+
+
+@pytest.fixture(scope="module")
+def chat():
+    return ChatFormat.of(AutoTokenizer.from_pretrained(tiny_policy()), dialects.load("pou"))
+
+
+def row(text=GOOD, **columns):
+    return {"question": QUESTION, "answers": ["Denver"], "output": text, **columns}
+
+
+def stored(dialect, steps=STEPS, **fields):
+    trajectory = Trajectory(steps, QUESTION, steps[-1].answer, dialect=dialect, answers=("Denver",), id="s")
+    return json.loads(msgspec.structs.replace(trajectory, **fields).to_json())
+
+
+def save(path, rows):
+    text = "".join((item if isinstance(item, str) else json.dumps(item)) + "\n" for item in rows)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.fixture
+def read(tmp_path, chat, tools):
+    def one(*rows, chat=chat, **settings):
+        return list(read_written([save(tmp_path / "w.jsonl", rows)], chat, lambda: tools, **settings))
+
+    return one
+
+
+def reasons(rows):
+    return [found.rejected for found in rows]
+
+
+@pytest.mark.parametrize("name", ["w.jsonl", "w.jsonl.gz"])
+def test_texts_chats_and_stored_trajectories_are_read_packed_or_not(tmp_path, chat, tools, name):
+    messages = [
+        {"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": FIRST},
+        {"role": "user", "content": FOUND},
+        {"role": "assistant", "content": SECOND},
+        {"role": "user", "content": BORN},
+        {"role": "assistant", "content": LAST},
+    ]
+    rows = [row(id="a"), {"messages": messages, "answer": "Denver"}, stored("pou")]
+    found = list(read_written([save(tmp_path / name, rows)], chat, lambda: tools))
+    assert reasons(found) == [None] * 3
+    assert [item.where for item in found] == [f"{tmp_path / name}, line {number}" for number in (1, 2, 3)]
+    for item in found:
+        assert item.compared and item.trajectory.question == QUESTION and item.trajectory.answer == "Denver"
+        first, born = (step.evidence[0].id for step in item.trajectory.steps[:2])
+        assert [step.refs for step in item.trajectory.steps] == [(), (first,), (born,)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason", "why"),
+    [
+        (row(GOOD.replace("<ref>E3", "<ref>E1")), "citation", "step 3: cites E1, which the previous response does not"),
+        (row(GOOD.replace("<ref>E1", "<ref>null")), "citation", "step 2: says yes but cites nothing"),
+        (row(GOOD.replace("<helpful>yes</helpful><ref>E1</ref>", "")), "citation", "step 2: no verdict"),
+        (row(GOOD.replace("<answer>Denver</answer>", "")), "format", "step 3"),
+        (row(answers=["Paris"]), "wrong_answer", "'Denver' against Paris"),
+        (row(GOOD.replace("born in Denver.", "born.")), "ungrounded", ""),
+        (row(FIRST + FOUND + LAST.replace("E3", "E1")), "ungrounded", ""),
+        (row(FIRST + FOUND.replace("Fincher", "Denver") + LAST.replace("E3", "E1")), "too_short", ""),
+        ({**row(), "question": None}, "no_question", ""),
+        (row(GOOD.replace("local_search", "dig")), "unknown_tool", "calls dig, which its prompt would not describe"),
+        (row(SEARCH_R1), "no_verdicts", "step 2 of a trajectory of search_r1 gives none"),
+        (row(tools=[{"name": "bare"}]), "unreadable", "no list of JSON schemas"),
+        (row(tools="[{"), "unreadable", "its tools are not JSON"),
+        ({"question": QUESTION, "note": "x"}, "unreadable", "no column with messages or text; it has: question, note"),
+    ],
+)  # fmt: skip
+def test_what_is_not_fit_says_why(read, changed, reason, why):
+    good, found = read(row(), changed)
+    assert good.rejected is None
+    assert found.rejected == reason and why in found.why
+
+
+def test_ten_steps_are_the_most_and_the_bounds_are_settings(read):
+    more = FIRST + FOUND
+    for number in range(9):
+        verdict = "<helpful>yes</helpful><ref>E1</ref>" if not number else "<helpful>no</helpful><ref>null</ref>"
+        more += f"<think>{verdict}On.</think>" + FIRST.split("</think>")[1] + "<tool_response>\nNone.\n</tool_response>"
+    eleven = more + LAST.replace("yes", "no").replace("E3", "null").replace("Denver</answer>", "yes</answer>")
+    assert reasons(read(row(eleven, answers=["yes"]))) == ["too_long"]
+    assert reasons(read(row(eleven, answers=["yes"]), max_steps=11)) == [None]
+    assert reasons(read(row(), min_steps=4)) == ["too_short"]
+
+
+def test_an_answer_without_gold_ones_is_not_compared_and_that_is_said(read):
+    rows = read(row(), {"question": QUESTION, "output": GOOD})
+    assert reasons(rows) == [None, None] and [item.compared for item in rows] == [True, False]
+    assert "1 of those kept have no gold answers: whether their answers are right was not asked" in summary(rows)
+    [(kept, _)] = by_tools(rows)
+    assert [item.answers for item in kept] == [("Denver",), ("Denver",)]
+    assert "gold" not in "".join(summary(rows[:1]))
+
+
+def test_a_stored_trajectory_with_verdicts_is_rewritten_and_one_without_is_not(read):
+    bare = tuple(msgspec.structs.replace(step, helpful=None, refs=()) for step in STEPS)
+    half = (*STEPS[:2], msgspec.structs.replace(STEPS[2], helpful=None, refs=()))
+    found = read(stored("openai"), stored("openai", bare), stored("search_r1_like", half), stored(""))
+    assert reasons(found) == [None, "no_verdicts", "no_verdicts", None]
+    assert found[2].why == "step 3 of a trajectory of search_r1_like gives none"
+    made = found[0].trajectory
+    assert made.dialect == "pou" and (made.id, made.answers, made.answer) == ("s", ("Denver",), "Denver")
+    assert made.text.startswith(FIRST) and "<ref>E2</ref>In Denver.</think><answer>Denver</answer>" in made.text
+    assert made.steps[1].evidence[0].source == "p7"
+    assert Format().score(made).value == Citation().score(made).value == 1.0
+
+
+def test_what_the_dialect_cannot_say_is_left_out_not_bent(read):
+    parallel = (STEPS[0], msgspec.structs.replace(STEPS[0], same_turn=True, helpful=False), *STEPS[1:])
+    foreign = tuple(
+        msgspec.structs.replace(step, evidence=tuple(Evidence(item.text, id="doc") for item in step.evidence))
+        for step in STEPS
+    )
+    found = read(stored("openai", parallel), stored("openai", foreign))
+    assert reasons(found) == ["unwritable", "unwritable"]
+    tagged = msgspec.structs.replace(STEPS[2], think="So <answer>Paris</answer> then.")
+    assert reasons(read(stored("pou", (*STEPS[:2], tagged)))) == ["unwritable"]
+
+
+def test_a_dialect_without_verdicts_takes_its_own_and_those_of_others(read, tools):
+    search_r1 = ChatFormat.of(AutoTokenizer.from_pretrained(tiny_policy("search_r1")), dialects.load("search_r1"))
+    graph = msgspec.structs.replace(STEPS[0], call=ToolCall("knowledge_graph", {"query": "Zodiac"}))
+    rows = [row(SEARCH_R1), stored("openai", tuple(msgspec.structs.replace(s, helpful=None, refs=()) for s in STEPS))]
+    rows += [stored("openai", tuple(msgspec.structs.replace(s, helpful=None, refs=()) for s in (graph, *STEPS[1:])))]
+    found = read(*rows, chat=search_r1)
+    assert reasons(found) == [None, None, "unwritable"] and found[2].why == "step 1: search_r1 would not keep its call"
+    assert [step.call and step.call.name for step in found[1].trajectory.steps] == ["search", "search", None]
+    assert "<search>Zodiac</search>" in found[1].trajectory.text
+
+
+@pytest.mark.parametrize("name", sorted({*dialects.names()} - {"pou"}))
+def test_every_dialect_without_verdicts_can_be_rewritten_as_every_other(name):
+    read = dialects.parse(SEARCH_R1, "search_r1", question=QUESTION)
+    there = rewritten(read, dialects.load(name))
+    back = rewritten(there, dialects.load("search_r1"))
+    assert Format().score(there).value == 1.0 and there.dialect == name
+    assert [(s.think, s.call and s.call.arguments, s.answer) for s in back.steps] == [
+        (s.think, s.call and s.call.arguments, s.answer) for s in read.steps
+    ]
+
+
+def test_rows_bring_tools_of_their_own_in_a_column_or_in_meta(read, tools):
+    dig = [{"type": "function", "function": {"name": "dig", "parameters": {"type": "object", "properties": {}}}}]
+    text = GOOD.replace('"local_search"', '"dig"')
+    found = read(row(text, tools=dig), row(text, tools=json.dumps(dig)), stored("pou", meta={"tools": tools}), row())
+    assert reasons(found) == [None] * 4
+    assert [[one["function"]["name"] for one in item.tools] for item in found] == [
+        ["dig"], ["dig"], ["local_search"], ["local_search"],
+    ]  # fmt: skip
+    groups = by_tools(found)
+    assert [(len(kept), described) for kept, described in groups] == [(2, dig), (2, tools)]
+    assert "2 prompts describe dig" in summary(found)
+
+
+def test_the_tools_of_the_flags_are_opened_only_where_a_row_needs_them(tmp_path, chat, tools):
+    def none():
+        raise ConfigError("no tools")
+
+    own = save(tmp_path / "own.jsonl", [row(tools=tools)])
+    assert reasons(read_written([own], chat, none)) == [None]
+    with pytest.raises(ConfigError, match="no tools"):
+        list(read_written([save(tmp_path / "w.jsonl", [row()])], chat, none))
+
+
+def test_what_is_too_long_is_left_out_by_name(read):
+    [found] = read(row(), max_length=100)
+    assert found.rejected == "too_many_tokens" and found.why.endswith(" for a max_length of 100")
+    length = int(found.why.split()[0])
+    assert reasons(read(row(), max_length=length)) == [None]
+    assert reasons(read(row(), max_length=length - 1)) == ["too_many_tokens"]
+
+
+def test_unreadable_rows_are_told_by_line_and_end_nothing(read, tmp_path):
+    found = read(row(), "{broken", "[1, 2]", row(id="last"))
+    assert reasons(found) == [None, "unreadable", "unreadable", None]
+    said = summary(found)
+    assert said[0] == "2 of 4 trajectories kept; rejected: 2 unreadable"
+    path = tmp_path / "w.jsonl"
+    assert any(line.startswith(f"{path}, line 2: not JSON") for line in said)
+    assert f"{path}, line 3: expected a JSON object, found list" in said
+    many = summary(read(row(), *["{broken"] * 12))
+    assert many[-1] == "… and 2 more that cannot be read; reasons.jsonl lists all"
+
+
+def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_one_that_is_none_ends_the_run(tmp_path, chat, tools):
+    path = save(tmp_path / "w.jsonl.gz", [row(id=str(number), pad="x" * number) for number in range(200)])
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    found = list(read_written([path, save(tmp_path / "more.jsonl", [row()])], chat, lambda: tools))
+    assert found[-1].rejected is None and found[-1].where.endswith("more.jsonl, line 1")
+    assert found[-2].rejected == "unreadable" and "cannot read" in found[-2].why
+    assert len(found) > 3 and set(reasons(found[:-2])) == {None}
+    with pytest.raises(DataError, match="cannot read"):
+        list(read_written([tmp_path / "missing.jsonl"], chat, lambda: tools))
+    with pytest.raises(DataError, match="no rows in it"):
+        list(read_written([save(tmp_path / "empty.jsonl", [])], chat, lambda: tools))
+
+
+def test_nothing_to_train_on_is_an_error_with_the_reasons(read, tmp_path):
+    with pytest.raises(DataError, match=r"none of 2 trajectories.*: 2 no_verdicts; the first, .*line 1: step 2 of"):
+        by_tools(read(row(SEARCH_R1), row(SEARCH_R1)))
+
+
+def test_what_was_read_and_why_it_was_rejected_is_written(read, tmp_path):
+    rows = read(row(id="a"), "{broken", {"question": QUESTION, "output": SEARCH_R1, "id": "b"})
+    write_written(tmp_path / "out", rows)
+    assert [item.id for item in read_jsonl(tmp_path / "out" / "episodes.jsonl")] == ["a", "b"]
+    lines = [json.loads(line) for line in (tmp_path / "out" / "reasons.jsonl").read_text("utf-8").splitlines()]
+    keys = ("id", "rejected", "compared")
+    assert [tuple(line[key] for key in keys) for line in lines] == [
+        ("a", None, True), ("", "unreadable", False), ("b", "no_verdicts", False),
+    ]  # fmt: skip
+    assert lines[1]["where"].endswith("w.jsonl, line 2") and lines[1]["why"].startswith("not JSON")
+
+
+def test_the_recipe_trains_on_them(tmp_path):
+    """A file of all kinds, as a user would give it."""
+    bare = {"question": QUESTION, "output": GOOD, "id": "no_gold"}
+    path = save(tmp_path / "w.jsonl.gz", [row(id="a"), "{broken", stored("openai"), row(SEARCH_R1), bare] + [row()] * 4)
+    out = tmp_path / "out"
+    small = ["--max_steps", "1", "--per_device_train_batch_size", "2", "--threads", "1", "--save_strategy", "no"]
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    command = ["recipes/sft.py", "--trajectories", str(path), "--output_dir", str(out), *small]
+    command += ["--tiny", json.dumps(shape), "--loss_on", "agent", "--swaps_per_episode", "0", "--max_length", "1500"]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = done.stdout.splitlines()
+    assert said[0].startswith("cpu, ")
+    assert "7 of 9 trajectories kept; rejected: 1 unreadable, 1 no_verdicts" in said
+    assert any(line.startswith(f"{path}, line 2: not JSON") for line in said)
+    assert "1 of those kept have no gold answers: whether their answers are right was not asked" in said
+    assert "7 prompts describe local_search, knowledge_graph" in said
+    assert any(line.startswith("7 rows of ") for line in said)
+    assert len((out / "reasons.jsonl").read_text().splitlines()) == 9 and (out / "model.safetensors").exists()

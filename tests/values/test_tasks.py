@@ -1,0 +1,273 @@
+"""Tasks from the bundled world and from files: formats, column mappings, and errors that name what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from paths import SHARED
+
+from faithful_search.bundled import tiny_policy, world_file
+from faithful_search.errors import DataError
+from faithful_search.tasks import Task, load_tasks, read_rows, task_from_row
+
+QA = SHARED / "data" / "qa"
+ROWS = [
+    {"id": "a", "question": "Where?", "answers": ["Rome", "Roma"], "kind": "place"},
+    {"id": "b", "question": "Whén?", "answers": ["1900"], "kind": "time"},
+]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """What `datasets` prepares of a file belongs to the test that made the file."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def lines(rows: list) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    if path.suffix == ".parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(lines(rows).encode()))
+    else:
+        path.write_text(json.dumps(rows) if path.suffix == ".json" else lines(rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz", "t.json", "t.parquet"])
+def test_every_format_gives_the_same_tasks(tmp_path, name):
+    path = write(tmp_path / name, ROWS)
+    tasks = [
+        Task("a", "Where?", ("Rome", "Roma"), meta={"kind": "place"}),
+        Task("b", "Whén?", ("1900",), meta={"kind": "time"}),
+    ]
+    assert load_tasks(path) == load_tasks(str(path)) == tasks
+    assert load_tasks(path, limit=1) == tasks[:1]
+
+
+def test_csv_splits_its_answers(tmp_path):
+    path = tmp_path / "t.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["query", "answer"], ["Where, then?", "Rome<|answer_split|>Roma"], ["When?", 1900]])
+    assert load_tasks(path) == [Task("0", "Where, then?", ("Rome", "Roma")), Task("1", "When?", ("1900",))]
+
+
+@pytest.mark.parametrize(
+    ("columns", "answers"),
+    [
+        ({"answers": ["Rome", "Roma"]}, ("Rome", "Roma")),
+        ({"answer": "Rome"}, ("Rome",)),
+        ({"answer": "Rome, Italy"}, ("Rome, Italy",)),
+        ({"answer": "Rome<|answer_split|>Roma"}, ("Rome", "Roma")),
+        ({"answer": 42}, ("42",)),
+        ({"golden_answers": ["Rome"]}, ("Rome",)),
+        ({"golden_answers": None, "answer": "Rome"}, ("Rome",)),
+        ({"ground_truth": {"target": ["Rome"]}}, ("Rome",)),
+        ({"reward_model": {"ground_truth": "Rome<|answer_split|>Roma", "style": "rule"}}, ("Rome", "Roma")),
+        ({"reward_model": {"ground_truth": {"target": ["Rome", "Roma"]}}}, ("Rome", "Roma")),
+        ({"reward_model": {"ground_truth": "Milan"}, "answers": ["Rome"]}, ("Rome",)),
+    ],
+)
+def test_answers_by_any_of_their_names(columns, answers):
+    assert task_from_row({"question": "Where?", **columns}).answers == answers
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"question": "Where?"},
+        {"query": "Where?"},
+        {"problem": "Where?"},
+        {"extra_info": {"question": "Where?", "index": 3}},
+        {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where?"}]},
+        {"question": "Where?", "prompt": [{"role": "user", "content": "Answer this: Where?"}]},
+        {"question": "Where?", "extra_info": "not a mapping", "meta": "nor this"},
+    ],
+)
+def test_question_by_any_of_its_names(columns):
+    assert task_from_row({"answer": "Rome", **columns}).question == "Where?"
+
+
+def test_ids_are_the_rows_own_or_its_number():
+    rows = [{"id": 7}, {"id": 0}, {"id": None}, {}]
+    found = [task_from_row({**row, "question": "?", "answer": "!"}, 3).id for row in rows]
+    assert found == ["7", "0", "3", "3"]
+
+
+def test_supporting_evidence_and_other_columns_are_kept():
+    row = {
+        **ROWS[0],
+        "supporting_ids": ["P1"],
+        "supporting_titles": ["Rome"],
+        "meta": {"hops": 2},
+    }
+    assert task_from_row(row) == Task(
+        "a", "Where?", ("Rome", "Roma"), ("P1",), ("Rome",), meta={"kind": "place", "hops": 2}
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"text": "x", "label": 1}, "no column question and no column answers; it has: text, label"),
+        ({"question": "Where?"}, "no column answers; it has: question"),
+        ({"answers": ["Rome"], "title": "x"}, "no column question; it has: answers, title"),
+        ({"prompt": [{"role": "system", "content": "x"}], "answer": "y"}, "no column question; it has: prompt, answer"),
+        ({}, "it has: nothing"),
+    ],
+)
+def test_missing_columns_are_named_with_those_there_are(tmp_path, row, why):
+    path = write(tmp_path / "t.jsonl", [ROWS[0], row])
+    with pytest.raises(DataError, match=rf"t\.jsonl, row 1: .*{why}$"):
+        load_tasks(path)
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+def test_an_empty_file_is_refused(tmp_path, name):
+    with pytest.raises(DataError, match="no questions in it"):
+        load_tasks(write(tmp_path / name, []))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("t.jsonl", b'{"question": "Where?", "answer": "Rome"}\n{"question": \n', r"t\.jsonl, line 2: not JSON"),
+        ("t.jsonl", b'\n\n["a", "list"]\n', r"t\.jsonl, line 3: expected a JSON object, found list"),
+        ("t.jsonl", b'{"question": "\xff"}\n', r"t\.jsonl, line 1: not JSON"),
+        ("t.jsonl.gz", b'{"question": "not gzip"}\n', r"cannot read .*t\.jsonl\.gz"),
+        ("t.jsonl.gz", gzip.compress(lines(ROWS).encode())[:-9], r"cannot read .*t\.jsonl\.gz"),
+        ("t.parquet", b"PAR1 but nothing more", r"cannot read .*t\.parquet"),
+        ("t.json", b"{nothing", r"cannot read .*t\.json"),
+        ("t.txt", b"Where? Rome", r"expected \.jsonl, \.jsonl\.gz, \.json, \.csv or \.parquet"),
+    ],
+)
+def test_unreadable_files_are_named(tmp_path, name, content, why):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=why):
+        load_tasks(tmp_path / name)
+
+
+def test_a_missing_file_is_not_taken_for_an_empty_one(tmp_path):
+    with pytest.raises(DataError, match=r"nothing_here\.jsonl' is neither a file here nor a dataset"):
+        load_tasks(tmp_path / "nothing_here.jsonl")
+
+
+def test_rows_can_be_read_one_by_one(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text(lines(ROWS[:1]) + "\n  \n{broken", encoding="utf-8")
+    rows = read_rows(path)
+    assert next(rows) == ROWS[0]
+    with pytest.raises(DataError, match="line 4: not JSON"):
+        next(rows)
+
+
+@pytest.mark.parametrize(("split", "least"), [("train", 1800), ("validation", 200), ("test", 400)])
+def test_the_bundled_world_has_its_splits(split, least):
+    tasks = load_tasks("world", split)
+    assert len(tasks) >= least
+    assert len({task.id for task in tasks}) == len(tasks)
+    assert all(task.question and task.answers and task.supporting_ids and task.meta["hops"] for task in tasks)
+    assert load_tasks("world", split, limit=5) == tasks[:5]
+
+
+def test_questions_for_agents_without_a_graph_rest_on_passages_alone():
+    asked = load_tasks("world_passages", "validation")
+    every = load_tasks("world", "validation")
+    assert [task for task in every if task in asked] == asked
+    assert {all(fact["passage"] for fact in task.meta["chain"]) for task in asked} == {True}
+    assert len(asked) == sum(all(fact["passage"] for fact in task.meta["chain"]) for task in every) == 178
+
+
+def test_the_bundled_world_says_what_it_has():
+    with pytest.raises(DataError, match=r"no file 'dev\.jsonl\.gz'; it has: .*train\.jsonl\.gz"):
+        load_tasks("world", "dev")
+    assert world_file("triples.jsonl.gz").is_file()
+
+
+def test_a_dialect_without_a_tiny_policy_is_told_which_have_one():
+    with pytest.raises(DataError, match="no tiny policy writes the dialect 'recall'; there are: pou, search_r1"):
+        tiny_policy("recall")
+
+
+def test_a_package_without_its_policy_says_how_to_make_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("faithful_search.bundled._data", lambda name: tmp_path / name)
+    with pytest.raises(DataError, match=r"no tiny policy in .*recipes/sft\.py"):
+        tiny_policy()
+    with pytest.raises(DataError, match=r"sft_tiny_search_r1\.yaml"):
+        tiny_policy("search_r1")
+    with pytest.raises(DataError, match=r"has no file 'train\.jsonl\.gz'"):
+        world_file("train.jsonl.gz")
+
+
+@pytest.mark.skipif(
+    not (QA / "deepresearcher_dev.parquet").exists(), reason="the DeepResearcher questions are not here"
+)
+def test_deepresearcher_rows_are_read_as_published():
+    tasks = load_tasks(QA / "deepresearcher_dev.parquet")
+    assert len(tasks) == 875
+    assert tasks[0].question.startswith("Lasting from 1299 to 1922, the Ottoman empire")
+    assert len(tasks[0].answers) == 26
+    assert {"turkey", "republic of turkey"} <= set(tasks[0].answers)
+    assert tasks[0].meta["data_source"] == "tq"
+    assert all(task.question and all(task.answers) for task in tasks)
+
+
+@pytest.mark.skipif(not (QA / "hotpotqa" / "test.jsonl.gz").exists(), reason="the HotpotQA questions are not here")
+def test_hotpotqa_rows_are_read():
+    tasks = load_tasks(QA / "hotpotqa" / "test.jsonl.gz")
+    assert len(tasks) == len({task.id for task in tasks}) == 200
+    assert tasks[0].answers == ("Sam Waterston",)
+    assert tasks[0].supporting_titles == ("Oppenheimer (miniseries)", "J. Robert Oppenheimer")
+    assert tasks[0].meta["type"] == "bridge"
+
+
+def numbered(path: Path, count: int) -> Path:
+    return write(path, [{"question": f"q{number}?", "answers": [str(number)]} for number in range(count)])
+
+
+def test_a_seed_draws_the_rows_from_all_of_them_in_their_order_under_their_own_numbers(tmp_path):
+    path = numbered(tmp_path / "t.jsonl.gz", 1000)
+    drawn = load_tasks(path, limit=50, seed=0)
+    places = [int(task.answers[0]) for task in drawn]
+    assert len(places) == 50 and places == sorted(set(places)) and places != list(range(50))
+    assert [task.id for task in drawn] == [str(place) for place in places]
+    assert drawn == load_tasks(path, limit=50, seed=0)
+    assert drawn != load_tasks(path, limit=50, seed=1)
+    assert [task.id for task in load_tasks(path, limit=50)] == [str(place) for place in range(50)]
+
+
+def test_each_row_is_drawn_as_often_as_any_other(tmp_path):
+    path = numbered(tmp_path / "t.jsonl", 20)
+    counts = dict.fromkeys(range(20), 0)
+    for seed in range(200):
+        for task in load_tasks(path, limit=5, seed=seed):
+            counts[int(task.id)] += 1
+    # 200 x 5 / 20 = 50 each, with a standard deviation of 6
+    assert sum(counts.values()) == 1000 and all(25 <= count <= 75 for count in counts.values())
+
+
+@pytest.mark.parametrize("limit", [None, 20, 500])
+def test_a_limit_that_leaves_nothing_out_draws_nothing(tmp_path, limit):
+    path = numbered(tmp_path / "t.jsonl", 20)
+    assert load_tasks(path, limit=limit, seed=3) == load_tasks(path)
+
+
+def test_the_recipes_draw_their_questions_by_their_flags():
+    from faithful_search.training.runs import RunArguments, held_out
+
+    drawn = held_out(RunArguments(eval_limit=5, eval_sample_seed=0))
+    assert drawn == load_tasks("world", "validation", 5, seed=0)
+    assert held_out(RunArguments(eval_limit=5)) == load_tasks("world", "validation", 5) != drawn
+    assert held_out(RunArguments(eval_limit=0, eval_sample_seed=0)) == []
