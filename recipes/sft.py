@@ -30,6 +30,20 @@ from trl import ModelConfig, SFTConfig, get_peft_config
 
 from faithful_search import dialects
 from faithful_search.bundled import REMEMBERED
+from faithful_search.coldstart.decorators import Memory
+from faithful_search.coldstart.experts import DRILL, Habits, Played, accept, reject, run_with_twins
+from faithful_search.coldstart.plans import Plan, counted, plan_all, planner_for
+from faithful_search.coldstart.reading import Reading
+from faithful_search.coldstart.sft import (
+    build_dataset,
+    check_unseen,
+    held_out_facts,
+    sft_trainer,
+    swapped_copies,
+)
+from faithful_search.coldstart.swap_names import NameSwapper
+from faithful_search.coldstart.tiny import TinyConfig, build_tiny
+from faithful_search.coldstart.written import by_tools, read_written, summary, write_written
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.evaluation.record import MERGED
 from faithful_search.hub import command_line, merged_card, model_card, push_run, takes_over
@@ -42,23 +56,9 @@ from faithful_search.tools.local_search import LocalSearch
 from faithful_search.tools.toolbox import Toolbox
 from faithful_search.training import checkpoints
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.decorators import Memory
-from faithful_search.training.experts import DRILL, Habits, Played, accept, reject, run_with_twins
-from faithful_search.training.plans import Plan, counted, plan_all, planner_for
 from faithful_search.training.policies import open_policy
-from faithful_search.training.reading import Reading
 from faithful_search.training.saving import check_merge, save_policy
-from faithful_search.training.sft import (
-    build_dataset,
-    check_unseen,
-    held_out_facts,
-    sft_trainer,
-    swapped_copies,
-)
 from faithful_search.training.starting import StartArguments, started
-from faithful_search.training.swap_names import NameSwapper
-from faithful_search.training.tiny import TinyConfig, build_tiny
-from faithful_search.training.written import by_tools, read_written, summary, write_written
 from faithful_search.trajectory import Trajectory, write_jsonl
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "sft_tiny.yaml"

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import RECIPES
 
+from faithful_search.coldstart.twins import TRAINING_BLANKS
 from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.evaluation.pooled import pooled_estimate
 from faithful_search.evaluation.probes import (
@@ -54,7 +55,6 @@ from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import load_tasks
 from faithful_search.training import runs
-from faithful_search.training.twins import TRAINING_BLANKS
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 from faithful_search.world import Asked, Change, bundled_world
 

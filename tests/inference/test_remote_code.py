@@ -12,6 +12,7 @@ from trl import GRPOConfig, ModelConfig
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.cli import cli
+from faithful_search.distil.models import open_classifier
 from faithful_search.errors import ConfigError
 from faithful_search.inference.encoder import Encoder
 from faithful_search.inference.loading import open_generator, read_tokenizer
@@ -19,7 +20,6 @@ from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
 from faithful_search.training.architectures import config_of
-from faithful_search.training.judge_models import open_classifier
 from faithful_search.training.policies import open_policy
 
 CODE = """

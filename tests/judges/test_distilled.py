@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_bert import bert, bert_tokenizer
 
+from faithful_search.distil.calibration import COLDEST, HOTTEST, fit_temperature, negative_log_likelihood
 from faithful_search.errors import ConfigError
 from faithful_search.judges import Pair, distilled, load
 from faithful_search.judges.distilled import JudgeFile, calibrated
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
-from faithful_search.training.calibration import COLDEST, HOTTEST, fit_temperature, negative_log_likelihood
 
 PAIRS = [Pair("w1 w2 w3.", "w2"), Pair("w5 w6.", "w9"), Pair("w11. w12. w13.", "w14")]
 probability = st.floats(0, 1)

@@ -35,14 +35,14 @@ LAYERS = (
     {"judges"},
     {"rewards"},
     {"rollout"},
-    {"training", "evaluation"},
+    {"training", "evaluation", "coldstart", "distil"},
     {"analysis", "hub", "serving"},
     {"cli"},
     {"__main__"},
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 TORCH = {"torch", "transformers", "trl", "accelerate", "peft"}
-TORCH_ROOMS = ("inference.", "training.", "judges.nli")
+TORCH_ROOMS = ("inference.", "training.", "coldstart.", "distil.", "judges.nli")
 NEEDS_TORCH = {"SearchGRPOConfig", "SearchGRPOTrainer", "TransformersGenerator"}
 
 

@@ -11,6 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
+from faithful_search.coldstart.decorators import BELIEF, DECORATED, Memory, decorated
+from faithful_search.coldstart.reading import NOT_ASKED
+from faithful_search.coldstart.sft import build_dataset
 from faithful_search.errors import ConfigError
 from faithful_search.evaluation.decoration import Decorated
 from faithful_search.inference.base import Sampling
@@ -21,9 +24,6 @@ from faithful_search.rewards import Correctness, Format, SourceGated, step_valid
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
-from faithful_search.training.decorators import BELIEF, DECORATED, Memory, decorated
-from faithful_search.training.reading import NOT_ASKED
-from faithful_search.training.sft import build_dataset
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 POU = dialects.load("pou")

@@ -14,12 +14,8 @@ from hypothesis import strategies as st
 from paths import SHARED
 
 from faithful_search import dialects
-from faithful_search.errors import ConfigError, DataError
-from faithful_search.names import NameFinder
-from faithful_search.tasks import Task, load_tasks, read_rows, world_file
-from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
-from faithful_search.training.experts import UNKNOWN, Habits, accept, reject, run_expert, run_experts
-from faithful_search.training.plans import (
+from faithful_search.coldstart.experts import UNKNOWN, Habits, accept, reject, run_expert, run_experts
+from faithful_search.coldstart.plans import (
     GRAPH,
     SEARCH,
     Hop,
@@ -34,8 +30,12 @@ from faithful_search.training.plans import (
     planner_for,
     usual_tools,
 )
-from faithful_search.training.sft import held_out_facts
-from faithful_search.training.swap_names import NameSwapper, swap_names
+from faithful_search.coldstart.sft import held_out_facts
+from faithful_search.coldstart.swap_names import NameSwapper, swap_names
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.names import NameFinder
+from faithful_search.tasks import Task, load_tasks, read_rows, world_file
+from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 CALM = Habits(0, 0, 0, 0, 0)

@@ -10,10 +10,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
+from faithful_search.coldstart.reading import NOT_ASKED, Reader, Reading, piece_ends, reading_labels
 from faithful_search.errors import ConfigError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
-from faithful_search.training.reading import NOT_ASKED, Reader, Reading, piece_ends, reading_labels
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 POU = dialects.load("pou")

@@ -18,16 +18,10 @@ from tiny_bert import bert, bert_tokenizer
 from transformers import MPNetConfig, MPNetForSequenceClassification, TrainerCallback
 from trl import SFTConfig
 
-from faithful_search.errors import ConfigError, DataError
-from faithful_search.evaluation.agreement.labelled import Labelled
-from faithful_search.inference.transformers import TransformersGenerator
-from faithful_search.judges import LexicalJudge, Pair, load
-from faithful_search.judges.generator import GeneratorJudge
-from faithful_search.judges.nli import NLIJudge
-from faithful_search.rewards import InfoThink
-from faithful_search.training import judge_trainers, reward_model
-from faithful_search.training.judge_models import entailment_index, freeze, open_classifier
-from faithful_search.training.judge_rows import (
+from faithful_search.distil import distillation, trainers
+from faithful_search.distil.distillation import AFTER, BEFORE, SECOND, Distillation, train_judge
+from faithful_search.distil.models import entailment_index, freeze, open_classifier
+from faithful_search.distil.pairs import (
     class_weights,
     classifier_rows,
     divided,
@@ -35,7 +29,13 @@ from faithful_search.training.judge_rows import (
     pair_of,
     resampled,
 )
-from faithful_search.training.reward_model import AFTER, BEFORE, SECOND, Distillation, train_judge
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.evaluation.agreement.labelled import Labelled
+from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.judges import LexicalJudge, Pair, load
+from faithful_search.judges.generator import GeneratorJudge
+from faithful_search.judges.nli import NLIJudge
+from faithful_search.rewards import InfoThink
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 HEADS = ("encoder", "generator")
@@ -103,8 +103,8 @@ def lora() -> LoraConfig:
 
 def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, monkeypatch):
     kept: dict[str, Any] = {}
-    make = reward_model._classifier
-    monkeypatch.setattr(reward_model, "_classifier", lambda *args: kept.setdefault("trainer", make(*args)))
+    make = distillation._classifier
+    monkeypatch.setattr(distillation, "_classifier", lambda *args: kept.setdefault("trainer", make(*args)))
     own = rows()
     found = train_judge(own, encoder, settings(tmp_path), beside={"containment": LexicalJudge()})
     judge = load("nli", str(tmp_path))
@@ -141,8 +141,8 @@ def test_a_decoder_becomes_a_classifier_that_keeps_two_texts_apart(decoder, tmp_
 
 def test_a_generator_learns_its_label_is_saved_and_judges_alike(decoder, tmp_path, monkeypatch):
     kept: dict[str, Any] = {}
-    make = reward_model._generator
-    monkeypatch.setattr(reward_model, "_generator", lambda *args: kept.setdefault("trainer", make(*args)))
+    make = distillation._generator
+    monkeypatch.setattr(distillation, "_generator", lambda *args: kept.setdefault("trainer", make(*args)))
     own = rows(24)
     how = Distillation(head="generator", validation=0.2)
     args = settings(tmp_path, max_steps=4, eval_steps=2, per_device_train_batch_size=2)
@@ -224,7 +224,7 @@ def test_no_gradient_passes_through_layers_that_are_held_still():
 @pytest.mark.parametrize("metrics, best, steps", [((0.1, 0.7, 0.3, 0.2, 0.9), 2, 4), ((0.5, 0.1, 0.6, 0.2, 0.3), 3, 5)])
 def test_training_stops_early_and_keeps_the_best_kappa(encoder, tmp_path, monkeypatch, metrics, best, steps):
     scripted = iter([{"kappa": value, "agreement": 0.5, "nll": 1.0} for value in metrics])
-    monkeypatch.setattr(judge_trainers, "agreement", lambda judge, rows: next(scripted))
+    monkeypatch.setattr(trainers, "agreement", lambda judge, rows: next(scripted))
     args = settings(tmp_path, max_steps=5, eval_steps=1, learning_rate=1e-2)
     train_judge(rows(), encoder, args, Distillation(patience=2, untrained=False))
     states = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
@@ -251,10 +251,10 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(head, encoder, 
     own, how = rows(24), Distillation(head=head, validation=0.2, untrained=False)
     peft = lora() if head == "generator" else None
     named = {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 2}
-    stopping = reward_model._stopping
+    stopping = distillation._stopping
     whole = train_judge(own, model, settings(tmp_path / "whole", **named), how, peft_config=peft)
     with monkeypatch.context() as patch:
-        patch.setattr(reward_model, "_stopping", lambda how: [*stopping(how), Interrupt(3)])
+        patch.setattr(distillation, "_stopping", lambda how: [*stopping(how), Interrupt(3)])
         with pytest.raises(KeyboardInterrupt):
             train_judge(own, model, settings(tmp_path / "parts", **named), how, peft_config=peft)
     parts = train_judge(own, model, settings(tmp_path / "parts", **named), how, peft_config=peft, resume=True)
@@ -312,7 +312,7 @@ def test_both_ways_of_balancing_make_the_labels_weigh_the_same(labels, seed):
 
 def test_weights_enter_the_loss_once_per_row_of_the_accumulated_batch():
     logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
-    loss = judge_trainers.weighted_loss((0.5, 3.0))({"logits": logits}, labels, num_items_in_batch=4)
+    loss = trainers.weighted_loss((0.5, 3.0))({"logits": logits}, labels, num_items_in_batch=4)
     each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     assert loss.item() == pytest.approx(float((0.5 * each[0] + 3.0 * each[1]) / 4))
 
@@ -371,7 +371,7 @@ def test_what_cannot_be_trained_is_told():
     with pytest.raises(DataError, match="none is left for: heldout"):
         divided([row(number, bool(number % 2)) for number in range(50)])
     with pytest.raises(DataError, match="no pair is left to learn from"):
-        reward_model._dataset([])
+        distillation._dataset([])
     with pytest.raises(DataError, match="have the label True"):
         divided([row(number, True, "heldout" if number % 2 else "train") for number in range(50)])
 

@@ -15,21 +15,21 @@ from trl import SFTConfig
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
-from faithful_search.errors import ConfigError, DataError, TemplateError
-from faithful_search.inference.chat import ChatFormat
-from faithful_search.tasks import Task, load_tasks, read_rows, world_file
-from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
-from faithful_search.training.experts import accept, run_experts
-from faithful_search.training.plans import plan_all, planner_for
-from faithful_search.training.saving import save_policy
-from faithful_search.training.sft import (
+from faithful_search.coldstart.experts import accept, run_experts
+from faithful_search.coldstart.plans import plan_all, planner_for
+from faithful_search.coldstart.sft import (
     IGNORED,
     build_dataset,
     check_unseen,
     held_out_facts,
     sft_trainer,
 )
-from faithful_search.training.tiny import TinyConfig, build_tiny, script_of, take_over
+from faithful_search.coldstart.tiny import TinyConfig, build_tiny, script_of, take_over
+from faithful_search.errors import ConfigError, DataError, TemplateError
+from faithful_search.inference.chat import ChatFormat
+from faithful_search.tasks import Task, load_tasks, read_rows, world_file
+from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
+from faithful_search.training.saving import save_policy
 from faithful_search.trajectory import Evidence, Step, Trajectory, read_jsonl
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "pieces": 700}

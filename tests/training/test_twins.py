@@ -10,16 +10,16 @@ import pytest
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
+from faithful_search.coldstart.experts import DRILL, Habits, reject, run_experts, run_with_twins
+from faithful_search.coldstart.plans import plan_all, planner_for
+from faithful_search.coldstart.sft import IGNORED, build_dataset, held_out_facts, weigh_copied
+from faithful_search.coldstart.twins import KINDS, TRAINING_BLANKS
 from faithful_search.evaluation.probes import UNSEEN_BLANKS
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
 from faithful_search.rewards import step_validity
 from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
-from faithful_search.training.experts import DRILL, Habits, reject, run_experts, run_with_twins
-from faithful_search.training.plans import plan_all, planner_for
-from faithful_search.training.sft import IGNORED, build_dataset, held_out_facts, weigh_copied
-from faithful_search.training.twins import KINDS, TRAINING_BLANKS
 from faithful_search.world import bundled_world
 
 POU = dialects.load("pou")

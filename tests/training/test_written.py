@@ -14,11 +14,11 @@ from transformers import AutoTokenizer
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
+from faithful_search.coldstart.written import by_tools, read_written, rewritten, summary, write_written
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.rewards import Citation, Format
 from faithful_search.tools import LocalSearch, Toolbox
-from faithful_search.training.written import by_tools, read_written, rewritten, summary, write_written
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 
 QUESTION = "Where was the director of Zodiac born?"

@@ -1,1 +1,1 @@
-"""Training: expert episodes and supervised start, then reinforcement learning with evidence rewards."""
+"""Reinforcement learning with evidence rewards on TRL's trainer."""

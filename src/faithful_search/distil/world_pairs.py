@@ -27,6 +27,10 @@ import msgspec
 
 from .. import dialects
 from ..bundled import world_file
+from ..coldstart.experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, REWORD, UNSAID, Habits, run_experts
+from ..coldstart.plans import Hop, Plan, contains, plan_all, planner_for
+from ..coldstart.sft import held_out_facts
+from ..coldstart.swap_names import NameSwapper
 from ..errors import DataError
 from ..evaluation.agreement.labelled import Labelled, Split
 from ..judges import Pair
@@ -37,10 +41,6 @@ from ..text import normalize
 from ..tools.local_search import LocalSearch
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, Step, Trajectory
-from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, REWORD, UNSAID, Habits, run_experts
-from .plans import Hop, Plan, contains, plan_all, planner_for
-from .sft import held_out_facts
-from .swap_names import NameSwapper
 
 SOURCE, QUESTIONS, DIALECT = "world", "world_passages", "search_r1"
 HABITS = Habits(wrong_tool=0.0, dropped=0.15, nothing=0.03, blind=0.06, shuffled=0.5)

@@ -29,11 +29,11 @@ from ..judges import Judge, prompting
 from ..judges.distilled import FILE, JudgeFile
 from ..judges.generator import GeneratorJudge
 from ..judges.nli import NLIJudge
-from . import checkpoints
+from ..training import checkpoints
 from .calibration import fit_temperature
-from .judge_models import entailment_index, freeze, open_classifier
-from .judge_rows import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, pair_of, resampled
-from .judge_trainers import ClassifierTrainer, LabelTrainer, weighted_loss
+from .models import entailment_index, freeze, open_classifier
+from .pairs import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, pair_of, resampled
+from .trainers import ClassifierTrainer, LabelTrainer, weighted_loss
 
 Head = Literal["encoder", "generator"]
 AFTER, BEFORE, SECOND = "distilled", "untrained", "second run"

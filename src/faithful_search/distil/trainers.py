@@ -15,7 +15,7 @@ from ..evaluation.agreement import statistics
 from ..evaluation.agreement.labelled import Labelled
 from ..judges import Judge
 from .calibration import negative_log_likelihood
-from .judge_rows import pair_of
+from .pairs import pair_of
 
 
 class _ByAgreement:

@@ -1,0 +1,1 @@
+"""Small judges distilled from labelled pairs (VERITAS, section 4)."""
