@@ -22,8 +22,8 @@ from accelerate import PartialState
 from trl import ModelConfig, SFTConfig, get_peft_config
 
 from faithful_search.bundled import tiny_policy
-from faithful_search.evaluation.agreement.comparison import parse_judge
 from faithful_search.hub import command_line, judge_card, push_run, takes_over
+from faithful_search.measure.agreement.comparison import parse_judge
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.judge_rows import load_pairs
 from faithful_search.training.judge_sources import described

@@ -16,8 +16,8 @@ from test_audit import JUDGED, CountingJudge, file_of, rollout
 
 import faithful_search as fs
 from faithful_search.cli import cli
-from faithful_search.evaluation.audit import audit
-from faithful_search.evaluation.audit import run as auditing
+from faithful_search.measure.audit import audit
+from faithful_search.measure.audit import run as auditing
 
 
 @pytest.fixture

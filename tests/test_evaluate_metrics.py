@@ -21,8 +21,8 @@ from lab import tokenizer
 
 import faithful_search as fs
 from faithful_search.errors import ConfigError, DataError, DialectError, JudgeError
-from faithful_search.evaluation import install, metrics, widget
 from faithful_search.judges import GroundingJudge, Pair, Verdict
+from faithful_search.measure import install, metrics, widget
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ROOT / "evaluate_metrics"

@@ -35,7 +35,7 @@ LAYERS = (
     {"judges"},
     {"rewards"},
     {"rollout"},
-    {"training", "evaluation"},
+    {"training", "measure"},
     {"analysis", "hub", "serving"},
     {"cli"},
     {"__main__"},

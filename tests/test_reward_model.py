@@ -19,11 +19,11 @@ from transformers import MPNetConfig, MPNetForSequenceClassification, TrainerCal
 from trl import SFTConfig
 
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.evaluation.agreement.labelled import Labelled
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import LexicalJudge, Pair, load
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
+from faithful_search.measure.agreement.labelled import Labelled
 from faithful_search.rewards import InfoThink
 from faithful_search.training import judge_trainers, reward_model
 from faithful_search.training.judge_models import entailment_index, freeze, open_classifier

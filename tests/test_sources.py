@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, DialectError
-from faithful_search.evaluation.audit import files, sources
-from faithful_search.evaluation.audit.sources import gold_answers, parse_row, read_rows, read_trajectories
+from faithful_search.measure.audit import files, sources
+from faithful_search.measure.audit.sources import gold_answers, parse_row, read_rows, read_trajectories
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 SHARED = Path(__file__).parents[1].parent / "shared" / "data" / "trajectories"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from faithful_search.evaluation.suite import Evaluation
+from faithful_search.measure.suite import Evaluation
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import study

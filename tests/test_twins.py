@@ -10,9 +10,9 @@ import pytest
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
-from faithful_search.evaluation.probes import UNSEEN_BLANKS
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
+from faithful_search.measure.probes import UNSEEN_BLANKS
 from faithful_search.rewards import step_validity
 from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from faithful_search.bundled import world_file
-from faithful_search.evaluation.agreement.labelled import Labelled
+from faithful_search.measure.agreement.labelled import Labelled
 from faithful_search.tasks import load_tasks, read_rows
 from faithful_search.training.world_pairs import world_pairs
 

@@ -28,8 +28,8 @@ import msgspec
 from .. import dialects
 from ..bundled import world_file
 from ..errors import DataError
-from ..evaluation.agreement.labelled import Labelled, Split
 from ..judges import Pair
+from ..measure.agreement.labelled import Labelled, Split
 from ..names import NameFinder
 from ..rewards import InfoThink
 from ..tasks import Task, load_tasks, read_rows
