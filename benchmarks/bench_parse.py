@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 
 from faithful_search.dialects import load, names, parse
-from faithful_search.evaluation.audit import audit
+from faithful_search.measure.audit import audit
 from faithful_search.rewards.citation import Citation
 from faithful_search.rewards.correctness import Correctness
 from faithful_search.rewards.format import Format

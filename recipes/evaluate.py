@@ -23,17 +23,17 @@ from typing import Any
 import msgspec
 from transformers import AutoModelForCausalLM, set_seed
 
-from faithful_search.evaluation import report
-from faithful_search.evaluation.controls import QUESTIONS
-from faithful_search.evaluation.probes import blanked
-from faithful_search.evaluation.suite import Evaluation, default_rewards, differences, evaluate_policy
-from faithful_search.evaluation.tool_use import tool_counts
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.loading import open_model
 from faithful_search.inference.threads import choose_threads
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import Judge
 from faithful_search.judges.arguments import JudgeArguments
+from faithful_search.measure import report
+from faithful_search.measure.controls import QUESTIONS
+from faithful_search.measure.probes import blanked
+from faithful_search.measure.suite import Evaluation, default_rewards, differences, evaluate_policy
+from faithful_search.measure.tool_use import tool_counts
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import WORLD, load_tasks

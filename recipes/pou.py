@@ -27,11 +27,11 @@ from trl import GRPOConfig, ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
-from faithful_search.evaluation.suite import default_rewards
 from faithful_search.hub import push_run, takes_over
 from faithful_search.judges import Judge, Writer
 from faithful_search.judges.condensing import Condensing
 from faithful_search.judges.facts import FactsJudge
+from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import (
     AnswerLikelihoodGap,
     AnswerSupport,

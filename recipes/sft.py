@@ -45,10 +45,10 @@ from faithful_search.coldstart.swap_names import NameSwapper
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny
 from faithful_search.coldstart.written import by_tools, read_written, summary, write_written
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.evaluation.record import MERGED
 from faithful_search.hub import command_line, merged_card, model_card, push_run, takes_over
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
+from faithful_search.measure.record import MERGED
 from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.text import printable
 from faithful_search.tools.knowledge_graph import KnowledgeGraph

@@ -25,9 +25,9 @@ from trl import GRPOConfig, ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
-from faithful_search.evaluation.suite import default_rewards
 from faithful_search.hub import push_run, takes_over
 from faithful_search.judges import Judge
+from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
 from faithful_search.tasks import WORLD, load_tasks
 from faithful_search.training.config import parse_recipe, run_recipe

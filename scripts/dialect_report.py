@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faithful_search.errors import FaithfulSearchError
-from faithful_search.evaluation.audit.sources import peek, read_row, read_rows, usual_dialect
-from faithful_search.evaluation.stats import Estimate, mean_ci
+from faithful_search.measure.audit.sources import peek, read_row, read_rows, usual_dialect
+from faithful_search.measure.stats import Estimate, mean_ci
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 RECORDED = ("pred_ans", "extracted")

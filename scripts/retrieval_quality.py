@@ -22,7 +22,7 @@ import numpy as np
 import tqdm
 
 from faithful_search.analysis import plots
-from faithful_search.evaluation.stats import Estimate, bootstrap
+from faithful_search.measure.stats import Estimate, bootstrap
 from faithful_search.tasks import read_rows
 from faithful_search.tools.retrieval.bm25 import BM25Index
 from faithful_search.tools.retrieval.dense import DenseIndex

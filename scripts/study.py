@@ -29,8 +29,8 @@ from tqdm.auto import tqdm
 
 from faithful_search.analysis import plots
 from faithful_search.bundled import tiny_policy
-from faithful_search.evaluation.report import write_metrics
-from faithful_search.evaluation.stats import (
+from faithful_search.measure.report import write_metrics
+from faithful_search.measure.stats import (
     DRAWS,
     Estimate,
     Floats,
@@ -38,7 +38,7 @@ from faithful_search.evaluation.stats import (
     question_means,
     resampled,
 )
-from faithful_search.evaluation.suite import POOLED, Evaluation
+from faithful_search.measure.suite import POOLED, Evaluation
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 CONFIGS = RECIPES / "configs"

@@ -1,6 +1,6 @@
 """Is the answer right? Compared with gold answers, by string or by a judge."""
 
-from faithful_search.evaluation import metric
+from faithful_search.measure import metric
 
 
 class AnswerCorrectness(metric.TrajectoryMetric):

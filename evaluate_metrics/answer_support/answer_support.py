@@ -1,6 +1,6 @@
 """Does the cited evidence support the answer's claims?"""
 
-from faithful_search.evaluation import metric
+from faithful_search.measure import metric
 
 
 class AnswerSupport(metric.TrajectoryMetric):

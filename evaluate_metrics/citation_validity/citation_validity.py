@@ -1,6 +1,6 @@
 """Does every verdict on the evidence say what it rests on?"""
 
-from faithful_search.evaluation import metric
+from faithful_search.measure import metric
 
 
 class CitationValidity(metric.TrajectoryMetric):

@@ -8,7 +8,7 @@ from pathlib import Path
 import evaluate
 
 from faithful_search.bundled import tiny_policy
-from faithful_search.evaluation import widget
+from faithful_search.measure import widget
 
 metric = evaluate.load(str(Path(__file__).with_name("evidence_sensitivity.py")))
 page = widget.build(metric, policy=tiny_policy())

@@ -1,6 +1,6 @@
 """Would the agent's verdict change if the evidence did?"""
 
-from faithful_search.evaluation import metric
+from faithful_search.measure import metric
 
 
 class EvidenceSensitivity(metric.TrajectoryMetric):

@@ -1,6 +1,6 @@
 """Do an agent's thoughts consider what it has just retrieved?"""
 
-from faithful_search.evaluation import metric
+from faithful_search.measure import metric
 
 
 class InfoThinkFaithfulness(metric.TrajectoryMetric):

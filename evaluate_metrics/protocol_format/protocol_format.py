@@ -1,6 +1,6 @@
 """Is the trajectory written as its dialect's protocol asks?"""
 
-from faithful_search.evaluation import metric
+from faithful_search.measure import metric
 
 
 class ProtocolFormat(metric.TrajectoryMetric):

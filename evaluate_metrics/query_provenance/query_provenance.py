@@ -1,6 +1,6 @@
 """Where does what an agent searches for come from?"""
 
-from faithful_search.evaluation import metric
+from faithful_search.measure import metric
 
 
 class QueryProvenance(metric.TrajectoryMetric):

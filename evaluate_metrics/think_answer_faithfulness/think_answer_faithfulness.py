@@ -1,6 +1,6 @@
 """Does the answer follow from an agent's last thought?"""
 
-from faithful_search.evaluation import metric
+from faithful_search.measure import metric
 
 
 class ThinkAnswerFaithfulness(metric.TrajectoryMetric):

@@ -1,6 +1,6 @@
 """Do an agent's searches follow from its thoughts?"""
 
-from faithful_search.evaluation import metric
+from faithful_search.measure import metric
 
 
 class ThinkSearchFaithfulness(metric.TrajectoryMetric):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import evaluate
 
-from faithful_search.evaluation import widget
+from faithful_search.measure import widget
 
 metric = evaluate.load(str(Path(__file__).with_name("tool_use.py")))
 page = widget.build(metric)

@@ -1,6 +1,6 @@
 """Which tools does an agent call, how evenly, and to what purpose?"""
 
-from faithful_search.evaluation import metric
+from faithful_search.measure import metric
 
 
 class ToolUse(metric.TrajectoryMetric):

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from .dialects import parse
     from .dialects.detect import Detection, detect
     from .errors import FaithfulSearchError
-    from .evaluation.audit import Audit, audit
-    from .evaluation.install import install_metrics
     from .inference.base import Sampling
     from .inference.transformers import TransformersGenerator
+    from .measure.audit import Audit, audit
+    from .measure.install import install_metrics
     from .rewards import Mix, Reward, Score, answer_only_mix, pou_mix
     from .rollout.engine import Engine
     from .rollout.environment import SearchEnvironment
@@ -85,8 +85,8 @@ _NAMES = {
     "dialects": ("parse",),
     "dialects.detect": ("Detection", "detect"),
     "errors": ("FaithfulSearchError",),
-    "evaluation.audit": ("Audit", "audit"),
-    "evaluation.install": ("install_metrics",),
+    "measure.audit": ("Audit", "audit"),
+    "measure.install": ("install_metrics",),
     "inference.base": ("Sampling",),
     "inference.transformers": ("TransformersGenerator",),
     "rewards": ("Mix", "Reward", "Score", "answer_only_mix", "pou_mix"),

@@ -16,8 +16,8 @@ from stub_server import StubServer
 
 import faithful_search as fs
 from faithful_search.cli import cli
-from faithful_search.evaluation.audit import audit
-from faithful_search.evaluation.audit import run as auditing
+from faithful_search.measure.audit import audit
+from faithful_search.measure.audit import run as auditing
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from faithful_search.errors import DataError
-from faithful_search.evaluation.agreement.statistics import (
+from faithful_search.measure.agreement.statistics import (
     agreement_rate,
     auroc,
     brier,
@@ -19,7 +19,7 @@ from faithful_search.evaluation.agreement.statistics import (
     fleiss_kappa,
     reliability,
 )
-from faithful_search.evaluation.stats import bootstrap, resampled
+from faithful_search.measure.stats import bootstrap, resampled
 
 FEW = 50
 labels = st.lists(st.booleans(), min_size=1, max_size=30)

@@ -11,11 +11,11 @@ from paths import SHARED
 
 from faithful_search.analysis import plots, reliability
 from faithful_search.errors import ConfigError, DataError, JudgeError
-from faithful_search.evaluation.agreement import comparison as comparison
-from faithful_search.evaluation.agreement.comparison import from_scores, is_scores, parse_judge, run
-from faithful_search.evaluation.agreement.labelled import Labelled, load
-from faithful_search.evaluation.agreement.statistics import Bin, cohen_kappa
 from faithful_search.judges import GroundingJudge, LexicalJudge, Pair, Verdict
+from faithful_search.measure.agreement import comparison as comparison
+from faithful_search.measure.agreement.comparison import from_scores, is_scores, parse_judge, run
+from faithful_search.measure.agreement.labelled import Labelled, load
+from faithful_search.measure.agreement.statistics import Bin, cohen_kappa
 from faithful_search.rewards.base import Score
 from faithful_search.rewards.judged import Asked, JudgedReward
 from faithful_search.trajectory import Trajectory

@@ -21,10 +21,10 @@ from paths import SHARED, SUPPORT
 from stub_server import StubServer
 
 from faithful_search.errors import ConfigError, DataError, JudgeError
-from faithful_search.evaluation.audit import Audit, audit, choose_rows, pick
-from faithful_search.evaluation.audit.score_log import ScoreLog, read_scores
 from faithful_search.judges import Verdict
 from faithful_search.judges.endpoint import EndpointJudge
+from faithful_search.measure.audit import Audit, audit, choose_rows, pick
+from faithful_search.measure.audit.score_log import ScoreLog, read_scores
 
 REAL = SHARED / "data" / "trajectories"
 
@@ -100,7 +100,7 @@ def test_two_processes_write_what_one_writes(tmp_path):
 
 ENDLESS = """
 from itertools import count
-from faithful_search.evaluation.workers import in_order
+from faithful_search.measure.workers import in_order
 
 def make():
     return abs
@@ -287,7 +287,7 @@ def test_two_audits_do_not_write_the_same_file(tmp_path):
 def test_a_script_that_guards_nothing_is_told_what_to_do(tmp_path):
     path, script = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(600)]), tmp_path / "script.py"
     script.write_text(
-        "from faithful_search.evaluation.audit import audit\n"
+        "from faithful_search.measure.audit import audit\n"
         f"audit({str(path)!r}, {str(tmp_path / 'out')!r}, metrics=['protocol_format'], workers=2)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
@@ -311,7 +311,7 @@ SLOW = """
 import json, sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from faithful_search.evaluation.audit import audit
+from faithful_search.measure.audit import audit
 from agent_rows import CountingJudge, JUDGED
 
 class Slow(CountingJudge):
@@ -415,7 +415,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
             file.write(json.dumps({**row, "note": filler}) + "\n")
     assert path.stat().st_size > 40e6
     code = (
-        "import resource\nfrom faithful_search.evaluation.audit import audit\n"
+        "import resource\nfrom faithful_search.measure.audit import audit\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         f"audit({str(path)!r}, {str(one)!r}, workers=1, limit=64, metrics=['protocol_format'])\nfirst = peak()\n"
         f"audit({str(path)!r}, {str(one)!r}, workers=1, metrics=['protocol_format'])\nprint(peak() - first)"

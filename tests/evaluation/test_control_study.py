@@ -10,7 +10,7 @@ from stub_server import StubServer
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, JudgeError
-from faithful_search.evaluation.control_study import RESULTS, ROLLOUTS, Plan, compare, kept, plan, run_study
+from faithful_search.measure.control_study import RESULTS, ROLLOUTS, Plan, compare, kept, plan, run_study
 from faithful_search.rollout import ServedAgent
 from faithful_search.rollout.served import FAILED
 from faithful_search.tasks import Task

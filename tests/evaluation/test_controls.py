@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from faithful_search.errors import ConfigError
-from faithful_search.evaluation.controls import (
+from faithful_search.inference.base import Completion, Sampling
+from faithful_search.measure.controls import (
     BLOCKED,
     CHANGED,
     Closed,
@@ -23,10 +24,9 @@ from faithful_search.evaluation.controls import (
     follows,
     recalled,
 )
-from faithful_search.evaluation.decoration import Decorated, declines
-from faithful_search.evaluation.query_provenance import SOURCES, QueryProvenance
-from faithful_search.evaluation.suite import evaluate_policy
-from faithful_search.inference.base import Completion, Sampling
+from faithful_search.measure.decoration import Decorated, declines
+from faithful_search.measure.query_provenance import SOURCES, QueryProvenance
+from faithful_search.measure.suite import evaluate_policy
 from faithful_search.rewards import Correctness
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments

@@ -22,8 +22,8 @@ from paths import ROOT
 
 import faithful_search as fs
 from faithful_search.errors import ConfigError, DataError, DialectError, JudgeError
-from faithful_search.evaluation import install, metrics, widget
 from faithful_search.judges import GroundingJudge, Pair, Verdict
+from faithful_search.measure import install, metrics, widget
 
 FOLDERS = ROOT / "evaluate_metrics"
 NAMES = metrics.names()

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from faithful_search.bundled import tiny_policy
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, JudgeError
-from faithful_search.evaluation.probes import blanked
-from faithful_search.evaluation.report import table, table_rows, write_metrics
-from faithful_search.evaluation.stats import (
+from faithful_search.inference.base import Completion, Sampling
+from faithful_search.measure.probes import blanked
+from faithful_search.measure.report import table, table_rows, write_metrics
+from faithful_search.measure.stats import (
     bootstrap,
     left_out,
     mean_ci,
@@ -25,7 +26,7 @@ from faithful_search.evaluation.stats import (
     question_means,
     t_quantile,
 )
-from faithful_search.evaluation.suite import (
+from faithful_search.measure.suite import (
     Evaluation,
     default_rewards,
     difference,
@@ -33,8 +34,7 @@ from faithful_search.evaluation.suite import (
     evaluate_policy,
     evaluate_rollouts,
 )
-from faithful_search.evaluation.tool_use import tool_entropy
-from faithful_search.inference.base import Completion, Sampling
+from faithful_search.measure.tool_use import tool_entropy
 from faithful_search.rewards import AnswerSupport, Citation, Format
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from paths import SHARED
 
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.evaluation.agreement import parse_judge, run
-from faithful_search.evaluation.agreement.labelled import load, sample
 from faithful_search.judges import Pair, Verdict
+from faithful_search.measure.agreement import parse_judge, run
+from faithful_search.measure.agreement.labelled import load, sample
 
 REAL = SHARED / "data" / "faithfulness"
 real = pytest.mark.skipif(not REAL.is_dir(), reason="the labelled data is not here")

@@ -15,11 +15,11 @@ from stub_server import StubServer
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, JudgeError
-from faithful_search.evaluation import agreement
-from faithful_search.evaluation.audit import audit, read_trajectories
-from faithful_search.evaluation.labelling import METRICS, Provenance, label
-from faithful_search.evaluation.labelling.cutting import Cut, reward, sampled
 from faithful_search.judges import Pair, Verdict
+from faithful_search.measure import agreement
+from faithful_search.measure.audit import audit, read_trajectories
+from faithful_search.measure.labelling import METRICS, Provenance, label
+from faithful_search.measure.labelling.cutting import Cut, reward, sampled
 
 REAL = SHARED / "data" / "trajectories"
 real = pytest.mark.skipif(not REAL.is_dir(), reason="the trajectories are not here")

@@ -7,8 +7,8 @@ from paths import SHARED
 
 from faithful_search.dialects import load as dialect
 from faithful_search.errors import ConfigError
-from faithful_search.evaluation import metrics
 from faithful_search.judges import GroundingJudge, LexicalJudge, Verdict
+from faithful_search.measure import metrics
 from faithful_search.rewards import ToolUse
 from faithful_search.tasks import read_rows
 

@@ -18,8 +18,14 @@ from paths import RECIPES
 
 from faithful_search.coldstart.twins import TRAINING_BLANKS
 from faithful_search.errors import ConfigError, JudgeError
-from faithful_search.evaluation.pooled import pooled_estimate
-from faithful_search.evaluation.probes import (
+from faithful_search.hub import model_card
+from faithful_search.inference.base import Completion, Sampling
+from faithful_search.judges import GroundingJudge, LexicalJudge, Verdict, reads_queries
+from faithful_search.judges.embedding import EmbeddingJudge
+from faithful_search.judges.facts import FactsJudge
+from faithful_search.judges.nli import NLIJudge
+from faithful_search.measure.pooled import pooled_estimate
+from faithful_search.measure.probes import (
     BLANK_TURNS,
     UNSEEN_BLANKS,
     UNSEEN_SNIPPETS,
@@ -28,9 +34,9 @@ from faithful_search.evaluation.probes import (
     no_share,
     retry_share,
 )
-from faithful_search.evaluation.record import Record
-from faithful_search.evaluation.report import table_rows
-from faithful_search.evaluation.suite import (
+from faithful_search.measure.record import Record
+from faithful_search.measure.report import table_rows
+from faithful_search.measure.suite import (
     AUROC,
     GAP,
     NO,
@@ -42,13 +48,7 @@ from faithful_search.evaluation.suite import (
     evaluate_policy,
     evaluate_rollouts,
 )
-from faithful_search.evaluation.verdicts import BINS, Seen, Verdicts, auroc, auroc_counts, gap, gap_counts
-from faithful_search.hub import model_card
-from faithful_search.inference.base import Completion, Sampling
-from faithful_search.judges import GroundingJudge, LexicalJudge, Verdict, reads_queries
-from faithful_search.judges.embedding import EmbeddingJudge
-from faithful_search.judges.facts import FactsJudge
-from faithful_search.judges.nli import NLIJudge
+from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, auroc_counts, gap, gap_counts
 from faithful_search.rewards import CitationStatesFact, EvidenceSensitivity
 from faithful_search.rewards.perturbation import NEUTRAL
 from faithful_search.rollout import Engine, Limits

@@ -15,8 +15,8 @@ from paths import SHARED
 
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, DialectError
-from faithful_search.evaluation.audit import files, sources
-from faithful_search.evaluation.audit.sources import gold_answers, parse_row, read_rows, read_trajectories
+from faithful_search.measure.audit import files, sources
+from faithful_search.measure.audit.sources import gold_answers, parse_row, read_rows, read_trajectories
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 REAL = SHARED / "data" / "trajectories"

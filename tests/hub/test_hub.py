@@ -17,11 +17,11 @@ from huggingface_hub import HfApi, ModelCard
 from paths import ROOT
 
 from faithful_search.errors import ConfigError
-from faithful_search.evaluation.install import metrics_folder
-from faithful_search.evaluation.metrics import names
-from faithful_search.evaluation.stats import Estimate, mean_ci
-from faithful_search.evaluation.suite import Evaluation
 from faithful_search.hub import model_card, push, push_metrics, usage
+from faithful_search.measure.install import metrics_folder
+from faithful_search.measure.metrics import names
+from faithful_search.measure.stats import Estimate, mean_ci
+from faithful_search.measure.suite import Evaluation
 
 
 def evaluation(values):

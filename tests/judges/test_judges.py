@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from paths import SHARED
 
 from faithful_search.errors import ConfigError
-from faithful_search.evaluation.agreement import labelled
 from faithful_search.judges import GroundingJudge, Judge, LexicalJudge, Pair, grounding, is_lexical, load
+from faithful_search.measure.agreement import labelled
 
 LABELS = SHARED / "data/faithfulness/attributionbench_dev.jsonl.gz"
 

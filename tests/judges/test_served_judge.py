@@ -29,13 +29,13 @@ from served import command, environment
 from faithful_search.cache import Cache
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, JudgeError
-from faithful_search.evaluation import metrics as audited
-from faithful_search.evaluation.suite import default_rewards
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict, is_lexical, load
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.remote import CHUNK, RemoteJudge
+from faithful_search.measure import metrics as audited
+from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import InfoThink
 from faithful_search.serving.app import application
 from faithful_search.serving.judging import Judging, identity

@@ -35,7 +35,7 @@ LAYERS = (
     {"judges"},
     {"rewards"},
     {"rollout"},
-    {"training", "evaluation", "coldstart", "distil"},
+    {"training", "measure", "coldstart", "distil"},
     {"analysis", "hub", "serving"},
     {"cli"},
     {"__main__"},

@@ -16,7 +16,7 @@ from trl import GRPOConfig
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
-from faithful_search.evaluation.record import MERGED
+from faithful_search.measure.record import MERGED
 from faithful_search.training.architectures import QWEN2, build_shrunk, config_of, shape_of
 from faithful_search.training.config import _as_installed, read_config
 

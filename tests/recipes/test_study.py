@@ -7,7 +7,7 @@ import sys
 import pytest
 from paths import ROOT
 
-from faithful_search.evaluation.suite import Evaluation
+from faithful_search.measure.suite import Evaluation
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import study

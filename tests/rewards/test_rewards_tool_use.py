@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError
-from faithful_search.evaluation import tool_use as corpus
+from faithful_search.measure import tool_use as corpus
 from faithful_search.rewards import ToolUse
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from faithful_search import dialects
 from faithful_search.cache import Cache, key_of
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.evaluation.probes import blanked
+from faithful_search.measure.probes import blanked
 from faithful_search.tools import Irrelevant, Patience, Tool, Toolbox, ToolStats, load, method_of, names, schema_of
 from faithful_search.tools.base import Partial
 from faithful_search.tools.cassette import Cassette

@@ -15,11 +15,11 @@ from faithful_search.coldstart.decorators import BELIEF, DECORATED, Memory, deco
 from faithful_search.coldstart.reading import NOT_ASKED
 from faithful_search.coldstart.sft import build_dataset
 from faithful_search.errors import ConfigError
-from faithful_search.evaluation.decoration import Decorated
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
 from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.measure.decoration import Decorated
 from faithful_search.rewards import Correctness, Format, SourceGated, step_validity
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task, load_tasks

@@ -30,11 +30,11 @@ from faithful_search.distil.pairs import (
     resampled,
 )
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.evaluation.agreement.labelled import Labelled
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import LexicalJudge, Pair, load
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
+from faithful_search.measure.agreement.labelled import Labelled
 from faithful_search.rewards import InfoThink
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 

@@ -27,9 +27,9 @@ from transformers import AutoModelForCausalLM
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.evaluation.report import write_metrics
 from faithful_search.inference import loading, threads
 from faithful_search.judges import distilled
+from faithful_search.measure.report import write_metrics
 from faithful_search.rewards import Mix
 from faithful_search.training import starting
 from faithful_search.training.callbacks import LearningWatch

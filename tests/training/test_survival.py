@@ -26,9 +26,9 @@ from paths import ROOT, SUPPORT
 from safetensors.torch import save_file
 
 from faithful_search.errors import ConfigError
-from faithful_search.evaluation.report import write_metrics
-from faithful_search.evaluation.stats import Estimate
-from faithful_search.evaluation.suite import Evaluation
+from faithful_search.measure.report import write_metrics
+from faithful_search.measure.stats import Estimate
+from faithful_search.measure.suite import Evaluation
 from faithful_search.tasks import Task
 from faithful_search.training import checkpoints, endings, runs
 from faithful_search.training.checkpoints import inspect, last_checkpoint, set_aside

@@ -14,9 +14,9 @@ from faithful_search.coldstart.experts import DRILL, Habits, reject, run_experts
 from faithful_search.coldstart.plans import plan_all, planner_for
 from faithful_search.coldstart.sft import IGNORED, build_dataset, held_out_facts, weigh_copied
 from faithful_search.coldstart.twins import KINDS, TRAINING_BLANKS
-from faithful_search.evaluation.probes import UNSEEN_BLANKS
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
+from faithful_search.measure.probes import UNSEEN_BLANKS
 from faithful_search.rewards import step_validity
 from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox

@@ -9,7 +9,7 @@ import pytest
 
 from faithful_search.bundled import world_file
 from faithful_search.distil.world_pairs import world_pairs
-from faithful_search.evaluation.agreement.labelled import Labelled
+from faithful_search.measure.agreement.labelled import Labelled
 from faithful_search.tasks import load_tasks, read_rows
 
 STATES = re.compile(r"The (?P<relation>[\w ]+?) of (?P<subject>.+?) is (?P<object>.+?)\. ")

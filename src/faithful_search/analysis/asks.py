@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..evaluation.metrics import LOWER_IS_BETTER
+from ..measure.metrics import LOWER_IS_BETTER
 
 _ASKS = {
     "exact_match": "is the answer a gold answer?",

@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 
 from .. import __version__
-from ..evaluation.audit import Audit
-from ..evaluation.audit.score_log import read_scores
-from ..evaluation.audit.summary import divided
-from ..evaluation.metrics import LOWER_IS_BETTER
-from ..evaluation.report import EMPTY
-from ..evaluation.stats import Estimate
+from ..measure.audit import Audit
+from ..measure.audit.score_log import read_scores
+from ..measure.audit.summary import divided
+from ..measure.metrics import LOWER_IS_BETTER
+from ..measure.report import EMPTY
+from ..measure.stats import Estimate
 from ..trajectory import Issue, Step, Trajectory
 from .asks import asks
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
-from ..evaluation.agreement.statistics import Bin
-from ..evaluation.stats import mean_ci
+from ..measure.agreement.statistics import Bin
+from ..measure.stats import mean_ci
 
 History = Sequence[Mapping[str, Any]]
 Histories = History | Mapping[str, History]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..evaluation import report
-from ..evaluation.record import MERGED, Record
 from ..hub import command_line, merged_card, model_card
+from ..measure import report
+from ..measure.record import MERGED, Record
 from . import plots
 
 

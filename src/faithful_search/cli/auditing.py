@@ -12,8 +12,8 @@ from .judge_options import Progress, judge_of, judge_options
 from .options import FOLDER, config, debug, echo, trust_remote_code
 
 if TYPE_CHECKING:
-    from ..evaluation.audit import Audit
     from ..inference.base import Generator
+    from ..measure.audit import Audit
 
 UNFINISHED = 3
 
@@ -64,8 +64,8 @@ def audit(
     FILE is .jsonl, .json (both also .gz), .parquet, or - for JSON lines on the standard input; its rows are texts, chat
     messages or trajectories, in any known dialect. Run the same command again to go on after an interruption.
     """
-    from ..evaluation.audit import SPOOLED
-    from ..evaluation.audit import audit as measure
+    from ..measure.audit import SPOOLED
+    from ..measure.audit import audit as measure
 
     folder, progress = out or Path(_name(file) + "-audit"), Progress()
     asked = judge_of(judging)
@@ -111,7 +111,7 @@ def _generator(policy: Path, trust_remote_code: bool) -> Generator:
 
 def _report(folder: Path, found: Audit, source: Path, dialect: str | None, text_column: str | None, rows: int) -> bool:
     """Write the page: some rows are chosen from the scores and read once more. The audit stands without it."""
-    from ..evaluation.audit import SCORES, choose_rows, pick
+    from ..measure.audit import SCORES, choose_rows, pick
 
     try:
         from ..analysis import audit_page

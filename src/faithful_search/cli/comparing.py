@@ -13,7 +13,7 @@ from ..judges import Judge
 from .options import FOLDER, debug, echo, trust_remote_code
 
 if TYPE_CHECKING:
-    from ..evaluation.agreement import Agreement
+    from ..measure.agreement import Agreement
 
 
 @click.command()
@@ -43,7 +43,7 @@ def agreement(
     DATA are labelled files (or folders of them), which every --judge is asked about; or two or more scores.jsonl of
     audits of the same file, whose verdicts are compared.
     """
-    from ..evaluation import agreement as comparing
+    from ..measure import agreement as comparing
 
     if all(comparing.is_scores(path) for path in data):
         found = comparing.from_scores(data, out, labels, seed=seed)
@@ -56,7 +56,7 @@ def agreement(
 
 def _judges(specs: Sequence[str], trust_remote_code: bool) -> dict[str, Judge]:
     """The judges by name; a name that two have gets a number."""
-    from ..evaluation.agreement import parse_judge
+    from ..measure.agreement import parse_judge
 
     found: dict[str, Judge] = {}
     for name, judge in (parse_judge(spec, trust_remote_code) for spec in specs):

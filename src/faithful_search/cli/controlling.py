@@ -17,8 +17,8 @@ from .auditing import UNFINISHED
 from .options import FOLDER, config, debug, echo, trust_remote_code
 
 if TYPE_CHECKING:
-    from ..evaluation.control_study import Agent, Plan, Study
-    from ..evaluation.controls import Changes
+    from ..measure.control_study import Agent, Plan, Study
+    from ..measure.controls import Changes
     from ..rollout.arguments import EnvironmentArguments
     from ..tools import Toolbox
     from ..trajectory import Evidence
@@ -71,8 +71,8 @@ def controls(ctx: click.Context, policy: str, out: Path | None, overwrite: bool,
     return nothing (closed), all but the gold passages (blocked: those of supporting_ids or supporting_titles, else
     those that hold the answer), or changed facts (changed). Run the same command again to go on after an interruption.
     """
-    from ..evaluation.control_study import ROLLOUTS, SETTINGS, kept, plan, run_study
-    from ..evaluation.controls import CHANGED
+    from ..measure.control_study import ROLLOUTS, SETTINGS, kept, plan, run_study
+    from ..measure.controls import CHANGED
     from ..tasks import WORLD, load_tasks
     from ..text import exact_match, sub_exact_match
 
@@ -172,7 +172,7 @@ def _agents(
     policy: str, given: Mapping[str, Any], environment: EnvironmentArguments, toolbox: Toolbox
 ) -> dict[str, Agent]:
     """Who is asked under each condition: the same policy, whose tools return nothing under the closed one."""
-    from ..evaluation.controls import BLOCKED, CHANGED, CLOSED, OPEN, Closed
+    from ..measure.controls import BLOCKED, CHANGED, CLOSED, OPEN, Closed
 
     if given["url"]:
         from ..rollout import ServedAgent
@@ -228,7 +228,7 @@ def _passage_characters(environment: EnvironmentArguments) -> float:
 
 
 def _show(study: Study, folder: Path) -> None:
-    from ..evaluation.control_study import RESULTS, ROLLOUTS
+    from ..measure.control_study import RESULTS, ROLLOUTS
 
     written = [RESULTS, ROLLOUTS]
     try:

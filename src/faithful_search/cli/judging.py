@@ -50,7 +50,7 @@ def serve_judge(
     machines reach needs one.
     """
     from ..cache import Cache
-    from ..evaluation.agreement import parse_judge
+    from ..measure.agreement import parse_judge
     from ..serving.app import application
     from ..serving.judging import Judging
     from ..serving.server import url_of

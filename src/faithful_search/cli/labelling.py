@@ -12,7 +12,7 @@ from .judge_options import Progress, judge_of, judge_options
 from .options import FOLDER, config, debug, echo
 
 if TYPE_CHECKING:
-    from ..evaluation.labelling import Provenance
+    from ..measure.labelling import Provenance
 
 _SHOWN = 5
 
@@ -64,7 +64,7 @@ def label(
     that the judge abstained from. For a second opinion of the same judge use another --out and --judge-cache none, then
     faithful-search agreement FIRST/pairs.jsonl --judge labels:SECOND/pairs.jsonl.
     """
-    from ..evaluation.labelling import label as collect
+    from ..measure.labelling import label as collect
 
     progress = Progress()
     found = collect(

@@ -17,7 +17,7 @@ def metrics() -> None:
 @metrics.command("list")
 def list_metrics() -> None:
     """Name the metrics there are."""
-    from ..evaluation.metrics import names
+    from ..measure.metrics import names
 
     echo("\n".join(names()))
 
@@ -27,7 +27,7 @@ def list_metrics() -> None:
 @debug
 def install_metrics(cache: Path | None) -> None:
     """Put the metrics where evaluate.load("info_think_faithfulness") finds them by bare name."""
-    from ..evaluation.install import install_metrics as install
+    from ..measure.install import install_metrics as install
 
     echo("\n".join(map(str, install(cache))))
 

@@ -36,7 +36,7 @@ TRAINING_BLANKS = (
     *("dolor sit amet", "some words", "a b c", "1", "12 34", "yes", "no", "unknown", "the answer is here", "end"),
     *("stop", "house", "old road", "small dog", "blue sky", "bread and butter", "one two three", "to be or not to be"),
 )
-"""What blanked titles and texts read in training. `evaluation.probes.UNSEEN_BLANKS` are kept for measuring."""
+"""What blanked titles and texts read in training. `measure.probes.UNSEEN_BLANKS` are kept for measuring."""
 
 _KEPT = 256
 

@@ -35,9 +35,9 @@ import msgspec
 from .. import dialects
 from ..dialects.base import Dialect
 from ..errors import DataError, DialectError
-from ..evaluation.audit.files import called
-from ..evaluation.audit.sources import Raw, peek, read_row, read_rows, usual_dialect
 from ..inference.chat import ChatFormat
+from ..measure.audit.files import called
+from ..measure.audit.sources import Raw, peek, read_row, read_rows, usual_dialect
 from ..rewards import Citation, Correctness, Format
 from ..trajectory import Step, ToolCall, Trajectory, write_jsonl
 from .experts import reject

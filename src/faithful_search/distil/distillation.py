@@ -19,16 +19,16 @@ from datasets import Dataset
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback
 
 from ..errors import ConfigError, DataError
-from ..evaluation.agreement.comparison import run as compare
-from ..evaluation.agreement.labelled import Labelled
-from ..evaluation.agreement.recorded import RecordedJudge
-from ..evaluation.agreement.table import Agreement
 from ..inference.loading import max_tokens, open_generator
 from ..inference.transformers import TransformersGenerator
 from ..judges import Judge, prompting
 from ..judges.distilled import FILE, JudgeFile
 from ..judges.generator import GeneratorJudge
 from ..judges.nli import NLIJudge
+from ..measure.agreement.comparison import run as compare
+from ..measure.agreement.labelled import Labelled
+from ..measure.agreement.recorded import RecordedJudge
+from ..measure.agreement.table import Agreement
 from ..training import checkpoints
 from .calibration import fit_temperature
 from .models import entailment_index, freeze, open_classifier

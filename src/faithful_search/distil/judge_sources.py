@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..evaluation.labelling import provenance
+from ..measure.labelling import provenance
 
 KNOWN = {
     "world": "made from the bundled world, labels by construction; Apache-2.0",

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import DataError
-from ..evaluation.agreement.labelled import SPLITS, Labelled, load, sample
 from ..judges import Pair
 from ..judges.generator import GeneratorJudge
 from ..judges.nli import NLIJudge
+from ..measure.agreement.labelled import SPLITS, Labelled, load, sample
 from ..text import content_words
 from .world_pairs import world_pairs
 

@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 from transformers import Trainer
 from trl import SFTTrainer
 
-from ..evaluation.agreement import statistics
-from ..evaluation.agreement.labelled import Labelled
 from ..judges import Judge
+from ..measure.agreement import statistics
+from ..measure.agreement.labelled import Labelled
 from .calibration import negative_log_likelihood
 from .pairs import pair_of
 

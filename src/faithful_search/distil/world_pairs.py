@@ -32,8 +32,8 @@ from ..coldstart.plans import Hop, Plan, contains, plan_all, planner_for
 from ..coldstart.sft import held_out_facts
 from ..coldstart.swap_names import NameSwapper
 from ..errors import DataError
-from ..evaluation.agreement.labelled import Labelled, Split
 from ..judges import Pair
+from ..measure.agreement.labelled import Labelled, Split
 from ..names import NameFinder
 from ..rewards import InfoThink
 from ..tasks import Task, load_tasks, read_rows

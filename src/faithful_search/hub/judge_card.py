@@ -101,7 +101,7 @@ def judge_card(
         output_dir: the judge's folder.
         file: its `judges.distilled.JudgeFile`.
         base_model: what training started from; a Hub id also goes into the front matter.
-        agreement: the held-out measurement (`evaluation.agreement.table.Agreement`); `None` where there is none.
+        agreement: the held-out measurement (`measure.agreement.table.Agreement`); `None` where there is none.
         recipe, command, config: how it was trained.
         license: of the weights, front matter; left out where it is not known.
         sources: provenance and terms of each source of pairs.

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import dialects
 from ..errors import ConfigError
-from ..evaluation.report import Evaluated, as_evaluation, table
+from ..measure.report import Evaluated, as_evaluation, table
 from ..tools.opening import is_server
 from ..tools.redact import redact
 from ..tools.retrieval.engines import is_engine

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..evaluation.install import metrics_folder
-from ..evaluation.metrics import names as metric_names
-from ..evaluation.record import MERGED
+from ..measure.install import metrics_folder
+from ..measure.metrics import names as metric_names
+from ..measure.record import MERGED
 from ..tools.redact import redact
 
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors", "model.safetensors.index.json")

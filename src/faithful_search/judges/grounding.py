@@ -84,7 +84,7 @@ class GroundingJudge:
     count half for support, and nothing for a thought: to repeat the question is not to consider the evidence. A
     hypothesis with nothing left ("yes", "no" and "The Who" among them) has p = 0.
 
-    Weights and thresholds were chosen on the train side of `evaluation.agreement.labelled`; the threshold of thoughts
+    Weights and thresholds were chosen on the train side of `measure.agreement.labelled`; the threshold of thoughts
     so that thoughts go with their own evidence and not with another question's.
 
     Limits: words, not meaning. A claim that turns the evidence's own words round is supported, a paraphrase is not; a

@@ -24,10 +24,10 @@ from trl import GRPOConfig, GRPOTrainer
 from ..counterfactual import CounterfactualWorld
 from ..dialects.base import Dialect
 from ..errors import ConfigError, DataError
-from ..evaluation.decoration import Decorated
-from ..evaluation.tool_use import tool_counts, tool_entropy, tool_ratios
 from ..inference.base import Generator, Sampling
 from ..inference.transformers import TransformersGenerator
+from ..measure.decoration import Decorated
+from ..measure.tool_use import tool_counts, tool_entropy, tool_ratios
 from ..rewards import Correctness, Mix, Reward, Score
 from ..rewards.evidence_sensitivity import EvidenceSensitivity, Probe
 from ..rollout import Engine, Limits

@@ -18,13 +18,13 @@ from trl import GRPOConfig, ModelConfig, get_peft_config
 
 from ..counterfactual import CounterfactualWorld
 from ..errors import ConfigError, DataError
-from ..evaluation import report
-from ..evaluation.controls import QUESTIONS, control_tasks, unremembered
-from ..evaluation.record import Record
-from ..evaluation.suite import Evaluation, evaluate_rollouts, run_blanked, run_controlled, run_episodes
 from ..inference.base import Sampling
 from ..inference.loading import read_tokenizer
 from ..judges.arguments import JudgeArguments
+from ..measure import report
+from ..measure.controls import QUESTIONS, control_tasks, unremembered
+from ..measure.record import Record
+from ..measure.suite import Evaluation, evaluate_rollouts, run_blanked, run_controlled, run_episodes
 from ..rewards import Reward
 from ..rollout import Engine
 from ..rollout.arguments import EnvironmentArguments
@@ -234,7 +234,7 @@ def train(
     Args:
         trainer: from `build_trainer`.
         script, model_args: the recipe's flags.
-        metrics: what the evaluations report, by row name; see `evaluation.suite.default_rewards`.
+        metrics: what the evaluations report, by row name; see `measure.suite.default_rewards`.
 
     Returns:
         What came of it; `None` on all processes but the main one.
@@ -263,7 +263,7 @@ def held_out(script: RunArguments) -> list[Task]:
 
 def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> Evaluation | None:
     """Greedy episodes on the held-out questions, with tools as they are, blanked and under the conditions of
-    `evaluation.controls`, shared out over the processes.
+    `measure.controls`, shared out over the processes.
 
     The main process scores them, and returns what it finds. Rewards that ask the policy are scored by all at once:
     where its weights are shared out, no process can ask it alone.

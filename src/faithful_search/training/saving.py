@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations import deepspeed
 
 from ..errors import ConfigError
-from ..evaluation.record import MERGED
 from ..inference.loading import adapter_base, read_model, read_tokenizer
+from ..measure.record import MERGED
 
 _ADAPTER = ("adapter_config.json", "adapter_model*.safetensors")
 _WHOLE = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")

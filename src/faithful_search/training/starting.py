@@ -13,8 +13,8 @@ from accelerate import PartialState
 from transformers import set_seed
 
 from ..errors import ConfigError
-from ..evaluation.audit.score_log import lock
 from ..inference.threads import choose_threads
+from ..measure.audit.score_log import lock
 from . import checkpoints
 from .memory import keep_freed_memory
 from .precision import precision_line

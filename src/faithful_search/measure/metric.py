@@ -79,7 +79,7 @@ NO_ROWS = "no predictions to score: predictions is empty"
 
 
 class TrajectoryMetric(evaluate.Metric):
-    """One of `evaluation.metrics` as an `evaluate` module. A subclass names it and says what it is.
+    """One of `measure.metrics` as an `evaluate` module. A subclass names it and says what it is.
 
     For each result that `metrics.load` names, `compute` returns
 
@@ -97,7 +97,7 @@ class TrajectoryMetric(evaluate.Metric):
     With `details` there is also a list `details`, one entry for each prediction in order.
     """
 
-    measure: ClassVar[str]  # a name of `evaluation.metrics`
+    measure: ClassVar[str]  # a name of `measure.metrics`
     about: ClassVar[str]
     returns: ClassVar[str]
     paper: ClassVar[str]  # BibTeX
