@@ -28,8 +28,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = Path(fs.__file__).parent
 LAYERS = (
     {"errors"},
-    {"registry", "text", "names", "trajectory", "tasks", "bundled", "world", "flights"},
-    {"cache", "annotated", "counterfactual"},
+    {"registry", "text", "names", "trajectory", "tasks", "bundled", "world"},
+    {"wire", "annotated", "counterfactual"},
     {"dialects"},
     {"tools", "inference"},
     {"judges"},
