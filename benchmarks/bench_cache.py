@@ -28,9 +28,9 @@ from typing import Any
 
 import msgspec
 
-from faithful_search.cache import Cache, key_of
 from faithful_search.tools import Tool, Toolbox
 from faithful_search.trajectory import Evidence, ToolCall
+from faithful_search.wire.cache import Cache, key_of
 
 MEMORY = 64_000_000
 WORDS = [f"{a}{b}" for a in ("ka", "ri", "to", "mel", "su", "ven", "do") for b in ("ra", "lin", "mo", "tesk", "via")]

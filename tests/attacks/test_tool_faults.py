@@ -18,7 +18,6 @@ import pytest
 from tool_faults import ADDRESS, FAULTS, HANGING, LARGE, MEGABYTE, PASSING, SECRET
 
 from faithful_search import dialects
-from faithful_search.cache import Cache
 from faithful_search.inference.base import Completion
 from faithful_search.rollout import Engine, Limits
 from faithful_search.serving.mcp import as_text
@@ -27,6 +26,7 @@ from faithful_search.tools import Cassette, Observation, Patience, Tool, Toolbox
 from faithful_search.tools.error_log import LONGEST
 from faithful_search.tools.outcome import EVIDENCE_LENGTH, LINE_LENGTH, MOST_PASSAGES
 from faithful_search.trajectory import Evidence, ToolCall, Trajectory
+from faithful_search.wire.cache import Cache
 
 SHARE, CALLS = 0.3, 3
 SETTINGS: dict[str, Any] = {"timeout": 100, "concurrency": 2000, "failures": 10**6, "patience": Patience(1, 0.0)}

@@ -34,12 +34,12 @@ from faithful_search.tools import KnowledgeGraph, LocalSearch, Observation, Tool
 from faithful_search.tools.browse import Browse
 from faithful_search.tools.graphs.triples import Triple
 from faithful_search.tools.remote_search import RemoteSearch
-from faithful_search.tools.web.guard import Guard
-from faithful_search.tools.web.http import Http
 from faithful_search.tools.web.providers.searxng import SearXNG
 from faithful_search.tools.web.readers import Fetch
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.wire.guard import Guard
+from faithful_search.wire.http import Http
 
 EVERY = names()
 ADDRESSED = ("deep_researcher", "openai", "pokee", "web_dancer")

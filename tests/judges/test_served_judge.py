@@ -26,7 +26,6 @@ from hypothesis import strategies as st
 from paths import ROOT
 from served import command, environment
 
-from faithful_search.cache import Cache
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.inference.transformers import TransformersGenerator
@@ -42,8 +41,9 @@ from faithful_search.serving.judging import Judging, identity
 from faithful_search.serving.layers import guarded
 from faithful_search.serving.server import running
 from faithful_search.serving.wire import Limits
-from faithful_search.tools.patience import Patience
 from faithful_search.trajectory import read_jsonl
+from faithful_search.wire.cache import Cache
+from faithful_search.wire.retry import Patience
 
 PAIRS = [
     Pair("The tower stands in Lima.", "It stands in Lima."),

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search import dialects
-from faithful_search.cache import Cache
 from faithful_search.errors import ConfigError, TemplateError
 from faithful_search.inference.base import Completion, Sampling
 from faithful_search.inference.chat import ChatFormat
@@ -24,6 +23,7 @@ from faithful_search.rollout.episode import END_REASONS, Episode
 from faithful_search.tasks import Task
 from faithful_search.tools import Session, Toolbox
 from faithful_search.trajectory import Evidence, ToolCall, Trajectory
+from faithful_search.wire.cache import Cache
 
 CALL = '<think>{}look</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
 FIRST = CALL.format("")

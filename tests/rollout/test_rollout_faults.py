@@ -17,7 +17,6 @@ from search_servers import KEY, Request, SearchServer, serper
 from web_site import WebSite
 
 from faithful_search import dialects
-from faithful_search.cache import Cache
 from faithful_search.errors import ToolError
 from faithful_search.inference.base import Completion
 from faithful_search.rollout import Engine, Limits
@@ -25,13 +24,14 @@ from faithful_search.tasks import Task
 from faithful_search.tools import Patience, Tool, Toolbox
 from faithful_search.tools.browse import Browse
 from faithful_search.tools.remote_search import RemoteSearch
-from faithful_search.tools.web import http
-from faithful_search.tools.web.guard import Guard
 from faithful_search.tools.web.pages import Reading
 from faithful_search.tools.web.providers.serper import Serper
 from faithful_search.tools.web.readers import Fetch
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, Step, Trajectory
+from faithful_search.wire import http
+from faithful_search.wire.cache import Cache
+from faithful_search.wire.guard import Guard
 
 CALLS = 3  # of an episode
 TIMEOUT = 1.0  # far more than a thousand healthy calls take to begin on a busy machine

@@ -36,8 +36,8 @@ from faithful_search.serving.metrics import Histogram
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import _server, bind, running
 from faithful_search.tools.retrieval.contents import join_contents, split_contents
-from faithful_search.tools.web.network import new_pool
 from faithful_search.trajectory import Evidence
+from faithful_search.wire.network import new_pool
 
 SMALL = wire.Limits(body_bytes=2000, queries=5, query_chars=100, top_k=10, seconds=1.0, requests=4)
 

@@ -16,13 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.bundled import world_file
-from faithful_search.cache import Cache
 from faithful_search.errors import DataError, ToolError
 from faithful_search.tasks import read_rows
 from faithful_search.tools import KnowledgeGraph, Toolbox
-from faithful_search.tools.base import Partial
 from faithful_search.tools.graphs.triples import Triple
 from faithful_search.trajectory import ToolCall
+from faithful_search.wire.cache import Cache, Partial
 
 FACTS = [
     ("France", "capital", "Paris"),

@@ -23,11 +23,11 @@ from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import running
 from faithful_search.serving.wire import Limits
 from faithful_search.tools.base import schema_of
-from faithful_search.tools.patience import Patience
 from faithful_search.tools.remote_search import _READERS, _UNREADABLE, TOKEN, RemoteSearch
 from faithful_search.tools.toolbox import Toolbox
-from faithful_search.tools.web.http import Http
 from faithful_search.trajectory import Evidence, ToolCall
+from faithful_search.wire.http import Http
+from faithful_search.wire.retry import Patience
 
 ONCE = Http(timeout=10, patience=Patience(retries=0), per_host=64)
 

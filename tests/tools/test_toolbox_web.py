@@ -10,14 +10,14 @@ from collections import Counter
 import pytest
 from search_servers import KEY, SearchServer, serper
 
-from faithful_search.cache import Cache
 from faithful_search.errors import ConfigError
 from faithful_search.tools import Patience, Tool, Toolbox
-from faithful_search.tools.cassette import Cassette
-from faithful_search.tools.web.http import Http
 from faithful_search.tools.web.providers.serper import Serper
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, ToolCall
+from faithful_search.wire.cache import Cache
+from faithful_search.wire.cassette import Cassette
+from faithful_search.wire.http import Http
 
 
 class OneFails(SearchServer):

@@ -11,13 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_servers import KEY, STRANGE, Request, SearchServer, searxng, serper
 
-from faithful_search.cache import Cache
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools import Toolbox, schema_of
-from faithful_search.tools.cassette import Cassette
-from faithful_search.tools.patience import Patience
 from faithful_search.tools.web import unavailable
-from faithful_search.tools.web.http import Http
 from faithful_search.tools.web.providers import base, load, names
 from faithful_search.tools.web.providers.base import Provider
 from faithful_search.tools.web.providers.ddgs import Ddgs
@@ -25,6 +21,10 @@ from faithful_search.tools.web.providers.searxng import SearXNG
 from faithful_search.tools.web.providers.serper import Serper
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, ToolCall
+from faithful_search.wire.cache import Cache
+from faithful_search.wire.cassette import Cassette
+from faithful_search.wire.http import Http
+from faithful_search.wire.retry import Patience
 
 QUICK = Http(timeout=2, patience=Patience(retries=1, first=0.01))
 FAULTS = ["unauthorized", "forbidden", "busy", "patient", "error", "unavailable", "cut", "garbage", "html", "closed"]

@@ -15,10 +15,10 @@ from faithful_search.tools import Toolbox
 from faithful_search.tools import wikidata as module
 from faithful_search.tools.graphs import wikibase
 from faithful_search.tools.graphs.naming import candidates
-from faithful_search.tools.patience import Patience
-from faithful_search.tools.web.http import Http
 from faithful_search.tools.wikidata import Wikidata
 from faithful_search.trajectory import Evidence, ToolCall
+from faithful_search.wire.http import Http
+from faithful_search.wire.retry import Patience
 
 QUICK = Http(timeout=2, patience=Patience(retries=1, first=0.01))
 

@@ -15,10 +15,10 @@ import time
 
 import pytest
 
-from faithful_search import flights
-from faithful_search.cache import Cache, key_of
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.flights import once
+from faithful_search.wire import single_flight
+from faithful_search.wire.cache import Cache, key_of
+from faithful_search.wire.single_flight import once
 
 
 def run_in_threads(work, count):
@@ -218,7 +218,7 @@ def test_memory_is_bounded_and_the_first_make_room(tmp_path):
 def test_processes_write_at_once(tmp_path):
     path = tmp_path / "shared.sqlite"
     code = (
-        "import sys; from faithful_search.cache import Cache; cache = Cache(sys.argv[1])\n"
+        "import sys; from faithful_search.wire.cache import Cache; cache = Cache(sys.argv[1])\n"
         "for n in range(200): cache.put(f'{sys.argv[2]}-{n}', b'x'); cache.put(f'common-{n}', sys.argv[2].encode())"
     )
     running = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in "abc"]
@@ -336,7 +336,7 @@ def test_a_folder_in_the_way_is_named(tmp_path):
 
 def test_a_file_without_permission_is_named():
     code = (
-        "import os, sys; from faithful_search.cache import Cache; from faithful_search.errors import DataError\n"
+        "import os, sys; from faithful_search.wire.cache import Cache; from faithful_search.errors import DataError\n"
         "os.getuid() or os.setuid(65534)\n"  # permissions do not bind root
         "try: Cache(sys.argv[1]).put('b', b'two')\n"
         "except DataError as error: print(error)"
@@ -461,7 +461,7 @@ def test_a_file_of_the_first_version_is_read_and_made_smaller_when_a_limit_is_se
 def test_threads_and_processes_that_fill_it_together_stay_within_the_limit(tmp_path):
     path, limit = tmp_path / "results.sqlite", 1_500_000
     code = (
-        "import os, sys, threading; from faithful_search.cache import Cache, key_of\n"
+        "import os, sys, threading; from faithful_search.wire.cache import Cache, key_of\n"
         "def fill(thread):\n"
         "    cache = Cache(sys.argv[1], 60, max_bytes=int(sys.argv[2]))\n"
         "    for n in range(250):\n"
@@ -536,7 +536,7 @@ def test_a_forked_child_waits_for_nothing_that_its_parent_is_at():
         async def work():
             child = os.fork()
             if child == 0:
-                os._exit(len(flights._flights))
+                os._exit(len(single_flight._flights))
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
         return await once("at it", work)

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, DataError, ToolError
-from faithful_search.tools.base import Partial
-from faithful_search.tools.cassette import Cassette, CassetteMiss
-from faithful_search.tools.redact import redact
 from faithful_search.trajectory import Evidence
+from faithful_search.wire.cache import Partial
+from faithful_search.wire.cassette import Cassette, CassetteMiss
+from faithful_search.wire.redact import redact
 
 PARIS = Evidence("Paris is the capital.", title="Paris", url="https://paris.example/a", source="web", score=0.1 + 0.2)
 KEY = "sk-9f/8+Aé=&7d"
@@ -187,7 +187,7 @@ def test_when_the_one_who_asks_is_cancelled_another_asks(path):
 
 def test_processes_record_into_one_file(path):
     code = (
-        "import asyncio, sys; from faithful_search.tools.cassette import Cassette\n"
+        "import asyncio, sys; from faithful_search.wire.cassette import Cassette\n"
         "from faithful_search.trajectory import Evidence\n"
         "async def live(): return [Evidence(sys.argv[2] * 9000)]\n"
         "with Cassette(sys.argv[1], 'record') as cassette:\n"
@@ -348,7 +348,7 @@ def test_a_result_that_cannot_be_written_is_still_returned(path, caplog):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(path):
     code = (
-        "import asyncio, resource, signal, sys; from faithful_search.tools.cassette import Cassette\n"
+        "import asyncio, resource, signal, sys; from faithful_search.wire.cassette import Cassette\n"
         "from faithful_search.trajectory import Evidence\n"
         "async def live(): return [Evidence('x' * 5000)]\n"
         "cassette = Cassette(sys.argv[1], 'record')\n"

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from web_site import WebSite
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools.patience import Patience
-from faithful_search.tools.web import guard as guard_module
-from faithful_search.tools.web import network as network_module
-from faithful_search.tools.web.guard import Guard, Refused, is_private, is_public
-from faithful_search.tools.web.http import Http
+from faithful_search.wire import guard as guard_module
+from faithful_search.wire import network as network_module
+from faithful_search.wire.guard import Guard, Refused, is_private, is_public
+from faithful_search.wire.http import Http
+from faithful_search.wire.retry import Patience
 
 GUARD = Guard()
 

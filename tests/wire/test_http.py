@@ -29,13 +29,13 @@ from hypothesis import strategies as st
 from web_site import ARTICLE, Page, WebSite
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools.patience import Patience
-from faithful_search.tools.web import http as http_module
-from faithful_search.tools.web import network
-from faithful_search.tools.web.decoding import Body, TooLarge, Undecodable
-from faithful_search.tools.web.guard import Guard, Refused
-from faithful_search.tools.web.http import Http, _same_server
-from faithful_search.tools.web.reply import Reply
+from faithful_search.wire import http as http_module
+from faithful_search.wire import network
+from faithful_search.wire.decoding import Body, TooLarge, Undecodable
+from faithful_search.wire.guard import Guard, Refused
+from faithful_search.wire.http import Http, _same_server
+from faithful_search.wire.reply import Reply
+from faithful_search.wire.retry import Patience
 
 ONCE = Patience(retries=0)
 HASTY = Patience(retries=2, first=0.01, longest=0.05)
@@ -642,7 +642,7 @@ class TestManyAtOnce:
 
     def test_connections_are_closed_with_their_loop(self, site):
         code = (
-            "import asyncio, gc, sys\nfrom faithful_search.tools.web.http import Http\n"
+            "import asyncio, gc, sys\nfrom faithful_search.wire.http import Http\n"
             "async def main(close):\n"
             "    http = Http()\n"
             "    for _ in range(3):\n        await http.get(sys.argv[1])\n"

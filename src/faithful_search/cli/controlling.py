@@ -153,7 +153,7 @@ def _settings(
     policy: str, given: Mapping[str, Any], environment: EnvironmentArguments, tasks: Sequence[Any]
 ) -> dict[str, Any]:
     """What the rollouts depend on: weights that were trained on since are another policy."""
-    from ..cache import key_of
+    from ..wire.cache import key_of
 
     names = ("url", "corpus", "top_k", "turns", "turn_tokens", "total_tokens")
     weights = sorted(Path(policy).glob("*.safetensors")) if Path(policy).is_dir() else []

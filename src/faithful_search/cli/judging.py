@@ -11,7 +11,7 @@ from .address import Address, address_options
 from .options import config, debug, trust_remote_code
 
 if TYPE_CHECKING:
-    from ..cache import Cache
+    from ..wire.cache import Cache
 
 _AT_LEAST_1 = click.IntRange(min=1)
 _SECONDS = click.FloatRange(min=0.1)
@@ -49,12 +49,12 @@ def serve_judge(
     the environment has FAITHFUL_SEARCH_SERVE_TOKEN, clients must send it as a bearer token; an address that other
     machines reach needs one.
     """
-    from ..cache import Cache
     from ..measure.agreement import parse_judge
     from ..serving.app import application
     from ..serving.judging import Judging
     from ..serving.server import url_of
     from ..serving.wire import Limits
+    from ..wire.cache import Cache
 
     address = Address(**where)
     bound = address.bind()  # before the model, which may take long to open
@@ -75,7 +75,7 @@ def _opened(cache: Cache) -> Cache:
 def _origin(spec: str) -> dict[str, Any]:
     """The model, and the task that it was distilled for where it was."""
     from ..judges import distilled
-    from ..tools.redact import redact
+    from ..wire.redact import redact
 
     kind, _, model = spec.partition(":")
     own = distilled.read(model) if kind in ("nli", "generator") else None

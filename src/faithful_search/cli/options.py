@@ -29,7 +29,7 @@ class Commands(click.Group):
         except FaithfulSearchError as error:
             if ctx.meta.get(_DEBUG):
                 raise
-            from ..tools.redact import redact  # the tools take long to import
+            from ..wire.redact import redact  # the tools take long to import
 
             echo(f"error: {redact(' '.join(str(error).split()))}", err=True)
             ctx.exit(1)

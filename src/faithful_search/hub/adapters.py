@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..tools.redact import redact
+from ..wire.redact import redact
 from .pushing import is_hub_id
 
 TAGS = ("lora", "peft")

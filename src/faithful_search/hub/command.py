@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ..tools.redact import redact
+from ..wire.redact import redact
 
 
 def command_line(recipe: str, argv: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..text import as_markdown, printable
-from ..tools.redact import redact
+from ..wire.redact import redact
 from .pushing import is_hub_id
 
 _JUDGE = """# {title}
@@ -95,7 +95,7 @@ def judge_card(
     sources: Mapping[str, str] | None = None,
     repo_id: str | None = None,
 ) -> Path:
-    """Write `README.md`, a distilled judge's model card, into `output_dir`, without the secrets of `tools.redact`.
+    """Write `README.md`, a distilled judge's model card, into `output_dir`, without the secrets of `wire.redact`.
 
     Args:
         output_dir: the judge's folder.

@@ -12,8 +12,8 @@ from .. import dialects
 from ..errors import ConfigError
 from ..measure.report import Evaluated, as_evaluation, table
 from ..tools.opening import is_server
-from ..tools.redact import redact
 from ..tools.retrieval.engines import is_engine
+from ..wire.redact import redact
 from .adapters import TAGS, adapter_config, adapter_note
 from .pushing import is_hub_id
 
@@ -133,7 +133,7 @@ def model_card(
 ) -> Path:
     """Write `README.md`, the model card, into `output_dir`. Where an adapter lies there, the card is one of an adapter.
 
-    No secret is written, wherever it stands: see `tools.redact`.
+    No secret is written, wherever it stands: see `wire.redact`.
 
     Args:
         output_dir: the policy's folder.

@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from ..measure.install import metrics_folder
 from ..measure.metrics import names as metric_names
 from ..measure.record import MERGED
-from ..tools.redact import redact
+from ..wire.redact import redact
 
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors", "model.safetensors.index.json")
 _CONFIGS = ("config.json", "generation_config.json", "adapter_config.json", "processor_config.json")

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from ..cache import Cache
 from ..errors import DataError, JudgeError
-from ..tools.background import BackgroundLoop
+from ..wire.background import BackgroundLoop
+from ..wire.cache import Cache
 from .chat import Chat, Fault, Line, Stats, Unreadable
 from .prompting import Messages
 from .replies import Constrained, Ladder, Reply, after_thought, label_of

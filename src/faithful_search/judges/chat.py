@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from ..errors import JudgeError
-from ..tools.redact import SHORTEST, redact
 from ..tools.untrusted import is_loopback
+from ..wire.redact import SHORTEST, redact
 from .prompting import Messages
 from .replies import Reply, reply_of
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..errors import JudgeError, ToolError
-from ..tools.redact import redact
+from ..wire.redact import redact
 from . import prompting
 from .base import Request, Writer
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from urllib.parse import urlsplit
 
-from ..cache import Cache, key_of
 from ..dialects.fence import Fence
 from ..errors import ConfigError, JudgeError
+from ..wire.cache import Cache, key_of
 from .asking import Answer, Asker, Question
 from .base import Pair, Request, Task, Verdict
 from .chat import Line, Stats

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..errors import ConfigError, JudgeError, ToolError
-from ..tools.background import BackgroundLoop
-from ..tools.patience import Patience
 from ..tools.remote_search import TOKEN
 from ..tools.untrusted import check_address
-from ..tools.web.http import Http
+from ..wire.background import BackgroundLoop
+from ..wire.http import Http
+from ..wire.retry import Patience
 from .base import Pair, Verdict
 
 CHUNK, CHARACTERS = 64, 2_000_000

@@ -14,8 +14,8 @@ from ..rewards import Reward
 from ..rollout.served import FAILED
 from ..tasks import Task
 from ..text import exact_match
-from ..tools.redact import redact
 from ..trajectory import Evidence, Trajectory, read_jsonl, write_jsonl
+from ..wire.redact import redact
 from .controls import (
     BLOCKED,
     CHANGED,

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from ..cache import key_of
 from ..rollout import Engine
 from ..tools.base import Observation
 from ..tools.meter import ToolStats
 from ..tools.session import Session
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, ToolCall, Trajectory
+from ..wire.cache import key_of
 
 UNSEEN_BLANKS = (
     *("content", "nothing here", "garden", "lorem ipsum dolor"),

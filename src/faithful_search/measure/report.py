@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
-from ..tools.redact import redact
+from ..wire.redact import redact
 from .stats import Estimate
 from .suite import Evaluation, difference
 
@@ -72,7 +72,7 @@ def interval(estimate: Estimate | None, sign: bool = False) -> str:
 def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> Path:
     """Write JSON that appears under its name only when complete; evaluations and estimates in it become dictionaries.
 
-    No secret is written: see `tools.redact`.
+    No secret is written: see `wire.redact`.
 
     Raises:
         DataError: for a value that JSON has no form for, NaN included.

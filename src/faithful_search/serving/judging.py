@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from ..cache import Cache, key_of
 from ..errors import JudgeError
 from ..judges import Judge, Pair, Verdict, is_lexical, prompting
 from ..tools.batcher import Batcher
+from ..wire.cache import Cache, key_of
 from .app import Answer
 from .metrics import JudgeMetrics
 from .wire import Limits, read_judge

@@ -9,23 +9,23 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..cache import Cache
 from ..errors import ConfigError
 from ..trajectory import Evidence
+from ..wire.cache import Cache
+from ..wire.cassette import Cassette
+from ..wire.guard import Guard
+from ..wire.http import AGENT, Http
+from ..wire.retry import Patience
 from .base import Tool
 from .browse import Browse
-from .cassette import Cassette
 from .condenser import Condenser
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph
 from .opening import is_index, is_server, open_search
-from .patience import Patience
 from .retrieval.corpus import passages
 from .retrieval.engines import is_engine
 from .retrieval.passages import Passages
 from .toolbox import Toolbox
-from .web.guard import Guard
-from .web.http import AGENT, Http
 from .web.providers.base import Provider
 from .web.providers.ddgs import Ddgs
 from .web.providers.searxng import SearXNG

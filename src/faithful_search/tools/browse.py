@@ -13,12 +13,12 @@ from urllib.parse import unquote, urldefrag, urlsplit
 import msgspec
 from msgspec import Meta
 
-from ..cache import Cache, key_of
 from ..errors import ConfigError, ToolError
-from ..flights import once
 from ..text import shortened
 from ..trajectory import Evidence
-from .base import Partial, Tool
+from ..wire.cache import Cache, Partial, key_of
+from ..wire.single_flight import once
+from .base import Tool
 from .condenser import Condenser
 from .kept import kept
 from .several import MOST, one_or_several

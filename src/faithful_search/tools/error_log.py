@@ -6,7 +6,7 @@ import logging
 
 from ..errors import kind_of
 from ..text import shortened, well_formed
-from .redact import redact
+from ..wire.redact import redact
 
 LONGEST = 500
 """Characters of an error's words: a stack of HTML must fill neither a log nor a policy's context."""

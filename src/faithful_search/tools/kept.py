@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from ..cache import Cache
 from ..errors import DataError
 from ..trajectory import Evidence
-from .base import Partial
+from ..wire.cache import Cache, Partial
 
 Ask = Callable[[], Awaitable[list[Evidence]]]
 

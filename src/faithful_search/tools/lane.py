@@ -14,11 +14,11 @@ from typing import Any
 
 from ..errors import ToolError
 from ..trajectory import Evidence
+from ..wire.retry import Breaker, Patience, given_up, passing
 from .base import Tool, method_of
 from .error_log import ErrorLog
 from .meter import Meter
 from .outcome import Fault, evidence_of, failure_of
-from .patience import Breaker, Patience, given_up, passing
 
 _log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..wire.http import Http
 from .base import Tool
 from .local_search import LocalSearch
 from .remote_search import RemoteSearch
 from .retrieval.engines import TIMEOUT, is_engine, open_engine
 from .retrieval.index_folder import MANIFEST
-from .web.http import Http
 
 
 def open_search(

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
+from ..wire.http import Http
 from .base import Tool
 from .retrieval.contents import split_contents
 from .untrusted import check_address
-from .web.http import Http
 from .web.unavailable import unavailable
 
 TOKEN = "FAITHFUL_SEARCH_SERVE_TOKEN"

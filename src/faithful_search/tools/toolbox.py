@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..cache import Cache, key_of
 from ..errors import ConfigError, ToolError
 from ..text import shortened
 from ..trajectory import Evidence, ToolCall
-from .background import BackgroundLoop
+from ..wire.background import BackgroundLoop
+from ..wire.cache import Cache, key_of
+from ..wire.cassette import Cassette
+from ..wire.retry import Breaker, Patience
 from .base import NO_RESULTS, Observation, Tool, schema_of
-from .cassette import Cassette
 from .error_log import LONGEST
 from .kept import Ask, kept, recent
 from .lane import Lane, Refused, Slots
 from .meter import ToolStats
 from .outcome import Fault, failure_of
-from .patience import Breaker, Patience
 from .schema import check_arguments
 from .session import Session
 

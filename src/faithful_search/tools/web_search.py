@@ -14,7 +14,8 @@ from msgspec import Meta
 from ..errors import ConfigError, ToolError
 from ..text import well_formed
 from ..trajectory import Evidence
-from .base import Partial, Tool
+from ..wire.cache import Partial
+from .base import Tool
 from .several import MOST, one_or_several
 from .web.providers.base import Provider
 from .web.providers.serper import Serper

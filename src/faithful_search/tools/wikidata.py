@@ -14,6 +14,7 @@ import msgspec
 
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
+from ..wire.http import Http
 from .base import Tool
 from .condenser import Condenser
 from .graphs import wikibase
@@ -21,7 +22,6 @@ from .graphs.facts import Fact, condensed, listed, sentence
 from .graphs.naming import candidates
 from .graphs.wikibase import Statement
 from .untrusted import check_address, line, rows, section
-from .web.http import Http
 from .words import words
 
 _LONGEST_SEARCH = 250  # characters that the search takes

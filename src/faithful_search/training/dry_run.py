@@ -15,7 +15,7 @@ from accelerate import PartialState
 
 from ..bundled import BUNDLED
 from ..tasks import WORLD
-from ..tools.redact import redact
+from ..wire.redact import redact
 from .architectures import build_shrunk
 from .policies import check_flags
 from .vllm import check_settings

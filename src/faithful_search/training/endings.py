@@ -21,7 +21,7 @@ import torch.distributed as distributed
 from ..errors import FaithfulSearchError
 from ..inference.threads import LAUNCHERS
 from ..text import printable
-from ..tools.redact import redact
+from ..wire.redact import redact
 
 RESUME = "a run that has saved a checkpoint goes on from it with --resume true"
 PATIENCE = 60

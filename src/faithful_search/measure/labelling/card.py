@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...errors import DataError
 from ...text import as_markdown, printable
-from ...tools.redact import redact
+from ...wire.redact import redact
 from .pair_file import PAIRS
 from .provenance import PROVENANCE, File, Provenance
 

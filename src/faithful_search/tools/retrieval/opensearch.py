@@ -18,8 +18,8 @@ import msgspec
 
 from ...errors import ConfigError, ToolError
 from ...trajectory import Evidence
+from ...wire.reply import retry_after
 from ..untrusted import check_address, is_loopback, rows, section
-from ..web.reply import retry_after
 from .index import EngineIndex
 from .passages import Progress, silent
 

@@ -10,9 +10,9 @@ from typing import Protocol
 import msgspec
 
 from ...errors import ConfigError, ToolError
+from ...wire.guard import Guard
+from ...wire.http import Http
 from ..untrusted import check_address
-from .guard import Guard
-from .http import Http
 from .pages import READABLE
 from .unavailable import unavailable
 

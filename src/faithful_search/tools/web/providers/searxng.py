@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from ....errors import ToolError
 from ....trajectory import Evidence
+from ....wire.http import Http
 from ...untrusted import check_address, rows
-from ..http import Http
 from .base import Provider, page, pages
 from .service import document_of
 

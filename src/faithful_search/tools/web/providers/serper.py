@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from ....errors import ConfigError
 from ....trajectory import Evidence
+from ....wire.http import Http
 from ...untrusted import check_address, rows, section
-from ..http import Http
 from .base import Provider, page, pages, unavailable
 from .service import document_of
 

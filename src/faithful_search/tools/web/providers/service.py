@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from ....errors import ToolError
-from ..reply import Reply
+from ....wire.reply import Reply
 from .base import unavailable
 
 

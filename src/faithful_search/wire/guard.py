@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from ...errors import ConfigError, ToolError
+from ..errors import ConfigError, ToolError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Block = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -125,7 +125,7 @@ class Guard:
         'https://example.org/a?b'
         >>> Guard().check("http://2130706433/")
         Traceback (most recent call last):
-        faithful_search.tools.web.guard.Refused: the host of this URL is not a plain name or IP address
+        faithful_search.wire.guard.Refused: the host of this URL is not a plain name or IP address
         >>> Guard(allow=("127.0.0.1:8081",)).check("http://127.0.0.1:8081/")
         'http://127.0.0.1:8081/'
     """

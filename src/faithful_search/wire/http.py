@@ -20,14 +20,14 @@ from typing import Any
 import httpcore
 import httpx
 
-from ... import __version__
-from ...errors import ConfigError, ToolError
-from ..patience import Breaker, Patience
-from ..redact import REMOVED, SHORTEST
+from .. import __version__
+from ..errors import ConfigError, ToolError
 from .decoding import ENCODINGS, Body, TooLarge, Undecodable
 from .guard import Guard, Refused, is_private
 from .network import new_pool, quiet
+from .redact import REMOVED, SHORTEST
 from .reply import Reply, accepts, media_type, read_headers, retry_after
+from .retry import Breaker, Patience
 
 AGENT = f"faithful-search/{__version__}"
 """What servers are told unless another `user_agent` is given."""
@@ -73,7 +73,7 @@ class Http:
         >>> http = Http(timeout=5, guard=Guard())
         >>> asyncio.run(http.get("http://169.254.169.254/"))
         Traceback (most recent call last):
-        faithful_search.tools.web.guard.Refused: the address of 169.254.169.254 is not public
+        faithful_search.wire.guard.Refused: the address of 169.254.169.254 is not public
     """
 
     timeout: float = 20.0

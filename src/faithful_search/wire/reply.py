@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import ToolError
+from ..errors import ToolError
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import ConfigError, DataError
-from .flights import once
+from ..errors import ConfigError, DataError
+from ..trajectory import Evidence
+from .single_flight import once
 
 _OURS = 0x46534348  # the application id that marks a file as this cache
 _VERSION = 1
@@ -41,6 +42,10 @@ _AROUND = 400  # bytes that an entry in memory takes besides the characters of i
 _ABSENT = (None, float("-inf"))
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class Partial(list[Evidence]):
+    """A result that lacks what could not be had for the moment: returned, but neither cached nor recorded."""
 
 
 def key_of(**parts: Any) -> str:

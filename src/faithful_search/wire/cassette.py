@@ -19,11 +19,11 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from ..errors import ConfigError, DataError, ToolError
-from ..flights import once
 from ..text import shortened
 from ..trajectory import Evidence, read_lines
-from .base import Partial
+from .cache import Partial
 from .redact import redact
+from .single_flight import once
 
 try:
     import fcntl

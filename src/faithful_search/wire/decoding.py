@@ -40,7 +40,7 @@ class Body:
         b'paris paris '
         >>> Body("gzip", most=1000).feed(zlib.compress(b"0" * 1001))
         Traceback (most recent call last):
-        faithful_search.tools.web.decoding.TooLarge
+        faithful_search.wire.decoding.TooLarge
     """
 
     def __init__(self, encoding: str, most: int) -> None:

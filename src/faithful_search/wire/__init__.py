@@ -1,0 +1,1 @@
+"""Everything that leaves the process: HTTP, models behind endpoints, retries, the cache, files."""
