@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +43,7 @@ from .config import without_token
 from .outage import JudgeWatch, silence, together, without_dump
 from .policies import policy_source
 from .processes import check_processes, gathered, hold_head, most
+from .trimming import by_length
 from .verdict_term import probe_columns, verdict_moves
 from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_generator, sync_weights
 
@@ -373,6 +375,13 @@ class SearchGRPOTrainer(GRPOTrainer):
 
     def _keep_probes(self, probes: list[list[Probe]]) -> None:
         self._probes = probes
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **given: Any
+    ) -> Any:
+        """TRL's, in passes over rollouts of like length: more than half of a batch of rollouts would be padding."""
+        forward = partial(super()._get_per_token_logps_and_entropies, model)
+        return by_length(forward, input_ids, attention_mask, logits_to_keep, **given)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
