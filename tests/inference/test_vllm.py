@@ -71,13 +71,13 @@ def answering(ids, finish="stop", stop=None):
 def test_every_row_is_asked_for_with_its_own_limit_and_nothing_of_the_models_own_settings(stub, tokenizer):
     generator = VLLMServer(stub.url + "/v1/", tokenizer, key="secret")
     assert isinstance(generator, Generator)
-    stub.bodies.clear()
+    stub.requests.clear()
     sampling = Sampling(temperature=0.7, top_p=0.9, top_k=3, max_new_tokens=9, stop=("</answer>",), logprobs=True)
     rows = generator.generate([[1, 2], [3], list(range(60))], sampling, [2, 7, 9])
     assert [len(row.ids) for row in rows] == [2, 7, 4]  # the last has no more positions
     assert [row.logprobs for row in rows] == [[-0.5] * 2, [-0.5] * 7, [-0.5] * 4]
     assert {row.finish for row in rows} == {"length"}
-    body = next(item for item in stub.bodies if item["prompt"] == [3])
+    body = next(item for item in stub.requests if item["prompt"] == [3])
     assert body == {
         **{"model": "stub", "prompt": [3], "return_token_ids": True, "return_tokens_as_token_ids": True},
         **{"max_tokens": 7, "temperature": 0.7, "top_p": 0.9, "top_k": 3, "min_p": 0.0, "repetition_penalty": 1.0},
@@ -90,21 +90,21 @@ def test_every_row_is_asked_for_with_its_own_limit_and_nothing_of_the_models_own
 
 def test_without_rows_nothing_is_asked(stub, tokenizer):
     generator = VLLMServer(stub.url, tokenizer)
-    stub.bodies.clear()
+    stub.requests.clear()
     assert generator.generate([], Sampling()) == []
     assert generator.choice_probs([], []) == [] and generator.choice_probs([[1]], [[]]) == [[]]
-    assert stub.bodies == []
+    assert stub.requests == []
 
 
 def test_choices_are_read_token_by_token_at_temperature_one(stub, tokenizer):
     generator = VLLMServer(stub.url, tokenizer)
-    stub.bodies.clear()
+    stub.requests.clear()
     probs = generator.choice_probs([[1, 2], [1, 2], [9]], [[[3], [3, 4]], [[7]], []])
     assert probs == [[pytest.approx(math.exp(-3)), pytest.approx(math.exp(-7))], [pytest.approx(math.exp(-7))], []]
-    asked = {tuple(body["prompt"]): body for body in stub.bodies}
-    assert len(stub.bodies) == 2  # [1, 2] once for all its choices
+    asked = {tuple(body["prompt"]): body for body in stub.requests}
+    assert len(stub.requests) == 2  # [1, 2] once for all its choices
     assert asked[1, 2]["logprob_token_ids"] == [3, 7] and asked[1, 2, 3]["logprob_token_ids"] == [4]
-    assert {(body["temperature"], body["max_tokens"], body["logprobs"]) for body in stub.bodies} == {
+    assert {(body["temperature"], body["max_tokens"], body["logprobs"]) for body in stub.requests} == {
         (1.0, 1, 2),
         (1.0, 1, 1),
     }
@@ -141,23 +141,23 @@ def test_how_a_row_ended(stub, tokenizer):
 
 def test_a_prompt_that_leaves_no_room_is_refused_before_the_server_is_asked(stub, tokenizer):
     generator = VLLMServer(stub.url, tokenizer)
-    stub.bodies.clear()
+    stub.requests.clear()
     with pytest.raises(ConfigError, match=r"a prompt of 64 tokens leaves no room in the 64 positions.*max-model-len"):
         generator.generate([[1], [1] * 64], Sampling())
     with pytest.raises(ConfigError, match="a prompt of 64 tokens"):
         generator.choice_probs([[1] * 63], [[[1, 2]]])
     with pytest.raises(ConfigError, match=r"temperatures up to 2, not 2\.5"):
         generator.generate([[1]], Sampling(temperature=2.5))
-    assert stub.bodies == []
+    assert stub.requests == []
 
 
 def test_what_the_server_refuses_is_told_in_its_words_and_not_asked_again(stub, tokenizer):
     generator = VLLMServer(stub.url, tokenizer)
-    stub.bodies.clear()
-    stub.fault = (400, "This model's maximum context length is 8 tokens")
+    stub.requests.clear()
+    stub.mode = (400, "This model's maximum context length is 8 tokens")
     with pytest.raises(ConfigError, match="refuses: 400: This model's maximum context length is 8 tokens"):
         generator.generate([[1]], Sampling())
-    assert len(stub.bodies) == 1
+    assert len(stub.requests) == 1
 
 
 def test_rows_are_asked_for_concurrently_up_to_the_bound(stub, tokenizer):
@@ -183,7 +183,7 @@ def test_in_a_running_loop(stub, tokenizer):
 @pytest.mark.parametrize("fault", ["closed", "cut", (503, "engine is starting")])
 def test_what_passes_is_asked_for_again(stub, tokenizer, brief, fault):
     generator = VLLMServer(stub.url, tokenizer)
-    stub.fault, stub.faults = fault, 2
+    stub.mode, stub.faults = fault, 2
     assert [row.ids for row in generator.generate([[1]] * 3, Sampling(max_new_tokens=2))] == [[5, 5]] * 3
 
 
@@ -197,7 +197,7 @@ def test_what_passes_is_asked_for_again(stub, tokenizer, brief, fault):
 )
 def test_what_does_not_pass_ends_in_an_error_that_says_what_to_do(stub, tokenizer, brief, fault, told):
     generator = VLLMServer(stub.url, tokenizer)
-    stub.fault = fault
+    stub.mode = fault
     with pytest.raises(GeneratorError, match=told) as caught:
         generator.generate([[1]] * 5, Sampling())
     assert stub.url in str(caught.value) and "resume from the last checkpoint" in str(caught.value)
@@ -205,7 +205,7 @@ def test_what_does_not_pass_ends_in_an_error_that_says_what_to_do(stub, tokenize
 
 def test_a_silent_server_is_given_up_after_the_timeout(stub, tokenizer):
     generator = VLLMServer(stub.url, tokenizer, timeout=0.5)
-    stub.fault = "hang"
+    stub.mode = "hang"
     begun = time.monotonic()
     with pytest.raises(GeneratorError, match=r"did not answer within 0\.5 s"):
         generator.generate([[1]] * 5, Sampling())
@@ -214,7 +214,7 @@ def test_a_silent_server_is_given_up_after_the_timeout(stub, tokenizer):
 
 def test_a_server_that_dies_while_it_samples(stub, tokenizer, brief):
     generator = VLLMServer(stub.url, tokenizer)
-    stub.fault = "hang"
+    stub.mode = "hang"
     threading.Timer(0.3, stub.stop).start()
     begun = time.monotonic()
     with pytest.raises(GeneratorError, match="cannot be reached"):
@@ -381,7 +381,7 @@ def test_a_server_that_is_down_or_refuses_is_told_with_what_to_do(stub, monkeypa
     monkeypatch.setattr(endings, "_end", lambda line: pytest.fail(line))
     join, trainer = VLLMClient.init_communicator, trainer_of(stub.url)
     synced(trainer)
-    stub.fault = (500, "EngineCore is dead")
+    stub.mode = (500, "EngineCore is dead")
     with pytest.raises(GeneratorError, match=r"did not take the weights \(.*EngineCore is dead.*goes on from it with"):
         synced(trainer)
     with pytest.raises(KeyError):  # an error of the program stays what it is

@@ -23,11 +23,6 @@ from faithful_search.training.config import _as_installed, read_config
 torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def recipes_importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(RECIPES))
-
-
 JUDGE = ("--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "NAME")
 DATA = ("--questions", "train.jsonl.gz", "--eval_questions", "test.jsonl.gz", "--corpus", "corpus.jsonl.gz")
 LARGE = {

@@ -20,11 +20,6 @@ SMALL = ["--max_steps", "1", "--eval_steps", "1", "--per_device_train_batch_size
 CPU = ["--threads", "1", "--bf16", "false", "--disable_tqdm", "true"]
 
 
-@pytest.fixture(autouse=True)
-def recipes_importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "recipes"))
-
-
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     rows = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from paths import RECIPES, ROOT
-from recipe_runs import run
+from recipe_runs import call, run
 from safetensors.torch import load_file
 from stub_server import StubServer
 
@@ -27,11 +27,6 @@ from faithful_search.training.policies import policy_source
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 
 PARTS = ("info_think", "think_search", "think_answer")
-
-
-@pytest.fixture(autouse=True)
-def recipes_importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(RECIPES))
 
 
 class Nodding:
@@ -240,11 +235,12 @@ def test_a_run_leaves_figures_a_table_and_a_card_that_names_the_limits(tmp_path,
     assert {"rewards.png", "tools.png", "history.json"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_two_steps_of_the_recipe_leave_what_they_promise(tmp_path):
+def test_two_steps_of_the_recipe_leave_what_they_promise(tmp_path, capsys):
     out = tmp_path / "veritas"
     small = ("--max_steps", "2", "--save_steps", "2", "--eval_limit", "6", "--per_device_train_batch_size", "8")
     schedule = ("--curriculum_start", "1", "--curriculum_end", "3", "--threads", "1")
-    printed = run("recipes/veritas.py", "--output_dir", str(out), *small, *schedule)
+    call("veritas", "--output_dir", str(out), *small, *schedule)
+    printed = capsys.readouterr().out
     for metric in ("exact_match", "info_think_lexical", "think_answer_sub_em", "answered_forced", "calls"):
         assert metric in printed
     assert "citation_validity" not in printed and "evidence_sensitivity" not in printed

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from paths import RECIPES
-from recipe_runs import evaluate_recipe, flags_of, run
+from recipe_runs import call, evaluate_recipe, flags_of, run
 from stub_server import StubServer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
@@ -31,11 +31,6 @@ from faithful_search.trajectory import Step, ToolCall, Trajectory, read_jsonl
 from faithful_search.world import bundled_world
 
 CONFIGS = sorted((RECIPES / "configs").glob("*.yaml"))
-
-
-@pytest.fixture(autouse=True)
-def recipes_importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(RECIPES))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -264,21 +259,11 @@ def test_a_file_that_extends_itself_is_named(tmp_path):
         read_config(tmp_path / "a.yaml")
 
 
-def test_pou_leaves_what_it_promises(tmp_path):
+def test_pou_leaves_what_it_promises(tmp_path, capsys):
     out = tmp_path / "pou"
-    flags = (
-        "--max_steps",
-        "2",
-        "--save_steps",
-        "2",
-        "--eval_limit",
-        "6",
-        "--per_device_train_batch_size",
-        "8",
-        "--threads",
-        "1",
-    )
-    printed = run("recipes/pou.py", "--output_dir", str(out), *flags)
+    flags = ["--output_dir", str(out), "--save_steps=2", "--per_device_train_batch_size=8", "--threads=1"]
+    call("pou", *flags, "--max_steps=2", "--eval_limit=6")
+    printed = capsys.readouterr().out
     for metric in (
         "exact_match",
         "f1",
@@ -312,8 +297,8 @@ def test_pou_leaves_what_it_promises(tmp_path):
     after = AutoModelForCausalLM.from_pretrained(out).state_dict()
     assert any((before[name] != after[name]).any() for name in before)
     assert AutoTokenizer.from_pretrained(out).chat_template
-    more = ("--max_steps", "3", "--resume", "true", "--eval_limit", "0")
-    assert "step    3/3" in run("recipes/pou.py", "--output_dir", str(out), *flags, *more)
+    call("pou", *flags, "--max_steps=3", "--eval_limit=0", "--resume=true")
+    assert "step    3/3" in capsys.readouterr().out
     assert len(list(read_jsonl(out / "trajectories.jsonl"))) == 24
 
 
@@ -324,10 +309,10 @@ class DownInStepTwo(StubServer):
         super().__init__(label=self.reply)
         self.log = log
 
-    def receive(self, body, headers):
+    def now(self, request):
         logged = self.log.read_bytes().count(b"\n") if self.log.exists() else 0
         self.mode = "error" if 8 <= logged < 16 else "ok"
-        return super().receive(body, headers)
+        return super().now(request)
 
     def reply(self, messages):
         asked = messages[-1]["content"]
@@ -371,41 +356,22 @@ def _no_steps(row):
     return [probe for probe in row["parts"]["evidence_sensitivity"].get("steps", ()) if probe["case"] == "no"]
 
 
-def test_sft_makes_a_policy_from_nothing(tmp_path):
+def test_sft_makes_a_policy_from_nothing(tmp_path, capsys):
     out = tmp_path / "sft"
     tiny = json.dumps({"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2})
-    printed = run(
-        "recipes/sft.py",
-        "--output_dir",
-        str(out),
-        "--episodes",
-        "60",
-        "--swaps_per_episode",
-        "1",
-        "--max_steps",
-        "2",
-        "--per_device_train_batch_size",
-        "4",
-        "--tiny",
-        tiny,
-        "--save_strategy",
-        "no",
-        "--bf16",
-        "false",
-        "--threads",
-        "1",
-    )
-    assert "episodes kept" in printed
+    few = ["--episodes=60", "--swaps_per_episode=1", "--max_steps=2", "--per_device_train_batch_size=4"]
+    call("sft", f"--output_dir={out}", "--tiny", tiny, *few, "--save_strategy=no", "--bf16=false", "--threads=1")
+    assert "episodes kept" in capsys.readouterr().out
     assert len(list(read_jsonl(out / "episodes.jsonl"))) == 60
     assert AutoModelForCausalLM.from_pretrained(out).config.hidden_size == 32
     assert AutoTokenizer.from_pretrained(out).chat_template
 
 
-def test_evaluate_compares_two_policies_and_blanks_tools(tmp_path):
+def test_evaluate_compares_two_policies_and_blanks_tools(tmp_path, capsys):
     flags = ("--limit", "4", "--turns", "4", "--turn_tokens", "64", "--threads", "1")
-    two = ("--compare_with", str(tiny_policy()), "--output_dir", str(tmp_path / "two"))
-    assert "paired difference" in run("recipes/evaluate.py", *two, *flags)
-    evaluate_recipe().main(["--blank", "nothing here", "--output_dir", str(tmp_path / "blank"), *flags])
+    call("evaluate", "--compare_with", str(tiny_policy()), "--output_dir", str(tmp_path / "two"), *flags)
+    assert "paired difference" in capsys.readouterr().out
+    call("evaluate", "--blank", "nothing here", "--output_dir", str(tmp_path / "blank"), *flags)
     rows = list(read_jsonl(tmp_path / "blank" / "trajectories.jsonl"))
     texts = {item.text for row in rows for step in row.steps for item in step.evidence}
     assert texts == {"nothing here"}

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
-from paths import ROOT
+import study
 
 from faithful_search.measure.suite import Evaluation
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import study
 
 QUESTIONS = [f"q{number}" for number in range(40)]
 

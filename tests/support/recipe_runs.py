@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
 
 from paths import RECIPES, ROOT
 from trl import GRPOConfig, ModelConfig, SFTConfig
+
+
+def call(recipe: str, *flags: str) -> dict:
+    """The recipe's `main` in this process: to start one that imports torch costs seconds."""
+    module = evaluate_recipe() if recipe == "evaluate" else importlib.import_module(recipe)
+    return module.main([*flags])
 
 
 def run(*command: str) -> str:

@@ -4,30 +4,22 @@
         WebSearch(Serper(url=server.url))
         server.requests          # what came: method, path, parameters, headers, body
 
-With `faults=n` the mode hits the first n requests only; without, every request.
+The modes are `faulty_server`'s and
 
 | mode | what a request gets |
 |---|---|
-| ok | what `answer(request)` returns, as JSON |
-| unauthorized, forbidden, busy, error, unavailable | 401, 403, 429 with `Retry-After: 0`, 500, 503 |
 | patient | 429 with `Retry-After: 3600` |
-| hang | nothing for a minute |
-| cut | half of the answer |
 | garbage | something else than JSON |
-| html | an HTML page with status 200 |
-| closed | the connection is closed without an answer |
+| html | an HTML page |
 | anything else | JSON of that name in `STRANGE` |
 """
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+
+from faulty_server import FaultyServer, Request
 
 KEY = "serper-key-0f9e8d"
 STRANGE: dict[str, Any] = {
@@ -51,104 +43,25 @@ STRANGE: dict[str, Any] = {
     },
     "deep": json.loads("[" * 400 + "]" * 400),
 }
-_STATUS = {"unauthorized": 401, "forbidden": 403, "busy": 429, "patient": 429, "error": 500, "unavailable": 503}
 
 
-@dataclass(frozen=True)
-class Request:
-    """What came; header names in lower case."""
+class SearchServer(FaultyServer):
+    """Its refusals quote the key that it was asked with, as some services do."""
 
-    method: str
-    path: str
-    parameters: dict[str, str]
-    headers: dict[str, str]
-    body: Any
+    announces_all = True
 
+    def refusal(self, status: int, message: str) -> tuple[int, Any]:
+        return status, {"message": f"no, {KEY}"}
 
-class SearchServer:
-    """Serves while the `with` block runs; `mode` and `faults` may be changed meanwhile."""
-
-    def __init__(
-        self, answer: Callable[[Request], tuple[int, Any]], mode: str = "ok", faults: int | None = None
-    ) -> None:
-        self.answer, self.mode, self.faults = answer, mode, faults
-        self.requests: list[Request] = []
-        self.stop = threading.Event()
-        self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.search = self
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def now(self, request: Request) -> str:
-        """The mode of this request."""
-        with self._lock:
-            self.requests.append(request)
-            return self.mode if self.faults is None or len(self.requests) <= self.faults else "ok"
-
-    def __enter__(self) -> SearchServer:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 512
-    block_on_close = False
-    search: SearchServer
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        parts = urlsplit(self.path)
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, json.loads(body or b"null"))
-        mode = self.server.search.now(request)
-        if mode == "hang":
-            self.server.search.stop.wait(60)
-        if mode in ("hang", "closed"):
-            self.close_connection = True
-        elif mode in _STATUS:
-            self._send(_STATUS[mode], {"message": f"no, {KEY}"}, {"Retry-After": "3600" if mode == "patient" else "0"})
-        elif mode == "garbage":
-            self._raw(200, b'{"organic": [{]', "application/json")
-        elif mode == "html":
-            self._raw(200, b"<html><body>Please log in</body></html>", "text/html")
-        elif mode == "ok" or mode == "cut":
-            status, document = self.server.search.answer(request)
-            self._send(status, document, cut=mode == "cut")
-        else:
-            self._send(200, STRANGE[mode])
-
-    def _send(self, status: int, document: Any, headers: dict[str, str] | None = None, cut: bool = False) -> None:
-        self._raw(status, json.dumps(document).encode(), "application/json; charset=utf-8", headers, cut)
-
-    def _raw(
-        self, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None, cut: bool = False
-    ) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body[: len(body) // 2] if cut else body)
-        self.close_connection = self.close_connection or cut
-
-    def log_message(self, *_: Any) -> None:
-        pass
+    def reply(self, mode: Any, request: Request) -> tuple[int, Any]:
+        if mode == "patient":
+            self.retry_after = "3600"
+            return self.refusal(429, mode)
+        if mode == "garbage":
+            return 200, b'{"organic": [{]'
+        if mode == "html":
+            return 200, b"<html><body>Please log in</body></html>"
+        return (200, STRANGE[mode]) if mode in STRANGE else super().reply(mode, request)
 
 
 def serper(request: Request) -> tuple[int, Any]:

@@ -6,8 +6,7 @@
         server.calls, server.busiest          # how many requests came, and how many at once at most
 
 The label is `label(messages)`: by default 1 when the user's message contains "yes-please", else 0; a dictionary is
-the whole message, for tool calls. With `faults=n` the
-fault hits the first n requests only, those after are answered; without, every request.
+the whole message, for tool calls. `requests` are the bodies. The modes are `faulty_server`'s and
 
 | mode | what a request gets |
 |---|---|
@@ -15,27 +14,18 @@ fault hits the first n requests only, those after are answered; without, every r
 | plain | the label; asking for log-probs or for constrained output is ignored |
 | strict | 400 naming the parameter when log-probs or constrained output are asked for |
 | context | 400: the prompt is too long |
-| busy | 429 with `Retry-After: retry_after` |
-| error | 500 |
-| hang | nothing, the connection stays open |
-| cut | half of a JSON document |
 | schema | JSON of another form |
-| drip | the body, a byte every 0.2 s |
 | empty | no choices |
 | garbage | a sentence instead of a label |
-| closed | the connection is closed without an answer |
-| unauthorized, missing | 401, 404 |
 """
 
 from __future__ import annotations
 
-import json
 import math
-import threading
-import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from faulty_server import FaultyServer, Request
 
 Messages = list[dict[str, str]]
 _CONSTRAINTS = ("structured_outputs", "guided_choice", "grammar", "regex", "response_format")
@@ -45,11 +35,8 @@ def label_by_word(messages: Messages) -> str:
     return "1" if "yes-please" in messages[-1]["content"] else "0"
 
 
-class StubServer:
-    """Serves while the `with` block runs. `mode`, `faults`, `latency` and `label` may be changed meanwhile.
-
-    `requests` are the bodies received, `headers` their headers, `times` when they came (`time.monotonic`).
-    """
+class StubServer(FaultyServer):
+    """`p` is the probability of the label where log-probs are asked for."""
 
     def __init__(
         self,
@@ -60,128 +47,25 @@ class StubServer:
         label: Callable[[Messages], str | dict[str, Any]] = label_by_word,
         p: float = 0.9,
     ) -> None:
-        self.mode, self.latency, self.faults, self.retry_after = mode, latency, faults, retry_after
+        super().__init__(mode=mode, latency=latency, faults=faults, retry_after=retry_after)
         self.label, self.p = label, p
-        self.requests: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.times: list[float] = []
-        self.busiest = self._busy = 0
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.stub = self
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        self.url += "/v1"
 
-    @property
-    def calls(self) -> int:
-        return len(self.requests)
+    def noted(self, request: Request) -> dict[str, Any]:
+        return request.body
 
-    def __enter__(self) -> StubServer:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-    def receive(self, body: dict[str, Any], headers: dict[str, str]) -> str:
-        """Note a request; returns the mode that it is to be treated with."""
-        with self._lock:
-            self.requests.append(body)
-            self.headers.append(headers)
-            self.times.append(time.monotonic())
-            self._busy += 1
-            self.busiest = max(self.busiest, self._busy)
-            faulty = self.faults is None or len(self.requests) <= self.faults
-            return self.mode if faulty else "ok"
-
-    def done(self) -> None:
-        with self._lock:
-            self._busy -= 1
-
-    def wait(self, seconds: float) -> None:
-        self._stop.wait(seconds)
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 256
-    stub: StubServer
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: _Server
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def handle(self) -> None:
-        try:
-            super().handle()
-        except OSError:
-            self.close_connection = True  # the client gave up
-
-    def do_POST(self) -> None:
-        stub = self.server.stub
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        mode = stub.receive(body, {name.lower(): value for name, value in self.headers.items()})
-        try:
-            if stub.latency:
-                stub.wait(stub.latency)
-            self._answer(mode, body)
-        finally:
-            stub.done()
-
-    def _answer(self, mode: str, body: dict[str, Any]) -> None:
-        stub = self.server.stub
-        if mode == "hang":
-            stub.wait(60)
-            self.close_connection = True
-        elif mode == "closed":
-            self.close_connection = True
-        elif mode == "busy":
-            self._send(429, _error("slow down"), {"Retry-After": stub.retry_after})
-        elif mode in _STATUS:
-            status, message = _STATUS[mode]
-            self._send(status, _error(message))
-        elif mode == "strict" and (named := _asked_for(body)):
-            self._send(400, _error(f"Unrecognized request argument supplied: {named}"))
-        elif mode == "cut":
-            self._send(200, _completion(stub, body, False)[:40])
-        elif mode == "drip":
-            self._drip(_completion(stub, body, False))
-        elif mode in _BODIES:
-            self._send(200, json.dumps(_BODIES[mode]))
-        else:
-            self._send(200, _completion(stub, body, mode == "ok"))
-
-    def _send(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
-        payload = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(payload)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(payload)
-
-    def _drip(self, text: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        for character in text:
-            if self.server.stub._stop.is_set():
-                return
-            self.wfile.write(character.encode())
-            self.wfile.flush()
-            self.server.stub.wait(0.2)
+    def reply(self, mode: Any, request: Request) -> tuple[int, Any]:
+        if mode in _STATUS:
+            return self.refusal(*_STATUS[mode])
+        if mode == "strict" and (named := _asked_for(request.body)):
+            return self.refusal(400, f"Unrecognized request argument supplied: {named}")
+        if mode in _BODIES:
+            return 200, _BODIES[mode]
+        return 200, _completion(self, request.body, logprobs=mode == "ok")
 
 
 _STATUS = {
+    "busy": (429, "slow down"),
     "error": (500, "out of memory"),
     "context": (400, "This model's maximum context length is 512 tokens; the prompt has 900"),
     "unauthorized": (401, "Incorrect API key provided"),
@@ -201,11 +85,7 @@ def _asked_for(body: dict[str, Any]) -> str:
     return next((name for name in _CONSTRAINTS if name in body), "")
 
 
-def _error(message: str) -> str:
-    return json.dumps({"error": {"message": message, "type": "error"}})
-
-
-def _completion(stub: StubServer, body: dict[str, Any], logprobs: bool) -> str:
+def _completion(stub: StubServer, body: dict[str, Any], logprobs: bool) -> dict[str, Any]:
     said = stub.label(body["messages"])
     message = said if isinstance(said, dict) else {"role": "assistant", "content": said}
     choice: dict[str, Any] = {
@@ -215,7 +95,7 @@ def _completion(stub: StubServer, body: dict[str, Any], logprobs: bool) -> str:
     }
     if logprobs and body.get("logprobs"):
         choice["logprobs"] = {"content": [_token(said, stub.p)]}
-    return json.dumps({"id": "x", "object": "chat.completion", "model": "stub", "choices": [choice], "usage": _USAGE})
+    return {"id": "x", "object": "chat.completion", "model": "stub", "choices": [choice], "usage": _USAGE}
 
 
 def _token(said: str, p: float) -> dict[str, Any]:

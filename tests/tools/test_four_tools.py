@@ -64,11 +64,8 @@ def read_by_jina(request: Request) -> tuple[int, dict]:
 
 def configured(*flags: str) -> EnvironmentArguments:
     """What a configuration and flags of `recipes/pou.py` give."""
+    import pou
     from trl import GRPOConfig, ModelConfig
-
-    with pytest.MonkeyPatch.context() as patch:  # not for longer: `evaluate` there is not the package of that name
-        patch.syspath_prepend(str(RECIPES))
-        import pou
 
     script, _, _ = parse_recipe((pou.PoUArguments, GRPOConfig, ModelConfig), list(flags), pou.DEFAULT_CONFIG)
     return script
@@ -227,7 +224,6 @@ def test_services_are_told_who_asks_and_whom_to_write_to():
 def test_the_papers_configuration_has_its_tools_when_the_keys_are_there(monkeypatch, tmp_path):
     for name in ("SERPER_API_KEY", "JINA_API_KEY"):
         monkeypatch.setenv(name, KEY)
-    monkeypatch.syspath_prepend(str(RECIPES))
     import pou
 
     flags = (
@@ -253,7 +249,6 @@ def test_pokees_agents_find_the_tools_they_know():
 
 
 def test_the_judges_model_condenses_when_asked(monkeypatch):
-    monkeypatch.syspath_prepend(str(RECIPES))
     import pou
 
     flags = ["--judge", "endpoint", "--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "m", "--condense", "true"]

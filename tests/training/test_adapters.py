@@ -42,11 +42,6 @@ IDS = torch.arange(5, 45)[None]
 torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def recipes_importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(RECIPES))
-
-
 def pou_trainer(out: Path, *flags: str):
     """Recipe and trainer as `recipes/pou.py` makes them; the world's tools stay open for as long as the trainer."""
     import pou

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 from huggingface_hub import HfApi
-from paths import RECIPES
 from tiny_trainer import trainer
 from trl import GRPOConfig
 
@@ -57,7 +56,6 @@ def holding(folder: Path, secret: str) -> list[str]:
 
 
 def test_a_run_with_a_token_among_its_flags_leaves_it_nowhere(tmp_path, monkeypatch, hub, capfd, caplog):
-    monkeypatch.syspath_prepend(str(RECIPES))
     monkeypatch.setenv("WANDB_API_KEY", "wandb-planted-7")
     import sft
 

@@ -41,11 +41,6 @@ from faithful_search.training.starting import StartArguments, owned
 CPU = ["--bf16", "false", "--use_cpu", "true"]
 
 
-@pytest.fixture(autouse=True)
-def recipes_importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "recipes"))
-
-
 def one_line(error) -> str:
     assert "\n" not in str(error.value) and "usage:" not in str(error.value)
     return str(error.value)
