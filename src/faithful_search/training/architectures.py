@@ -48,7 +48,8 @@ def config_of(name: str) -> Any:
     known = next((sizes for key, sizes in QWEN2.items() if f"{name}-".rpartition("/")[2].startswith(f"{key}-")), None)
     if known is None:
         raise ConfigError(f"the architecture of {name!r} is not known: give a directory, or one of {', '.join(QWEN2)}")
-    return Qwen2Config(**dict(zip(FIELDS, known, strict=True)), max_position_embeddings=32_768)
+    sizes: dict[str, Any] = dict(zip(FIELDS, known, strict=True))
+    return Qwen2Config(**sizes, max_position_embeddings=32_768)
 
 
 def build_shrunk(name: str, out: str | Path, seed: int = 0) -> Path:

@@ -16,8 +16,8 @@ from trl import TrlParser
 from ..errors import ConfigError, FaithfulSearchError
 from .dry_run import MACHINE, check_given, rehearse
 from .endings import ending_with_launcher, heeding_sigterm, leave
-from .meeting import meet
 from .precision import without_emulation
+from .processes import meet
 
 RENAMED = {
     "activation_checkpointing": "gradient_checkpointing",
