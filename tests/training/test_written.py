@@ -120,7 +120,7 @@ def test_texts_chats_and_stored_trajectories_are_read_packed_or_not(tmp_path, ch
         ({**row(), "question": None}, "no_question", ""),
         (row(GOOD.replace("local_search", "dig")), "unknown_tool", "calls dig, which its prompt would not describe"),
         (row(SEARCH_R1), "no_verdicts", "step 2 of a trajectory of search_r1 gives none"),
-        (row(tools=[{"name": "bare"}]), "unreadable", "no list of JSON schemas"),
+        (row(tools=[{"name": "bare"}]), "unreadable", "not a list of JSON schemas"),
         (row(tools="[{"), "unreadable", "its tools are not JSON"),
         ({"question": QUESTION, "note": "x"}, "unreadable", "no column with messages or text; it has: question, note"),
     ],
