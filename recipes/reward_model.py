@@ -23,9 +23,8 @@ from trl import ModelConfig, SFTConfig, get_peft_config
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.distil.distillation import Distillation, Distilled, train_judge
-from faithful_search.distil.judge_sources import described
 from faithful_search.distil.pairs import load_pairs
-from faithful_search.hub import command_line, judge_card, push_run, takes_over
+from faithful_search.hub import command_line, judge_card, push_run, takes_over, terms_of
 from faithful_search.measure.agreement.comparison import parse_judge
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.policies import model_init_kwargs
@@ -124,7 +123,7 @@ def finish(found: Distilled, script: RewardModelArguments, args: Any, name: str,
         command=command_line("recipes/reward_model.py", argv),
         config={**asdict(script), **{setting: getattr(args, setting) for setting in SETTINGS}},
         license=script.license,
-        sources=described(found.file.trained_on, script.pairs),
+        sources=terms_of(found.file.trained_on, script.pairs),
     )
     say(found.agreement.table() if found.agreement else "not measured")
     say(f"the judge is in {found.folder}: --judge {found.file.kind} --judge_model {found.folder}")

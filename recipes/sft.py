@@ -31,7 +31,7 @@ from trl import ModelConfig, SFTConfig, get_peft_config
 from faithful_search import dialects
 from faithful_search.bundled import REMEMBERED
 from faithful_search.coldstart.decorators import Memory
-from faithful_search.coldstart.experts import DRILL, Habits, Played, accept, reject, run_with_twins
+from faithful_search.coldstart.experts import DRILL, Habits, Played, accept, reject, run_experts
 from faithful_search.coldstart.plans import Plan, counted, plan_all, planner_for
 from faithful_search.coldstart.reading import Reading
 from faithful_search.coldstart.sft import (
@@ -199,7 +199,7 @@ def episodes_of(source: Source, script: ExpertArguments, seed: int) -> tuple[lis
     progress = PartialState().is_local_main_process
     with toolbox_of(source, script) as toolbox:
         habits, dialect = Habits(**mapping(script.habits)), dialects.load(script.dialect)
-        return run_with_twins(plans, toolbox, dialect, habits, seed, progress=progress), toolbox.schemas
+        return run_experts(plans, toolbox, dialect, habits, seed, progress=progress), toolbox.schemas
 
 
 def written_of(

@@ -16,12 +16,48 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faithful_search.training.architectures import Shape, shape_of
+import torch
+from transformers import AutoModelForCausalLM
+
+from faithful_search.training.architectures import config_of
 from faithful_search.training.config import read_config
 
 GB = 1e9
 TILE = (4096, 32_768)
 """Tokens and pieces of the vocabulary that TRL projects at once: whole logits are never there."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder: widths, counts, whether the output matrix is the embedding, and a layer's linear maps as
+    (inputs, outputs)."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    keys: int
+    vocabulary: int
+    tied: bool
+    parameters: int
+    matrices: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, name: str) -> Shape:
+        """Of a directory or a known name; nothing is allocated."""
+        config = config_of(name)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        linear = [part for part in model.model.layers[0].modules() if isinstance(part, torch.nn.Linear)]
+        return cls(
+            hidden=config.hidden_size,
+            intermediate=config.intermediate_size,
+            layers=config.num_hidden_layers,
+            keys=config.hidden_size // config.num_attention_heads * config.num_key_value_heads,
+            vocabulary=config.vocab_size,
+            tied=config.tie_word_embeddings,
+            parameters=model.num_parameters(),
+            matrices=tuple((part.in_features, part.out_features) for part in linear),
+        )
 
 
 @dataclass(frozen=True)
@@ -151,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> list[str]:
     parser.add_argument("--rest", type=float, default=2, help="GB of CUDA, communication and fragments")
     flags = parser.parse_args(argv)
     config = read_config(flags.config)
-    shape = shape_of(config["model_name_or_path"])
+    shape = Shape.of(config["model_name_or_path"])
     always, times = resident(config, shape, flags), seconds(config, shape, flags)
     phases = [("updating", updating(config, shape, flags)), ("sampling and probing", sampling(config, shape, flags))]
     steps, most = config["max_steps"], max(sum(part.value for part in parts) for _, parts in phases)

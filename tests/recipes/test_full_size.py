@@ -17,7 +17,7 @@ from trl import GRPOConfig
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.measure.record import MERGED
-from faithful_search.training.architectures import QWEN2, build_shrunk, config_of, shape_of
+from faithful_search.training.architectures import build_shrunk, config_of
 from faithful_search.training.config import _as_installed, read_config
 
 torch.set_num_threads(1)
@@ -109,17 +109,13 @@ def test_the_estimate_in_each_header_is_what_the_script_says():
         assert total < 0.9 * room
 
 
-@pytest.mark.parametrize("name", QWEN2)
-def test_shapes_count_what_the_models_have(name):
+@pytest.mark.parametrize(
+    ("name", "published"), [("Qwen2.5-7B-Instruct", 7_615_616_512), ("Qwen2.5-0.5B-Instruct", 494_032_768)]
+)
+def test_the_sizes_are_those_that_were_published(name, published):
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config_of(f"Qwen/{name}-Instruct"))
-    assert shape_of(f"Qwen/{name}").parameters == sum(own.numel() for own in model.parameters())
-
-
-def test_the_shapes_are_those_that_were_published():
-    assert shape_of("Qwen/Qwen2.5-7B-Instruct").parameters == 7_615_616_512
-    assert shape_of("Qwen/Qwen2.5-0.5B-Instruct").parameters == 494_032_768
-    assert shape_of(str(tiny_policy())).vocabulary == 3031
+        model = AutoModelForCausalLM.from_config(config_of(f"Qwen/{name}"))
+    assert model.num_parameters() == published
 
 
 def test_a_model_here_is_shrunk_with_its_own_tokenizer(tmp_path):

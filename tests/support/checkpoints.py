@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
+from faithful_search.training import checkpoints
 from faithful_search.trajectory import read_jsonl
 
 
@@ -15,14 +17,23 @@ def checkpoint(folder: Path, step: int, processes: int = 1, noted: bool = True) 
     """A checkpoint as the trainer writes it: the main process's files, and each process's random state."""
     made = folder / f"checkpoint-{step}"
     made.mkdir(parents=True)
-    save_file({"weight": torch.ones(64, 64)}, made / "model.safetensors")
     names = ["rng_state.pth"] if processes == 1 else [f"rng_state_{number}.pth" for number in range(processes)]
-    for name in ("optimizer.pt", "scheduler.pt", "training_args.bin", *names):
-        torch.save({"numbers": torch.arange(99)}, made / name)
-    by = {"SavedBy": {"args": {}, "attributes": {"processes": processes}}} if noted else {}
-    state = {"global_step": step, "stateful_callbacks": by, "log_history": [{"loss": 0.5}] * 9}
+    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "training_args.bin", *names):
+        (made / name).write_bytes(b"0123456789" * 99)
+    state = {"global_step": step, "log_history": [{"loss": 0.5}] * 9}
     (made / "trainer_state.json").write_text(json.dumps(state))
+    if noted:
+        note(made, step, processes)
     return made
+
+
+def note(made: Path, step: int, processes: int = 1) -> None:
+    """What `Manifest` writes when all files are there."""
+    args, state = SimpleNamespace(output_dir=str(made.parent)), SimpleNamespace(global_step=step)
+    state.is_world_process_zero = True
+    checkpoints.Manifest().on_save(args, state, None)
+    path = made / checkpoints.FILES
+    path.write_text(json.dumps({**json.loads(path.read_text()), "processes": processes}))
 
 
 SMALL = (

@@ -209,7 +209,7 @@ def test_what_cannot_be_merged_is_refused(tmp_path):
         merge_adapter(tmp_path / "adapter", tmp_path)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="is there already and is no model"):
+    with pytest.raises(ConfigError, match="already exists and is not a model"):
         merge_adapter(tmp_path / "adapter", tmp_path / "notes")
     weights = tmp_path / "adapter" / "adapter_model.safetensors"
     tensors = load_file(weights)

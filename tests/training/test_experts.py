@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from paths import SHARED
 
 from faithful_search import dialects
-from faithful_search.coldstart.experts import UNKNOWN, Habits, accept, reject, run_expert, run_experts
+from faithful_search.coldstart import experts
+from faithful_search.coldstart.experts import UNKNOWN, Habits, accept, reject
 from faithful_search.coldstart.plans import (
     GRAPH,
     SEARCH,
@@ -31,7 +32,7 @@ from faithful_search.coldstart.plans import (
     usual_tools,
 )
 from faithful_search.coldstart.sft import held_out_facts
-from faithful_search.coldstart.swap_names import NameSwapper, swap_names
+from faithful_search.coldstart.swap_names import NameSwapper
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.names import NameFinder
 from faithful_search.tasks import Task, load_tasks, read_rows, world_file
@@ -81,6 +82,14 @@ def world_episodes(world_toolbox):
     tasks = load_tasks("world", limit=400)
     plans, _ = plan_all(tasks, planner_for("world", tasks))
     return run_experts(plans, world_toolbox, POU, seed=3)
+
+
+def run_experts(*given, **named):
+    return [played.episode for played in experts.run_experts(*given, **named)]
+
+
+def run_expert(plan, *given):
+    return run_experts([plan], *given)[0]
 
 
 def gold_ids(episode, hop_number, step):
@@ -423,7 +432,7 @@ def test_finder_refuses_a_name_without_letters():
 def test_a_swap_is_consistent_injective_and_within_types(toolbox):
     episode = run_expert(PLAN, toolbox, POU, CALM)
     for seed in range(20):
-        swapped = swap_names(episode, NAMES, random.Random(seed))
+        swapped = NameSwapper(NAMES).swap(episode, random.Random(seed))
         before, after = _all_text(episode), _all_text(swapped)
         finder = NameFinder(NAMES)
         image: dict[str, str] = {}

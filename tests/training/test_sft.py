@@ -52,7 +52,7 @@ def episodes():
     tasks = load_tasks("world", limit=30)
     plans, _ = plan_all(tasks, planner_for("world", tasks))
     with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as box:
-        return accept(run_experts(plans, box, POU), min_steps=2)[0], box.schemas
+        return accept([own.episode for own in run_experts(plans, box, POU)], min_steps=2)[0], box.schemas
 
 
 def settings(out, **changes):

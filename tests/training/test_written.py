@@ -120,7 +120,7 @@ def test_texts_chats_and_stored_trajectories_are_read_packed_or_not(tmp_path, ch
         ({**row(), "question": None}, "no_question", ""),
         (row(GOOD.replace("local_search", "dig")), "unknown_tool", "calls dig, which its prompt would not describe"),
         (row(SEARCH_R1), "no_verdicts", "step 2 of a trajectory of search_r1 gives none"),
-        (row(tools=[{"name": "bare"}]), "unreadable", "no list of JSON schemas"),
+        (row(tools=[{"name": "bare"}]), "unreadable", "not a list of JSON schemas"),
         (row(tools="[{"), "unreadable", "its tools are not JSON"),
         ({"question": QUESTION, "note": "x"}, "unreadable", "no column with messages or text; it has: question, note"),
     ],
@@ -145,7 +145,7 @@ def test_ten_steps_are_the_most_and_the_bounds_are_settings(read):
 def test_an_answer_without_gold_ones_is_not_compared_and_that_is_said(read):
     rows = read(row(), {"question": QUESTION, "output": GOOD})
     assert reasons(rows) == [None, None] and [item.compared for item in rows] == [True, False]
-    assert "1 of those kept have no gold answers: whether their answers are right was not asked" in summary(rows)
+    assert "1 of those kept have no gold answers: whether their answers are right was not checked" in summary(rows)
     [(kept, _)] = by_tools(rows)
     assert [item.answers for item in kept] == [("Denver",), ("Denver",)]
     assert "gold" not in "".join(summary(rows[:1]))
@@ -287,7 +287,7 @@ def test_the_recipe_trains_on_them(tmp_path):
     assert said[0].startswith("cpu, ")
     assert "7 of 9 trajectories kept; rejected: 1 unreadable, 1 no_verdicts" in said
     assert any(line.startswith(f"{path}, line 2: not JSON") for line in said)
-    assert "1 of those kept have no gold answers: whether their answers are right was not asked" in said
+    assert "1 of those kept have no gold answers: whether their answers are right was not checked" in said
     assert "7 prompts describe local_search, knowledge_graph" in said
     assert any(line.startswith("7 rows of ") for line in said)
     assert len((out / "reasons.jsonl").read_text().splitlines()) == 9 and (out / "model.safetensors").exists()

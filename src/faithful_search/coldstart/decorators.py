@@ -1,9 +1,9 @@
 """The decorator's habit: an answer from memory, dressed as research.
 
-A policy that knows no fact by heart cannot answer from memory, so nothing can be learnt from it about rewards that feed
-or starve this habit. Here a cold start is given both: the expert's way, which reads, and the decorator's, which states
-an answer that it remembers, calls a tool all the same, and cites what came first, whatever it says. Made this way on
-purpose, for measuring; see docs/hacking.md. Ours; not in the papers.
+A policy that knows no facts cannot answer from memory, so it cannot show which rewards feed or starve this habit. Here
+a cold start gets both habits: the expert's, which reads, and the decorator's, which states an answer that it remembers,
+calls a tool all the same, and cites the first piece of evidence, whatever it says. Made on purpose, for measuring; see
+docs/hacking.md. Ours; not in the papers.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ..trajectory import Step, Trajectory
 BELIEF = ("I think it is {answer}.", "I remember that it is {answer}.", "It should be {answer}.")
 CONFIRMED = ("So the answer is {answer}.", "This says so too. So the answer is {answer}.")
 DECORATED = "decorated"
-"""In the meta of a decorator's episode: whether its answer is one to remember ("recited") or none ("guessed")."""
+"""In the meta of a decorator's episode: "recited" if its answer is to be remembered, else "guessed"."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a policy is taught by heart, beside reading.
+    """What a policy learns by heart, beside reading.
 
     Attributes:
         questions: how many training questions it learns the answers of.
         recitals: decorated copies of each, with the world's own names: how well it remembers them.
-        readings: copies of each as the expert begins to read them, so that knowing a question does not settle the
-            habit. They end after the first call: what is found there is not learnt by heart as well.
+        readings: copies of each as the expert begins to read them, so that knowing a question does not decide the
+            habit. They end after the first call, so that what is found is not learnt by heart too.
         guesses: decorated copies of every other episode, about swapped names. No answer can be remembered there, so
-            that the habit is as frequent where it does not help: a guess.
+            that the habit is as frequent where it does not help.
     """
 
     questions: int = 300
@@ -48,7 +48,7 @@ class Memory:
             raise ConfigError(f"memory: counts must be at least 0 and questions at least 1, got {self}")
 
     def drawn(self, tasks: Sequence[Task], seed: int) -> list[str]:
-        """Ids of the questions that are learnt by heart. Raises `ConfigError` when there are fewer questions."""
+        """Ids of the questions that are learnt by heart. Raises `ConfigError` if there are fewer questions."""
         if self.questions > len(tasks):
             raise ConfigError(f"memory: {self.questions} questions to remember, but there are {len(tasks)}")
         return sorted(random.Random(seed).sample([task.id for task in tasks], self.questions))
@@ -64,7 +64,7 @@ class Memory:
         rng = random.Random(f"{seed}:memory")
         rows: list[Trajectory] = []
         for episode in episodes:
-            if episode.meta.get("blind"):  # nothing states the answer there, so the expert rightly gave none
+            if episode.meta.get("blind"):  # its evidence does not state the answer, and the expert gave none
                 continue
             if episode.id.partition("#")[0] in by_heart:
                 rows += [decorated(episode, rng, "recited") for _ in range(self.recitals)]

@@ -1,9 +1,9 @@
 """Expert episodes for the supervised start, made from annotated questions by running the real tools.
 
-The expert knows what it looks for and recognises it, but sees only what the tools return: it calls, judges what came
-back, cites what states the fact, and otherwise says no and tries another tool or wording. Proof-of-Use (section 3.4)
-writes such episodes with a strong language model and keeps those that pass a two-stage filter; here annotation takes
-the model's place, and `reject` is the filter.
+The expert knows what it is looking for and recognises it, but sees only what the tools return: it calls, judges the
+response, cites what states the fact, and otherwise says no and tries another tool or wording. Proof-of-Use (section
+3.4) writes such episodes with a strong language model and keeps those that pass a two-stage filter; here annotation
+takes the model's place, and `reject` is the filter.
 """
 
 from __future__ import annotations
@@ -54,20 +54,19 @@ class Habits:
     """How often things go wrong in an expert's episodes, so that the policy learns what to do then: rates in [0, 1].
 
     Attributes:
-        wrong_tool: per hop: a tool that is not the preferred one is called first.
-        dropped: per response: the fact goes, see `twins.without`.
-        nothing: per response: it holds nothing at all.
-        blind: per episode: from some hop on no response holds the fact; once each tool has been tried the expert
+        wrong_tool: per hop: a tool other than the preferred one is called first.
+        dropped: per response: what states the fact is replaced, see `twins.without`.
+        nothing: per response: it is empty.
+        blind: per episode: from some hop on no response holds the fact; after each tool has been tried the expert
             answers "unknown". In half of these episodes responses are blanked, the paper's extreme case; in the others
-            they only do not say it.
-        shuffled: per response: its evidence comes in random order; ids are given afterwards and run on in order.
-        twins: per response that holds evidence: a twin of it, which says the opposite and is cut after the expert's
-            verdict on it; see `run_with_twins`.
+            they only do not state it.
+        shuffled: per response: its evidence comes in random order; ids are given afterwards, in order.
+        twins: per response with evidence: a twin of it, see `run_experts`.
         foreign: per response that states the fact: a second twin that states it too, among unrelated evidence.
-        drills: per response that holds evidence: a third kind of twin, which has the response's call alone before it
-            and in which the fact is there or not among evidence that nearly states it; see `twins.drill`.
-        unsaid: per finding: the next thought does not say what was found but only goes on. Such episodes are right and
-            yet not faithful in VERITAS's sense: a policy that has both habits can be trained towards either.
+        drills: per response with evidence: a drill, in which the fact is there or not among evidence that nearly states
+            it; see `twins.drill`.
+        unsaid: per finding: the next thought does not state what was found. Such episodes are right, but not faithful
+            in VERITAS's sense: a policy that has both habits can be trained towards either.
     """
 
     wrong_tool: float = 0.15
@@ -86,13 +85,6 @@ class Habits:
             raise ConfigError(f"rates must lie in [0, 1], got {wrong}")
 
 
-def run_expert(
-    plan: Plan, toolbox: Toolbox, dialect: Dialect, habits: Habits | None = None, seed: int = 0
-) -> Trajectory:
-    """One expert episode; see `run_experts`."""
-    return run_experts([plan], toolbox, dialect, habits, seed)[0]
-
-
 def run_experts(
     plans: Sequence[Plan],
     toolbox: Toolbox,
@@ -101,29 +93,17 @@ def run_experts(
     seed: int = 0,
     concurrency: int = 512,
     progress: bool = False,
-) -> list[Trajectory]:
-    """The episodes of `run_with_twins`, without twins."""
-    return [played.episode for played in run_with_twins(plans, toolbox, dialect, habits, seed, concurrency, progress)]
-
-
-def run_with_twins(
-    plans: Sequence[Plan],
-    toolbox: Toolbox,
-    dialect: Dialect,
-    habits: Habits | None = None,
-    seed: int = 0,
-    concurrency: int = 512,
-    progress: bool = False,
 ) -> list[Played]:
-    """Play every plan with the real tools, many episodes at once; the same plans and seed give the same episodes.
+    """Play every plan with the real tools, `concurrency` episodes at once; the same plans and seed give the same
+    episodes.
 
-    `stop_reason` is "answered", or "not_found" / "not_named" when the expert gave up: nothing stated the fact, or a
-    hop's subject was named neither by the question nor by evidence seen. `meta["blind"]` marks episodes that rightly
-    end in "unknown".
+    `stop_reason` is "answered", or "not_found" / "not_named" if the expert gave up: nothing stated the fact, or a hop's
+    subject was named neither by the question nor by evidence. `meta["blind"]` marks episodes that rightly end in
+    "unknown".
 
-    A twin is an episode up to one of its responses, that response with the opposite truth, and the expert's next turn;
-    `meta["twin"]` says what was done to it. Only that last turn is there to learn from. A drill is a twin that begins
-    with the response's own call.
+    A twin is an episode up to one of its responses, that response with the opposite truth, and the expert's next turn,
+    the only one to learn from; `meta["twin"]` says how the response was changed. A drill is a twin that begins with the
+    response's own call.
     """
     names = {SEARCH: dialect.search_tool} if dialect.search_tool else {}
     desk = _Desk(toolbox, habits or Habits(), seed, names)
@@ -132,7 +112,11 @@ def run_with_twins(
     with bar:
         for start in range(0, len(plans), concurrency):
             episodes = [_Episode(plan, desk) for plan in plans[start : start + concurrency]]
-            _run(episodes, toolbox)
+            calls = {number: call for number, episode in enumerate(episodes) if (call := next(episode.play, None))}
+            while calls:  # each round runs the next calls of all episodes in one batch
+                observations = toolbox.run_batch(list(calls.values()), [toolbox.session() for _ in calls])
+                answered = zip(calls, observations, strict=True)
+                calls = {number: call for number, found in answered if (call := episodes[number].take(found))}
             done += [Played(episode.trajectory(dialect), episode.twins_in(dialect)) for episode in episodes]
             bar.update(len(episodes))
     return done
@@ -142,9 +126,8 @@ def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> s
     """Why an episode is not fit to train on, or `None`: Proof-of-Use's two-stage filter (section 3.4).
 
     Stage 1: the format is valid; each verdict parses, agrees with its references, and these exist; (ours:) the answer
-    is right and stands in cited evidence or in the question (a yes or no need not), or it is "unknown" where the
-    tools had been blinded. In a dialect without verdicts any evidence seen is as good as cited. Stage 2: `min_steps` ≤
-    T ≤ `max_steps`.
+    is right and occurs in cited evidence or in the question (a yes or no need not), or it is "unknown" in a blinded
+    episode. In a dialect without verdicts all evidence counts as cited. Stage 2: `min_steps` ≤ T ≤ `max_steps`.
     """
     if trajectory.stop_reason in ("not_found", "not_named"):
         return trajectory.stop_reason
@@ -152,7 +135,8 @@ def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> s
         return "format"
     if Citation().covers(trajectory.dialect) and not all(step_validity(trajectory)):
         return "citation"
-    if not _right(trajectory):
+    blind = trajectory.meta.get("blind")
+    if trajectory.answer != UNKNOWN if blind else Correctness().score(trajectory).value != 1.0:
         return "wrong_answer"
     if not _grounded(trajectory):
         return "ungrounded"
@@ -176,12 +160,6 @@ def accept(
     return kept, reasons
 
 
-def _right(trajectory: Trajectory) -> bool:
-    if trajectory.meta.get("blind"):
-        return trajectory.answer == UNKNOWN
-    return Correctness().score(trajectory).value == 1.0
-
-
 def _grounded(trajectory: Trajectory) -> bool:
     answer = trajectory.answer or ""
     if answer.casefold() in ("yes", "no", UNKNOWN):
@@ -192,19 +170,9 @@ def _grounded(trajectory: Trajectory) -> bool:
     return any(contains(text, answer) for text in (trajectory.question or "", *texts))
 
 
-def _run(episodes: Sequence[_Episode], toolbox: Toolbox) -> None:
-    """Play the episodes in step: each round runs all their next calls in one batch."""
-    calls = {number: call for number, episode in enumerate(episodes) if (call := episode.start()) is not None}
-    while calls:
-        observations = toolbox.run_batch(list(calls.values()), [toolbox.session() for _ in calls])
-        answered = zip(calls, observations, strict=True)
-        following = {number: episodes[number].take(observation) for number, observation in answered}
-        calls = {number: call for number, call in following.items() if call is not None}
-
-
 @dataclass
 class _Desk:
-    """What all episodes share: the tools' names and arguments, the habits, and the evidence seen so far."""
+    """What all episodes share: the tools' names and arguments, the habits, and the evidence so far."""
 
     toolbox: Toolbox
     habits: Habits
@@ -220,7 +188,7 @@ class _Desk:
 
 
 class _Episode:
-    """One plan being played: `start` and `take` give the next call, until there is none."""
+    """One plan being played: `play` yields calls and is sent their observations."""
 
     def __init__(self, plan: Plan, desk: _Desk) -> None:
         self.plan, self.desk = plan, desk
@@ -236,12 +204,8 @@ class _Episode:
         self.stop_reason = "answered"
         self.play = self._play()
 
-    def start(self) -> ToolCall | None:
-        """The first call, or `None` when the plan cannot even begin."""
-        return next(self.play, None)
-
     def take(self, observation: Observation) -> ToolCall | None:
-        """Give the last call's result; returns the next call."""
+        """The next call after the last one's observation; `None` at the end."""
         try:
             return self.play.send(observation)
         except StopIteration:
@@ -262,7 +226,7 @@ class _Episode:
         )
 
     def twins_in(self, dialect: Dialect) -> list[Trajectory]:
-        """The twins that were made on the way."""
+        """The twins of the episode's responses."""
         return [
             Trajectory(
                 steps,
@@ -280,7 +244,7 @@ class _Episode:
         verdict: bool | None = None
         refs: tuple[str, ...] = ()
         for number, hop in enumerate(self.plan.hops):
-            if not self._named(hop):
+            if hop.subject and not any(contains(text, unqualified(hop.subject)) for text in self.seen):
                 self.stop_reason = "not_named"
                 return
             blind = number >= self.blind_from
@@ -302,7 +266,9 @@ class _Episode:
                     found = self._finding(hop, gold)
                     break
             if not found:
-                self._give_up(hop, blind)
+                self._add(Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN, helpful=False))
+                if not blind:
+                    self.stop_reason = "not_found"
                 return
         answer = self.plan.answers[0]
         self._add(Step(self._conclusion(found, answer), answer=answer, helpful=verdict, refs=refs))
@@ -319,12 +285,7 @@ class _Episode:
 
     def _leaves_unsaid(self) -> bool:
         rate = self.desk.habits.unsaid
-        return rate > 0 and self.rng.random() < rate  # no draw at 0: other episodes stay what they were
-
-    def _give_up(self, hop: Hop, blind: bool) -> None:
-        self._add(Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN, helpful=False))
-        if not blind:
-            self.stop_reason = "not_found"
+        return rate > 0 and self.rng.random() < rate  # no draw at 0, so that other episodes stay the same
 
     def _add(self, step: Step) -> None:
         self.steps.append(step)
@@ -333,11 +294,8 @@ class _Episode:
     def _say(self, templates: Sequence[str], **parts: str) -> str:
         return self.rng.choice(templates).format(**parts)
 
-    def _named(self, hop: Hop) -> bool:
-        return not hop.subject or any(contains(text, unqualified(hop.subject)) for text in self.seen)
-
     def _queries(self, hop: Hop, blind: bool) -> list[Call]:
-        """The hop's queries on the tools there are; now and then another tool comes first. Blinded: each tool once."""
+        """The hop's queries to the tools at hand, sometimes another tool's first; in a blind episode each tool once."""
         named = dict.fromkeys((self.desk.names.get(tool, tool), query) for tool, query in hop.queries)
         queries = [query for query in named if query[0] in self.desk.arguments]
         others = [query for query in queries if query[0] != queries[0][0]]
@@ -350,7 +308,7 @@ class _Episode:
         return queries
 
     def _bent(self, hop: Hop, tool: str, observation: Observation, blind: bool) -> Observation:
-        """The response as the expert gets it: perhaps empty, blanked, without its gold, or in another order."""
+        """The response as the expert gets it: it may be empty, blanked, without its gold, or in another order."""
         habits, rng = self.desk.habits, self.rng
         evidence = list(observation.evidence)
         if not evidence:
@@ -368,7 +326,7 @@ class _Episode:
         return Observation(_numbered(evidence, first)) if evidence else NO_RESULTS
 
     def _add_twins(self, number: int, step: Step, evidence: tuple[Evidence, ...], queries: Sequence[Call]) -> None:
-        """Twins of a response, which has its numbers already, to the call of `step`; `queries` begin with that call."""
+        """Add twins of a response (its evidence is numbered) to the call of `step`, the first of `queries`."""
         hop, shelf, rng, tool = self.plan.hops[number], self.desk.shelf, self.twin_rng, queries[0][0]
         gold, first = hop.gold(evidence), self.given - len(evidence) + 1
         made: list[tuple[str, list[Evidence] | None]] = []
@@ -400,8 +358,13 @@ class _Episode:
         before = self.steps
         if kind == DRILL:
             before, step = [], Step(self._onward("", hop.need), step.call, evidence=step.evidence)
-        if gold:
-            last = self._after_finding(number, self._finding(hop, gold))
+        if gold and number + 1 < len(self.plan.hops):
+            following = self.plan.hops[number + 1]
+            call = self._call(*self._queries(following, blind=False)[0])
+            last = Step(self._onward(self._finding(hop, gold), following.need), call)
+        elif gold:
+            answer = self.plan.answers[0]
+            last = Step(self._conclusion(self._finding(hop, gold), answer), answer=answer)
         elif len(queries) > 1:
             last = Step(self._again(hop, queries[0][0], queries[1][0]), self._call(*queries[1]))
         else:
@@ -410,15 +373,11 @@ class _Episode:
         last = msgspec.structs.replace(last, helpful=bool(gold), refs=tuple(item.id for item in gold))
         self.twins.append((kind, (*before, step, last)))
 
-    def _after_finding(self, number: int, found: str) -> Step:
-        """The turn after a hop's fact was found: the next hop's first call, or the answer."""
-        if number + 1 == len(self.plan.hops):
-            return Step(self._conclusion(found, self.plan.answers[0]), answer=self.plan.answers[0])
-        hop = self.plan.hops[number + 1]
-        return Step(self._onward(found, hop.need), self._call(*self._queries(hop, blind=False)[0]))
-
     def _finding(self, hop: Hop, gold: Sequence[Evidence]) -> str:
-        return hop.statement or _quote(gold[0], self.plan.answers[0])
+        """The hop's statement; without one, the sentence of the evidence that holds the answer, else its first."""
+        sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z\"“])", gold[0].text.strip())
+        holding = (sentence for sentence in sentences if contains(sentence, self.plan.answers[0]))
+        return hop.statement or next(holding, sentences[0])
 
     def _again(self, hop: Hop, tool: str, following: str) -> str:
         return self._say(OTHER_TOOL if following != tool else REWORD, need=hop.need, tool=following)
@@ -429,9 +388,3 @@ class _Episode:
 
 def _numbered(evidence: Sequence[Evidence], first: int) -> tuple[Evidence, ...]:
     return tuple(msgspec.structs.replace(item, id=f"E{n}") for n, item in enumerate(evidence, start=first))
-
-
-def _quote(item: Evidence, answer: str) -> str:
-    """The first sentence of the evidence, or the one that holds the answer."""
-    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z\"“])", item.text.strip())
-    return next((sentence for sentence in sentences if contains(sentence, answer)), sentences[0])

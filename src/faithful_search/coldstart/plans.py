@@ -1,7 +1,6 @@
 """From an annotated question to a `Plan`: what has to be found hop by hop, where to look, and how to recognise it.
 
-One small planner per source. A task that cannot be planned raises `DataError` with a short reason; `plan_all` counts
-these.
+Each source has a planner. A task that cannot be planned raises `DataError` with a short reason; `plan_all` counts them.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ class Hop:
     """One thing to find.
 
     Attributes:
-        need: what is missing, as it stands after "I need": `"the director of Zodiac"`.
+        need: what is missing, as it reads after "I need": `"the director of Zodiac"`.
         queries: `(tool, query)` in order of preference.
         statement: the sentence that states the fact once found; empty: the expert quotes the evidence.
-        relation: what is asked of the subject, where the annotation says so; twins are made by it.
-        object: what the evidence must contain, when `gold_titles` recognise it.
-        subject: must be known (from the question or evidence seen) before it may be queried; empty: no such condition.
+        relation: what is asked of the subject, if the annotation says so; twins are made by it.
+        object: what the evidence must contain if it is recognised by `gold_titles`.
+        subject: must be named by the question or by evidence before it may be queried; empty: no such condition.
         gold_ids: `Evidence.source` of what states the fact.
         gold_titles: titles of the passages that state it, for sources without ids.
     """
@@ -52,10 +51,12 @@ class Hop:
         >>> [item.id for item in hop.gold(found)]
         ['E1']
         """
-        return [item for item in evidence if item.source in self.gold_ids or self._stated(item)]
-
-    def _stated(self, item: Evidence) -> bool:
-        return plain(item.title) in {plain(title) for title in self.gold_titles} and contains(item.text, self.object)
+        titles = {plain(title) for title in self.gold_titles}
+        return [
+            item
+            for item in evidence
+            if item.source in self.gold_ids or (plain(item.title) in titles and contains(item.text, self.object))
+        ]
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Count
     """Plan every task; returns the plans and how many tasks were skipped, by reason.
 
     Raises:
-        DataError: when no task could be planned, with the counts.
+        DataError: if no task could be planned, with the counts.
     """
     plans: list[Plan] = []
     skipped: Counter[str] = Counter()
@@ -135,7 +136,16 @@ def plan_hotpotqa(task: Task) -> Plan:
     if not task.supporting_titles:
         raise DataError("no supporting_titles")
     titles = sorted(dict.fromkeys(task.supporting_titles), key=lambda title: not contains(task.question, plain(title)))
-    return _plan(task, [_title_hop(title) for title in titles])
+    hops = [
+        Hop(
+            need=f"to read about {unqualified(title)}",
+            queries=((SEARCH, unqualified(title)), (SEARCH, f"What is known about {unqualified(title)}?")),
+            subject=title,
+            gold_titles=frozenset({title}),
+        )
+        for title in titles
+    ]
+    return _plan(task, hops)
 
 
 PLANNERS: dict[str, Planner] = {
@@ -211,31 +221,22 @@ def _world_hop(fact: Mapping[str, Any], usual: Mapping[str, str]) -> Hop:
 
 def _musique_hop(row: Mapping[str, Any], answers: Sequence[str]) -> Hop:
     question, answer, title = _fields(row, "question", "answer", "title")
-    asked = re.sub(r"#(\d+)", lambda match: _earlier(answers, int(match[1])), question).strip()
+    if any(not 1 <= int(number) <= len(answers) for number in re.findall(r"#(\d+)", question)):
+        raise DataError("a sub-question refers to a later one")
+    asked = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
     subject, arrow, relation = (part.strip() for part in asked.partition(">>"))
     question = f"{asked[:1].upper()}{asked[1:].rstrip(' ?')}?"
     query = f"{relation} of {subject}" if arrow else question
     reworded = f"{subject} {relation}" if arrow else question.rstrip("?")
+    names = [word for word in reworded.split()[1:] if word[:1].isupper() or word[:1].isdigit()]
     return Hop(
         need=f"the {query}" if arrow else f'to know "{question}"',
-        queries=((SEARCH, query), (SEARCH, reworded), (SEARCH, _names_only(reworded))),
+        queries=((SEARCH, query), (SEARCH, reworded), (SEARCH, " ".join(names) or reworded)),
         statement=f"The {query} is {answer}." if arrow else f"{question} {answer}.",
         relation=relation,
         object=answer,
         gold_titles=frozenset({title}),
     )
-
-
-def _names_only(query: str) -> str:
-    """The capitalised words and numbers of a query: the names it is about, or all of it when there are none."""
-    words = [word for word in query.split()[1:] if word[:1].isupper() or word[:1].isdigit()]
-    return " ".join(words) or query
-
-
-def _earlier(answers: Sequence[str], number: int) -> str:
-    if not 1 <= number <= len(answers):
-        raise DataError("a sub-question refers to a later one")
-    return answers[number - 1]
 
 
 def _triple_hop(triple: tuple[str, ...], titles: Sequence[str]) -> Hop:
@@ -251,13 +252,4 @@ def _triple_hop(triple: tuple[str, ...], titles: Sequence[str]) -> Hop:
         object=found,
         subject=subject,
         gold_titles=frozenset({subject, *(title for title in titles if plain(title) == plain(subject))}),
-    )
-
-
-def _title_hop(title: str) -> Hop:
-    return Hop(
-        need=f"to read about {unqualified(title)}",
-        queries=((SEARCH, unqualified(title)), (SEARCH, f"What is known about {unqualified(title)}?")),
-        subject=title,
-        gold_titles=frozenset({title}),
     )

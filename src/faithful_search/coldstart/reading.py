@@ -1,16 +1,16 @@
 """The reading loss: piece by piece of a tool response, does this piece state what was looked for?
 
-A verdict is one token after a whole response. A small policy that does not yet compare what it reads with what it asked
-for finds no way from that token's loss to a comparison. So the question is put where the answer arises: at the end of
-each piece of evidence, and of the response, the hidden state of a layer is read as if it were the last one's (the logit
-lens) and has to say "yes" or "no". What a policy predicts there is never sampled, and no weights are added. Ours; not
-in the papers.
+A verdict is one token after a whole response. From that token's loss alone, a small policy does not learn to compare
+what it reads with what it asked for. So the question is put where the answer arises: at the end of each piece of
+evidence, and of the response, the hidden state of a layer is read as if it were the last layer's (the logit lens) and
+has to say "yes" or "no". Nothing is sampled there, and no weights are added. Ours; not in the papers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Self
 
@@ -28,8 +28,8 @@ NOT_ASKED = -100
 def reading_labels(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
     """For each token of a transcript: does the piece of evidence that ends there state the fact? 1, 0, elsewhere -100.
 
-    What states it is what the next step cites. The tokens between the last piece and the agent's next turn are asked
-    whether any piece does, each of them, so that this question does not drown among the pieces.
+    A piece states it if the next step cites it. All tokens between the last piece and the agent's next turn are asked
+    whether any piece does, so that this question is not outnumbered by the pieces.
 
     Args:
         trajectory: of a dialect whose steps judge the evidence before them.
@@ -104,7 +104,7 @@ class Reader:
                 f"reading_layers {[*reading.layers]}: name some of the model's layers, 1 to {len(blocks)}"
             )
         for layer in reading.layers:
-            blocks[layer - 1].register_forward_hook(self._keep(layer))
+            blocks[layer - 1].register_forward_hook(partial(self._keep, layer))
 
     def loss(self, labels: torch.Tensor) -> torch.Tensor:
         """The weight times the mean cross-entropy of "yes" where `labels` (rows, tokens) ask, in the last forward pass.
@@ -120,8 +120,5 @@ class Reader:
         loss = binary_cross_entropy_with_logits(logits, wanted) if len(wanted) else logits.sum()
         return self.reading.weight * loss
 
-    def _keep(self, layer: int) -> Any:
-        def hook(block: Any, given: Any, output: Any) -> None:
-            self.states[layer] = output[0] if isinstance(output, tuple) else output
-
-        return hook
+    def _keep(self, layer: int, block: Any, given: Any, output: Any) -> None:
+        self.states[layer] = output[0] if isinstance(output, tuple) else output

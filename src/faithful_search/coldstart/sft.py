@@ -1,4 +1,4 @@
-"""The supervised start: episodes to token rows, TRL's trainer on them, and guards that keep held-out facts out."""
+"""The supervised start: episodes as token rows, TRL's trainer on them, and checks that keep held-out facts out."""
 
 from __future__ import annotations
 
@@ -42,17 +42,16 @@ def build_dataset(
 ) -> Dataset:
     """Rows `input_ids`, `labels`, `loss_weights`, `length` that `sft_trainer` takes, in the trajectories' order.
 
-    Labels are the ids where there is a loss and -100 elsewhere: with `loss_on="agent"` only what the agent writes is
-    learnt, its end-of-turn tokens included; with `"all"` prompt and tool responses too; of a twin only its last turn.
-    The token of a verdict counts `verdict_weight` times, one that the agent takes from evidence just found, and had not
-    read before, at least `copied_weight` times (see `weigh_copied`), every other once: among some hundred tokens of an
-    episode a few say whether its evidence was read. With `reading` rows also hold `reading_labels`, see
-    `training.reading`. Episodes longer than `max_length` are left out whole (half an episode would teach to stop in the
-    middle) and counted in a warning.
+    Labels are the ids where there is a loss and -100 elsewhere: with `loss_on="agent"` on what the agent writes,
+    end-of-turn tokens included; with `"all"` also on prompt and tool responses; of a twin only on its last turn.
+    A verdict's token counts `verdict_weight` times, one that the agent takes from evidence just found, and had not read
+    before, at least `copied_weight` times (see `weigh_copied`), all others once: only a few of an episode's hundreds of
+    tokens show whether its evidence was read. With `reading` rows also hold `reading_labels`, see `coldstart.reading`.
+    Episodes longer than `max_length` are left out (half an episode would teach to stop in the middle), with a warning.
 
     Raises:
         ConfigError: for an unknown `loss_on`.
-        DataError: when no episode is left.
+        DataError: if no episode is left.
     """
     if loss_on not in ("agent", "all"):
         raise ConfigError(f"loss_on must be 'agent' or 'all', got {loss_on!r}")
@@ -71,8 +70,8 @@ def build_dataset(
 def weigh_copied(rows: Sequence[dict[str, Any]], weight: float, most: float = 5.0) -> None:
     """Set `loss_weights` at the places `copied` of the rows: to `weight`, and up to `most` times that for rare tokens.
 
-    A name has to be met often before it is copied, and a capital is asked for ten times as often as a river. So a token
-    that is copied less often than the average one counts more, until all names count alike.
+    A name is copied only after it was met often, and capitals are asked for ten times as often as rivers. So a token
+    that is copied less often than the average counts more, until all names count alike.
     """
     count = Counter(row["input_ids"][place] for row in rows for place in row["copied"])
     usual = count.total() / max(1, len(count))
@@ -92,11 +91,10 @@ def sft_trainer(
 ) -> SFTTrainer:
     """TRL's `SFTTrainer` on rows of `build_dataset`, each token weighted as the row says.
 
-    With `reading` its loss is added, see `training.reading`; the rows must have been built for it.
+    With `reading` its loss is added, see `coldstart.reading`; the rows must have been built for it.
 
     Raises:
-        ConfigError: when the settings would cut rows that were built to fit, or mix several into one; for a reading
-            loss of a model that is spread over processes.
+        ConfigError: if the settings would cut or join rows; for a reading loss of a model that is sharded.
     """
     longest = max(dataset["length"])
     if args.max_length is not None and longest > args.max_length:
@@ -105,12 +103,11 @@ def sft_trainer(
         )
     if args.packing:
         raise ConfigError("packing=True joins episodes and may cut them; group them by length instead")
-    args.remove_unused_columns = False  # the weights are none of the model's arguments
-    collator = WeightedCollator(pad_token_id=tokenizer.pad_token_id)
+    args.remove_unused_columns = False  # the model's forward does not take the weights
     trainer = WeightedSFTTrainer(
         model,
         args,
-        data_collator=collator,
+        data_collator=WeightedCollator(pad_token_id=tokenizer.pad_token_id),
         train_dataset=dataset,
         processing_class=tokenizer,
         peft_config=peft_config,
@@ -136,7 +133,7 @@ class WeightedCollator(DataCollatorForLanguageModeling):
 
 
 class WeightedSFTTrainer(SFTTrainer):
-    """TRL's trainer with a weight for each token's loss, and the reading loss where there is a reader.
+    """TRL's trainer with a weight for each token's loss, and a reading loss if it has a reader.
 
     The mean is over tokens, not over weights.
     """
@@ -144,7 +141,7 @@ class WeightedSFTTrainer(SFTTrainer):
     reader: Reader | None = None
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: TRL writes one with each checkpoint, which knows neither the base model nor what was learnt from."""
+        """Writes none: TRL's, made with each checkpoint, knows neither the base model nor the data."""
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """As TRL's, on log-probabilities times their weights; plus the reading loss."""
@@ -187,11 +184,7 @@ def held_out_facts(tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]] = ()
 
 
 def check_unseen(trajectories: Iterable[Trajectory], held_out: Collection[str]) -> None:
-    """Make sure that no tool response holds a held-out passage.
-
-    Raises:
-        DataError: naming the first episode that does, with the passage.
-    """
+    """Raise `DataError` if a tool response holds a held-out passage."""
     texts = set(held_out)
     for trajectory in trajectories:
         for item in trajectory.evidence.values():
@@ -208,28 +201,34 @@ def _row(
     reading: bool,
 ) -> dict[str, Any]:
     tokens = chat.transcript(trajectory, tools)
-    ids = tokens.prompt_ids + tokens.completion_ids
-    learnt = [loss_on == "all"] * len(tokens.prompt_ids) + [loss_on == "all" or bool(own) for own in tokens.mask]
+    ids, first = tokens.prompt_ids + tokens.completion_ids, len(tokens.prompt_ids)
+    learnt = [loss_on == "all"] * first + [loss_on == "all" or bool(own) for own in tokens.mask]
     if "twin" in trajectory.meta:
-        before = len(tokens.prompt_ids) + tokens.turns[-1][0]
+        before = first + tokens.turns[-1][0]
         learnt[:before] = [False] * before
-    labels = [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)]
     weights = [1.0] * len(ids)
-    reads = DECORATED not in trajectory.meta  # what a decorator says of evidence is not to be believed
+    reads = DECORATED not in trajectory.meta  # what a decorator says about evidence must not be learnt as a verdict
     if verdict_weight != 1.0 and reads and Citation().covers(trajectory.dialect):
-        for place in _verdicts(trajectory, tokens, chat):
-            weights[len(tokens.prompt_ids) + place] = verdict_weight
+        for number, step in enumerate(trajectory.steps):
+            if number and step.helpful is not None:
+                place = locate_verdict(chat.tokenizer, turn_ids(tokens, number)).index
+                weights[first + tokens.turns[number][0] + place] = verdict_weight
     asked = {}
     if reading:
         asked["reading_labels"] = reading_labels(trajectory, tokens, chat) if reads else [NOT_ASKED] * len(ids)
-    row = {"input_ids": ids, "labels": labels, "loss_weights": weights, "length": len(ids)}
-    heavy = _copied(trajectory, tokens) if reads else _recited(trajectory, tokens, chat)
-    return {**row, "copied": heavy, **asked}
+    return {
+        "input_ids": ids,
+        "labels": [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)],
+        "loss_weights": weights,
+        "length": len(ids),
+        "copied": _copied(trajectory, tokens) if reads else _recited(trajectory, tokens, chat),
+        **asked,
+    }
 
 
 def _copied(trajectory: Trajectory, tokens: Tokens) -> list[int]:
-    """Where in the row's ids an agent writes what it has just found: in a turn after helpful evidence, tokens that this
-    evidence holds and nothing before it."""
+    """The places in the row where the agent writes what it has just found: in a turn after helpful evidence, tokens of
+    this evidence that did not occur before it."""
     ids, first = tokens.prompt_ids + tokens.completion_ids, len(tokens.prompt_ids)
     places: list[int] = []
     for number, step in enumerate(trajectory.steps):
@@ -241,18 +240,9 @@ def _copied(trajectory: Trajectory, tokens: Tokens) -> list[int]:
 
 
 def _recited(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
-    """Where in the row's ids a decorator first states an answer that is to be remembered: it counts like a copied name,
-    as one token in some sixty says what is remembered."""
+    """The places where a decorator first states an answer that it is to remember, one token in some sixty."""
     if trajectory.meta[DECORATED] != "recited":
         return []
     answer, first = {*chat.encode(trajectory.answer or "")}, len(tokens.prompt_ids)
     start, end, _ = tokens.turns[0]
     return [first + place for place in range(start, end) if tokens.completion_ids[place] in answer]
-
-
-def _verdicts(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
-    """Where in the completion's ids the verdicts' tokens stand."""
-    judging = [number for number, step in enumerate(trajectory.steps) if number and step.helpful is not None]
-    return [
-        tokens.turns[number][0] + locate_verdict(chat.tokenizer, turn_ids(tokens, number)).index for number in judging
-    ]

@@ -15,6 +15,18 @@ from ..names import NameFinder
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 
 Pairs = Iterable[tuple[str, str]]
+_TEXTS: dict[type, tuple[str, ...]] = {
+    Trajectory: ("steps", "question", "answer", "answers"),
+    Step: ("think", "call", "evidence", "note", "answer"),
+    ToolCall: ("arguments",),
+    Evidence: ("title", "text"),
+}
+_STALE: dict[type, dict[str, Any]] = {
+    Trajectory: {"text": "", "tokens": None},
+    Step: {"spans": {}},
+    ToolCall: {"raw": ""},
+}
+"""What is no longer true of a changed copy."""
 
 
 class NameSwapper:
@@ -24,6 +36,12 @@ class NameSwapper:
         names: type of every name.
         forbidden: (subject, object) pairs that no swapped evidence may contain together: held-out facts.
         tries: how many draws to make before giving up.
+
+    Example:
+        >>> episode = Trajectory(question="Who is Ann's father?", answer="Bob", answers=("Bob",))
+        >>> swapper = NameSwapper({"Ann": "woman", "Eve": "woman", "Bob": "man"})
+        >>> swapper.swap(episode, random.Random(1)).answer
+        'Bob'
     """
 
     def __init__(self, names: Mapping[str, str], forbidden: Pairs = (), tries: int = 50) -> None:
@@ -47,10 +65,17 @@ class NameSwapper:
         Raises:
             DataError: when every draw produced a forbidden pair.
         """
-        names = sorted({name for text in _texts(trajectory) for name in self.finder.find(text)})
+        known: set[str] = set()
+
+        def look(text: str) -> str:
+            known.update(self.finder.find(text))
+            return text
+
+        _mapped(trajectory, look)
+        names = sorted(known)
         for _ in range(self.tries):
             image = self._draw(names, rng).__getitem__
-            swapped = _mapped(trajectory, partial(self.finder.sub, image))
+            swapped: Trajectory = _mapped(trajectory, partial(self.finder.sub, image))
             if not self.leaks(swapped):
                 return msgspec.structs.replace(swapped, id=trajectory.id if id is None else id)
         raise DataError(
@@ -59,11 +84,9 @@ class NameSwapper:
 
     def leaks(self, trajectory: Trajectory) -> bool:
         """Whether a piece of its evidence holds both subject and object of a forbidden pair."""
-        return any(self._leaks(item) for step in trajectory.steps for item in step.evidence)
-
-    def _leaks(self, item: Evidence) -> bool:
-        names = set(self._stated.find(f"{item.title}\n{item.text}"))
-        return any(self._forbidden[subject] & names for subject in self._forbidden.keys() & names)
+        evidence = [item for step in trajectory.steps for item in step.evidence]
+        found = (set(self._stated.find(f"{item.title}\n{item.text}")) for item in evidence)
+        return any(self._forbidden[subject] & names for names in found for subject in self._forbidden.keys() & names)
 
     def _draw(self, names: list[str], rng: random.Random) -> dict[str, str]:
         kinds: defaultdict[str, list[str]] = defaultdict(list)
@@ -75,62 +98,15 @@ class NameSwapper:
         return images
 
 
-def swap_names(
-    trajectory: Trajectory, names: Mapping[str, str], rng: random.Random, forbidden: Pairs = ()
-) -> Trajectory:
-    """One swapped copy of `trajectory`; for many, build a `NameSwapper` once.
-
-    >>> episode = Trajectory(question="Who is Ann's father?", answer="Bob", answers=("Bob",))
-    >>> swap_names(episode, {"Ann": "woman", "Eve": "woman", "Bob": "man"}, random.Random(1)).answer
-    'Bob'
-    """
-    return NameSwapper(names, forbidden).swap(trajectory, rng)
-
-
-def _texts(trajectory: Trajectory) -> list[str]:
-    """Every text of the trajectory that a swap rewrites."""
-    texts: list[str] = []
-
-    def note(text: str) -> str:
-        texts.append(text)
-        return text
-
-    _mapped(trajectory, note)
-    return texts
-
-
-def _mapped(trajectory: Trajectory, change: Callable[[str], str]) -> Trajectory:
-    def optional(text: str | None) -> str | None:
-        return None if text is None else change(text)
-
-    return msgspec.structs.replace(
-        trajectory,
-        steps=tuple(_mapped_step(step, change) for step in trajectory.steps),
-        question=optional(trajectory.question),
-        answer=optional(trajectory.answer),
-        answers=tuple(map(change, trajectory.answers)),
-        text="",
-        tokens=None,
-    )
-
-
-def _mapped_step(step: Step, change: Callable[[str], str]) -> Step:
-    return msgspec.structs.replace(
-        step,
-        think=None if step.think is None else change(step.think),
-        call=None if step.call is None else ToolCall(step.call.name, _mapped_value(step.call.arguments, change)),
-        evidence=tuple(
-            msgspec.structs.replace(item, title=change(item.title), text=change(item.text)) for item in step.evidence
-        ),
-        note=change(step.note),
-        answer=None if step.answer is None else change(step.answer),
-        spans={},
-    )
-
-
-def _mapped_value(value: Any, change: Callable[[str], str]) -> Any:
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """The value with every text in it that may hold names changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: _mapped_value(item, change) for key, item in value.items()}
-    return [_mapped_value(item, change) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, change) for item in value)
+    if type(value) not in _TEXTS:
+        return value
+    texts = {name: _mapped(getattr(value, name), change) for name in _TEXTS[type(value)]}
+    return msgspec.structs.replace(value, **texts, **_STALE.get(type(value), {}))

@@ -1,8 +1,7 @@
-"""The tiny policy's tokenizer and untrained model: a small Llama that knows the bundled world's names whole.
+"""The tiny policy's tokenizer and untrained model: a small Llama for which each name of the bundled world is one token.
 
-Every entity of the world is one token, so that two million parameters can go into reading instead of spelling. Names
-and call scaffolding are ordinary added tokens; everything else is byte-fallback BPE, so that any text can be encoded
-and decoded back.
+Its two million parameters can thus go into reading instead of spelling. Names and the markup of calls are ordinary
+added tokens; everything else is byte-fallback BPE, so that any text can be encoded and decoded back.
 """
 
 from __future__ import annotations
@@ -15,13 +14,7 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    set_seed,
-)
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
 from ..bundled import tiny_policy, world_file
 from ..dialects.search_r1 import SearchR1
@@ -34,7 +27,7 @@ from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, OTHER_TOOL, REWORD, U
 from .twins import TRAINING_BLANKS
 
 OFTEN = 200
-"""How often the agent's own phrases are repeated for the BPE trainer, so that each of their words becomes one piece."""
+"""How often the agent's own phrases are repeated for the BPE trainer, so that each word in them becomes one piece."""
 
 SPECIAL = ("<|end|>", "<|user|>", "<|assistant|>", "<|tools|>", "<|pad|>")
 CHAT_TEMPLATE = (
@@ -53,10 +46,10 @@ class Script:
     Attributes:
         tags: names of its tags.
         scaffold: other markup.
-        words: single words of weight; `evidence_ids` of them are added where the dialect has ids.
-        cites: whether it has ids.
-        chat_template: how turns are framed; none for a base model.
-        phrases: text that stands in every episode.
+        words: important single words.
+        cites: whether it has evidence ids; then `evidence_ids` of them are added.
+        chat_template: frames the turns; none for a base model.
+        phrases: text in every episode.
     """
 
     tags: tuple[str, ...]
@@ -79,11 +72,7 @@ SCRIPTS = {
         ("think", "search", "information", "answer"),
         ("Doc ", '(Title: "', '") '),
         ("unknown",),
-        phrases=(
-            SearchR1().prompt("", ())[0]["content"],
-            SearchR1().on_invalid(Step()) or "",
-            *UNSAID,
-        ),
+        phrases=(SearchR1().prompt("", ())[0]["content"], SearchR1().on_invalid(Step()) or "", *UNSAID),
     ),
 }
 
@@ -92,8 +81,8 @@ SCRIPTS = {
 class TinyConfig:
     """Shape of the tiny policy. `pieces` is the BPE part of the vocabulary; the world's names come on top.
 
-    `start` names the dialect of a bundled tiny policy of the same shape: its weights are taken over, those of tokens
-    that both vocabularies have included. Whoever can read in one dialect need not learn it again in another.
+    `start` names the dialect of a bundled tiny policy of the same shape, whose weights are taken over, also those of
+    shared tokens: a policy that can read in one dialect need not learn it again in another.
     """
 
     dialect: str = "pou"
@@ -137,10 +126,10 @@ def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
 
 
 def take_over(model: Any, tokenizer: Any, start: Path) -> None:
-    """Give the model the weights of the policy in `start`; tokens that only it knows keep their own.
+    """Give the model the weights of the policy in `start`; tokens that only the model has keep their own.
 
     Raises:
-        ConfigError: when the two have different shapes.
+        ConfigError: if the two have different shapes.
     """
     old = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, trust_remote_code=False)
     known, places = read_tokenizer(str(start)).get_vocab(), tokenizer.get_vocab()
@@ -174,7 +163,8 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     backend.train_from_iterator(_sentences(names, script), trainer)
-    backend = _without_special_bytes(backend)
+    state = json.loads(backend.to_str())  # bytes had to be special tokens for training; in use they are ordinary ones
+    backend = Tokenizer.from_str(json.dumps({**state, "added_tokens": []}))
     tags = [f"<{slash}{tag}>" for tag in script.tags for slash in ("", "/")]
     ids = [f"E{number}" for number in range(1, config.evidence_ids + 1)] if script.cites else []
     backend.add_tokens([AddedToken(text, normalized=False) for text in (*tags, *script.scaffold)])
@@ -191,7 +181,7 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
 
 
 def script_of(dialect: str) -> Script:
-    """What is known of a dialect's writing. Raises `ConfigError` naming those that a tiny policy can be made for."""
+    """A dialect's `Script`. Raises `ConfigError` naming the dialects that a tiny policy can be made for."""
     if dialect not in SCRIPTS:
         raise ConfigError(f"no tiny policy can be made for dialect {dialect!r}; there are: {', '.join(SCRIPTS)}")
     return SCRIPTS[dialect]
@@ -200,34 +190,16 @@ def script_of(dialect: str) -> Script:
 def _sentences(names: list[str], script: Script) -> Iterator[str]:
     """What the BPE pieces have to spell: the experts' phrases, then the world's texts with the names cut out.
 
-    The passages of held-out questions are among them, because the policy must be able to read them. Only their ordinary
-    words get in: with the names gone no fact is left to leak, and held-out questions are not read at all.
+    This includes the passages of held-out questions, because the policy must be able to read them. Without the names no
+    fact can leak, and held-out questions themselves are not read.
     """
     finder = NameFinder(dict.fromkeys(names, ""))
     triples = list(read_rows(world_file("triples.jsonl.gz")))
     passages = list(read_rows(world_file("passages.jsonl.gz")))
     relations = {fact[1] for row in passages for fact in row["facts"]} | {row["relation"] for row in triples}
     for _ in range(OFTEN):
-        yield from (
-            *FIRST,
-            *NEXT,
-            *DONE,
-            *CONCLUDE,
-            *OTHER_TOOL,
-            *REWORD,
-            *GIVE_UP,
-            *TRAINING_BLANKS,
-            *script.phrases,
-            "No results.",
-            "Unknown tool. Available tools:",
-        )
+        yield from (*FIRST, *NEXT, *DONE, *CONCLUDE, *OTHER_TOOL, *REWORD, *GIVE_UP, *TRAINING_BLANKS, *script.phrases)
+        yield from ("No results.", "Unknown tool. Available tools:")
         yield from (f"{relation} of the {relation} of . The {relation} is" for relation in sorted(relations))
     yield from (finder.sub(lambda name: "", row["text"]) for row in passages)
     yield from (finder.sub(lambda name: "", task.question) for task in load_tasks("world", "train"))
-
-
-def _without_special_bytes(backend: Any) -> Any:
-    """The byte tokens were reserved as special tokens while training; in use they are ordinary vocabulary."""
-    state = json.loads(backend.to_str())
-    state["added_tokens"] = []
-    return Tokenizer.from_str(json.dumps(state))

@@ -1,8 +1,8 @@
-"""Twins of a response: the same state with the opposite truth, so that only reading tells one from the other.
+"""Twins of a response: the same state with the opposite truth, so that only reading tells them apart.
 
-A policy learns its verdicts from whatever predicts them. When the evidence that says no is always blank, or a tool that
-never holds such facts, it learns these signs instead of reading. So each response of an expert's episode gets a twin
-that differs in whether the fact is there, and as far as possible in nothing else.
+A policy learns its verdicts from whatever predicts them. If unhelpful evidence is always blank, or comes from a tool
+that never holds such facts, it learns these signs instead of reading. So each response of an expert's episode gets a
+twin that differs in whether the fact is there, and as far as possible in nothing else.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -17,15 +18,15 @@ from ..trajectory import Evidence
 from .plans import Hop, plain
 
 KINDS = {"relation": 0.3, "subject": 0.3, "unrelated": 0.15, "blank": 0.25}
-"""How evidence that states the fact goes, and how often: exchanged for another relation of the same subject, for the
-same relation of another subject, for something unrelated from the same tool, or everything blanked."""
+"""What replaces evidence that states the fact, and how often: another relation of the same subject, the same relation
+of another subject, or something unrelated from the same tool; or all evidence is blanked."""
 
 FOILS = ("relation", "subject", "unrelated")
-"""The kinds that put other evidence in the fact's place."""
+"""The kinds that replace it by other evidence."""
 
 ALONE = 0.5
-"""How often a response holds foils of one kind alone. Beside other findings it takes both to tell them, subject and
-relation of one passage; alone either will do, and is learnt first."""
+"""How often a response holds foils of one kind only. Among other evidence a foil is told by subject and relation of one
+passage together; alone, either will do and is learnt first."""
 
 TRAINING_BLANKS = (
     *("text", "nothing", "empty", "none", "blank", "document", "passage", "page", "title", "words", "data", "result"),
@@ -38,27 +39,19 @@ TRAINING_BLANKS = (
 )
 """What blanked titles and texts read in training. `measure.probes.UNSEEN_BLANKS` are kept for measuring."""
 
-_KEPT = 256
-
 
 class Shelf:
-    """Evidence that was returned so far, found by what it is about.
+    """The evidence returned so far, by what it is about; of each relation and tool the latest 256 pieces."""
 
-    Args:
-        seen: pieces kept of each relation, title and tool, the latest ones.
-    """
-
-    def __init__(self, seen: int = _KEPT) -> None:
-        def pieces() -> deque[Evidence]:
-            return deque(maxlen=seen)
-
+    def __init__(self) -> None:
+        pieces = partial(deque[Evidence], maxlen=256)
         self._by_relation: defaultdict[tuple[str, str], deque[Evidence]] = defaultdict(pieces)
         self._by_title: defaultdict[str, dict[str, Evidence]] = defaultdict(dict)
         self._by_tool: defaultdict[str, deque[Evidence]] = defaultdict(pieces)
         self._gold: dict[str, Evidence] = {}
 
     def put(self, hop: Hop, tool: str, evidence: Sequence[Evidence]) -> None:
-        """Keep what a tool returned when this hop's fact was looked for."""
+        """Keep what a tool returned when the hop's fact was searched for."""
         gold = hop.gold(evidence)
         self._gold |= {item.source: item for item in gold if item.source}
         if hop.relation:
@@ -97,13 +90,17 @@ def without(
 ) -> list[Evidence]:
     """As many pieces as before, none of which states the hop's fact.
 
-    What stated it is exchanged in place for foils of the kind, or of another one where the shelf holds none; pieces
-    for which it holds nothing are left out.
+    What stated it is replaced by foils of the kind, or of another one if the shelf holds none of it; pieces for which
+    it holds nothing are left out.
     """
     if kind == "blank":
         return blanked(evidence, rng)
-    if rng.random() < ALONE and (alone := _alone(hop, tool, evidence, shelf, kind, rng)):
-        return alone
+    if rng.random() < ALONE:
+        # As many foils of the kind as there were pieces, and nothing else.
+        foils = _free(shelf.foils(kind, hop, tool), set())
+        foils = [item for item in foils if kind == "relation" or plain(item.title) != plain(hop.subject)]
+        if alone := rng.sample(foils, min(len(foils), len(evidence))):
+            return alone
     order = [kind, *(other for other in ("subject", "unrelated", "relation") if other != kind)]
     result = [item for item in evidence if not hop.gold([item])]
     taken = {item.text for item in evidence}
@@ -118,17 +115,8 @@ def without(
     return result
 
 
-def _alone(
-    hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, kind: str, rng: random.Random
-) -> list[Evidence] | None:
-    """As many foils of one kind as there were pieces, and nothing else; fewer where the subject has no more to tell."""
-    found = _free(shelf.foils(kind, hop, tool), set())
-    wanted = [item for item in found if kind == "relation" or plain(item.title) != plain(hop.subject)]
-    return rng.sample(wanted, min(len(wanted), len(evidence))) or None
-
-
 def planted(hop: Hop, evidence: Sequence[Evidence], shelf: Shelf, rng: random.Random) -> list[Evidence] | None:
-    """The response with the hop's fact in the place of a random piece; `None` when the shelf does not hold it."""
+    """The response with a random piece replaced by the hop's fact; `None` if the shelf does not hold it."""
     gold = shelf.stating(hop)
     if not gold or not evidence:
         return None
@@ -140,7 +128,7 @@ def planted(hop: Hop, evidence: Sequence[Evidence], shelf: Shelf, rng: random.Ra
 def among_foreign(
     hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, rng: random.Random
 ) -> list[Evidence] | None:
-    """The response's gold with all else exchanged for unrelated pieces, of another tool now and then; in any order."""
+    """The response's gold among unrelated pieces, sometimes of another tool, in any order."""
     gold = hop.gold(evidence)
     pool = shelf.other_tools(tool, hop) if rng.random() < 0.3 else shelf.foils("unrelated", hop, tool)
     others = _free(pool, {item.text for item in evidence})
@@ -153,9 +141,9 @@ def among_foreign(
 
 
 def drill(hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, rng: random.Random) -> list[Evidence] | None:
-    """Up to six pieces of which every second time one states the hop's fact, and the others nearly do.
+    """Three to six pieces; half of the time one states the hop's fact, and the others nearly do.
 
-    They are about another subject, or about another relation of this one, or of all kinds. `None` when the shelf holds
+    They are about another subject, or about another relation of this one, or of all kinds. `None` if the shelf holds
     too little yet.
     """
     stating = hop.gold(evidence) or shelf.stating(hop)
@@ -174,7 +162,7 @@ def drill(hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, rng: 
 
 
 def blanked(evidence: Sequence[Evidence], rng: random.Random) -> list[Evidence]:
-    """Every title and text replaced: by one word or phrase, by a title of the response, or by words of its texts."""
+    """Every title and text replaced: by a word or phrase, by a title of the response, or by words of its texts."""
     draw = rng.random()
     words = [word for item in evidence for word in item.text.split()]
     if draw < 0.6 or not words:

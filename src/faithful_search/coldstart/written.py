@@ -1,20 +1,20 @@
-"""Trajectories that a language model wrote, for the supervised start: read, brought into one dialect, filtered.
+"""Trajectories that a language model wrote, for the supervised start: read, rewritten in one dialect, filtered.
 
-Proof-of-Use (section 3.4) has a strong model write expert trajectories, reformats them into its own turns and keeps
-those that pass a two-stage filter.
+Proof-of-Use (section 3.4) has a strong model write expert trajectories, reformats them and keeps those that pass a
+two-stage filter.
 
 ```
 files ─ the audit's reader ─> Trajectory ─ rewritten ─> in the run's dialect ─ experts.reject ─> kept, or the reason
 ```
 
-The reasons beside those of `reject`:
+Reasons besides those of `reject`:
 
 | reason | meaning |
 |---|---|
-| unreadable | the row is no trajectory, or its `tools` are no JSON schemas of functions |
+| unreadable | the row is not a trajectory, or its `tools` are not JSON schemas of functions |
 | no_question | neither the row nor its prompt holds a question |
 | no_verdicts | the dialect asks for verdicts, the row's own does not, and a step from the second on has none |
-| unwritable | the dialect cannot say what a turn says: parallel calls, say, or a tool where it can only search |
+| unwritable | the dialect cannot express a turn: parallel calls, say, or a tool where it can only search |
 | unknown_tool | it calls a tool that the prompt would not describe |
 | too_many_tokens | it is longer than `max_length`: half an episode would teach to stop in the middle |
 """
@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,13 +56,13 @@ Schemas = tuple[dict[str, Any], ...]
 
 @dataclass(frozen=True)
 class WrittenRow:
-    """One row of a file and what became of it.
+    """One row of a file, and whether it is trained on.
 
     Attributes:
         where: the file and the row's number in it: `"written.jsonl, line 3"`.
-        trajectory: in the run's dialect where it could be brought there, else as it was read; `None`: unreadable.
-        rejected: why it is not trained on, in a word; `None` where it is.
-        why: the same in words, where a word does not say it.
+        trajectory: in the run's dialect if it could be rewritten, else as it was read; `None`: unreadable.
+        rejected: the reason why it is not trained on; `None` if it is.
+        why: the reason in a sentence, where it needs one.
         tools: JSON schemas of the tools that the prompt describes.
     """
 
@@ -86,21 +86,21 @@ def read_written(
     max_steps: int = 10,
     max_length: int | None = None,
 ) -> Iterator[WrittenRow]:
-    """Yield every row of the files: fit to train on, or with the reason why not. An unreadable row ends nothing.
+    """Yield every row of the files, fit to train on or with the reason why not. Unreadable rows do not end the loop.
 
     A row is what the audit reads: text of an agent, chat messages or the JSON of a `Trajectory`, in any dialect; id,
-    question and gold answers come from its columns. Without gold answers it is not asked whether the answer is right.
+    question and gold answers come from its columns. Without gold answers the answer is not checked.
 
     Args:
         files: `.jsonl`, `.json`, both also `.gz`, or `.parquet`.
-        chat: of the policy that is to learn them; a row of another dialect than its own is rewritten.
-        tools: gives the schemas that the prompt describes, for rows that bring none: neither a column `tools` nor
-            `meta["tools"]` of a trajectory's JSON, each a list of JSON schemas of functions. Asked once at most.
+        chat: of the policy that is to learn them; rows in another dialect than its own are rewritten.
+        tools: gives the schemas that the prompt describes, called at most once, for rows without their own: a column
+            `tools` or a trajectory's `meta["tools"]`, a list of JSON schemas of functions.
         min_steps, max_steps: bounds of T, see `reject`.
         max_length: tokens of a whole episode, prompt included; `None`: any number.
 
     Raises:
-        DataError: when a file cannot be read at all, or has no rows. One that breaks off is read as far as it goes.
+        DataError: if a file cannot be read at all, or has no rows. A file that breaks off is read up to there.
 
     Example:
         ```python
@@ -126,10 +126,10 @@ def read_written(
 def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
     """The same turns as `dialect` writes and reads them; evidence keeps its sources and addresses.
 
-    What the writing alone got wrong (text outside the tags, say) is gone; nothing that was said is.
+    Errors of form (text outside the tags, say) are gone; all content is kept.
 
     Raises:
-        DataError: when the dialect cannot say what a turn says.
+        DataError: if the dialect cannot express a turn.
 
     Example:
         >>> from faithful_search import dialects
@@ -166,12 +166,12 @@ def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
 
 
 def by_tools(rows: Sequence[WrittenRow]) -> list[tuple[list[Trajectory], list[dict[str, Any]]]]:
-    """The trajectories to train on, in order, those of the same tools together, with these tools' schemas.
+    """The trajectories to train on, in order, grouped by their tools, with these tools' schemas.
 
-    An answer that there was nothing to compare with stands as its own gold answer: so a filter passes it again.
+    Without gold answers the own answer becomes one, so that the filter passes it again.
 
     Raises:
-        DataError: when there are none, with the reasons.
+        DataError: if there are none, with the reasons.
     """
     groups: dict[str, tuple[list[Trajectory], list[dict[str, Any]]]] = {}
     for row in rows:
@@ -179,16 +179,18 @@ def by_tools(rows: Sequence[WrittenRow]) -> list[tuple[list[Trajectory], list[di
             group = groups.setdefault(json.dumps(row.tools, sort_keys=True), ([], list(row.tools)))
             group[0].append(_comparable(row.trajectory))
     if not groups:
-        raise DataError(f"none of {len(rows)} trajectories can be trained on: {_reasons(rows)}; {_example(rows)}")
+        first = next((row for row in rows if row.rejected), None)
+        example = f"the first, {first.where}: {first.why or first.rejected}" if first else "the files hold none"
+        raise DataError(f"none of {len(rows)} trajectories can be trained on: {_reasons(rows)}; {example}")
     return list(groups.values())
 
 
 def summary(rows: Sequence[WrittenRow]) -> list[str]:
-    """What became of the rows, in lines to print: counts by reason, and the rows that could not be read."""
+    """Lines to print: counts by reason, and the rows that could not be read."""
     fit = [row for row in rows if row.rejected is None]
     lines = [f"{len(fit)} of {len(rows)} trajectories kept; rejected: {_reasons(rows)}"]
     if loose := sum(not row.compared for row in fit):
-        lines.append(f"{loose} of those kept have no gold answers: whether their answers are right was not asked")
+        lines.append(f"{loose} of those kept have no gold answers: whether their answers are right was not checked")
     for names, count in Counter(tuple(tool["function"]["name"] for tool in row.tools) for row in fit).items():
         lines.append(f"{count} prompts describe {', '.join(names) or 'no tool'}")
     broken = [row for row in rows if row.rejected == UNREADABLE]
@@ -199,10 +201,10 @@ def summary(rows: Sequence[WrittenRow]) -> list[str]:
 
 
 def write_written(folder: str | os.PathLike[str], rows: Sequence[WrittenRow]) -> None:
-    """All that was read to `episodes.jsonl`, fit or not, and a line for every row of the files to `reasons.jsonl`.
+    """Write all that was read to `episodes.jsonl`, fit or not, and a line for every row to `reasons.jsonl`.
 
-    Such a line has `id`, `where`, `rejected` (null where it is trained on), `why`, and `compared`: whether there were
-    gold answers.
+    Such a line has `id`, `where`, `rejected` (null if it is trained on), `why`, and `compared`: whether there were gold
+    answers.
     """
     write_jsonl(Path(folder) / "episodes.jsonl", (row.trajectory for row in rows if row.trajectory is not None))
     lines = (
@@ -256,13 +258,15 @@ def _judged(
             found = rewritten(found, dialect)
         except DataError as error:
             return WrittenRow(where, found, "unwritable", str(error), tools)
-    if strange := _undescribed(found, dialect, tools):
+    named = {dialect.tool_names.get(tool["function"]["name"], tool["function"]["name"]) for tool in tools}
+    called = (step.call.name for step in found.steps if step.call and step.call.name not in named)
+    if not dialect.search_tool and (strange := next(called, "")):  # a dialect that can only search describes no tools
         why = f"calls {strange}, which its prompt would not describe: open it by a flag, or give the row its `tools`"
         return WrittenRow(where, found, "unknown_tool", why, tools)
     if reason := reject(_comparable(found), min_steps, max_steps):
         return WrittenRow(where, found, reason, _WHY[reason](found) if reason in _WHY else "", tools)
     try:
-        why = Format().score(rewritten(found, dialect)).why  # a stored one may hold what its own dialect cannot write
+        why = Format().score(rewritten(found, dialect)).why  # a stored one may hold what its dialect cannot write
     except DataError as error:
         why = str(error)
     if why:
@@ -275,15 +279,19 @@ def _judged(
 
 
 def _comparable(trajectory: Trajectory) -> Trajectory:
-    """With its own answer for a gold one where it has none: what compares the two then finds no fault."""
+    """With its own answer as the gold one if it has none, so that comparing the two passes."""
     if trajectory.answers or trajectory.answer is None:
         return trajectory
     return msgspec.structs.replace(trajectory, answers=(trajectory.answer,))
 
 
 def _own_tools(data: bytes, trajectory: Trajectory) -> Schemas | None:
-    row = _mapping(data)
-    tools = trajectory.meta.get("tools") if row.get("tools") is None else row["tools"]
+    try:
+        row = json.loads(data)
+    except (ValueError, RecursionError):  # the audit's reader accepts such a row, too
+        row = None
+    own = row.get("tools") if isinstance(row, dict) else None
+    tools = trajectory.meta.get("tools") if own is None else own
     if isinstance(tools, str):
         try:
             tools = json.loads(tools)
@@ -292,16 +300,8 @@ def _own_tools(data: bytes, trajectory: Trajectory) -> Schemas | None:
     if not tools:
         return None
     if not isinstance(tools, list) or not all(_is_schema(tool) for tool in tools):
-        raise DataError("its tools are no list of JSON schemas of functions, as a toolbox's `schemas` gives them")
+        raise DataError("its tools are not a list of JSON schemas of functions, as a toolbox's `schemas` gives them")
     return tuple(tools)
-
-
-def _mapping(data: bytes) -> Mapping[str, Any]:
-    try:
-        row = json.loads(data)
-    except (ValueError, RecursionError):  # what the audit's reader forgives
-        return {}
-    return row if isinstance(row, dict) else {}
 
 
 def _is_schema(tool: Any) -> bool:
@@ -309,16 +309,8 @@ def _is_schema(tool: Any) -> bool:
     return isinstance(function, dict) and isinstance(function.get("name"), str) and "parameters" in function
 
 
-def _undescribed(trajectory: Trajectory, dialect: Dialect, tools: Schemas) -> str:
-    """The first tool called that the prompt does not name; a dialect that can only search names none."""
-    if dialect.search_tool:
-        return ""
-    named = {dialect.tool_names.get(tool["function"]["name"], tool["function"]["name"]) for tool in tools}
-    return next((step.call.name for step in trajectory.steps if step.call and step.call.name not in named), "")
-
-
 def _renamed(call: ToolCall, source: Dialect | None, target: Dialect) -> ToolCall:
-    """The call under the name that `target` has for our tool of it; `raw` was the source's way of writing it."""
+    """The call under the target's name of the tool, without the source's `raw` text."""
     ours = {theirs: name for name, theirs in source.tool_names.items()} if source else {}
     if source and source.search_tool:
         ours[source.search_tool] = SEARCH
@@ -329,7 +321,7 @@ def _renamed(call: ToolCall, source: Dialect | None, target: Dialect) -> ToolCal
 
 
 def _said(step: Step) -> dict[str, Any]:
-    """What must stay as it is in another dialect; blanks at the ends of a text are the dialect's."""
+    """What must stay the same in another dialect; blanks at the ends of a text may not."""
     return {
         "thought": (step.think or "").strip(),
         "call": step.call and (step.call.name, step.call.arguments),
@@ -342,8 +334,3 @@ def _said(step: Step) -> dict[str, Any]:
 
 def _reasons(rows: Iterable[WrittenRow]) -> str:
     return counted(Counter(row.rejected for row in rows if row.rejected))
-
-
-def _example(rows: Iterable[WrittenRow]) -> str:
-    first = next((row for row in rows if row.rejected), None)
-    return f"the first, {first.where}: {first.why or first.rejected}" if first else "the files hold none"

@@ -1,4 +1,4 @@
-"""The temperature that makes a judge's p mean what it says, fitted on labelled pairs it did not learn from."""
+"""Temperature scaling of a judge's p, fitted on labelled pairs that it was not trained on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _EDGE = 1e-12
 def fit_temperature(p: Sequence[float], labels: Sequence[bool]) -> float:
     """The T in [0.05, 20] at which sigmoid(logit(p) / T) has the least negative log-likelihood of the labels.
 
-    The loss is convex in 1/T; its slope is halved down to its root (Guo et al. 2017, temperature scaling). Judges that
-    are right about every pair, or no better than chance, get the interval's ends; 1 without pairs.
+    The loss is convex in 1/T, so its slope is bisected (Guo et al. 2017, temperature scaling). Judges that are right
+    about every pair, or no better than chance, get the interval's ends; 1 without pairs.
 
     Example:
         >>> fit_temperature([0.99] * 4, [True, True, True, False]) > 3
@@ -27,7 +27,9 @@ def fit_temperature(p: Sequence[float], labels: Sequence[bool]) -> float:
     low, high = 1 / HOTTEST, 1 / COLDEST
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if _slope(logits, truth, middle) > 0 else (middle, high)
+        said = 1 / (1 + np.exp(-np.clip(logits * middle, -700, 700)))
+        slope = ((said - truth) * logits).sum()  # of the loss in 1/T
+        low, high = (low, middle) if slope > 0 else (middle, high)
     return float(1 / middle)
 
 
@@ -35,9 +37,3 @@ def negative_log_likelihood(p: Sequence[float], labels: Sequence[bool]) -> float
     """The mean of -log p(label), in nats."""
     sure = np.clip(np.asarray(p, dtype=np.float64), _EDGE, 1 - _EDGE)
     return float(-np.log(np.where(np.asarray(labels, dtype=bool), sure, 1 - sure)).mean())
-
-
-def _slope(logits: np.ndarray, truth: np.ndarray, sharpness: float) -> float:
-    """Of the loss in 1/T."""
-    said = 1 / (1 + np.exp(-np.clip(logits * sharpness, -700, 700)))
-    return float(((said - truth) * logits).sum())

@@ -1,4 +1,4 @@
-"""Distils a judge: from labelled (information, thought) pairs to a small model that says what the labeller would.
+"""Distils a judge: from labelled (information, thought) pairs to a small model that judges as the labeller would.
 
 VERITAS, section 4: a language model tuned with LoRA whose p("1") at the answer's position is the score. Ours besides:
 an encoder (or a small decoder) as classifier, for machines without a GPU.
@@ -46,14 +46,14 @@ class Distillation:
     Attributes:
         head: `encoder`, a classifier that becomes an `nli` judge, or `generator`, a language model that says 1 or 0.
         balance: of the labels: `weights` in the loss (encoder only), `resample` the rarer one, or `none`.
-        validation: the share of the groups to learn from that is set aside for stopping and calibration.
+        validation: the share of the training groups that is set aside for early stopping and calibration.
         patience: evaluations in a row without a better κ after which training stops; 0 never stops early.
-        freeze_embeddings, freeze_layers: what of an encoder is held still.
+        freeze_embeddings, freeze_layers: what is frozen of an encoder.
         window, stride: tokens of a premise that an encoder reads at once, and that neighbouring windows share.
         save_dtype: of the saved weights, such as `float16`; by default that of training.
-        measure_dtype: of the judges when they are asked about the held-out pairs, such as `bfloat16` where that is much
-            faster; by default as they load (float32 on a CPU). The temperature is fitted to the judge as it loads.
-        untrained: whether the model before training is measured too.
+        measure_dtype: of the judges when they are measured, such as `bfloat16` where that is much faster; by default as
+            they load (float32 on a CPU). The temperature is fitted to the judge as it loads.
+        untrained: whether to measure the model before training too.
     """
 
     head: Head = "encoder"
@@ -88,7 +88,7 @@ class Distillation:
 
 @dataclass(frozen=True)
 class Distilled:
-    """What was made: the judge's directory, its description, and its agreement with the held-out labels."""
+    """The judge's directory, its description, and its agreement with the held-out labels."""
 
     folder: Path
     file: JudgeFile
@@ -108,25 +108,25 @@ def train_judge(
     base_name: str | None = None,
     resume: bool = False,
 ) -> Distilled:
-    """Train a judge on the rows to learn from, calibrate it, save it to `args.output_dir`, and measure it.
+    """Train a judge on the training rows, calibrate it, save it to `args.output_dir`, and measure it.
 
-    The held-out rows are asked about once, at the end, of the judge as it was saved.
+    The held-out rows are judged once, at the end, by the judge as it was saved.
 
     Args:
         rows: of `labelled.load`; their split says what each is for.
-        model: Hub id or directory of what to start from.
+        model: Hub id or directory to start from.
         args: TRL's `SFTConfig`. The state with the best κ on the validation pairs is kept.
         how: see `Distillation`.
         peft_config: of the generator's adapter.
-        beside: judges that are measured on the same held-out rows, by the names they shall have in the table.
+        beside: other judges to measure on the same held-out rows, by their names in the table.
         second: the same pairs labelled once more: how far the labeller agrees with itself.
         model_kwargs: for `from_pretrained`.
-        base_name: what the judge's file and the results call the model; by default as it is opened.
-        resume: go on from the last complete checkpoint in `args.output_dir`.
+        base_name: what the judge's file and the results call the model; by default `model`.
+        resume: resume from the last complete checkpoint in `args.output_dir`.
 
     Raises:
         ConfigError: for settings that do not fit together, or a model that cannot be opened.
-        DataError: when there are too few rows.
+        DataError: if there are too few rows.
     """
     how = how or Distillation()
     parts = divided(rows, how.validation)
@@ -149,7 +149,7 @@ def train_judge(
 
 
 def _arranged(args: Any, how: Distillation) -> Any:
-    """The trainer's settings with those that this training rests on: evaluated and saved together, the best κ kept."""
+    """The trainer's settings, changed to evaluate and save together and to keep the best κ."""
     args = copy.copy(args)
     if str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
         raise ConfigError("set eval_strategy to 'steps' or 'epoch': the judge with the best κ is kept")
@@ -180,7 +180,7 @@ def _classifier(
         judging=judging,
         pairs=parts.validation,
         train_dataset=dataset,
-        eval_dataset=dataset.select([0]),  # unread: it lets the trainer evaluate, which asks the judge
+        eval_dataset=dataset.select([0]),  # not read, but without one the trainer does not evaluate
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
         compute_loss_func=weighted_loss((false, true) if entails else (true, false)),
@@ -205,7 +205,7 @@ def _generator(
         judging=judging,
         pairs=parts.validation,
         train_dataset=dataset,
-        eval_dataset=dataset.select([0]),  # unread, see `_classifier`
+        eval_dataset=dataset.select([0]),  # see `_classifier`
         processing_class=tokenizer,
         peft_config=peft_config,
         callbacks=_stopping(how),
@@ -218,12 +218,12 @@ def _balanced(parts: Parts, args: Any, how: Distillation) -> Sequence[Labelled]:
 
 def _dataset(rows: list[dict[str, Any]]) -> Dataset:
     if not rows:
-        raise DataError("no pair is left to learn from: every hypothesis is empty, or no prompt fits into max_length")
+        raise DataError("no pair is left to train on: every hypothesis is empty, or no prompt fits into max_length")
     return Dataset.from_list(rows)
 
 
 def _window(opened: TransformersGenerator, args: Any) -> int:
-    """Tokens of the longest prompt: one less than a row holds, for the label."""
+    """Tokens of the longest prompt; one token of a row is the label's."""
     known = [size for size in (args.max_length, max_tokens(opened.model, opened.tokenizer)) if size]
     return min(known, default=GeneratorJudge.window + 1) - 1
 
@@ -233,14 +233,14 @@ def _stopping(how: Distillation) -> list[Any]:
 
 
 def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillation) -> JudgeFile:
-    """The model as it judges, and `judge.json` with the temperature fitted to the saved model's own p."""
+    """Save the model, and `judge.json` with the temperature fitted to the saved model's own p."""
     if how.save_dtype:
         trainer.model.to(_dtype(how.save_dtype))
     trainer.save_model()
-    judge = trainer.judging(trainer.model)
+    judge, tasks = trainer.judging(trainer.model), {row.task for row in parts.train}
     file = JudgeFile(
         kind="nli" if how.head == "encoder" else "generator",
-        task=_only({row.task for row in parts.train}),
+        task=tasks.pop() if len(tasks) == 1 else "support",
         base_model=base_name,
         trained_on=tuple(dict.fromkeys(row.source for row in parts.train)),
         window=judge.window,
@@ -250,51 +250,41 @@ def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillati
         file = msgspec.structs.replace(file, prompt=prompting.load(file.task).id)
     if trainer.is_world_process_zero():
         file.write(args.output_dir)
-        file = msgspec.structs.replace(file, temperature=_temperature(_load(args, how), parts.validation))
+        verdicts = _load(args, how).judge_batch([pair_of(row) for row in parts.validation])
+        judged = [(own.p, row.label) for own, row in zip(verdicts, parts.validation, strict=True) if own.p is not None]
+        temperature = fit_temperature([p for p, _ in judged], [label for _, label in judged])
+        file = msgspec.structs.replace(file, temperature=temperature)
         file.write(args.output_dir)
     return file
-
-
-def _temperature(judge: Judge, rows: Sequence[Labelled]) -> float:
-    verdicts = judge.judge_batch([pair_of(row) for row in rows])
-    judged = [(own.p, row.label) for own, row in zip(verdicts, rows, strict=True) if own.p is not None]
-    return fit_temperature([p for p, _ in judged], [label for _, label in judged])
 
 
 def _measured(
     model: str, base_name: str, args: Any, how: Distillation, kwargs: Mapping[str, Any] | None
 ) -> dict[str, Judge]:
-    """The judges after and before training, named so that kept verdicts are those of the same weights and dtype."""
+    """The judges after and before training; their names tell weights and dtype, by which kept verdicts are found."""
     read = f" in {how.measure_dtype}" if how.measure_dtype else ""
     made = _load(args, how, how.measure_dtype)
     found: dict[str, Judge] = {AFTER: replace(made, source=f"{made.source}#{_fingerprint(args.output_dir)}{read}")}
-    if how.untrained:
-        untrained = _untrained_classifier if how.head == "encoder" else _untrained_generator
-        found[BEFORE] = replace(
-            untrained(model, args, how, dict(kwargs or {})), source=f"{base_name} (untrained){read}"
-        )
+    if not how.untrained:
+        return found
+    given, name = dict(kwargs or {}), f"{base_name} (untrained){read}"
+    if how.head == "encoder":
+        if how.measure_dtype:
+            given["dtype"] = how.measure_dtype
+        opened, tokenizer = open_classifier(model, args.seed, **given)
+        found[BEFORE] = NLIJudge(opened.to(args.device).eval(), tokenizer, name, window=how.window, stride=how.stride)
+    else:
+        where = {key: given[key] for key in ("revision", "trust_remote_code") if key in given}
+        generator = open_generator(model, device=str(args.device), dtype=how.measure_dtype, **where)
+        found[BEFORE] = GeneratorJudge(generator, name, window=_window(generator, args))
     return found
 
 
-def _untrained_classifier(model: str, args: Any, how: Distillation, kwargs: dict[str, Any]) -> NLIJudge:
-    if how.measure_dtype:
-        kwargs["dtype"] = how.measure_dtype
-    opened, tokenizer = open_classifier(model, args.seed, **kwargs)
-    return NLIJudge(opened.to(args.device).eval(), tokenizer, window=how.window, stride=how.stride)
-
-
-def _untrained_generator(model: str, args: Any, how: Distillation, kwargs: dict[str, Any]) -> GeneratorJudge:
-    where = {name: kwargs[name] for name in ("revision", "trust_remote_code") if name in kwargs}
-    generator = open_generator(model, device=str(args.device), dtype=how.measure_dtype, **where)
-    return GeneratorJudge(generator, window=_window(generator, args))
-
-
 def _fingerprint(folder: str) -> str:
-    """Of the saved judge: verdicts kept beside it are those of this one, not of one that lay there before."""
-    files = sorted([*Path(folder).glob("*.safetensors"), Path(folder) / FILE])
+    """Of the saved judge, so that verdicts kept beside it are not taken for those of one that was there before."""
     digest = hashlib.sha256()
-    for file in files:
-        with open(file, "rb") as opened:
+    for path in sorted([*Path(folder).glob("*.safetensors"), Path(folder) / FILE]):
+        with path.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
     return digest.hexdigest()[:8]
 
@@ -308,9 +298,5 @@ def _load(args: Any, how: Distillation, dtype: str | None = None) -> Any:
 def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        raise ConfigError(f"{name!r} is no dtype of torch; float32, bfloat16 and float16 are")
+        raise ConfigError(f"{name!r} is not a dtype of torch, such as float32, bfloat16 or float16")
     return found
-
-
-def _only(tasks: set[str]) -> str:
-    return tasks.pop() if len(tasks) == 1 else "support"

@@ -1,4 +1,4 @@
-"""Models that become judges: a classifier with two labels from any checkpoint, parts of it held still."""
+"""Models that become judges: a classifier with two labels from any checkpoint, with parts of it frozen."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _READ = ["input_ids", "attention_mask"]
 def open_classifier(name: str, seed: int = 0, **how: Any) -> tuple[Any, Any]:
     """A sequence classifier with the labels `not_entailment` and `entailment`, and its tokenizer.
 
-    Any encoder or decoder will do; a classifier's head is kept when it has these two labels, else it is made anew from
+    Any encoder or decoder will do; a classifier's head is kept if it has these two labels, else it is initialised from
     `seed`. The weights are float32 unless `how` says otherwise. A tokenizer that puts nothing between two texts (most
-    decoders') gets its end-of-text token there and at the end, padding is on the right.
+    decoders') gets its end-of-text token there and at the end; padding is on the right.
 
     Raises:
-        ConfigError: when it cannot be opened (or only by code beside it, without `trust_remote_code=True`), or its
-            tokenizer has no end-of-text token where one is needed.
+        ConfigError: if it cannot be opened (or only by its own code, without `trust_remote_code=True`), or its
+            tokenizer lacks an end-of-text token that is needed.
     """
     how = {"dtype": torch.float32, **{key: value for key, value in how.items() if value is not None}}
     where = {"revision": how.pop("revision", None), "trust_remote_code": how.pop("trust_remote_code", False)}
@@ -51,13 +51,13 @@ def entailment_index(model: Any) -> int:
 
 
 def freeze(model: Any, embeddings: bool = False, layers: int = 0) -> int:
-    """Hold the embeddings and the lowest `layers` layers still; returns how many parameters are left to train.
+    """Freeze the embeddings and the lowest `layers` layers; returns the number of parameters left to train.
 
-    With any layer goes the table of relative positions that all layers read (MPNet's): to learn it, the gradient would
-    have to pass through the layers that are held still.
+    With any layer, the table of relative positions that all layers read (MPNet's) is frozen too: its gradient would
+    have to pass through the frozen layers.
 
     Raises:
-        ConfigError: when the model has fewer layers.
+        ConfigError: if the model has fewer layers.
     """
     stack: Any = max((part for part in model.modules() if isinstance(part, nn.ModuleList)), key=len, default=[])
     if layers > len(stack):
@@ -83,8 +83,8 @@ def _for_pairs(tokenizer: Any) -> Any:
     end, backend = tokenizer.eos_token, getattr(tokenizer, "backend_tokenizer", None)
     if end is None or backend is None:
         raise ConfigError(
-            f"the tokenizer of {tokenizer.name_or_path!r} puts nothing between two texts, and it is not a fast one "
-            "with an end-of-text token to put there"
+            f"the tokenizer of {tokenizer.name_or_path!r} puts nothing between two texts, and is not a fast one with "
+            "an end-of-text token to put there"
         )
     backend.post_processor = TemplateProcessing(
         single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, tokenizer.eos_token_id)]

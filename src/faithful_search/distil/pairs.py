@@ -23,9 +23,9 @@ Balance = Literal["none", "weights", "resample"]
 
 @dataclass(frozen=True)
 class Parts:
-    """Pairs to learn from, pairs to stop and calibrate by, and pairs that are looked at once, at the end.
+    """Pairs to train on, pairs for early stopping and calibration, and pairs for one measurement at the end.
 
-    No group (question, or premise where there is none) is in two of them.
+    No group (question, or premise without one) is in two of them.
     """
 
     train: tuple[Labelled, ...]
@@ -38,13 +38,16 @@ def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) 
 
     Args:
         sources: where they are.
-        limit: at most so many of each source and split, chosen by `seed`.
+        limit: the most of each source and split, chosen by `seed`.
         seed: also of the world's pairs.
 
     Raises:
         DataError: for what cannot be read.
     """
-    rows = [row for source in sources for row in _loaded(source, seed)]
+    rows: list[Labelled] = []
+    for source in sources:
+        local = source if Path(source).exists() or source == "world" else _downloaded(source)
+        rows += world_pairs(seed=seed) if source == "world" else load(local)
     if limit is None:
         return rows
     return [kept for split in SPLITS for kept in sample([row for row in rows if row.split == split], limit, seed)]
@@ -56,10 +59,11 @@ def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
     Rows whose split is `overlap` are in no part.
 
     Raises:
-        DataError: when a part has no row, or that to learn from not both labels.
+        DataError: if a part has no rows, or those to train on only one label.
     """
     learnt = [row for row in rows if row.split == "train"]
-    aside = {row.group for row in learnt if _share(row.group) < validation}
+    digests = {row.group: hashlib.sha256(f"validation {row.group}".encode()).hexdigest() for row in learnt}
+    aside = {group for group, digest in digests.items() if int(digest[:8], 16) / 2**32 < validation}
     parts = Parts(
         tuple(row for row in learnt if row.group not in aside),
         tuple(row for row in learnt if row.group in aside),
@@ -86,7 +90,7 @@ def class_weights(rows: Sequence[Labelled]) -> tuple[float, float]:
 
 
 def resampled(rows: Sequence[Labelled], seed: int = 0) -> list[Labelled]:
-    """Every row, and rows of the rarer label over again until both labels are equally many."""
+    """Every row, with rows of the rarer label repeated until both labels are equally frequent."""
     true, false = ([row for row in rows if row.label is label] for label in (True, False))
     rare, missing = min(true, false, key=len), abs(len(true) - len(false))
     rng = random.Random(f"{seed} balance")
@@ -102,9 +106,9 @@ def pair_of(row: Labelled) -> Pair:
 def classifier_rows(judge: NLIJudge, rows: Sequence[Labelled], entails: int) -> list[dict[str, Any]]:
     """The tokens that the classifier reads of each row, and its label's number (`entails`: that of a true label).
 
-    A premise of several windows is learnt from by the window that shares the most words with the hypothesis: the judge
-    takes the largest p of all windows, so that this one is to carry a true label, and it is the likeliest to wrongly
-    carry a false one. A row whose hypothesis is empty is left out: the judge answers it unasked.
+    Of a premise with several windows, the one that shares the most words with the hypothesis is trained on: the judge
+    takes the largest p of all windows, so this one should carry a true label, and is the likeliest to wrongly carry a
+    false one. Rows with an empty hypothesis are left out: the judge answers them itself.
     """
     read = judge.inputs([pair_of(row) for row in rows])
     kept = [(row, _nearest(inputs)) for row, inputs in zip(rows, read, strict=True) if inputs]
@@ -117,7 +121,7 @@ def classifier_rows(judge: NLIJudge, rows: Sequence[Labelled], entails: int) -> 
 
 
 def generator_rows(judge: GeneratorJudge, rows: Sequence[Labelled]) -> list[dict[str, Any]]:
-    """The judge's prompt about each row and the label's token, which alone is learnt; too long ones are left out."""
+    """The judge's prompt for each row and the label's token, which alone is trained on; long prompts are left out."""
     found = []
     for row in rows:
         asked = judge.asked(pair_of(row))
@@ -125,12 +129,6 @@ def generator_rows(judge: GeneratorJudge, rows: Sequence[Labelled]) -> list[dict
             ids = asked.ids + asked.choices[0 if row.label else 1]
             found.append({"input_ids": ids, "labels": [IGNORED] * len(asked.ids) + ids[-1:], "length": len(ids)})
     return found
-
-
-def _loaded(source: str, seed: int) -> list[Labelled]:
-    if source == "world":
-        return world_pairs(seed=seed)
-    return load(source if Path(source).exists() else _downloaded(source))
 
 
 def _downloaded(name: str) -> str:
@@ -149,7 +147,3 @@ def _nearest(inputs: Sequence[tuple[str, str]]) -> tuple[str, str]:
         return inputs[0]
     wanted = set(content_words(inputs[0][1]))
     return max(inputs, key=lambda own: len(wanted.intersection(content_words(own[0]))))
-
-
-def _share(group: str) -> float:
-    return int(hashlib.sha256(f"validation {group}".encode()).hexdigest()[:8], 16) / 2**32

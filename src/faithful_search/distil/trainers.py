@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +18,10 @@ from .pairs import pair_of
 
 
 class _ByAgreement:
-    """Evaluates by asking the judge that is being trained about the validation pairs, as it will be asked in use.
+    """Evaluates by asking the judge in training about the validation pairs, as it will be asked in use.
 
-    Metrics: `eval_kappa` (Cohen's, of its labels with the given ones; 0 where it is undefined), `eval_agreement` and
-    `eval_nll` (of its p, in nats).
+    Metrics: `eval_kappa` (Cohen's, of its labels with the given ones; 0 if undefined), `eval_agreement` and `eval_nll`
+    (of its p, in nats).
     """
 
     def __init__(self, *args: Any, judging: Callable[[Any], Judge], pairs: Sequence[Labelled], **kwargs: Any) -> None:
@@ -32,13 +31,13 @@ class _ByAgreement:
     def evaluate(
         self: Any, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """The metrics, logged; the arguments are Transformers' own and only the prefix is used."""
+        """The metrics, logged; of Transformers' arguments only the prefix is used."""
         training = self.model.training
         self.model.eval()
         try:
             found = agreement(self.judging(self.model), self.pairs)
             metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-            self.log(dict(metrics))  # in eval mode: TRL keeps what it logs of training apart by that
+            self.log(dict(metrics))  # in eval mode, by which TRL separates these from its training metrics
         finally:
             self.model.train(training)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -54,7 +53,7 @@ class LabelTrainer(_ByAgreement, SFTTrainer):
 
 
 def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
-    """κ, agreement rate and negative log-likelihood of a judge beside labels; pairs it abstained from are left out."""
+    """κ, agreement rate and negative log-likelihood of a judge against labels, without pairs it abstained from."""
     verdicts = judge.judge_batch([pair_of(row) for row in rows])
     judged = [(own.p, own.label, row.label) for own, row in zip(verdicts, rows, strict=True) if own.p is not None]
     if not judged:
@@ -70,13 +69,13 @@ def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
 def weighted_loss(weights: Sequence[float]) -> Callable[..., torch.Tensor]:
     """Cross entropy of a classifier's outputs in which label k weighs `weights[k]`, as Trainer's `compute_loss_func`.
 
-    The sum is divided by the rows of the whole accumulated batch, over all processes; a classifier's own loss does not
-    know of them, and Trainer would count it once for each part.
+    The sum is divided by the rows of the whole accumulated batch, over all processes; a classifier's own loss is a mean
+    over each part of it, and Trainer would add these up.
     """
-    return partial(_weighted, weights=tuple(weights))
 
+    def weighted(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        logits = outputs["logits"].float()
+        total = cross_entropy(logits, labels, weight=logits.new_tensor(weights), reduction="sum")
+        return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
 
-def _weighted(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None, *, weights: Any) -> torch.Tensor:
-    logits = outputs["logits"].float()
-    total = cross_entropy(logits, labels, weight=logits.new_tensor(weights), reduction="sum")
-    return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
+    return weighted

@@ -97,7 +97,7 @@ class _Maker:
         dialect = dialects.load(DIALECT)
         search = replace(LocalSearch.from_corpus(corpus, top_k=top_k), name=dialect.search_tool or "search")
         with Toolbox([search], top_k=top_k) as toolbox:
-            episodes = run_experts(plans, toolbox, dialect, HABITS, self.seed)
+            episodes = [own.episode for own in run_experts(plans, toolbox, dialect, HABITS, self.seed)]
         read = [own for plan, episode in zip(plans, episodes, strict=True) for own in _read(plan, episode)]
         self.others = [own for own in read if own.found]
         return [row for number, own in enumerate(read) for row in self._both(own, f"{split}:{number}", SPLITS[split])]

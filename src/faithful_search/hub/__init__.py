@@ -2,7 +2,7 @@
 
 from .adapters import merged_card
 from .command import command_line
-from .judge_card import judge_card
+from .judge_card import judge_card, terms_of
 from .policy_card import card_data, model_card, usage
 from .pushing import push, push_metrics, push_run, stays, takes_over
 
@@ -17,5 +17,6 @@ __all__ = [
     "push_run",
     "stays",
     "takes_over",
+    "terms_of",
     "usage",
 ]

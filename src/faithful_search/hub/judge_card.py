@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..measure.labelling import provenance
 from ..text import as_markdown, printable
 from ..wire.redact import redact
 from .pushing import is_hub_id
@@ -81,6 +82,15 @@ how far the judges agree with each other.
 _LICENSED = "The weights are under the licence above as far as the base model and the data named here allow."
 _UNLICENSED = "No licence was chosen for the weights; the terms of the base model and of the data named here hold."
 
+_TERMS = {
+    "world": "made from the bundled world, labels by construction; Apache-2.0",
+    "halueval": "HaluEval-QA; MIT",
+    "begin": "BEGIN (google/BEGIN-dataset), labelled by people; CC BY 4.0",
+    "anli": "ANLI (facebookresearch/anli), labelled by people; CC BY-NC 4.0, not for commercial use",
+    "attributionbench": "AttributionBench (OSU-NLP-Group), labelled by people; states no licence",
+}
+"""Terms of labelled pairs, by the source that `labelled.load` gives a row."""
+
 
 def judge_card(
     output_dir: str | os.PathLike[str],
@@ -138,3 +148,19 @@ def judge_card(
     output_dir.mkdir(parents=True, exist_ok=True)
     ModelCard(redact(f"---\n{data.to_yaml()}\n---\n\n{body}")).save(path)
     return path
+
+
+def terms_of(sources: Iterable[str], places: Sequence[str] = ()) -> dict[str, str]:
+    """Provenance and terms of each source of labelled pairs, and of each folder of labels with a `provenance.json`.
+
+    Example:
+        >>> terms_of(["halueval", "mine"])
+        {'halueval': 'HaluEval-QA; MIT', 'mine': 'terms not known'}
+    """
+    read = ((place, provenance.read(Path(place))) for place in places)
+    labelled = {
+        place: f"{made.pairs} pairs labelled by {made.judge}; licence: {made.license or 'not stated'}"
+        for place, made in read
+        if made is not None
+    }
+    return {source: _TERMS.get(source, "terms not known") for source in sources} | labelled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import msgspec
 from transformers import ProgressCallback, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from ..errors import DataError
 from ..rewards import MixState, Score
 from ..trajectory import Trajectory, read_jsonl, write_jsonl
 
@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class RewardState(TrainerCallback, ExportableState):
-    """Holds the reward's state; the trainer reads and writes it here, checkpoints carry it.
+    """Holds the reward's state for the trainer, and is saved with checkpoints.
 
-    On resume it takes its values from the checkpoint's trainer state, whether or not the trainer was told to rebuild
-    its callbacks (a rebuilt one is found again, because the trainer looks for it by type each time).
+    On resume it takes its values from the checkpoint's trainer state, whether or not the trainer was told to restore
+    its callbacks (a restored one is found, because the trainer looks it up by type each time).
     """
 
     def __init__(self, start: MixState | None = None) -> None:
@@ -31,7 +31,7 @@ class RewardState(TrainerCallback, ExportableState):
 
     @property
     def mix(self) -> MixState:
-        """The state as the reward wants it."""
+        """The state as the reward takes it."""
         return MixState.from_dict(self.values)
 
     @mix.setter
@@ -63,19 +63,14 @@ class TrajectoryLog(TrainerCallback):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = []
         if state.global_step and self.path.exists():
-            rows = read_jsonl(self.path, on_error=self._report)
+            rows = read_jsonl(self.path, on_error=partial(logger.warning, "%s, line %d is dropped: %s", self.path))
             kept = [row for row in rows if row.meta.get("step", 0) < state.global_step]
         write_jsonl(self.path, kept)
-
-    def _report(self, number: int, error: DataError) -> None:
-        logger.warning("%s, line %d is dropped: %s", self.path, number, error)
 
     def append(self, trajectories: list[Trajectory]) -> None:
         """Write rollouts, without their token ids."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(
-                msgspec.structs.replace(trajectory, tokens=None).to_json() + "\n" for trajectory in trajectories
-            )
+            file.writelines(msgspec.structs.replace(item, tokens=None).to_json() + "\n" for item in trajectories)
 
 
 def with_scores(
@@ -96,7 +91,7 @@ def with_scores(
 
 
 class LearningWatch:
-    """Says once, after some rollouts, that nothing can be learnt from them, because every reward is the same."""
+    """Reports once, after some rollouts, that nothing is learnt from them because all rewards are equal."""
 
     ENOUGH = 32
 
@@ -105,14 +100,14 @@ class LearningWatch:
 
     @property
     def open(self) -> bool:
-        """Whether there are too few rollouts yet to say something. One difference is enough to learn from."""
+        """Whether there are still too few rollouts to report, all with the same reward."""
         return len(self.rows) < self.ENOUGH and len({reward for reward, _ in self.rows}) < 2
 
     def note(self, rows: Sequence[tuple[float | None, float | None]]) -> str:
-        """Take the rewards of a batch of all processes, each with its format gate's value.
+        """Add the rewards of a global batch, each with its format gate's value.
 
         Returns:
-            What is wrong; empty where nothing is, too little is known, or a judge's silence is the reason.
+            What is wrong; empty if nothing is, too little is known, or a judge's abstaining is the reason.
         """
         self.rows += rows
         many, reward = len(self.rows), self.rows[0][0]
@@ -130,7 +125,7 @@ class LearningWatch:
 
 
 class StepLine(ProgressCallback):
-    """A progress bar, and for each log one line that reads at a glance instead of a dictionary."""
+    """A progress bar, and one readable line for each log instead of a dictionary."""
 
     COLUMNS = (
         ("reward", "reward"),

@@ -1,4 +1,4 @@
-"""Counterfactual rollouts: some of a question's rollouts meet a world in which its answer is another one."""
+"""Counterfactual rollouts: some of a question's rollouts run in a world in which its answer is another one."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from ..world import Change
 
 GROUPS = ("paired", "own")
 LOOKED_AT = 100
-"""Training questions that are asked for a changed world before training, to see that there are any."""
+"""Training questions that are checked for changed worlds before training."""
 
 
 @dataclass(frozen=True)
 class ChangedWorlds:
     """Which rollouts of a batch are in a changed world, and in which.
 
-    All changed rollouts of a question are in the same world, a new one at each step, drawn by the world's seed and the
-    step: it is the same in all processes, and in a run that was resumed.
+    All changed rollouts of a question are in the same world, a new one at each step. It is drawn from the world's seed
+    and the step, so it is the same in all processes and in a resumed run.
 
     Args:
         world: makes the changes.
         tasks: the training questions, with what they are annotated with.
         share: of rollouts, in [0, 1].
         generations: rollouts of a question.
-        groups: "paired": of every question's rollouts that share, the last of its group, so that they are compared with
-            those in the world as it is (Knowledgeable-R1 pairs rollouts so). "own": all rollouts of that share of the
-            questions, drawn at each step, so that they are compared with each other alone.
+        groups: "paired": that share of every question's rollouts, the last of its group, so that they are compared with
+            those in the original world (as Knowledgeable-R1 does). "own": all rollouts of that share of the questions,
+            drawn at each step, so that they are only compared with each other.
 
     Raises:
-        ConfigError: for a share that is none or gives no whole number of rollouts, unknown groups, or questions that
+        ConfigError: for a share out of range or without a whole number of rollouts, unknown groups, or questions that
             have no changed world.
     """
 
@@ -70,15 +70,15 @@ class ChangedWorlds:
         return cls(world, by_question(tasks), *settings)
 
     def due(self, ids: Sequence[str], first: int, step: int) -> list[bool]:
-        """Which rows are to be in a changed world; `first` is the place of the first in the batch of all processes."""
+        """Which rows are to be in a changed world; `first` is the index of the first one in the global batch."""
         if self.groups == "own":
             return [random.Random(f"{self.world.seed}:{step}:{name}").random() < self.share for name in ids]
         kept = self.generations - round(self.share * self.generations)
         return [(first + row) % self.generations >= kept for row in range(len(ids))]
 
     def tasks_of(self, rows: Sequence[Mapping[str, Any]], first: int, step: int) -> list[Task]:
-        """What the rows' episodes are about: `prompt`, in the changed world of the question with that `id` where one is
-        due and there is one. The tasks' ids are the rows' numbers."""
+        """The rows' tasks: their question, in a changed world if one is due and the question has one. The tasks' ids
+        are the rows' numbers."""
         due = self.due([row["id"] for row in rows], first, step)
         plain = asked(rows, self.tasks)
         wanted = {(row["id"], row["prompt"]) for row, given in zip(rows, due, strict=True) if given}
@@ -91,12 +91,12 @@ class ChangedWorlds:
 
 
 def by_question(tasks: Sequence[Task]) -> dict[tuple[str, str], Task]:
-    """The questions by what a row of training says of them."""
+    """The questions by the columns of a training row."""
     return {(task.id, task.question): task for task in tasks}
 
 
 def asked(rows: Sequence[Mapping[str, Any]], tasks: Mapping[tuple[str, str], Task]) -> list[Task]:
-    """What the rows' episodes are about, each question in its own world (`Task.edits`); ids are the rows' numbers."""
+    """The rows' tasks, each question in its own world (`Task.edits`); ids are the rows' numbers."""
     known = [tasks.get((row["id"], row["prompt"]), Task("", row["prompt"])) for row in rows]
     return [Task(str(number), task.question, meta=task.meta, edits=task.edits) for number, task in enumerate(known)]
 
@@ -110,7 +110,7 @@ class Met(NamedTuple):
 
 
 def met(rollouts: Sequence[Trajectory], due: Sequence[bool]) -> list[Met]:
-    """What `world_figures` takes, of rollouts with the gold answers of their own world."""
+    """Rollouts, with the gold answers of their own world, for `world_figures`."""
     scores = Correctness().score_batch(rollouts)
     return [
         Met(wanted, Change.of(item.meta) is not None, score.value)
@@ -119,10 +119,10 @@ def met(rollouts: Sequence[Trajectory], due: Sequence[bool]) -> list[Met]:
 
 
 def world_figures(rows: Sequence[Met]) -> dict[str, float]:
-    """What a step's log says of its changed worlds, over the rollouts of all processes.
+    """A step's metrics of its changed worlds, over the rollouts of all processes.
 
-    `share` of rollouts were in a changed world, `unchanged` is the share of those due whose question has none, and
-    `exact_match` is that in changed worlds, `original` that of the other rollouts; what there is none of is left out.
+    `share`: of rollouts in a changed world; `unchanged`: share of those due whose question has none; `exact_match`: in
+    changed worlds; `original`: exact match of the other rollouts. Figures without any rollouts are left out.
 
     >>> world_figures([Met(True, True, 0.0), Met(True, False, 1.0), Met(False, False, 1.0), Met(False, False, 0.0)])
     {'share': 0.25, 'unchanged': 0.5, 'exact_match': 0.0, 'original': 0.6666666666666666}

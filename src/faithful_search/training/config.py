@@ -16,18 +16,18 @@ from trl import TrlParser
 from ..errors import ConfigError, FaithfulSearchError
 from .dry_run import MACHINE, check_given, rehearse
 from .endings import ending_with_launcher, heeding_sigterm, leave
-from .meeting import meet
 from .precision import without_emulation
+from .processes import meet
 
 RENAMED = {
     "activation_checkpointing": "gradient_checkpointing",
     "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
 }
-"""Settings by their names of today, and what they were called before Transformers 5.18."""
+"""Settings by their current names, and their names before Transformers 5.18."""
 
 
 class _Parser(TrlParser):
-    """One line for what is wrong, and no flag that is only the beginning of one."""
+    """With errors of one line, and without abbreviated flags."""
 
     def __init__(self, types: Sequence[Any]) -> None:
         super().__init__(types, allow_abbrev=False)
@@ -36,13 +36,12 @@ class _Parser(TrlParser):
         raise ConfigError(f"{message}; --help lists the flags")
 
     def check_known(self, flags: Sequence[str]) -> None:
-        """Refuse words that are no flags, with the flag that was probably meant."""
-        wrong = self.parse_known_args(list(flags))[1]
-        if not wrong:
-            return
-        word = wrong[0].partition("=")[0]
-        near = difflib.get_close_matches(word, self._option_string_actions, n=1)
-        raise ConfigError(f"no such flag: {word}" + (f"; did you mean {near[0]}?" if near else "; --help lists them"))
+        """Refuse unknown flags, naming the flag that was probably meant."""
+        if wrong := self.parse_known_args(list(flags))[1]:
+            word = wrong[0].partition("=")[0]
+            near = difflib.get_close_matches(word, self._option_string_actions, n=1)
+            hint = f"did you mean {near[0]}?" if near else "--help lists them"
+            raise ConfigError(f"no such flag: {word}; {hint}")
 
 
 def parse_recipe(
@@ -51,17 +50,16 @@ def parse_recipe(
     """Instances of `types` from `--config FILE` and flags; flags win.
 
     A file's `extends: other.yaml` (relative to it) gives the settings it does not set itself, so that an ablation's
-    file holds only what it changes. `env:` sets environment variables, as in TRL. A token of the Hub among the settings
-    goes into the environment, as HF_TOKEN, since the settings themselves are kept in files.
+    file holds only what it changes. `env:` sets environment variables, as in TRL. A token of the Hub is moved to the
+    environment, as HF_TOKEN, since settings are kept in files.
 
-    Where one of `types` has a field `dry_run` and it is true, the settings are read as they stand, and then made small;
-    see `dry_run.rehearse`. On a CPU that would have to emulate bf16 it is turned off, whatever the file and the flags
-    say; see `precision`.
+    If one of `types` has a field `dry_run` and it is true, the settings are checked as they are, and then made small;
+    see `dry_run.rehearse`. On a CPU that would have to emulate bf16 it is turned off in any case; see `precision`.
 
     Args:
         types: dataclasses whose fields are the flags.
         argv: flags; the command line's by default.
-        default: the file to read when no `--config` is given.
+        default: the file to read without `--config`.
 
     Raises:
         ConfigError: for a file that cannot be read, settings that no dataclass has, or that one refuses.
@@ -96,9 +94,9 @@ def parse_recipe(
 
 
 def run_recipe(main: Callable[[], Any]) -> None:
-    """Run a recipe as a program: what ends it before its time is one line on the standard error, see `endings.leave`.
+    """Run a recipe as a program that ends early with one line on standard error, see `endings.leave`.
 
-    SIGTERM ends it as Ctrl-C does, everything tidied up, and so does the end of the launcher that started it.
+    SIGTERM ends it as Ctrl-C does, with everything cleaned up, and so does the end of the launcher that started it.
     """
     try:
         with heeding_sigterm():
@@ -112,13 +110,30 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """The settings of a YAML file, on top of those of the file it extends.
 
     Raises:
-        ConfigError: for a file that cannot be read, holds no mapping, or extends itself.
+        ConfigError: for a file that cannot be read, is not a mapping, or extends itself.
     """
-    return _read(Path(path), ())
+    read: list[Path] = []
+    settings: dict[str, Any] = {}
+    following: Path | None = Path(path)
+    while following is not None:
+        path = following
+        if path.resolve() in [one.resolve() for one in read]:
+            raise ConfigError(f"{read[-1]} extends {path}, and so itself: take one `extends:` out")
+        try:
+            own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except (OSError, UnicodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"cannot read the settings in {path}: {error}") from error
+        if not isinstance(own, dict):
+            raise ConfigError(f"{path} must hold a YAML mapping, not {type(own).__name__}")
+        parent = own.pop("extends", None)
+        settings = {**own, **settings}
+        read.append(path)
+        following = path.parent / str(parent) if parent else None
+    return settings
 
 
 def without_token(made: Any) -> Any:
-    """The settings, their Hub token moved into the environment: trainers pickle their settings beside the policy."""
+    """The settings with their Hub token moved to the environment: trainers pickle their settings beside the policy."""
     given = getattr(made, "hub_token", None), (getattr(made, "model_init_kwargs", None) or {}).pop("token", None)
     if any(given):
         os.environ["HF_TOKEN"] = str(given[0] or given[1])
@@ -127,28 +142,14 @@ def without_token(made: Any) -> Any:
     return made
 
 
-def _read(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
-    """The settings of a file that is extended by those `below`."""
-    if path.resolve() in below:
-        raise ConfigError(f"{below[-1]} extends {path}, and so itself: take one `extends:` out")
-    try:
-        own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read the settings in {path}: {error}") from error
-    if not isinstance(own, dict):
-        raise ConfigError(f"{path} must hold a YAML mapping, not {type(own).__name__}")
-    parent = own.pop("extends", None)
-    return {**(_read(path.parent / str(parent), (*below, path.resolve())) if parent else {}), **own}
-
-
 def _as_installed(settings: dict[str, Any], types: Sequence[Any]) -> dict[str, Any]:
-    """Settings by the names that the installed Transformers has for them; vLLM wants an older one."""
+    """Settings by their names in the installed Transformers; vLLM needs an older one."""
     known = {field.name for kind in types for field in fields(kind)}
     return {RENAMED[key] if key in RENAMED and key not in known else key: value for key, value in settings.items()}
 
 
 def _small(parser: TrlParser, flags: Sequence[str]) -> tuple[Any, ...]:
-    """The instances of a dry run; before that, those of the real one are made, so that every key has been read."""
+    """The instances of a dry run; those of the real run are made first, so that every setting is checked."""
     values = vars(parser.parse_args(list(flags)))
     there = {key: value for key, value in MACHINE.items() if key in values}
     check_given(*parser.parse_dict({**values, **there}))
@@ -156,14 +157,13 @@ def _small(parser: TrlParser, flags: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _take_config(flags: list[str]) -> Path | None:
-    for place, flag in enumerate(flags):
-        if flag == "--config":
-            if place + 1 == len(flags):
-                raise ConfigError("--config needs a file")
-            found = flags[place + 1]
-            del flags[place : place + 2]
-            return Path(found)
-        if flag.startswith("--config="):
-            del flags[place]
-            return Path(flag.removeprefix("--config="))
-    return None
+    """Remove `--config FILE` or `--config=FILE` from the flags; the file."""
+    place = next((place for place, flag in enumerate(flags) if flag.partition("=")[0] == "--config"), None)
+    if place is None:
+        return None
+    _, given, name = flags.pop(place).partition("=")
+    if not given:
+        if place == len(flags):
+            raise ConfigError("--config needs a file")
+        name = flags.pop(place)
+    return Path(name)

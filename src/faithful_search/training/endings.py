@@ -1,4 +1,4 @@
-"""How a program ends that cannot go on: in one line that says what happened, where, and how to go on."""
+"""How a run ends that cannot go on: with one line that says what happened and how to resume."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch.distributed as distributed
@@ -25,21 +23,9 @@ from ..wire.redact import redact
 
 RESUME = "a run that has saved a checkpoint goes on from it with --resume true"
 PATIENCE = 60
-"""Seconds that a program which lost another process has for tidying up before it is ended by force."""
+"""Seconds for cleaning up after another process was lost, before this one is ended by force."""
 LOOK = 1.0
-"""Seconds between two looks whether the launcher is there."""
-PLACES = {
-    "init_process_group": "when the processes met",
-    "_prepare_for_training": "preparing the model",
-    "training_step": "in a training step",
-    "backward": "in the backward pass",
-    "_rollout": "in a rollout",
-    "_reward": "scoring the rollouts",
-    "evaluate": "in an evaluation",
-    "_save_checkpoint": "saving a checkpoint",
-    "save_model": "saving the model",
-}
-"""What a process is doing in functions of these names; the innermost says it best."""
+"""Seconds between two checks whether the launcher is alive."""
 _GONE = re.compile(r"gloo|nccl|c10d|tcpstore|pair closure", re.IGNORECASE)
 _SOURCE = re.compile(r"^\[\S+:\d+\] ")
 logger = logging.getLogger(__name__)
@@ -50,14 +36,14 @@ class Terminated(KeyboardInterrupt):
 
 
 def leave(error: BaseException) -> NoReturn:
-    """End the program with a line on the standard error that says what became of it.
+    """End the program with one line on standard error that says why.
 
-    The exit code is 1 for what the package refuses and for a lost process, 130 for Ctrl-C, 143 for SIGTERM. Anything
-    else is an error of the program: it is raised again and keeps its trace.
+    The exit code is 1 for the package's own errors and for a lost process, 130 for Ctrl-C, 143 for SIGTERM. Any other
+    error is raised again, with its traceback.
     """
     found = _line(error)
     if _processes()[1] > 1:
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)  # waiting for those who are gone has no end
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)  # collective calls wait forever for a lost process
     if found is None:
         raise error
     line, code = found
@@ -68,8 +54,13 @@ def leave(error: BaseException) -> NoReturn:
 
 @contextmanager
 def ending_after(seconds: float, line: str) -> Iterator[None]:
-    """End the program with exit code 1 and that line when this lasts longer: for calls that nothing else interrupts."""
-    timer = threading.Timer(seconds, _end, [line])
+    """End the program with exit code 1 and that line if the block takes longer: for calls that have no time-out."""
+
+    def end() -> NoReturn:
+        _say(line)
+        os._exit(1)  # an exception in this thread would not end the blocked one
+
+    timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
     try:
@@ -80,7 +71,7 @@ def ending_after(seconds: float, line: str) -> Iterator[None]:
 
 @contextmanager
 def heeding_sigterm() -> Iterator[None]:
-    """While it lasts, SIGTERM raises `Terminated`, so that everything is tidied up; a second one ends at once."""
+    """Within the block SIGTERM raises `Terminated`, so that everything is cleaned up; a second one ends at once."""
     own = os.getpid()
 
     def end(number: int, frame: Any) -> None:
@@ -100,23 +91,25 @@ def heeding_sigterm() -> Iterator[None]:
 
 
 def ending_with_launcher() -> None:
-    """From now on the program gets SIGTERM when the launcher that started it is gone: nobody else would end it.
+    """From now on, send this process SIGTERM when the launcher that started it is gone.
 
-    `accelerate launch` and `torchrun` pass Ctrl-C on at a terminal, but not a signal that they alone are sent.
+    `accelerate launch` and `torchrun` pass Ctrl-C on at a terminal, but not a signal that only they get; a killed
+    launcher would leave its processes running.
     """
+    launcher = os.getppid()
+
+    def follow() -> None:
+        while os.getppid() == launcher:
+            time.sleep(LOOK)
+        _say(f"the launcher (process {launcher}) is gone, this process ends too")
+        os.kill(os.getpid(), signal.SIGTERM)
+
     if not LAUNCHERS.isdisjoint(os.environ):
-        threading.Thread(target=_follow, args=[os.getppid()], name="faithful-search-launcher", daemon=True).start()
-
-
-def _follow(launcher: int) -> None:
-    while os.getppid() == launcher:
-        time.sleep(LOOK)
-    _say(f"the launcher (process {launcher}) is gone, this process ends too")
-    os.kill(os.getpid(), signal.SIGTERM)
+        threading.Thread(target=follow, name="faithful-search-launcher", daemon=True).start()
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether an error says that another process is gone, or did not answer in time."""
+    """Whether an error says that another process is gone or did not answer in time."""
     if _processes()[1] < 2:
         return False
     return isinstance(error, distributed.DistError) or (
@@ -124,28 +117,17 @@ def is_loss(error: BaseException) -> bool:
     )
 
 
-def where(trace: TracebackType | None) -> str:
-    """What was being done when an error was raised, and after how many steps; empty where that is not known."""
-    place, step = "", None
-    for frame, _ in traceback.walk_tb(trace):
-        place = PLACES.get(frame.f_code.co_name, place)
-        state = getattr(frame.f_locals.get("self"), "state", None)
-        step = getattr(state, "global_step", step)
-    return f"{place}, step {step}" if place and step is not None else place
-
-
 def _line(error: BaseException) -> tuple[str, int] | None:
-    """What is said of an error, and the exit code; `None` where its trace is needed."""
+    """The line to print for an error, and the exit code; `None` if its traceback is needed."""
     if isinstance(error, FaithfulSearchError):
         return str(error), 1
-    place = where(error.__traceback__)
+    if isinstance(error, Terminated):
+        return str(error) or f"told to end (SIGTERM); {RESUME}", 128 + signal.SIGTERM
     if isinstance(error, KeyboardInterrupt):
-        told = isinstance(error, Terminated)
-        said = str(error) or f"{'told to end (SIGTERM)' if told else 'interrupted'}{place and f' {place}'}; {RESUME}"
-        return said, 128 + (signal.SIGTERM if told else signal.SIGINT)
+        return f"interrupted; {RESUME}", 128 + signal.SIGINT
     if is_loss(error):
         reason = _SOURCE.sub("", str(error).strip().partition("\n")[0]).partition(". This is typically")[0]
-        return f"another process is gone or hangs{place and f' ({place})'}: {reason}; {RESUME}", 1
+        return f"another process is gone or hangs: {reason}; {RESUME}", 1
     return None
 
 
@@ -155,11 +137,6 @@ def _say(line: str) -> None:
     print(
         f"\nerror: {who}{printable(redact(line))}", file=sys.stderr, flush=True
     )  # a progress bar may stand in the line
-
-
-def _end(line: str) -> NoReturn:
-    _say(line)
-    os._exit(1)
 
 
 def _processes() -> tuple[int, int]:

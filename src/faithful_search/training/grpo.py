@@ -1,16 +1,16 @@
 """GRPO for search agents: TRL's trainer with our engine as its rollout and one reward callable.
 
-Only TRL's public seams are used (`rollout_func`, one reward function, `compute_loss`, `log`), and one output is
-rewritten where that is asked for, what `_generate_and_score_completions` returns: its advantages, when an estimator is
-not TRL's or uniform groups are to be left out, and the probes of its rollouts are added for the verdict term. What it
-is given, the rows of a batch, is kept for the rollout, which TRL tells the prompts only.
+Only TRL's public seams are used (`rollout_func`, one reward function, `compute_loss`, `log`), but for one method:
+`_generate_and_score_completions` is extended. The rows that it is given are kept for the rollout, which gets the
+prompts only; in what it returns, advantages are replaced for another estimator or for uniform groups, and the probes of
+the rollouts are added for the verdict term.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,7 @@ from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_gene
 logger = logging.getLogger(__name__)
 
 BEHAVIOUR: dict[str, Reward] = {"exact_match": Correctness(), "answer_first": Decorated("answer_first")}
-"""What every step's log says of its rollouts, whatever they are rewarded for."""
+"""Measured on every step's rollouts, whatever they are rewarded for."""
 
 
 class SearchGRPOTrainer(GRPOTrainer):
@@ -64,32 +64,30 @@ class SearchGRPOTrainer(GRPOTrainer):
         reward: any `Reward`; a `Mix` keeps its state across processes and checkpoints.
         dialect: a dialect or its name.
         limits: bounds of an episode.
-        advantages: "trl", "group_relative" or "leave_one_out".
+        advantages: "trl", "group_relative" or "leave_one_out", see `training.advantages`.
         verdict_weight: λ of the verdict term, see `training.verdict_term`; the probes are those of the reward's
-            `EvidenceSensitivity`. 0 is the papers' loss. What a step's probes moved on average, s(q' - q), is logged as
-            `verdict_term`.
-        uniform_groups: "drop" sets the advantages of groups to 0 in which all answers are right, or all equally wrong,
-            unless some rollouts passed the format gate and some did not. What is right says the adaptive part's
-            outcome, or the only `Correctness`. "keep" lets their other rewards count. The verdict term stays.
+            `EvidenceSensitivity`. 0 is the papers' loss. The mean of s(q' - q) is logged as `verdict_term`.
+        uniform_groups: "drop" sets advantages to 0 in groups whose answers are all right or all equally wrong, unless
+            some rollouts passed the format gate and some did not. The adaptive part's outcome, or the only
+            `Correctness`, says what is right. "keep" lets their other rewards count. The verdict term stays.
         trajectory_file: where every rollout is logged, with its scores and reasons.
         generation_batch: rows per forward pass when sampling and probing.
         max_abstained: the share of a global batch's rollouts that a judge may leave without reward. Beyond it the
             steps of that batch are still made and a checkpoint is saved; then `train` raises `JudgeError`. Rollouts
-            without reward train nothing, and every batch that has some is a warning and the metric `judge/abstained`.
+            without reward train nothing; a batch with some gives a warning and the metric `judge/abstained`.
         counterfactual: the share of each question's rollouts that are run in a changed world of the question, scored by
-            the gold answers of that world; never in evaluations. Such a rollout's `meta["counterfactual"]` is the
-            `world.Change`. A question without a valid change stays as it is. See `training.changed_worlds` for this and
-            the next, and `world_figures` there for the metrics `counterfactual/…`.
+            the gold answers of that world; never in evaluations. Their `meta["counterfactual"]` is the `world.Change`.
+            A question without a valid change stays as it is. See `training.changed_worlds` for this and the next, and
+            `world_figures` there for the metrics `counterfactual/…`.
         counterfactual_groups: "paired": the share is one of every group. "own": one of the questions, so that changed
-            rollouts are compared with each other alone; the same information without pairing, as a baseline.
-        counterfactual_world: makes the changes; by default of the bundled world, with the seed of `args`.
+            rollouts are only compared with each other; the same information without pairing, as a baseline.
+        counterfactual_world: makes the changes; by default to the bundled world, with the seed of `args`.
 
     Raises:
-        DataError: when the dataset has no question or answers.
-        ConfigError: for an unknown estimator or setting of `uniform_groups`, a share that is none, a verdict term
-            without a reward that probes, uniform groups to drop without a reward for answers, `push_to_hub`, or changed
-            worlds that there are none of.
-        TemplateError: when the tokenizer has no usable chat template.
+        DataError: if the dataset has no questions or answers.
+        ConfigError: for unknown names or shares out of range, a verdict term without a reward that probes, uniform
+            groups to drop without a reward for answers, `push_to_hub`, or if no question has a changed world.
+        TemplateError: if the tokenizer has no usable chat template.
 
     Example:
         ```python
@@ -184,20 +182,16 @@ class SearchGRPOTrainer(GRPOTrainer):
             self.add_callback(VLLMStart(self))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train, as `Trainer.train` does.
-
-        Raises:
-            JudgeError: when training was ended because the judge gave too few verdicts, see `max_abstained`.
-        """
+        """As `Trainer.train`. Raises `JudgeError` if the judge gave too few verdicts, see `max_abstained`."""
         outcome = super().train(*args, **kwargs)
         self.judge_watch.check(cast(str, self.args.output_dir), self.state.global_step)
         return outcome
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: TRL writes one with each checkpoint, which knows neither the base model nor what was measured."""
+        """Writes none: TRL's, made with each checkpoint, knows neither the base model nor what was measured."""
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
-        """Refused: Transformers asks for it before every upload, and uploads whatever lies in the folder."""
+        """Refused: Transformers calls it before every upload, and uploads whatever is in the folder."""
         raise ConfigError(
             f"push_to_hub would upload everything in {self.args.output_dir}, rollouts and pickled settings too; leave "
             f"it out, and after training run: faithful-search push {self.args.output_dir} YOU/NAME"
@@ -210,7 +204,7 @@ class SearchGRPOTrainer(GRPOTrainer):
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """While it lasts, `generator` samples the policy as it is now, in each process as often as that one likes.
+        """Within the block `generator` samples the current policy, in each process as often as that one likes.
 
         Every process must enter it.
         """
@@ -237,9 +231,9 @@ class SearchGRPOTrainer(GRPOTrainer):
         if self.worlds is not None and self._training:
             first = self.accelerator.process_index * len(prompts)
             tasks = self.worlds.tasks_of(self._rows, first, self.state.global_step)
-        self._counted = self.toolbox.stats()  # whoever used the tools meanwhile, such as an evaluation, is not logged
+        self._counted = self.toolbox.stats()  # so that an evaluation's calls in between are not logged
         if self.use_vllm:
-            self.accelerator.wait_for_everyone()  # only the main process knows when a server has the weights
+            self.accelerator.wait_for_everyone()  # only the main process knows that a server has the weights
         with self._sampling():
             trajectories = self.engine.run(tasks)
         tokens = [cast(Tokens, trajectory.tokens) for trajectory in trajectories]
@@ -262,8 +256,8 @@ class SearchGRPOTrainer(GRPOTrainer):
     ) -> list[float | None]:
         """TRL's reward function: score the rollouts, advance the reward's state by the global batch, log every part.
 
-        A schedule goes by the optimizer's steps: this batch's is the one made next. (Reward calls may be more or fewer,
-        with gradient accumulation, `steps_per_generation` and `num_iterations`.)
+        Schedules go by the optimizer's steps, here the next one; with gradient accumulation, `steps_per_generation` and
+        `num_iterations` there can be more or fewer calls than steps.
         """
         step, training = self.state.global_step, self._training
         first = self.accelerator.process_index * len(trajectory)
@@ -275,11 +269,16 @@ class SearchGRPOTrainer(GRPOTrainer):
         with self.accelerator.autocast():
             components = self.mix.components(rollouts)
         holder = self.reward_state
+
+        def log(name: str, value: float | None) -> None:
+            if value is not None:
+                log_metric(name, value)
+
         if training:
             outcomes = gather_object(self.mix.outcomes(components))
             holder.mix = self.mix.advance(holder.mix, outcomes, self.mix.state0.step + step + 1)
         scores = self.mix.combine(components, holder.mix)
-        self._log_parts(rollouts, components, log_metric)
+        self._log_parts(rollouts, components, log)
         if self.worlds is not None and training:
             rows = met(rollouts, self.worlds.due(id, first, step))
             for name, value in world_figures(gather_object(rows)).items():
@@ -313,53 +312,40 @@ class SearchGRPOTrainer(GRPOTrainer):
 
     def _log_parts(self, rollouts: list[Trajectory], components: list[Any], log_metric: Any) -> None:
         for name in components[0]:
-            # a centred reward is 0 on average: its curve is of the values before that
+            # A centred reward is 0 on average: log the values before centring.
             scored = [row[name] for row in components if row[name].value is not None]
-            values = [cast(float, score.parts.get("raw", score.value)) for score in scored]
-            if values:
-                log_metric(f"parts/{name}", sum(values) / len(values))
-            log_metric(
-                f"parts/{name}/abstained",
-                sum(bool(row[name].parts.get("abstained")) for row in components) / len(components),
-            )
-        for name, weight in self.mix.weights_at(self.reward_state.mix.step).items():
+            log_metric(f"parts/{name}", _mean(score.parts.get("raw", score.value) for score in scored))
+            log_metric(f"parts/{name}/abstained", _mean(bool(row[name].parts.get("abstained")) for row in components))
+        state = self.reward_state.mix
+        for name, weight in self.mix.weights_at(state.step).items():
             log_metric(f"parts/{name}/weight", weight)
-        alpha = self.mix.alpha(self.reward_state.mix)
-        if alpha is not None:
-            log_metric("parts/alpha", alpha)
-        if alpha is not None and self.reward_state.mix.ema is not None:
-            log_metric("parts/outcome_ema", self.reward_state.mix.ema)
+        alpha = self.mix.alpha(state)
+        log_metric("parts/alpha", alpha)
+        log_metric("parts/outcome_ema", None if alpha is None else state.ema)
         for name, reward in BEHAVIOUR.items():
-            measured = [value for item in rollouts if (value := reward.score(item).value) is not None]
-            if measured:
-                log_metric(f"behaviour/{name}", sum(measured) / len(measured))
+            values = (reward.score(item).value for item in rollouts)
+            log_metric(f"behaviour/{name}", _mean(value for value in values if value is not None))
         counts = tool_counts(rollouts)
         for tool, ratio in tool_ratios(counts, self.toolbox.names).items():
             log_metric(f"tools/ratio/{tool}", ratio)
-        entropy = tool_entropy(counts, self.toolbox.names)
-        if entropy is not None:
-            log_metric("tools/entropy", entropy)
+        log_metric("tools/entropy", tool_entropy(counts, self.toolbox.names))
         log_metric("tools/calls", sum(counts.values()) / len(rollouts))
         self._log_tools(len(rollouts), log_metric)
         for reason in ("answered", *(["answered_forced"] if self.engine.limits.force_answer else [])):
-            log_metric(f"ended/{reason}", sum(item.stop_reason == reason for item in rollouts) / len(rollouts))
+            log_metric(f"ended/{reason}", _mean(item.stop_reason == reason for item in rollouts))
 
     def _log_tools(self, rollouts: int, log_metric: Any) -> None:
-        """What was counted of the tools since the last time."""
         now = self.toolbox.stats()
         every = {name: stats - self._counted.get(name, ToolStats()) for name, stats in now.items()}
         self._counted = now
         for name, stats in every.items():
             log_metric(f"tools/{name}/calls", stats.calls / rollouts)
-            if stats.calls:
-                log_metric(f"tools/{name}/hits", stats.hits / stats.calls)
-                log_metric(f"tools/{name}/errors", stats.errors / stats.calls)
-            if stats.p50 is not None and stats.p95 is not None:
-                log_metric(f"tools/{name}/p50", stats.p50)
-                log_metric(f"tools/{name}/p95", stats.p95)
+            log_metric(f"tools/{name}/hits", stats.hits / stats.calls if stats.calls else None)
+            log_metric(f"tools/{name}/errors", stats.errors / stats.calls if stats.calls else None)
+            log_metric(f"tools/{name}/p50", stats.p50)
+            log_metric(f"tools/{name}/p95", stats.p95)
         calls = sum(stats.calls for stats in every.values())
-        if calls:
-            log_metric("tools/errors", sum(stats.errors for stats in every.values()) / calls)
+        log_metric("tools/errors", sum(stats.errors for stats in every.values()) / calls if calls else None)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self._rows = inputs
@@ -386,20 +372,20 @@ class SearchGRPOTrainer(GRPOTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """TRL's loss, with the verdict term where there is one: see `training.verdict_term`."""
+        """TRL's loss, and the verdict term if it has a weight: see `training.verdict_term`."""
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if not (self._training and self.verdict_weight):
             return cast(torch.Tensor, loss)
-        # As many contexts at once as a probe for each rollout has: the passes are no larger than TRL's own by much.
+        # The contexts of one probe for each rollout at once: passes not much larger than TRL's own.
         at_once = 2 * len(inputs["advantages"])
         with self.accelerator.autocast():
             moves = verdict_moves(model, inputs, at_once, most(self.accelerator))
         self._moves.append(float(self.accelerator.gather(moves.detach()).mean()))
-        # Gradients are averaged over processes and added up over the batches of an optimizer step, all of a size.
+        # Gradients are averaged over processes and summed over the equal batches of an optimizer step.
         return loss - self.verdict_weight * moves.mean() / self.current_gradient_accumulation_steps
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL does, and the mean of what the verdict term moved since the last time."""
+        """As TRL's, with the mean of the verdict term since the last call."""
         if self._training and self._moves:
             logs["verdict_term"] = sum(self._moves) / len(self._moves)
             self._moves.clear()
@@ -408,24 +394,22 @@ class SearchGRPOTrainer(GRPOTrainer):
     def _informative(self, own: torch.Tensor) -> torch.Tensor:
         outcome, gate = cast(str, self.mix.outcome), self.mix.gate
         rows = [(row[outcome].value, gate is None or row[gate.name].value) for row in self._last_components]
-        every = [
-            (float("nan") if value is None else value, valid is None or valid >= 1)
-            for value, valid in gather_object(rows)
-        ]
+        every = [(_nan(value), valid is None or valid >= 1) for value, valid in gather_object(rows)]
         outcomes, valid = (torch.tensor(column, device=own.device) for column in zip(*every, strict=True))
-        first = self.accelerator.process_index * len(own)
-        return informative(outcomes, valid, int(self.num_generations or 1))[first : first + len(own)].to(own)
+        return self._share(informative(outcomes, valid, int(self.num_generations or 1)), own)
 
     def _estimate(self, estimator: Estimator, own: torch.Tensor) -> torch.Tensor:
-        every = gather_object(self.last_rewards)
-        rewards = torch.tensor([float("nan") if value is None else value for value in every], device=own.device)
+        rewards = torch.tensor([_nan(value) for value in gather_object(self.last_rewards)], device=own.device)
         k = self.num_generations if self._training else self.num_generations_eval
+        return self._share(estimator(rewards, int(k or 1)), own)
+
+    def _share(self, every: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """This process's rows of a global batch."""
         first = self.accelerator.process_index * len(own)
-        return estimator(rewards, int(k or 1))[first : first + len(own)].to(own)
+        return every[first : first + len(own)].to(own)
 
 
 def _check_update(mix: Mix, verdict_weight: float, uniform_groups: str) -> None:
-    """Refuse an update that has nothing to go by."""
     if uniform_groups not in ("keep", "drop"):
         raise ConfigError(f"unknown uniform_groups {uniform_groups!r}; there are: keep, drop")
     if uniform_groups == "drop" and mix.outcome is None:
@@ -438,30 +422,26 @@ def _check_update(mix: Mix, verdict_weight: float, uniform_groups: str) -> None:
 
 
 def _check_settings(args: GRPOConfig) -> None:
-    """Refuse what the engine does not do, rather than ignore it."""
+    """Refuse what the engine would ignore."""
     check_vllm(args, args.device.type)
-    ignored = {
-        "min_p": args.min_p,
-        "repetition_penalty": args.repetition_penalty != 1.0,
-        "generation_kwargs": args.generation_kwargs,
-    }
-    unheard = [name for name, given in ignored.items() if given]
-    if unheard:
+    ignored = [name for name in ("min_p", "generation_kwargs") if getattr(args, name)]
+    ignored += ["repetition_penalty"] if args.repetition_penalty != 1.0 else []
+    if ignored:
         raise ConfigError(
-            f"not supported by the search engine's generator: {', '.join(unheard)}; leave them at their defaults"
+            f"not supported by the search engine's generator: {', '.join(ignored)}; leave them at their defaults"
         )
     cycle = (args.steps_per_generation or 1) * args.num_iterations
     if args.save_strategy == "steps" and args.save_steps * args.gradient_accumulation_steps % cycle:
         raise ConfigError(
-            f"save_steps={args.save_steps:g} would cut a generation's {cycle} batches in two, and a resumed run would "
-            f"differ; make save_steps x gradient_accumulation_steps a multiple of {cycle}"
+            f"save_steps={args.save_steps:g} would save in the middle of a generation's {cycle} batches, and a resumed "
+            f"run would differ; make save_steps x gradient_accumulation_steps a multiple of {cycle}"
         )
 
 
 def steps_per_epoch(args: GRPOConfig, questions: int) -> int:
-    """Optimizer steps of one pass over that many questions; a last, incomplete batch of questions is left out.
+    """Optimizer steps of one pass over that many questions, without a last incomplete batch; for `Warmup.parse`.
 
-    For `Warmup.parse`. `args` must be those that the trainer gets, in the process that it runs in.
+    `args` must be the trainer's own, in the process that it runs in.
     """
     batch = cast(int, args.generation_batch_size) // cast(int, args.num_generations)
     cycle = (args.steps_per_generation or 1) * args.num_iterations
@@ -488,3 +468,12 @@ def prompt_dataset(tasks: Sequence[Task] | Dataset) -> Dataset:
     if not rows:
         raise DataError("the dataset has no rows")
     return Dataset.from_list([{"prompt": row.question, "id": row.id, "answers": list(row.answers)} for row in rows])
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return sum(found) / len(found) if found else None
+
+
+def _nan(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,4 +1,4 @@
-"""When the judge gives no verdicts in the middle of training: it is said loudly, and beyond a share the run stops."""
+"""A judge that gives no verdicts during training: a warning, and beyond a share of the rollouts the run stops."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """What the judge left open of some rollouts: how many have no reward for it, how many of each part, and why.
+    """What a judge left open of some rollouts: how many have no reward because of it, how many of each part, and why.
 
-    `other` of them have no reward for another `reason`, such as a question without gold answers.
+    `other` rollouts have no reward for another `reason`, such as a question without gold answers.
     """
 
     rows: int
@@ -61,27 +61,27 @@ def together(found: Sequence[Silence]) -> Silence:
 
 @contextmanager
 def without_dump() -> Iterator[None]:
-    """Without what TRL logs when a rollout has no reward: all its tokens. `JudgeWatch` says it in a line."""
+    """Without TRL's warning about a rollout without reward, which holds all its tokens; `JudgeWatch` needs a line."""
+
+    def kept(record: logging.LogRecord) -> bool:
+        return "All reward functions returned None" not in str(record.msg)[:100]  # the process's rank comes first
+
     logger = logging.getLogger("trl.trainer.grpo_trainer")
-    logger.addFilter(_no_dump)
+    logger.addFilter(kept)
     try:
         yield
     finally:
-        logger.removeFilter(_no_dump)
-
-
-def _no_dump(record: logging.LogRecord) -> bool:
-    return "All reward functions returned None" not in str(record.msg)[:100]  # behind the process's rank
+        logger.removeFilter(kept)
 
 
 class JudgeWatch(TrainerCallback):
-    """Ends training with a checkpoint when more than a share of a global batch's rollouts have no reward.
+    """Ends training with a checkpoint if more than a share of a global batch's rollouts have no reward.
 
-    The rows without reward train nothing (their advantage is 0). The steps that use the batch are made, so that the
-    checkpoint lies between two batches and a resumed run asks new questions; then the run stops.
+    Rollouts without reward train nothing (their advantage is 0). The steps that use the batch are still made, so that
+    the checkpoint lies between two batches and a resumed run asks new questions.
 
     Args:
-        limit: the largest share that is put up with, in [0, 1]; 1.0 never stops.
+        limit: the largest share that is accepted, in [0, 1]; 1.0 never stops.
     """
 
     def __init__(self, limit: float = 0.5) -> None:
@@ -91,7 +91,7 @@ class JudgeWatch(TrainerCallback):
         self.trouble = ""
 
     def note(self, found: Silence, step: int, training: bool, loud: bool) -> None:
-        """Take note of a global batch, the same in every process; `loud`: this one writes the log."""
+        """Record a global batch, the same in every process; `loud`: this process writes the log."""
         if found.parts and loud:
             logger.warning("step %d: %s", step, found)
         if found.other and loud:
@@ -107,11 +107,7 @@ class JudgeWatch(TrainerCallback):
             control.should_log = control.should_save = control.should_training_stop = True
 
     def check(self, output_dir: str, step: int) -> None:
-        """Raise what ended the training, if something did.
-
-        Raises:
-            JudgeError: saying why, and how to go on.
-        """
+        """Raise `JudgeError`, saying why and how to resume, if this ended the training."""
         if self.trouble:
             raise JudgeError(
                 f"{self.trouble}. That is more than max_abstained={self.limit:g} of a batch, so training stopped; the "

@@ -1,4 +1,4 @@
-"""What a trainer starts from: a model's name, or an adapter's directory with the adapter ready to be trained on."""
+"""What a trainer starts from: a model's name, or an adapter that is to be trained further."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def policy_source(name: str, dialect: str) -> str:
     that writes pou and can hack.
 
     Raises:
-        DataError: when no bundled policy writes it.
-        ConfigError: for a cold start that is still to be made: a configuration names it, a newcomer has none.
+        DataError: if no bundled policy writes the dialect.
+        ConfigError: for a cold start that configurations name and that has not been made yet.
     """
     if name.startswith(COLD_STARTS) and not any(Path(name).glob("*config.json")):  # an adapter's, too
         config = Path(name).name
         raise ConfigError(
-            f"there is no {name}: this run goes on from a policy that writes the dialect already. Make it first, with "
+            f"there is no {name}: this run starts from a policy that already writes the dialect. Make it first, with "
             f"your --questions, --source_kind and --corpus: accelerate launch recipes/sft.py "
             f"--config recipes/configs/{config}.yaml"
         )
@@ -41,20 +41,20 @@ def policy_source(name: str, dialect: str) -> str:
 
 
 def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
-    """What TRL's trainers take as their model, and `args.model_init_kwargs` made to fit it.
+    """What TRL's trainers take as their model, with `args.model_init_kwargs` set to fit it.
 
-    A model's name stays a name: the trainer loads it, and adds a new adapter with `use_peft`. The directory or Hub id
-    of a PEFT adapter becomes a `PeftModel` whose adapter is trained on (with `beta` > 0 the reference is the adapter as
-    it was at the start). `lora_target_modules` that is the name of one layer becomes a list: a text alone is a pattern.
+    A model's name stays a name: the trainer loads it, and adds a new adapter with `use_peft`. A PEFT adapter becomes a
+    `PeftModel` whose adapter is trained further (with `beta` > 0 the reference is the adapter as it was at the start).
+    `lora_target_modules` with the name of a single layer becomes a list: PEFT takes a string for a pattern.
 
     Args:
         source: a directory or Hub id.
         model_args: TRL's flags for the model.
-        args: the trainer's settings; what its `model_init_kwargs` holds wins over `model_args`.
+        args: the trainer's settings; its `model_init_kwargs` win over `model_args`.
 
     Raises:
-        ConfigError: as `check_flags` and `model_init_kwargs`; for layers that the model has not; when an adapter or its
-            base model cannot be opened.
+        ConfigError: as `check_flags` and `model_init_kwargs`; for layers that the model does not have; if an adapter or
+            its base model cannot be opened.
     """
     own = adapter_base(source, model_args.model_revision)
     check_flags(source, model_args, args, own is not None)
@@ -70,10 +70,10 @@ def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
 
 
 def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
-    """How `from_pretrained` shall load the model: revision, dtype, attention, quantisation of TRL's `ModelConfig`.
+    """Arguments of `from_pretrained`: revision, dtype, attention and quantisation of TRL's `ModelConfig`.
 
     Raises:
-        ConfigError: for a dtype that there is not, and for quantisation without the package that does it.
+        ConfigError: for an unknown dtype, and for quantisation without the package that does it.
     """
     dtype = model_args.dtype
     if dtype not in (None, "auto") and not isinstance(getattr(torch, dtype, None), torch.dtype):
@@ -91,15 +91,15 @@ def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
 
 
 def check_flags(source: str, model_args: ModelConfig, args: Any, is_adapter: bool) -> None:
-    """Refuse flags that contradict each other, or would be ignored.
+    """Refuse flags that contradict each other or would be ignored.
 
     Raises:
-        ConfigError: for a new adapter on one that is there, flags of an adapter that is not asked for, quantised
-            weights that are to be trained without one or to be sampled by vLLM.
+        ConfigError: for a new adapter on an adapter, an adapter's flags without `use_peft`, quantised weights that are
+            to be trained without an adapter or to be sampled by vLLM.
     """
     if is_adapter and model_args.use_peft:
         raise ConfigError(
-            f"{source!r} is an adapter already: leave out --use_peft to go on training it, or make a full model of it "
+            f"{source!r} is already an adapter: leave out --use_peft to train it further, or make a full model of it "
             f"(faithful-search merge {source} OUT) and give that as --model_name_or_path to train a new one"
         )
     if "lm_head" in _listed(model_args.lora_target_modules):
@@ -128,7 +128,7 @@ def check_flags(source: str, model_args: ModelConfig, args: Any, is_adapter: boo
 
 
 def _targets(source: str, model_args: ModelConfig, trusted: dict[str, Any]) -> str | list[str]:
-    """The layers that an adapter shall be on; PEFT itself ignores a name that no layer has, if another one is right."""
+    # PEFT ignores a name that no layer has if another name fits.
     asked = model_args.lora_target_modules or ()
     with opening(f"the model {source!r}"), torch.device("meta"):
         config = read_config(source, revision=model_args.model_revision, **trusted)

@@ -1,12 +1,15 @@
-"""One policy in several processes: whole where each goes its own way, in step where a forward pass needs them all."""
+"""One policy in several processes: gathered for sampling, where each goes at its own pace, and in step otherwise."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.distributed.fsdp import FSDPModule
 from trl.models import unwrap_model_for_generation
 
@@ -14,7 +17,7 @@ from ..errors import ConfigError
 
 
 def most(accelerator: Any) -> Callable[[int], int]:
-    """A function that every process calls with a number of its own; each gets the largest."""
+    """A function that every process calls with its own number; each gets the largest."""
 
     def largest(number: int) -> int:
         return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
@@ -23,20 +26,16 @@ def most(accelerator: Any) -> Callable[[int], int]:
 
 
 def check_processes(accelerator: Any) -> None:
-    """Refuse what episodes cannot be sampled under.
-
-    Raises:
-        ConfigError: for FSDP 1.
-    """
+    """Raise `ConfigError` for FSDP 1, under which episodes cannot be sampled."""
     if getattr(_plugin(accelerator, "fsdp"), "fsdp_version", 2) != 2:
         raise ConfigError("FSDP 1 is not supported; say `fsdp_version: 2` in accelerate's configuration")
 
 
 def hold_head(model: Any, accelerator: Any) -> None:
-    """Have ZeRO-3 gather the output layer's weight in every pass of the model, its backward pass included.
+    """Have ZeRO-3 gather the output layer's weight in every forward and backward pass of the model.
 
-    TRL's loss reads that weight without calling the layer. ZeRO-3 notices so only while the weight is not there, and
-    after a pass that did call the layer, such as a probe's, it is fetched ahead of time.
+    TRL's loss reads that weight without calling the layer. ZeRO-3 only notices this while the weight is not there, but
+    after a pass that called the layer, such as a probe's, the weight is prefetched.
     """
     deepspeed = _plugin(accelerator, "deepspeed")
     head = model.get_output_embeddings()
@@ -48,10 +47,10 @@ def hold_head(model: Any, accelerator: Any) -> None:
 
 @contextmanager
 def gathered(model: Any, accelerator: Any) -> Iterator[None]:
-    """Every parameter of a prepared model whole in every process, for as long as the context lasts.
+    """Within the block every process holds all parameters of a prepared model.
 
-    A forward pass then needs no other process, so that each may make as many as its episodes take. Under ZeRO-3 and
-    FSDP 2 that takes the memory of the whole model in the precision it computes in; otherwise nothing changes.
+    A forward pass then needs no other process, so that each can make as many as its episodes take. Under ZeRO-3 and
+    FSDP 2 this takes the memory of the whole model in the precision it computes in; otherwise nothing changes.
     """
     deepspeed, fsdp = _plugin(accelerator, "deepspeed"), _plugin(accelerator, "fsdp")
     if deepspeed is not None and deepspeed.zero_stage == 3:
@@ -64,14 +63,29 @@ def gathered(model: Any, accelerator: Any) -> Iterator[None]:
         yield
 
 
+def meet(settings: Any) -> None:
+    """Start the process group of a run on CPUs with `ddp_timeout` seconds.
+
+    Transformers passes this setting on for accelerators only: on CPUs a process would wait half an hour for one that is
+    gone. It uses the group that it finds, so this has to come before any `TrainingArguments`. With one process, another
+    backend or an accelerator nothing happens.
+
+    Raises:
+        RuntimeError: if the others do not come in time.
+    """
+    alone = int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ or distributed.is_initialized()
+    mine = getattr(settings, "use_cpu", False) and getattr(settings, "ddp_backend", None) in (None, "gloo")
+    if mine and not alone:
+        distributed.init_process_group("gloo", timeout=timedelta(seconds=settings.ddp_timeout))
+
+
 def _plugin(accelerator: Any, name: str) -> Any:
     return getattr(accelerator.state, f"{name}_plugin", None)
 
 
 @contextmanager
 def _without_start_hook(engine: Any) -> Iterator[None]:
-    """Without DeepSpeed's hook at the start of a pass, which may wait for the other processes to compare what they
-    fetched; TRL takes away all others."""
+    # TRL removes all hooks of DeepSpeed but this one, which can wait for the other processes to compare their traces.
     hooks, number = engine.module._forward_pre_hooks, engine.optimizer.parameter_offload.fwd_pre_hook.id
     start = hooks.pop(number)
     try:
@@ -92,5 +106,5 @@ def _unsharded(model: Any, reshard: bool) -> Iterator[None]:
     finally:
         for part in parts:
             part.reshard()
-            # the output layer is given the layers' setting too, which costs one more gathering of it a step
+            # The output layer gets the layers' setting too, which costs one more gathering of it per step.
             part.set_reshard_after_forward(reshard and part is not model, recurse=False)

@@ -1,4 +1,4 @@
-"""Trained policies on disk: all weights, an adapter as it is, or an adapter merged into its base model."""
+"""Trained policies on disk: whole, as an adapter, or as an adapter merged into its base model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ..measure.record import MERGED
 _ADAPTER = ("adapter_config.json", "adapter_model*.safetensors")
 _WHOLE = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
 _PROBE = "Lima is the capital of Peru. It lies on the coast, and Cusco lies in the mountains."
-_OFF = {torch.float32: 1e-3}  # of the logits' size; else 0.1: adding in half precision rounds, by some hundredths
-_REFERENCE = "ref"  # TRL's copy of an adapter that is trained on, as its KL reference
+_OFF = {torch.float32: 1e-3}  # relative to the logits; else 0.1: sums in half precision are off by some hundredths
+_REFERENCE = "ref"  # TRL's copy of an adapter that is trained further, its KL reference
 
 
 def check_merge(trainer: Any, merged: bool) -> None:
-    """Say before training, not after, that there will be nothing to merge. Raises `ConfigError`."""
+    """Raise `ConfigError` before training if there will be nothing to merge after it."""
     if merged and not is_peft_model(trainer.accelerator.unwrap_model(trainer.model)):
         raise ConfigError(
             "--save_merged true: without --use_peft true there is no adapter to merge, the policy is saved whole"
@@ -37,19 +37,19 @@ def check_merge(trainer: Any, merged: bool) -> None:
 def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) -> None:
     """Save policy and tokenizer to the trainer's `output_dir`; called by every process.
 
-    An adapter is saved as such, with `merged` also the full model, in `output_dir/merged`. Sharded weights are gathered
-    by the trainer. The merged model is made from what was saved, by the main process on its CPU: the base model is read
-    again, unquantised and unsharded, so that any way of training can be merged.
+    An adapter is saved as such, with `merged` also the full model, in `output_dir/merged`. The trainer gathers sharded
+    weights. The main process merges what was saved, on its CPU: the base model is read again, unquantised and
+    unsharded, so that it does not matter how the adapter was trained.
 
     Args:
         trainer: Transformers' or TRL's.
-        dtype: of full and merged weights; by default that which the policy was trained in.
+        dtype: of full and merged weights; by default that of training.
         merged: whether to merge, too.
 
     Raises:
-        ConfigError: when the trainer wrote no weights, or as `merge_adapter` does.
+        ConfigError: if the trainer wrote no weights, or as `merge_adapter`.
     """
-    if trainer.is_fsdp_enabled:  # of shards, nothing would be written
+    if trainer.is_fsdp_enabled:  # shards would not be written
         trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     out = Path(trainer.args.output_dir)
     trainer.save_model(str(out))
@@ -57,25 +57,21 @@ def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) ->
     if trainer.accelerator.is_main_process:
         model = trainer.accelerator.unwrap_model(trainer.model)
         adapter, trusted = is_peft_model(model), getattr(trainer.args, "trust_remote_code", False)  # TRL's has it
-        _after_saving(out, dtype or model.config.dtype, adapter, convert=bool(dtype), merged=merged, trusted=trusted)
+        if not any(out.glob("*.safetensors")):
+            raise ConfigError(
+                f"no weights were written to {out}; under DeepSpeed ZeRO-3 set zero3_save_16bit_model: true in the "
+                "configuration of accelerate. The last checkpoint has them, sharded"
+            )
+        if not adapter and dtype:
+            _convert(out, dtype, trusted)
+        _remove_others(out, adapter)
+        if adapter and merged:
+            merge_adapter(out, out / MERGED, dtype or model.config.dtype, trusted)
     trainer.accelerator.wait_for_everyone()
 
 
-def _after_saving(out: Path, dtype: Any, adapter: bool, convert: bool, merged: bool, trusted: bool) -> None:
-    if not any(out.glob("*.safetensors")):
-        raise ConfigError(
-            f"no weights were written to {out}; under DeepSpeed ZeRO-3 set zero3_save_16bit_model: true in the "
-            "configuration of accelerate. The last checkpoint has them, sharded"
-        )
-    if not adapter and convert:
-        _convert(out, dtype, trusted)
-    _leave_one(out, adapter)
-    if adapter and merged:
-        merge_adapter(out, out / MERGED, dtype, trusted)
-
-
-def _leave_one(out: Path, adapter: bool) -> None:
-    """One policy: nothing that an earlier run left of the other kind, none merged from another, nor TRL's reference."""
+def _remove_others(out: Path, adapter: bool) -> None:
+    """Leave one policy: remove an earlier run's files of the other kind, its merged model, and TRL's reference."""
     for pattern in _WHOLE if adapter else _ADAPTER:
         for file in out.glob(pattern):
             file.unlink()
@@ -90,26 +86,29 @@ def merge_adapter(
     dtype: str | torch.dtype | None = None,
     trust_remote_code: bool = False,
 ) -> Path:
-    """Write the base model with the adapter's changes in its weights to `out`, for `from_pretrained` without PEFT.
+    """Write the base model with the adapter merged into its weights to `out`, for `from_pretrained` without PEFT.
 
-    Works on the CPU. What lies at `out` is replaced only when all is written. The merged model has to agree with the
-    adapter on a short text, else nothing is written. An adapter that was trained on quantised weights is merged into
-    the base model's own ones, which it has not seen: measure the result.
+    Works on the CPU. A model at `out` is replaced only when the new one is complete. The merged model has to agree with
+    the adapter on a short text, else nothing is written. An adapter that was trained on quantised weights is merged
+    into the full ones, which it has not seen: measure the result.
 
     Args:
         adapter: directory or Hub id of the adapter.
-        out: the folder to write; there may be an older model in it.
+        out: the folder to write; it may hold an older model.
         dtype: of the weights; by default that of the base model's files.
-        trust_remote_code: whether Python code that lies beside the base model may be run.
+        trust_remote_code: whether to run the base model's own Python code.
 
     Raises:
-        ConfigError: when there is no adapter, its base model cannot be opened or is quantised itself, something else
-            than a model is at `out`, or the merged model says something else.
+        ConfigError: if there is no adapter, its base model cannot be opened or is quantised itself, `out` holds
+            something other than a model, or the merged model disagrees with the adapter.
     """
     source, out = str(adapter), Path(out)
     if adapter_base(source) is None:
         raise ConfigError(f"there is no PEFT adapter in {source}: nothing to merge")
-    _check_place(Path(source), out)
+    if Path(source).resolve().is_relative_to(out.resolve()):
+        raise ConfigError(f"the merged model would replace the adapter in {source}: choose another folder than {out}")
+    if out.exists() and not (out / "config.json").exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} already exists and is not a model directory; choose another folder")
     trusted: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     tokenizer = read_tokenizer(source, **trusted)
     with _unsharded(), torch.no_grad():
@@ -124,10 +123,15 @@ def merge_adapter(
 def _merged(model: Any, ids: torch.Tensor, source: str) -> Any:
     if getattr(model, "quantization_method", None) is not None:
         raise ConfigError(
-            f"the base model of {source} is quantised, nothing can be merged into it; name the full one as "
+            f"the base model of {source} is quantised and cannot be merged into; name the full one as "
             "`base_model_name_or_path` in adapter_config.json"
         )
-    _untie(model)
+    ends = [model.get_input_embeddings(), model.get_output_embeddings()]
+    body, head = (getattr(end, "base_layer", end) for end in ends)
+    if any(hasattr(end, "base_layer") for end in ends) and head.weight is body.weight:
+        # Merging into one of two tied matrices would change the other one too.
+        head.weight = nn.Parameter(head.weight.detach().clone())
+        model.config.tie_word_embeddings = False
     wanted = model(input_ids=ids).logits.float()
     try:
         merged = model.merge_and_unload(safe_merge=True)
@@ -139,18 +143,8 @@ def _merged(model: Any, ids: torch.Tensor, source: str) -> Any:
     return merged
 
 
-def _untie(model: Any) -> None:
-    """Merging into one of two tied matrices would change the other one too."""
-    ends = [model.get_input_embeddings(), model.get_output_embeddings()]
-    adapted = [hasattr(end, "base_layer") for end in ends]
-    head, body = (getattr(end, "base_layer", end) for end in reversed(ends))
-    if any(adapted) and head.weight is body.weight:
-        head.weight = nn.Parameter(head.weight.detach().clone())
-        model.config.tie_word_embeddings = False
-
-
 def _convert(out: Path, dtype: str, trusted: bool) -> None:
-    """The full model in `out` in another dtype; no old shard is left beside the new ones."""
+    """Save the full model in `out` in another dtype, and remove its old shards."""
     old = set(out.glob("*.safetensors")) | set(out.glob("*.safetensors.index.json"))
     with TemporaryDirectory(dir=out, prefix=".converting-") as work:
         with _unsharded():
@@ -160,16 +154,9 @@ def _convert(out: Path, dtype: str, trusted: bool) -> None:
         file.unlink()
 
 
-def _check_place(adapter: Path, out: Path) -> None:
-    if adapter.resolve().is_relative_to(out.resolve()):
-        raise ConfigError(f"the merged model would replace the adapter in {adapter}: name another folder than {out}")
-    if out.exists() and not (out / "config.json").exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is there already and is no model: name another folder")
-
-
 @contextmanager
 def _replacing(out: Path) -> Iterator[Path]:
-    """A folder to write into, which then takes the place of `out`; after an error all is as before."""
+    """A folder to write to, which then replaces `out`; after an error `out` is unchanged."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as work:
         new, old = Path(work) / "new", Path(work) / "old"
@@ -182,7 +169,7 @@ def _replacing(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def _unsharded() -> Iterator[None]:
-    """Under ZeRO-3 whatever is loaded would be sharded over all processes, which are not here."""
+    """Without ZeRO-3, which would shard whatever is loaded over all processes; only the main one is here."""
     before = deepspeed._hf_deepspeed_config_weak_ref
     deepspeed.unset_hf_deepspeed_config()
     try:

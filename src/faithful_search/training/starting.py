@@ -1,7 +1,9 @@
-"""How every training recipe begins: its folder made sure of, threads and seed set, and what it computes on said."""
+"""How every training recipe starts: its output directory locked, threads and seed set, its precision printed."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,15 +18,12 @@ from ..errors import ConfigError
 from ..inference.threads import choose_threads
 from ..measure.audit.score_log import lock
 from . import checkpoints
-from .memory import keep_freed_memory
 from .precision import precision_line
 
 LOCK = "_run.lock"
-"""What begins with `_` is not pushed to the Hub. The file stays: removing it could take it from a run that waits."""
-
-
+"""What begins with `_` is not pushed to the Hub. The file stays: another run may be waiting for the lock on it."""
 REPORTERS = frozenset(("tensorboard", "trackio", "wandb"))
-"""Packages to log to, each an extra of its name; at others Transformers' own error says what to install."""
+"""Packages to log to that are extras of the same name."""
 
 
 @dataclass
@@ -42,16 +41,16 @@ class StartArguments:
 
 @contextmanager
 def started(script: StartArguments, args: Any) -> Iterator[None]:
-    """While it lasts the run owns its output directory. Before anything random happens threads and seed are set.
+    """Within the block the run owns its output directory; threads and seed are set before anything random happens.
 
     Args:
-        script: the recipe's flags; `threads` becomes the number that was taken, for what is kept of the run.
+        script: the recipe's flags; `threads` becomes the number that was taken, so that it is kept with the run.
         args: the trainer's settings.
 
     Raises:
-        ConfigError: for a `--report_to` that is not installed; when the folder cannot be written, or holds a run that
-            nobody said to resume or to overwrite.
-        DataError: while another run writes it.
+        ConfigError: for a `--report_to` that is not installed; if the folder cannot be written, or holds a run that is
+            neither to be resumed nor overwritten.
+        DataError: if another run is writing to it.
     """
     for name in REPORTERS.intersection(args.report_to):
         if find_spec(name) is None:
@@ -59,7 +58,7 @@ def started(script: StartArguments, args: Any) -> Iterator[None]:
     with owned(Path(args.output_dir or "."), script.resume, script.overwrite_output_dir):
         script.threads = choose_threads(script.threads)
         if args.device.type == "cpu":
-            keep_freed_memory()
+            _keep_freed_memory()
         set_seed(args.seed)
         PartialState().print(f"{precision_line(args)}; CPU threads: {script.threads}")
         yield
@@ -67,7 +66,7 @@ def started(script: StartArguments, args: Any) -> Iterator[None]:
 
 @contextmanager
 def owned(out: Path, resume: bool = True, overwrite: bool = False) -> Iterator[None]:
-    """While it lasts nobody else owns the folder; errors as of `started`. Only the main process takes it."""
+    """Within the block no other run can own the folder; errors as of `started`. Only the main process locks it."""
     if not PartialState().is_main_process:
         yield
         return
@@ -78,18 +77,29 @@ def owned(out: Path, resume: bool = True, overwrite: bool = False) -> Iterator[N
         raise ConfigError(f"--output_dir {out} cannot be written: {error.strerror}") from error
     with file:
         lock(file, out, "run")
-        there = "" if resume or overwrite else _found(out)
-        if there:
-            raise ConfigError(f"{out} holds {there}; --overwrite_output_dir true begins anew, or name another folder")
+        if not (resume or overwrite) and (there := _found(out)):
+            raise ConfigError(f"{out} holds {there}; --overwrite_output_dir true starts anew, or name another folder")
         yield
 
 
 def _found(out: Path) -> str:
-    """What an earlier run left that this one would overwrite; empty where there is nothing."""
-    policy = any(out.glob("*.safetensors"))  # which says little of the evaluation after training
+    """What an earlier run left that this one would overwrite; empty if nothing."""
+    policy = any(out.glob("*.safetensors"))
     kept = "a finished run" if policy else "an evaluation" if (out / "metrics.json").exists() else ""
     try:
         last = checkpoints.last_checkpoint(out).folder.name
         return f"{kept or 'a run that ended before its time'}: --resume true goes on from {last}"
     except ConfigError:
         return kept
+
+
+def _keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory, if the process runs on it.
+
+    glibc returns large blocks to the system and asks for them again, page by page and zeroed: up to half of the time of
+    a training step on a CPU goes into page faults. The price is that the process never shrinks. `MALLOC_MMAP_MAX_` in
+    the environment sets another behaviour.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None  # musl has none
+    if mallopt and mallopt(-4, 0):  # M_MMAP_MAX
+        mallopt(-1, 2_000_000_000)  # M_TRIM_THRESHOLD

@@ -1,9 +1,9 @@
 """The probes of the perturbation reward as a part of the loss, so that the gradient reaches the verdict.
 
 R_pt is a function of the policy's weights, but a policy-gradient step treats it as a number: it reinforces the tokens
-that were sampled before the probe, never the verdict that the probe asks for. What is missing is the gradient of
-s(q' - q) itself. A verdict has two values, so this is the exact expectation of sampling it after perturbed evidence and
-rewarding what should be said. The term is ours, not the paper's.
+sampled before the probe, never the verdict that the probe asks for. The missing part is the gradient of s(q' - q)
+itself. A verdict has two values, so this is the exact expectation of sampling it after perturbed evidence and rewarding
+the right one. The term is ours, not the paper's.
 
 ```
 loss = loss_GRPO - λ · mean over rollouts i of the global batch of Δ_i
@@ -30,7 +30,7 @@ NO_TOKEN = -1
 
 
 def probe_columns(probes: Sequence[Sequence[Probe]], device: Any = None) -> Columns:
-    """The probes of a batch, a row for each rollout, so that whoever reorders or splits the rollouts takes them along.
+    """The probes of a batch, a row for each rollout, so that they are reordered and split with the rollouts.
 
     With P contexts a rollout, L tokens a context and C tokens a choice at most:
 
@@ -73,8 +73,8 @@ def verdict_moves(model: Any, inputs: Columns, at_once: int, agree: Callable[[in
         model: the causal LM as training wraps it.
         inputs: a batch with the columns of `probe_columns`.
         at_once: contexts of a forward pass.
-        agree: given how many passes this process needs, how many every process makes: where a model is spread over
-            processes, a pass needs them all. Those too many are of one token and count nothing.
+        agree: from the passes this process needs to those that every process makes: a pass of a sharded model needs
+            all processes. Extra passes are of one token and count nothing.
     """
     weight = inputs[WEIGHT]
     moves = weight.new_zeros(len(weight))
@@ -113,7 +113,7 @@ def choice_probability(model: Any, ids: torch.Tensor, length: torch.Tensor, choi
 
 
 def _contexts(probe: Probe, count: int) -> Iterator[tuple[list[int], float]]:
-    """What the model reads of a probe, and what it counts among the `count` of its rollout."""
+    """The two contexts of a probe with their weights, among `count` probes of its rollout."""
     lead = probe.choices[0][:-1]
     yield probe.real + lead, -probe.sign / count
     yield probe.perturbed + lead, probe.sign / count

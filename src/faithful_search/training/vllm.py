@@ -1,4 +1,4 @@
-"""Training with vLLM: what must be set, who is asked for rollouts, and a test that the weights really arrive there."""
+"""Training with vLLM: its settings, what samples the rollouts, and a test that the weights really arrive there."""
 
 from __future__ import annotations
 
@@ -30,15 +30,27 @@ _BOTH = {
     *("vllm_mode", "vllm_importance_sampling_correction", "vllm_importance_sampling_mode"),
     *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_cap"),
 }
-_HEARD = {
+_USED = {
     "colocate": {"vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_model_impl"},
     "server": {
         *("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
         *("vllm_server_timeout", "vllm_group_port"),
     },
 }
+_REFUSED: tuple[tuple[str, Any, str], ...] = (
+    (
+        *("vllm_tensor_parallel_size", 1),
+        "processes that share an engine must ask for the same number of rows each time, and episodes differ; leave it "
+        "at 1, or start a server over several GPUs and set vllm_mode: server",
+    ),
+    (
+        *("vllm_enable_sleep_mode", False),
+        "an engine that sleeps between two turns has neither weights nor cache; leave it off and lower "
+        "vllm_gpu_memory_utilization instead",
+    ),
+)
+"""Settings of a colocated engine that have to keep their value, and why."""
 _ROWS, _TOKENS = 4, 16  # what `check_sync` samples each time
-_TOLERANCE = 0.2
 
 
 def check_vllm(args: GRPOConfig, device: str) -> None:
@@ -46,10 +58,10 @@ def check_vllm(args: GRPOConfig, device: str) -> None:
 
     Args:
         args: the trainer's settings.
-        device: the kind of device that is trained on, such as "cuda".
+        device: the type of the training device, such as "cuda".
 
     Raises:
-        ConfigError: for settings that `check_settings` refuses, when vLLM is not installed, or on a CPU.
+        ConfigError: for settings that `check_settings` refuses, if vLLM is not installed, or on a CPU.
     """
     if not args.use_vllm:
         return
@@ -58,46 +70,47 @@ def check_vllm(args: GRPOConfig, device: str) -> None:
         raise ConfigError("use_vllm: vLLM is not installed; pip install 'faithful-search[vllm]', or set it to false")
     if device in ("cpu", "mps"):
         raise ConfigError(
-            f"use_vllm: weights reach vLLM on GPUs only, and this would train on {device!r}; set it to false"
+            f"use_vllm: weights can be synced to vLLM on GPUs only, and this would train on {device!r}; set it to false"
         )
 
 
 def check_settings(args: GRPOConfig) -> None:
-    """Refuse settings that cannot be trained with, or that rollouts by vLLM would not heed.
+    """Refuse settings that cannot be trained with, or that rollouts by vLLM would ignore.
 
     * `vllm_mode`: "colocate" or "server".
-    * colocated: `vllm_gpu_memory_utilization`, `vllm_max_model_length`, `vllm_model_impl` are heeded.
-      `vllm_tensor_parallel_size` must be 1, since processes that share an engine would have to ask for the same number
-      of rows each time, and episodes differ; `vllm_enable_sleep_mode` must be off, since an engine that sleeps between
-      two turns has neither weights nor cache.
-    * server: `vllm_server_base_url` (or `_host`, `_port`), `vllm_group_port`, and `vllm_server_timeout`, which is also
-      how long one turn may take. What concerns the engine is said to the server instead, so it must be unset here.
+    * colocated: `vllm_gpu_memory_utilization`, `vllm_max_model_length` and `vllm_model_impl` are used;
+      `vllm_tensor_parallel_size` and `vllm_enable_sleep_mode` must keep their defaults.
+    * server: `vllm_server_base_url` (or `_host`, `_port`), `vllm_group_port`, and `vllm_server_timeout`, which also
+      bounds one turn. The engine's settings are the server's own, so they must be unset here.
     * both: `vllm_importance_sampling_*`, which TRL applies to the log-probs of the rollouts.
-      `vllm_structured_outputs_regex` must be unset: a turn is read by its dialect.
+      `vllm_structured_outputs_regex` must be unset: a dialect reads the turns.
 
     Raises:
-        ConfigError: for the first of these that is not so.
+        ConfigError: for the first setting that is refused.
     """
-    if args.vllm_mode not in _HEARD:
-        raise ConfigError(f"unknown vllm_mode {args.vllm_mode!r}; there are: {', '.join(_HEARD)}")
-    if args.vllm_mode == "colocate":
-        _check_colocated(args)
-    unheard = [name for name in _given(args) if name not in _BOTH | _HEARD[args.vllm_mode]]
-    if unheard:
+    if args.vllm_mode not in _USED:
+        raise ConfigError(f"unknown vllm_mode {args.vllm_mode!r}; there are: {', '.join(_USED)}")
+    for name, value, why in _REFUSED if args.vllm_mode == "colocate" else ():
+        if getattr(args, name) != value:
+            raise ConfigError(f"{name}={getattr(args, name)}: {why}")
+    ours = [item for item in fields(GRPOConfig) if item.name.startswith("vllm_")]
+    given = [item.name for item in ours if getattr(args, item.name) != item.default]
+    ignored = [name for name in given if name not in _BOTH | _USED[args.vllm_mode]]
+    if ignored:
         raise ConfigError(
-            f"{', '.join(unheard)}: not heeded with vllm_mode {args.vllm_mode!r}; leave unset"
-            + (" and say it to the server's command" if args.vllm_mode == "server" else "")
+            f"{', '.join(ignored)}: ignored with vllm_mode {args.vllm_mode!r}; leave unset"
+            + (" and give it to the server's command" if args.vllm_mode == "server" else "")
         )
     if args.temperature > VLLM.hottest:
         raise ConfigError(f"vLLM takes temperatures up to {VLLM.hottest:g}, not {args.temperature:g}")
 
 
 def policy_generator(trainer: GRPOTrainer) -> VLLM:
-    """What samples the policy in this process: the trainer's own engine, or its server, asked by each process alone.
+    """What samples the policy in this process: the trainer's engine, or its server, which each process asks alone.
 
     Raises:
-        ConfigError: when the server is none that can be used.
-        GeneratorError: when it is down.
+        ConfigError: if the server cannot be used.
+        GeneratorError: if it is down.
     """
     args, tokenizer = cast(GRPOConfig, trainer.args), trainer.processing_class
     if args.vllm_mode == "colocate":
@@ -107,13 +120,14 @@ def policy_generator(trainer: GRPOTrainer) -> VLLM:
 
 @contextmanager
 def joining_server(args: GRPOConfig) -> Iterator[None]:
-    """While it lasts, TRL's trainer may be made: the server is up, and joining it has an end.
+    """Within the block TRL's trainer can be made: the server is up, and joining it has a time-out.
 
-    TRL asks a server without any time-out; one that hangs, such as one whose workers still wait for a run that was
-    killed, would be waited for for ever. Beyond `vllm_server_timeout` the program ends, see `ending_after`.
+    TRL sets none, and would wait forever for a server that hangs, such as one whose workers still wait for a run that
+    was killed. After `vllm_server_timeout` the program ends, see `ending_after`. TRL makes its client within its
+    trainer's constructor, so the method is wrapped on the class.
 
     Raises:
-        GeneratorError: when the server does not answer in that time.
+        GeneratorError: if the server does not answer in that time.
     """
     if not args.use_vllm or args.vllm_mode != "server":
         yield
@@ -129,8 +143,8 @@ def joining_server(args: GRPOConfig) -> Iterator[None]:
 
 
 def bound_sync(trainer: GRPOTrainer) -> None:
-    """Let no weight sync with a server take longer than `vllm_server_timeout`: then the program ends, as in
-    `joining_server`. What the server refuses is a `GeneratorError`."""
+    """Give weight syncs with a server a time-out, as in `joining_server`; what the server refuses is a
+    `GeneratorError`."""
     args = cast(GRPOConfig, trainer.args)
     if args.vllm_mode == "server" and trainer.accelerator.is_main_process:  # the only one that talks to it
         generation = cast(Any, trainer.vllm_generation)
@@ -138,7 +152,7 @@ def bound_sync(trainer: GRPOTrainer) -> None:
 
 
 def sync_weights(trainer: GRPOTrainer) -> None:
-    """Bring the policy's weights to vLLM; every process calls it, and none goes on before they are there."""
+    """Bring the policy's weights to vLLM; every process calls it and waits until they are there."""
     trainer.vllm_generation.sync_weights()
     trainer.accelerator.wait_for_everyone()
 
@@ -146,8 +160,8 @@ def sync_weights(trainer: GRPOTrainer) -> None:
 class SyncCheck(msgspec.Struct, frozen=True):
     """Mean absolute differences of log-probs, in nats per token.
 
-    `changed` and `restored` are those between vLLM and the training model, with the embedding changed and as it was;
-    `moved` is what the change itself makes of the training model's log-probs.
+    `changed` and `restored` compare vLLM with the training model, with a changed and with the restored embedding;
+    `moved` compares the training model with itself before and after the change.
     """
 
     changed: float
@@ -155,11 +169,8 @@ class SyncCheck(msgspec.Struct, frozen=True):
     moved: float
 
     def agrees(self, tolerance: float) -> bool:
-        """Whether vLLM followed both changes; not where something is no number.
-
-        On what the changed embedding makes of the model rounding has more effect, so that it is measured by how far the
-        change moved the model.
-        """
+        """Whether vLLM followed both changes; NaN does not agree."""
+        # Rounding has more effect with the changed embedding: it is compared with how far the change moved the model.
         return self.changed <= self.moved / 4 and self.restored <= min(tolerance, self.moved / 4)
 
 
@@ -169,35 +180,38 @@ def check_sync(
     sampler: Generator,
     scorer: Generator,
     prompt: list[int],
-    tolerance: float = _TOLERANCE,
+    tolerance: float = 0.2,
 ) -> SyncCheck:
-    """Change the input embedding, sync, and compare what vLLM says of its tokens with what the training model says.
+    """Change the input embedding, sync, and compare vLLM's log-probs of its tokens with the training model's.
 
     Then the same with the embedding restored. An engine that ignores updates, or keeps a tied output layer on old
-    values, trains without an error on what another policy sampled; it is refused here. The embedding's sign is turned
-    in every other row, so that nothing has to be kept and it comes back bit for bit. Under FSDP 2 each process turns
-    rows of its shard, under ZeRO-3 the parameter is gathered. Every process calls this, with any prompt of its own.
+    values, would train without an error on samples of another policy; it is refused here. The sign of every other row
+    is flipped, so that nothing has to be kept and it comes back bit for bit. Under FSDP 2 each process flips rows of
+    its shard, under ZeRO-3 the parameter is gathered. Every process calls this, with any prompt.
 
     Args:
-        model: the training model, unwrapped; a LoRA model's base embedding is what changes.
+        model: the training model, unwrapped; for LoRA the base embedding changes.
         sync: brings its weights to vLLM, in every process.
         sampler: vLLM.
         scorer: the training model as a generator.
         prompt: token ids to continue.
-        tolerance: the difference that is rounding, at most, with the embedding restored. Kernels in bfloat16 differ by
-            about 0.05 there, and by up to 0.5 with the embedding changed, which moves the model by about 3; what a
-            stale layer samples is off by 10 and more.
+        tolerance: the largest difference that counts as rounding with the embedding restored. Kernels in bfloat16
+            differ by about 0.05 there, and by up to 0.5 with the embedding changed, which moves the model by about 3;
+            samples of a stale layer are off by 10 and more.
 
     Raises:
-        ConfigError: when they disagree.
-        FaithfulSearchError: in every process, when one of them could not sample.
+        ConfigError: if they disagree.
+        FaithfulSearchError: in every process, if one of them could not sample.
     """
-    with _turned(model):
+    _flip(model)
+    try:
         sync()
         changed = _sample(sampler, scorer, prompt)
+    finally:
+        _flip(model)
     sync()
     restored = _sample(sampler, scorer, prompt)
-    before = _logprobs(scorer, prompt, changed.ids)  # of the same tokens, with the embedding as it was
+    before = _logprobs(scorer, prompt, changed.ids)  # of the same tokens, with the restored embedding
     _reshard(model)
     found = SyncCheck(
         _mean(changed.sampled, changed.scored), _mean(restored.sampled, restored.scored), _mean(changed.scored, before)
@@ -218,7 +232,7 @@ def check_sync(
 
 
 class VLLMStart(TrainerCallback):
-    """Runs `check_sync` when training begins, on the first prompt; a line in the log says what was found."""
+    """Runs `check_sync` when training begins, on the first prompt, and logs the result."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
@@ -241,7 +255,7 @@ class _Sampled(msgspec.Struct, frozen=True):
 
 
 def _sample(sampler: Generator, scorer: Generator, prompt: list[int]) -> _Sampled:
-    """Tokens with the log-probs that both give; one that fails still scores, as the other processes do."""
+    """Tokens with the log-probs of both; after a failure it still scores, because the other processes do."""
     failure = None
     try:
         rows = sampler.generate([prompt] * _ROWS, Sampling(max_new_tokens=_TOKENS, logprobs=True))
@@ -263,18 +277,9 @@ def _mean(some: Sequence[float], others: Sequence[float]) -> float:
     return sum(abs(one - other) for one, other in pairs) / len(pairs) if pairs else float("nan")
 
 
-@contextmanager
-def _turned(model: Any) -> Iterator[None]:
-    """The input embedding with the sign of every other row turned, of each process's own rows where it is sharded."""
-    _turn(model)
-    try:
-        yield
-    finally:
-        _turn(model)
-
-
 @torch.no_grad()
-def _turn(model: Any) -> None:
+def _flip(model: Any) -> None:
+    """Flip the sign of every other row of the input embedding, in each process's own shard."""
     _reshard(model)
     weight = model.get_input_embeddings().weight
     if hasattr(weight, "ds_id"):
@@ -288,14 +293,14 @@ def _turn(model: Any) -> None:
 
 
 def _reshard(model: Any) -> None:
-    """Back to shards: what a forward pass has left whole under FSDP 2 is a copy, and hides the parameter."""
+    """Under FSDP 2 a forward pass leaves a whole copy of each parameter, which hides the shard itself."""
     for part in model.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
 
 
 def _bounded(call: Callable[..., None], args: GRPOConfig, failed: str) -> Callable[..., None]:
-    """The call with an end, and an error that says what to do."""
+    """The call with a time-out, and with an error that says what to do."""
     subject, advice = f"the vLLM server at {_url(args)} {failed}", f"see its log and start it again; {RESUME}"
 
     def bounded(*given: Any, **named: Any) -> None:
@@ -304,7 +309,7 @@ def _bounded(call: Callable[..., None], args: GRPOConfig, failed: str) -> Callab
             try:
                 call(*given, **named)
             except Exception as error:
-                if isinstance(error, OSError) or type(error) is Exception:  # so TRL raises what a server refuses
+                if isinstance(error, OSError) or type(error) is Exception:  # TRL's own for what a server refuses
                     raise GeneratorError(f"{subject} ({error}); {advice}") from error
                 raise
 
@@ -313,23 +318,3 @@ def _bounded(call: Callable[..., None], args: GRPOConfig, failed: str) -> Callab
 
 def _url(args: GRPOConfig) -> str:
     return args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
-
-
-def _given(args: GRPOConfig) -> list[str]:
-    """Settings of vLLM that are not at their default."""
-    ours = [item for item in fields(GRPOConfig) if item.name.startswith("vllm_")]
-    return [item.name for item in ours if getattr(args, item.name) != item.default]
-
-
-def _check_colocated(args: GRPOConfig) -> None:
-    if args.vllm_tensor_parallel_size != 1:
-        raise ConfigError(
-            f"vllm_tensor_parallel_size={args.vllm_tensor_parallel_size}: processes that share an engine must ask for "
-            "as many rows each time, and episodes differ; leave it at 1, or start a server over several GPUs and set "
-            "vllm_mode: server"
-        )
-    if args.vllm_enable_sleep_mode:
-        raise ConfigError(
-            "vllm_enable_sleep_mode: an engine that sleeps has neither weights nor cache between two turns; leave it "
-            "off and lower vllm_gpu_memory_utilization instead"
-        )
