@@ -200,7 +200,7 @@ def test_upload_sends_again_what_the_engine_was_too_busy_for(engine, monkeypatch
 
 
 def test_an_interrupted_upload_goes_on_with_the_batch_it_was_in(engine, monkeypatch):
-    monkeypatch.setattr(opensearch.time, "sleep", lambda _: None)
+    monkeypatch.setattr(opensearch, "_RETRIES", 0)
     passages = [Evidence(text=f"text {n}", source=f"d{n}") for n in range(10)]
     index = OpenSearchIndex(engine.url, "wiki")
 
@@ -210,7 +210,7 @@ def test_an_interrupted_upload_goes_on_with_the_batch_it_was_in(engine, monkeypa
         yield from passages[4:]
 
     with pytest.raises(ToolError, match=r"too busy to write\. 4 passages are written: the same call goes on") as caught:
-        index.upload(stream(), batch=4, retries=0)
+        index.upload(stream(), batch=4)
     assert caught.value.passing and sorted(engine.documents) == ["0", "1", "2", "3", "4", "6"]
     engine.fault = ""
     engine.requests.clear()

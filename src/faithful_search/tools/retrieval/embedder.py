@@ -68,7 +68,7 @@ class Embedder:
             "revision": described.revision if model is None else None,
         }
         embedder = cls(model or described.model, **(made | knobs))
-        embedder._check(described)
+        embedder.check(described)
         return embedder
 
     @property
@@ -106,7 +106,8 @@ class Embedder:
             float(np.dot(mine.probe, described.probe)) >= _SAME
         )
 
-    def _check(self, described: Described) -> None:
+    def check(self, described: Described) -> None:
+        """Refuse to be compared with vectors that another encoder made. Raises `ConfigError`."""
         if self.dimension != described.dimension:
             raise ConfigError(
                 f"{self.model!r} gives vectors of {self.dimension} numbers, the index has {described.dimension}: "
