@@ -25,11 +25,10 @@ from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, ToolError
 from faithful_search.tools import LocalSearch, Toolbox, local_search
 from faithful_search.tools.retrieval.bm25 import BM25Index
-from faithful_search.tools.retrieval.cached_index import open_index
 from faithful_search.tools.retrieval.corpus import BrokenRow
 from faithful_search.tools.retrieval.hybrid import HybridIndex
 from faithful_search.tools.retrieval.index import Index
-from faithful_search.tools.retrieval.index_folder import Dense, build_folder, open_folder, read_manifest
+from faithful_search.tools.retrieval.index_folder import Dense, build_folder, open_folder, open_index, read_manifest
 from faithful_search.tools.words import words
 from faithful_search.trajectory import Evidence, ToolCall
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.tools import LocalSearch, Toolbox, schema_of
-from faithful_search.tools.retrieval import cached_index
-from faithful_search.tools.retrieval.cached_index import open_index
+from faithful_search.tools.retrieval import index_folder
+from faithful_search.tools.retrieval.index_folder import open_index
 from faithful_search.tools.words import words
 from faithful_search.trajectory import ToolCall
 
@@ -129,7 +129,7 @@ def test_the_cache_is_reused_and_mapped(tmp_path, monkeypatch):
     corpus = tmp_path / "c.jsonl"
     corpus.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     built = LocalSearch.from_corpus(corpus)
-    monkeypatch.setattr(cached_index, "fill", lambda *_, **__: pytest.fail("built again"))
+    monkeypatch.setattr(index_folder, "_build", lambda *_, **__: pytest.fail("built again"))
     again = LocalSearch.from_corpus(corpus)
     assert again.index.folder == built.index.folder
     assert find(again, "capital of France") == find(built, "capital of France")

@@ -11,10 +11,9 @@ from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from .base import Tool
 from .batcher import Batcher
-from .retrieval.cached_index import open_index
 from .retrieval.corpus import Corpus
 from .retrieval.index import Index
-from .retrieval.index_folder import open_folder
+from .retrieval.index_folder import open_folder, open_index
 
 _INLINE = 100_000
 """Passages up to which a search does not hold up an event loop."""

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ConfigError, DataError, ToolError
 from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
-from .dense_build import batch_tokens
-from .embedder import Embedder
+from .embedder import Embedder, batch_tokens
 from .engine_index import EngineIndex
 from .opensearch import OpenSearchIndex
 from .passages import Progress, silent
