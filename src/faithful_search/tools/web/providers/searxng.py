@@ -11,8 +11,7 @@ from ....errors import ToolError
 from ....trajectory import Evidence
 from ....wire.http import Http
 from ...untrusted import check_address, rows
-from .base import Provider, page, pages
-from .service import document_of
+from .base import Provider, document_of, page, pages
 
 
 @dataclass(frozen=True)

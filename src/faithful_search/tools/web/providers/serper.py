@@ -11,8 +11,7 @@ from ....errors import ConfigError
 from ....trajectory import Evidence
 from ....wire.http import Http
 from ...untrusted import check_address, rows, section
-from .base import Provider, page, pages, unavailable
-from .service import document_of
+from .base import Provider, document_of, page, pages, unavailable
 
 
 @dataclass(frozen=True)
