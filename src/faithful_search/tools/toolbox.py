@@ -93,9 +93,14 @@ class Toolbox:
         self.failures, self.cooldown = failures, cooldown
         self.cache, self.cassette = cache, cassette
         self._start_fresh()
-        self._check()
+        replays = cassette is not None and cassette.mode == "replay"
+        for tool in self.tools.values():
+            check = getattr(tool, "check", None)  # tools need not be of our base class
+            if check is not None and not (replays and self._cache_keys[tool.name]):
+                check()
 
     def _start_fresh(self) -> None:
+        """What neither a copy nor a pickle carries."""
         self._lock = threading.Lock()
         self._loop: BackgroundLoop | None = None
         shared = Slots(self.concurrency)
@@ -109,13 +114,6 @@ class Toolbox:
         advice = f"Other tools: {others}." if others else "There is no other tool."
         breaker = Breaker(self.failures, self.cooldown)
         return Lane(tool, self.timeout, Slots(most or self.concurrency), shared, self.patience, breaker, advice)
-
-    def _check(self) -> None:
-        replays = self.cassette is not None and self.cassette.mode == "replay"
-        for tool in self.tools.values():
-            check = getattr(tool, "check", None)  # tools need not be of our base class
-            if check is not None and not (replays and self._cache_keys[tool.name]):
-                check()
 
     @property
     def settings(self) -> dict[str, Any]:
