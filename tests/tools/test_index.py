@@ -445,7 +445,7 @@ def test_a_large_index_does_not_hold_up_the_event_loop(index, monkeypatch):
         return real(self, queries, top_k)
 
     monkeypatch.setattr(BM25Index, "search_batch", noted)
-    tool = LocalSearch.open(index, top_k=1)
+    tool = LocalSearch(open_folder(index), top_k=1)
     inline = asyncio.run(tool.local_search("Title 7"))
     assert not threads
     monkeypatch.setattr(local_search, "_INLINE", 119)
@@ -454,7 +454,7 @@ def test_a_large_index_does_not_hold_up_the_event_loop(index, monkeypatch):
 
 
 def test_the_tool_opens_a_folder(index):
-    tool = LocalSearch.open(index, top_k=1, name="search", description="Words.")
+    tool = LocalSearch(open_folder(index), top_k=1, name="search", description="Words.")
     assert (tool.name, tool.description, tool.top_k, len(tool.index)) == ("search", "Words.", 1, 120)
     again = pickle.loads(pickle.dumps(tool))
     assert again.index.search("Title 7", 1) == tool.index.search("Title 7", 1)

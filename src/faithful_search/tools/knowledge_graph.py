@@ -62,12 +62,10 @@ class KnowledgeGraph(Tool):
     def from_triples(
         cls,
         triples: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
-        name: str = "knowledge_graph",
-        top_k: int = 3,
-        description: str = "",
+        *,
         join: bool | None = None,
-        condenser: Condenser | None = None,
         languages: Sequence[str] = ("en",),
+        **about: Any,
     ) -> KnowledgeGraph:
         """Read a graph.
 
@@ -76,6 +74,7 @@ class KnowledgeGraph(Tool):
                 themselves; or an RDF file, such as `.nt` or `.ttl.gz`.
             join: see the class; by default only RDF is joined.
             languages: of RDF labels, best first.
+            about: `name`, `top_k`, `description`, `condenser`; see the class.
 
         Raises:
             DataError: an unreadable or empty source, or a row or line that is wrong, naming it.
@@ -83,13 +82,13 @@ class KnowledgeGraph(Tool):
         """
         path = Path(triples) if isinstance(triples, (str, os.PathLike)) else None
         if path is None or not path.name.removesuffix(".gz").endswith(_RDF):
-            return cls(read_triples(triples), name, top_k, description, bool(join), condenser)
+            return cls(read_triples(triples), join=bool(join), **about)
         try:
             from .graphs.rdf import read_rdf
         except ImportError as error:
             raise ConfigError(f"{triples} needs pyoxigraph: pip install 'faithful-search[rdf]'") from error
         # an ontology's relations are as often verbs as nouns, so that "the knows of Ann" would have to be avoided
-        return cls(read_rdf(path, languages), name, top_k, description, join is not False, condenser)
+        return cls(read_rdf(path, languages), join=join is not False, **about)
 
     def __reduce__(self) -> tuple[type[KnowledgeGraph], tuple[Any, ...]]:
         return type(self), (self.graph, self.name, self.top_k, self.description, self.join, self.condenser)

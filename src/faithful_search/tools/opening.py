@@ -10,7 +10,7 @@ from .base import Tool
 from .local_search import LocalSearch
 from .remote_search import RemoteSearch
 from .retrieval.engines import TIMEOUT, is_engine, open_engine
-from .retrieval.index_folder import MANIFEST
+from .retrieval.index_folder import MANIFEST, open_folder
 
 
 def open_search(
@@ -41,7 +41,7 @@ def open_search(
     if is_engine(corpus):
         return LocalSearch(open_engine(corpus, http.timeout if http else TIMEOUT), **about)
     if is_index(corpus):
-        return LocalSearch.open(corpus, **about)
+        return LocalSearch(open_folder(corpus), **about)
     return LocalSearch.from_corpus(corpus, **about)
 
 
