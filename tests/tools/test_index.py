@@ -474,13 +474,6 @@ def test_the_command_says_what_it_made_and_left_out(tmp_path):
     assert (tmp_path / "out" / "skipped.jsonl").read_text().count("\n") == 7
 
 
-def test_the_command_reads_its_options_from_a_file(tmp_path):
-    (tmp_path / "index.yaml").write_text("limit: 2\nparagraph_characters: 500\n")
-    code, said, told = invoke("index", "world", tmp_path / "out", "--config", tmp_path / "index.yaml")
-    assert code == 0 and said.startswith("2 passages of world"), told
-    assert read_manifest(tmp_path / "out").plan.paragraph_characters == 500
-
-
 def test_wrong_usage_of_the_command(tmp_path):
     for arguments, told in (
         (("--kind", "dense"), "--kind dense needs --model"),
