@@ -95,6 +95,7 @@ class Encoder:
         prefix = {"query": self.query_prefix, "passage": self.passage_prefix, None: ""}[kind]
         rows = self._encoded([prefix + text for text in texts], truncation=True, max_length=self.limit)
         vectors = np.zeros((len(rows), self.model.config.hidden_size), dtype=np.float32)
+        # texts of like length together, so that little of a batch is padding
         for batch in batches([len(ids) for ids in rows], self.batch_tokens):
             vectors[batch] = self._vectors([rows[row] for row in batch])
         return vectors
@@ -118,6 +119,7 @@ class Encoder:
     def _vectors(self, rows: list[list[int]]) -> np.ndarray:
         batch = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
         with torch.inference_mode():
+            # sums over many tokens lose too much in half precision
             states = self.model(**batch).last_hidden_state.float()
         pooled = _pooled(states, batch["attention_mask"].bool(), self.pooling)
         return torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()

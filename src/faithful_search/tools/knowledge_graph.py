@@ -56,6 +56,7 @@ class KnowledgeGraph(Tool):
         # without a condenser nothing is quicker than the graph itself
         self.cache_key = f"knowledge_graph {self.graph.digest()} {top_k} {condenser.name}" if condenser else ""
         labels = list(dict.fromkeys(self.graph.labels()))
+        # case tells Polish from polish; who writes all in lower case is understood, too
         self._exact, self._folded = Labels(labels, fold=False), Labels(labels, fold=True)
 
     @classmethod
@@ -101,6 +102,7 @@ class KnowledgeGraph(Tool):
         """
         asked = set(words(query))
         facts = self.graph.around(self.entities(query))
+        # a stable sort: of equals the graph's order
         ranked = sorted(facts, key=lambda fact: -len(asked.intersection(words(fact.triple.relation))))
         if self.condenser is not None:
             return await condensed(self.condenser, query, [evidence_of(each) for each in grouped(ranked)], self.top_k)

@@ -77,6 +77,7 @@ class LocalSearch(Tool):
         Args:
             query: The words to search for.
         """
+        # a thread costs more than such a search
         if is_quick(self.index):
             return self.index.search(query, self.top_k)
         found = await self._batcher.ask(query)

@@ -68,6 +68,7 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[str, Any] = dict.fromkeys(_COUNTS, 0)
+        # of the latest alone: a run of days must not grow, and its first hour says nothing about now
         self._latest: deque[float] = deque(maxlen=LATEST)
 
     def count(self, *, hit: bool = False, error: bool = False, refused: bool = False) -> None:

@@ -35,6 +35,7 @@ def open_search(
         DataError: for a corpus or an index that cannot be read.
         ConfigError: when a package or an encoder is missing, or an engine cannot be reached.
     """
+    # the most explicit names first: a folder may be called anything
     about: dict[str, Any] = {"name": name, "description": description, "top_k": top_k}
     if is_server(corpus):
         return RemoteSearch(corpus, **(about | ({"http": http} if http else {})))

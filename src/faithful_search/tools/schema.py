@@ -81,6 +81,7 @@ def _of_function(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[st
     if missing := [name for name in parameters if name not in hints]:
         raise ConfigError(f"{function.__qualname__}: argument {missing[0]!r} has no type")
     kinds = {name: hints[name] for name in parameters}
+    # an argument without a default is what the call is about, so it must not be empty either
     required = tuple(name for name, told in parameters.items() if told.default is told.empty)
     fields: list[Any] = [(name, kind) if name in required else (name, kind, None) for name, kind in kinds.items()]
     return kinds, required, msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
@@ -97,6 +98,7 @@ def _readable(message: str) -> str:
 def _type_schema(kind: Any) -> dict[str, Any]:
     if get_origin(kind) in (Union, types.UnionType) and type(None) in get_args(kind):
         rest = [part for part in get_args(kind) if part is not type(None)]
+        # as chat templates write it, which know no unions
         return {**_type_schema(reduce(or_, rest)), "nullable": True}
     return msgspec.json.schema(kind)
 

@@ -214,6 +214,7 @@ class Toolbox:
     async def _gather(
         self, calls: Sequence[ToolCall | None], sessions: Sequence[Session], found: list[Observation | None]
     ) -> None:
+        # each as it comes: a tool that blocks the loop must not take the others' results with it
         async def fill(place: int, call: ToolCall) -> None:
             found[place] = await self._answer(call, sessions[place])
 
@@ -226,6 +227,7 @@ class Toolbox:
         if wrong := check_arguments(lane.method, call.arguments):
             lane.meter.count(error=True)
             return _error(f"Error: {lane.name}: {_short(wrong)}. {self._arguments[lane.name]}")
+        # a hit costs microseconds, a task some tens of them
         there = None if session.closed else self._at_hand(lane.name, call.arguments)
         if there is not None:
             lane.meter.count(hit=True)

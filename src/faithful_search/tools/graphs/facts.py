@@ -92,6 +92,7 @@ class Graph:
         """The facts that have one of the entities as subject or object, each once: of two entities for the first."""
         found: dict[int, bool] = {}
         for entity in entities:
+            # of a fact between two named entities the first named is what it is about
             for places, incoming in ((self._outgoing, False), (self._incoming, True)):
                 for place in islice(places.get(entity, ()), _MOST):
                     found.setdefault(place, incoming)

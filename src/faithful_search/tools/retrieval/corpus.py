@@ -103,6 +103,7 @@ def digest(corpus: Corpus) -> str:
             found.update(repr(passage).encode("utf-8", "surrogatepass") + b"\n")
         return found.hexdigest()
     files = _files(corpus)
+    # the name of a dataset stays when its revision changes
     if files is None:
         found.update(str(_dataset(str(corpus))._fingerprint).encode())
     for path in files or ():
@@ -153,6 +154,7 @@ def _split(passage: Evidence, most: int | None) -> Iterator[Evidence]:
         yield passage
         return
     for number, text in enumerate(paragraphs(passage.text, most), start=1):
+        # the first keeps the row's id, by which questions name their evidence
         source = passage.source if number == 1 else f"{passage.source}#{number}"
         yield msgspec.structs.replace(passage, text=text, source=source)
 
@@ -176,6 +178,7 @@ def _passage(row: Any, number: int) -> Evidence | str:
     if not isinstance(text, str):
         return f"no column 'text' with a string; it has: {', '.join(map(str, row)) or 'nothing'}"
     passage = Evidence(text=text, title=title, source=_said(row, IDS) or str(number), url=_said(row, ("url",)))
+    # what cannot be encoded can be neither stored nor shown to a tokenizer
     try:
         _ENCODER.encode(passage)
     except UnicodeEncodeError as error:

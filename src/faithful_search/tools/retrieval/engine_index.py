@@ -48,6 +48,7 @@ class EngineIndex(Index):
             ToolError: when the engine fails or refuses.
         """
         size = batch or self.batch
+        # in the last batch some may be missing, whatever the count says
         done = self._prepare(made_of) // size * size
         rest = islice(passages, done, None)
         with progress(desc="uploading", unit=" passages", initial=done) as bar:
@@ -88,6 +89,7 @@ def document_of(passage: Evidence) -> dict[str, str]:
 def passage_of(document: Mapping[str, Any], number: object, score: object) -> Evidence:
     """A document found by an engine, which others may have filled: `number` is the source of one that names none."""
     title, text, source, url = (str(document.get(name) or "") for name in FIELDS)
+    # digits beyond these differ between machines
     rounded = round(score, 4) if isinstance(score, float | int) else None
     return Evidence(text=text, title=title, source=source or str(number), url=url, score=rounded)
 

@@ -39,6 +39,7 @@ def is_engine(name: str) -> bool:
         >>> [is_engine(name) for name in ("qdrant+store/wiki", "opensearch+http://localhost:9200/wiki", "wiki.jsonl")]
         [True, True, False]
     """
+    # an address with a typo is told as such, and not looked for on the Hub
     return "://" in name or name.startswith(tuple(f"{kind}+" for kind in _ENGINES))
 
 
@@ -93,6 +94,7 @@ def fill_engine(
         ToolError: when the engine fails or refuses.
     """
     corpus, skipped = readable_twice(corpus), 0
+    # kept in the engine: nothing here remembers what it was filled with
     made_of = {"digest": digest(corpus), "paragraph_characters": paragraph_characters, "limit": limit}
 
     def skip(broken: BrokenRow) -> None:

@@ -148,6 +148,7 @@ def open_index(corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None) 
     corpus = readable_twice(corpus)
     plan = Plan("bm25", digest(corpus))
     root = Path(cache_dir or os.environ.get("FAITHFUL_SEARCH_CACHE") or Path.home() / ".cache" / "faithful_search")
+    # by content: the same passages under another name are found, changed ones under the same name are not
     folder = root.absolute() / "bm25" / f"{plan.digest[:32]}-{VERSION}"
     try:
         with suppress(DataError):  # none yet, or a damaged one
@@ -344,6 +345,7 @@ def _check_files(folder: Path, manifest: Manifest, sums: bool) -> None:
     """Refuse files that are not as they were written; their sizes are compared first."""
     try:
         wrong = [name for name, size in manifest.sizes.items() if (folder / name).stat().st_size != size]
+        # a size is wrong after most accidents, and costs nothing to compare
         if sums and not wrong:
             wrong = [name for name, digest in manifest.sums.items() if _sum(folder / name) != digest]
     except OSError as error:

@@ -79,6 +79,7 @@ class OpenSearchIndex(EngineIndex):
         """
         if not queries:
             return []
+        # part of the index would be another index, on which the policy is judged all the same
         head = {"index": self.name, "allow_partial_search_results": False}
         lines = [line for query in queries for line in (head, self._question(query, top_k))]
         found = [*rows(self._send("POST", "_msearch", lines), "responses")]
@@ -176,6 +177,7 @@ class OpenSearchIndex(EngineIndex):
 @lru_cache(maxsize=4)
 def _client(_process: int, direct: bool) -> httpx.Client:
     """One for all indexes and threads of a process: connections must not cross a fork."""
+    # a redirect would take the credentials elsewhere
     limits = httpx.Limits(max_connections=16)
     return httpx.Client(trust_env=not direct, verify=httpx.create_ssl_context(), follow_redirects=False, limits=limits)
 

@@ -195,7 +195,12 @@ def _server(url: str, timeout: float) -> Any:
     # of the environment a server on this machine takes the trusted certificates, not the proxy
     network = {"trust_env": not is_loopback(url), "verify": httpx.create_ssl_context()}
     return _package().QdrantClient(
-        url=url, api_key=key, timeout=math.ceil(timeout), check_compatibility=False, **network
+        # its client takes whole seconds, and would ask the server for its version on every start
+        url=url,
+        api_key=key,
+        timeout=math.ceil(timeout),
+        check_compatibility=False,
+        **network,
     )
 
 

@@ -64,10 +64,12 @@ def kind_of(body: bytes, content_type: str) -> str:
     """
     said = content_type.partition(";")[0].strip().lower()
     start = body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    # readers of PDF allow something before the header, so servers send it
     if b"%pdf-" in start:
         return "pdf"
     if said and not said.startswith("text/") and said not in READABLE:
         raise ToolError(f"its type, {said[:60]}, cannot be read: only web pages, PDFs and text can")
+    # servers send pages as text/plain, or as nothing
     looks_like_html = _WHOLE_HTML.match(start) or (said in _UNSAID and _SOME_HTML.match(start))
     if looks_like_html or said in ("text/html", "application/xhtml+xml"):
         return "html"

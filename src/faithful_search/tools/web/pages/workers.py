@@ -131,6 +131,7 @@ class _Worker:
 
     def ask(self, job: Job, seconds: float) -> Answer:
         """The answer; where the process had to be killed or died, what happened."""
+        # the time that waiting for a worker left
         job = msgspec.structs.replace(job, reading=replace(job.reading, seconds=seconds))
         reply = self._exchange(_ENCODER.encode(job), seconds)
         if reply is not None:

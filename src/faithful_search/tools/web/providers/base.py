@@ -52,6 +52,7 @@ def page(title: Any, url: Any, text: Any, date: Any = "") -> Evidence | None:
         >>> page("Tea", "javascript:alert()", "Steep it.")
     """
     title, text, date = (line(value, size) for value, size in ((title, _TITLE), (text, _TEXT), (date, _DATE)))
+    # a result that cannot be opened cannot be checked
     if not (title or text) or not is_page(url):
         return None
     return Evidence(text=f"{date}: {text}" if date and text else text, title=title or url, source=url, url=url)

@@ -59,6 +59,7 @@ class SearXNG(Provider):
         )
         document = await document_of(request, {403: disabled})
         found = pages(_results(document), count)
+        # else an outage of the engines would be read as "nothing is known about it"
         if not found and document.get("unresponsive_engines"):
             raise ToolError("Web search failed: none of the search engines answered.", passing=True)
         return found

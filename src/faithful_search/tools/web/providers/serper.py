@@ -74,6 +74,7 @@ class Serper(Provider):
 
 def _results(document: Any) -> Iterator[Evidence | None]:
     box, panel = section(document, "answerBox"), section(document, "knowledgeGraph")
+    # answer boxes without a page are left out: they could not be cited
     yield page(box.get("title"), box.get("link"), box.get("snippet") or box.get("answer"), box.get("date"))
     yield page(panel.get("title"), panel.get("descriptionLink"), panel.get("description"))
     for row in rows(document, "organic"):
