@@ -60,7 +60,7 @@ def test_long_texts_are_cut_and_control_tokens_are_text():
     assert encoder.room == 8 and encoder.count(["w1 w2 .", ""]) == [3, 0]
     start = LONG[: LONG.index(".") + 1]  # seven words and a full stop
     assert np.allclose(encoder.encode([LONG]), encoder.encode([start]), atol=1e-5)
-    assert encoder._tokens(["[SEP] \ud800"])[0].count(encoder.tokenizer.sep_token_id) == 1
+    assert encoder._encoded(["[SEP] \ud800"])[0].count(encoder.tokenizer.sep_token_id) == 1
 
 
 def test_without_a_layout_the_mean_is_taken(tmp_path):

@@ -35,7 +35,7 @@ from faithful_search.serving.metrics import Counter as Total
 from faithful_search.serving.metrics import Histogram
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import _server, bind, running
-from faithful_search.tools.retrieval.contents import join_contents, split_contents
+from faithful_search.tools.retrieval.corpus import join_contents, split_contents
 from faithful_search.trajectory import Evidence
 from faithful_search.wire.network import new_pool
 

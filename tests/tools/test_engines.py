@@ -137,7 +137,7 @@ def test_a_collection_that_names_no_encoder_needs_one(tmp_path, model):
     with pytest.raises(ToolError, match="no collection 'wiki'"):
         QdrantIndex("wiki", where=tmp_path / "store")
     with QdrantIndex("wiki", Embedder(model), tmp_path / "store") as index:
-        index._create()
+        index._prepare(None)
     with pytest.raises(ConfigError, match="does not say which encoder"):
         open_engine(f"qdrant+{tmp_path}/store/wiki")
 

@@ -25,11 +25,10 @@ from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, ToolError
 from faithful_search.tools import LocalSearch, Toolbox, local_search
 from faithful_search.tools.retrieval.bm25 import BM25Index
-from faithful_search.tools.retrieval.cached_index import open_index
 from faithful_search.tools.retrieval.corpus import BrokenRow
 from faithful_search.tools.retrieval.hybrid import HybridIndex
 from faithful_search.tools.retrieval.index import Index
-from faithful_search.tools.retrieval.index_folder import Dense, build_folder, open_folder, read_manifest
+from faithful_search.tools.retrieval.index_folder import Dense, build_folder, open_folder, open_index, read_manifest
 from faithful_search.tools.words import words
 from faithful_search.trajectory import Evidence, ToolCall
 
@@ -446,7 +445,7 @@ def test_a_large_index_does_not_hold_up_the_event_loop(index, monkeypatch):
         return real(self, queries, top_k)
 
     monkeypatch.setattr(BM25Index, "search_batch", noted)
-    tool = LocalSearch.open(index, top_k=1)
+    tool = LocalSearch(open_folder(index), top_k=1)
     inline = asyncio.run(tool.local_search("Title 7"))
     assert not threads
     monkeypatch.setattr(local_search, "_INLINE", 119)
@@ -455,7 +454,7 @@ def test_a_large_index_does_not_hold_up_the_event_loop(index, monkeypatch):
 
 
 def test_the_tool_opens_a_folder(index):
-    tool = LocalSearch.open(index, top_k=1, name="search", description="Words.")
+    tool = LocalSearch(open_folder(index), top_k=1, name="search", description="Words.")
     assert (tool.name, tool.description, tool.top_k, len(tool.index)) == ("search", "Words.", 1, 120)
     again = pickle.loads(pickle.dumps(tool))
     assert again.index.search("Title 7", 1) == tool.index.search("Title 7", 1)
@@ -473,13 +472,6 @@ def test_the_command_says_what_it_made_and_left_out(tmp_path):
     assert told.count("left out: ") == 6
     assert f"{corpus}, line 2: no column 'text'" in told and "rows left out: 7; all of them are in" in told
     assert (tmp_path / "out" / "skipped.jsonl").read_text().count("\n") == 7
-
-
-def test_the_command_reads_its_options_from_a_file(tmp_path):
-    (tmp_path / "index.yaml").write_text("limit: 2\nparagraph_characters: 500\n")
-    code, said, told = invoke("index", "world", tmp_path / "out", "--config", tmp_path / "index.yaml")
-    assert code == 0 and said.startswith("2 passages of world"), told
-    assert read_manifest(tmp_path / "out").plan.paragraph_characters == 500
 
 
 def test_wrong_usage_of_the_command(tmp_path):

@@ -19,7 +19,6 @@ from faithful_search.bundled import world_file
 from faithful_search.errors import DataError, ToolError
 from faithful_search.tasks import read_rows
 from faithful_search.tools import KnowledgeGraph, Toolbox
-from faithful_search.tools.graphs.triples import Triple
 from faithful_search.trajectory import ToolCall
 from faithful_search.wire.cache import Cache, Partial
 
@@ -209,40 +208,38 @@ def turtle(tmp_path):
     return path
 
 
-def test_turtle_one_sentence_for_a_relation_with_all_its_values(turtle):
+def test_turtle_one_line_for_a_relation_with_all_its_values(turtle):
     graph = KnowledgeGraph.from_triples(turtle, top_k=20)
     [best, *_] = asyncio.run(graph.knowledge_graph("official language of Sylvania"))
-    assert best.text == "The official language of Sylvania is Sylvanian."
+    assert best.text == "Sylvania, official language: Sylvanian."
     assert (best.title, best.url, best.source) == (
         "Sylvania",
         "http://graph.example/entity/5",
         "5-officialLanguage",
     )
-    assert sorted(ask(graph, "Land of the Free")) == [
-        "Ann Lee and Rufus Firefly, leads: Freedonia.",
+    assert set(ask(graph, "Land of the Free")) == {
+        "Rufus Firefly and Ann Lee, leads: Freedonia.",
+        "Freedonia, area: 812.5.",
+        "Freedonia, capital: Glooston.",
+        "Freedonia, motto: For the brave.",
         "Freedonia, official language: Freedonian and Sylvanian.",
         "Glooston, located in: Freedonia.",
-        "The area of Freedonia is 812.5.",
-        "The capital of Freedonia is Glooston.",
-        "The motto of Freedonia is For the brave.",
-    ]
-    assert ask(graph, "capital of Freedonia")[0] == "The capital of Freedonia is Glooston."
+    }
+    assert ask(graph, "capital of Freedonia")[0] == "Freedonia, capital: Glooston."
 
 
 def test_namesakes_stay_apart(turtle):
     graph = KnowledgeGraph.from_triples(turtle, top_k=20)
     found = asyncio.run(graph.knowledge_graph("kind of Freedonia"))
     assert set(graph.entities("Freedonia")) == {"http://graph.example/entity/1", "http://graph.example/entity/6"}
-    assert (found[0].text, found[0].url) == ("The kind of Freedonia is Old Film.", "http://graph.example/entity/6")
+    assert (found[0].text, found[0].url) == ("Freedonia, kind: Old Film.", "http://graph.example/entity/6")
     assert all(item.url.endswith("/1") for item in found[1:]) and len(found) == 7
 
 
 def test_names_are_read_in_the_language_preferred_and_asked_for_in_any(turtle):
     german = KnowledgeGraph.from_triples(turtle, top_k=20, languages=("de", "en"))
-    assert {"The Hauptstadt of Fredonien is Glooston.", "The motto of Fredonien is Mutig voran."} <= set(
-        ask(german, "Fredonien")
-    )
-    assert ask(KnowledgeGraph.from_triples(turtle), "Fredonien capital")[0] == "The capital of Freedonia is Glooston."
+    assert {"Fredonien, Hauptstadt: Glooston.", "Fredonien, motto: Mutig voran."} <= set(ask(german, "Fredonien"))
+    assert ask(KnowledgeGraph.from_triples(turtle), "Fredonien capital")[0] == "Freedonia, capital: Glooston."
 
 
 def test_regional_languages_nameless_subjects_and_iris_that_are_no_addresses(tmp_path):
@@ -256,8 +253,8 @@ def test_regional_languages_nameless_subjects_and_iris_that_are_no_addresses(tmp
 """)
     graph = KnowledgeGraph.from_triples(path)
     [found] = asyncio.run(graph.knowledge_graph("Farbe"))
-    assert (found.text, found.url, found.source) == ("The shade of Tint is Red.", "", "1-shade")
-    assert ask(graph, "Maison") == ["The shade of House is White."]
+    assert (found.text, found.url, found.source) == ("Tint, shade: Red.", "", "1-shade")
+    assert ask(graph, "Maison") == ["House, shade: White."]
 
 
 def test_what_has_no_label_is_called_by_its_iri(turtle):
@@ -291,25 +288,9 @@ def test_other_syntaxes_packed_or_not(tmp_path, suffix):
     assert ask(KnowledgeGraph.from_triples(path), "a") == ["a, knows: b."]
 
 
-def test_a_store_on_disk_is_opened_read_only_by_several_at_once(tmp_path, turtle):
-    from pyoxigraph import Store
-
-    folder = tmp_path / "store"
-    store = Store(str(folder))
-    store.bulk_load(path=str(turtle))
-    store.flush()
-    del store
-    before = sorted((path.name, path.stat().st_size) for path in folder.iterdir())
-    graphs = [KnowledgeGraph.from_triples(folder) for _ in range(2)]
-    for graph in graphs:
-        assert ask(graph, "capital of Freedonia")[0] == "The capital of Freedonia is Glooston."
-    assert sorted((path.name, path.stat().st_size) for path in folder.iterdir()) == before
-
-
-def test_rdf_pickles_as_its_path(turtle):
+def test_rdf_pickles(turtle):
     graph = KnowledgeGraph.from_triples(turtle)
-    packed = pickle.dumps(graph)
-    assert len(packed) < 1_000 and ask(pickle.loads(packed), "Sylvania") == ask(graph, "Sylvania")
+    assert ask(pickle.loads(pickle.dumps(graph)), "Land of the Free") == ask(graph, "Land of the Free") != []
 
 
 def test_without_pyoxigraph_triples_are_read_and_rdf_says_what_is_missing(turtle):
@@ -337,18 +318,22 @@ def test_without_pyoxigraph_triples_are_read_and_rdf_says_what_is_missing(turtle
         ("g.nt.gz", gzip.compress(b"<http://e/a> <http://e/b> <http://e/c> .\n" * 99, mtime=0)[:-12], "cannot read "),
         ("g.nt.gz", b"not packed", "cannot read "),
         ("g.nt", None, "cannot read "),
-        ("folder", None, "cannot read "),
     ],
 )
 def test_unreadable_rdf_says_which_file_and_line(tmp_path, name, content, told):
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    elif name == "folder":
-        path.mkdir()
     with pytest.raises(DataError, match=re.escape(told)) as caught:
         KnowledgeGraph.from_triples(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_literal_that_spells_an_entitys_address_is_not_that_entity(tmp_path):
+    path = tmp_path / "g.nt"
+    told = '<http://e.example/Ann> <http://e.example/page> "http://e.example/Bo" .\n'
+    path.write_text(told + "<http://e.example/Bo> <http://e.example/age> <http://e.example/Seven> .\n")
+    assert ask(KnowledgeGraph.from_triples(path), "Bo") == ["Bo, age: Seven."]
 
 
 def test_an_entity_with_very_many_facts_is_looked_at_in_bounded_time(tmp_path):
@@ -359,23 +344,7 @@ def test_an_entity_with_very_many_facts_is_looked_at_in_bounded_time(tmp_path):
     start = time.perf_counter()
     found = ask(graph, "latin Human")
     assert time.perf_counter() - start < 3
-    assert found[0] == "The latin of Human is homo." and found[1].endswith(" and 1990 more, type: Human.")
-
-
-@pytest.mark.parametrize(
-    ("relation", "told"),
-    [
-        ("leads", "Ann, leads: Bo."),
-        ("knows", "Ann, knows: Bo."),
-        ("status", "The status of Ann is Bo."),
-        ("genus", "The genus of Ann is Bo."),
-        ("boss", "The boss of Ann is Bo."),
-        ("mother tongue", "The mother tongue of Ann is Bo."),
-        ("headquarters", "Ann, headquarters: Bo."),
-    ],
-)
-def test_what_may_be_a_verb_is_only_put_in_a_row(relation, told):
-    assert ask(KnowledgeGraph([Triple("1", "Ann", relation, "Bo")]), "Ann") == [told]
+    assert found[0] == "Human, latin: homo." and found[1].endswith(" and 1990 more, type: Human.")
 
 
 class Writer:
@@ -411,7 +380,7 @@ def test_a_condenser_is_given_so_much_at_most_of_an_entity():
 @pytest.mark.parametrize("says", [None, ""])
 def test_where_a_condenser_fails_or_is_silent_the_facts_are_given(turtle, says):
     graph = KnowledgeGraph.from_triples(turtle, condenser=Writer(says))
-    assert ask(graph, "capital of Sylvania") == ["The official language of Sylvania is Sylvanian."]
+    assert ask(graph, "capital of Sylvania") == ["Sylvania, official language: Sylvanian."]
 
 
 class Choosy(Writer):
@@ -431,19 +400,10 @@ def test_an_entity_of_which_nothing_is_said_makes_room_and_facts_come_after_para
     ]
     graph = KnowledgeGraph.from_triples(rows, condenser=Choosy(""), top_k=3)
     found = asyncio.run(graph.knowledge_graph("Klopstokia Freedonia Sylvania"))
-    assert [item.text for item in found] == ["Well.", "The city 0 of Freedonia is 0.", "The city 1 of Freedonia is 1."]
+    assert [item.text for item in found] == ["Well.", "Freedonia, city 0: 0.", "Freedonia, city 1: 1."]
     assert isinstance(found, Partial)
     whole = asyncio.run(graph.knowledge_graph("Klopstokia Sylvania"))
     assert [item.text for item in whole] == ["Well."] and not isinstance(whole, Partial)
-
-
-def folder(path, name):
-    from pyoxigraph import Literal, NamedNode, Quad, Store
-
-    store = Store(str(path))
-    store.add(Quad(NamedNode("urn:a"), NamedNode("urn:name"), Literal(name)))
-    store.flush()
-    return path
 
 
 def test_what_a_condenser_wrote_is_kept_by_facts_and_writer_and_not_what_it_failed_to(tmp_path, turtle):
@@ -452,8 +412,7 @@ def test_what_a_condenser_wrote_is_kept_by_facts_and_writer_and_not_what_it_fail
 
     other = tmp_path / "other.ttl"
     other.write_text(Path(turtle).read_text() + "<urn:a> <urn:b> <urn:c> .\n")
-    folders = [folder(tmp_path / name, text) for name, text in (("one", "Ann"), ("two", "Bo"))]
-    sources = [turtle, other, ROWS, *folders]
+    sources = [turtle, other, ROWS]
     found = [*map(keys, sources), keys(turtle, top_k=9), keys(turtle, languages=("de",))]
     assert len(set(found)) == len(found) and keys(ROWS[1:]) not in found
     assert [*map(keys, sources)] == found[: len(sources)]
@@ -467,7 +426,7 @@ def test_what_a_condenser_wrote_is_kept_by_facts_and_writer_and_not_what_it_fail
         texts = []
         for writer.says in (None, "First:", "Second:"):
             texts += [box.run_batch([call], [box.session()])[0].evidence[0].text]
-    assert texts == ["The official language of Sylvania is Sylvanian.", "First: 1", "First: 1"]
+    assert texts == ["Sylvania, official language: Sylvanian.", "First: 1", "First: 1"]
 
 
 @settings(max_examples=50)
@@ -480,4 +439,4 @@ def test_any_literal_and_any_query(tmp_path_factory, value, query):
     path.write_bytes(serialize([quad], format=RdfFormat.N_TRIPLES))
     graph = KnowledgeGraph.from_triples(path)
     asyncio.run(graph.knowledge_graph(query))
-    assert ask(graph, "Ann") == [f"The note of Ann is {' '.join(value.split())}."]
+    assert ask(graph, "Ann") == [f"Ann, note: {' '.join(value.split())}."]

@@ -62,11 +62,6 @@ def test_a_batch_is_one_request_of_the_engines_form(engine, index):
     assert [q["query"]["multi_match"]["query"] for q in (question, second)] == ["a b", 'c"}']
 
 
-def test_no_queries_are_no_request(engine, index):
-    assert index.search_batch([], 3) == []
-    assert engine.requests == []
-
-
 def test_queries_too_long_for_an_engine_are_cut(engine, index):
     index.search("word " * 5000, 1)
     asked = json.loads(engine.requests[0][3].splitlines()[1])["query"]["multi_match"]["query"]
@@ -200,7 +195,7 @@ def test_upload_sends_again_what_the_engine_was_too_busy_for(engine, monkeypatch
 
 
 def test_an_interrupted_upload_goes_on_with_the_batch_it_was_in(engine, monkeypatch):
-    monkeypatch.setattr(opensearch.time, "sleep", lambda _: None)
+    monkeypatch.setattr(opensearch, "_RETRIES", 0)
     passages = [Evidence(text=f"text {n}", source=f"d{n}") for n in range(10)]
     index = OpenSearchIndex(engine.url, "wiki")
 
@@ -210,7 +205,7 @@ def test_an_interrupted_upload_goes_on_with_the_batch_it_was_in(engine, monkeypa
         yield from passages[4:]
 
     with pytest.raises(ToolError, match=r"too busy to write\. 4 passages are written: the same call goes on") as caught:
-        index.upload(stream(), batch=4, retries=0)
+        index.upload(stream(), batch=4)
     assert caught.value.passing and sorted(engine.documents) == ["0", "1", "2", "3", "4", "6"]
     engine.fault = ""
     engine.requests.clear()
@@ -255,9 +250,3 @@ def test_an_index_that_is_there_and_empty_keeps_its_settings(engine):
 def test_lone_surrogates_are_a_message_not_a_crash(index):
     with pytest.raises(ToolError, match="not valid Unicode"):
         index.search("\ud800", 1)
-
-
-def test_it_pickles(index):
-    copy = pickle.loads(pickle.dumps(index))
-    assert copy == index
-    assert [hit.source for hit in copy.search("paris", 1)] == ["d3"]

@@ -24,8 +24,7 @@ from faithful_search.tools.web import pages
 from faithful_search.tools.web.pages import Page, Reading, workers
 from faithful_search.tools.web.pages.base import Block
 from faithful_search.tools.web.pages.charset import decode
-from faithful_search.tools.web.pages.packing import pack
-from faithful_search.tools.web.pages.parsing import kind_of, parse
+from faithful_search.tools.web.pages.parsing import kind_of, pack, parse
 from faithful_search.tools.web.relevance import rank
 
 pytest.importorskip("trafilatura")
@@ -258,7 +257,7 @@ def test_a_document_that_takes_too_long_is_given_up_and_the_next_is_read():
 
 
 def worker_of(reading: Reading) -> workers._Worker:
-    [worker] = workers._pool(reading)._idle
+    [worker] = filter(None, workers._pool(reading).slots.queue)
     return worker
 
 
@@ -268,8 +267,8 @@ def test_workers_are_kept_between_pages_and_replaced_when_killed():
     first = worker_of(reading)
     pages.read(b"two", "text/plain", reading)
     assert worker_of(reading) is first
-    os.kill(first._process.pid, signal.SIGKILL)
-    first._process.wait()
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.wait()
     with pytest.raises(ToolError, match="crashed the program that reads pages"):
         pages.read(b"three", "text/plain", reading)
     assert texts(pages.read(b"four", "text/plain", reading)) == "four"
@@ -279,7 +278,7 @@ def test_workers_are_kept_between_pages_and_replaced_when_killed():
 def test_a_crash_in_the_middle_of_a_page_is_told(caplog):
     reading = Reading(seconds=60, workers=1, memory=700_000_000)
     pages.read(b"one", "text/plain", reading)
-    crash = threading.Timer(0.3, os.kill, (worker_of(reading)._process.pid, signal.SIGSEGV))
+    crash = threading.Timer(0.3, os.kill, (worker_of(reading).process.pid, signal.SIGSEGV))
     crash.start()
     with pytest.raises(ToolError, match="crashed the program that reads pages"):
         pages.read(SLOW_PDF, "application/pdf", reading)
@@ -303,7 +302,7 @@ def test_a_pdf_that_unpacks_without_end_is_refused_in_time_and_within_memory():
     reading = Reading(workers=1, memory=400_000_000)
     with pytest.raises(ToolError):
         pages.read(head + stream + tail[tail.index(b"endobj") :], "application/pdf", reading)
-    peak = Path(f"/proc/{worker_of(reading)._process.pid}/status").read_text().split("VmHWM:")[1].split()[0]
+    peak = Path(f"/proc/{worker_of(reading).process.pid}/status").read_text().split("VmHWM:")[1].split()[0]
     assert int(peak) * 1024 < 700_000_000
     assert texts(pages.read(b"next", "text/plain", reading)) == "next"
 
@@ -313,7 +312,7 @@ def test_more_pages_than_workers_wait_for_each_other_and_those_too_late_are_told
     with ThreadPoolExecutor(16) as threads:
         found = threads.map(lambda n: pages.read(f"page {n}".encode(), "text/plain", reading), range(60))
         assert [texts(page) for page in found] == [f"page {n}" for n in range(60)]
-    assert len(workers._pool(reading)._idle) <= 2
+    assert workers._pool(reading).slots.qsize() == 2
     one = Reading(seconds=2, workers=1, memory=1_200_000_000)
     pages.read(b"warm", "text/plain", one)
     with ThreadPoolExecutor(1) as threads:
@@ -355,7 +354,7 @@ from faithful_search.tools.web import pages
 from faithful_search.tools.web.pages import workers
 listening = socket.create_server(("127.0.0.1", 0)); os.set_inheritable(listening.fileno(), True)
 pages.read(b"words", "text/plain", pages.Reading(seconds=60))
-print(next(iter(workers._pools.values()))._idle[0]._process.pid, flush=True)
+print(next(iter(workers._workers)).process.pid, flush=True)
 time.sleep(60)
 """
     parent = subprocess.Popen(

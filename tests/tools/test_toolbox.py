@@ -167,10 +167,6 @@ def test_wrong_arguments_are_explained(toolbox, arguments, told):
     assert found.error and not found.evidence
 
 
-def test_whole_numbers_pass_as_floats(toolbox):
-    assert not one(toolbox, echo("a", wait=0)).error
-
-
 @pytest.mark.parametrize(
     ("kind", "note"),
     [
@@ -278,14 +274,6 @@ def test_a_tool_that_blocks_the_loop_costs_its_batch_not_the_program(toolbox, mo
     assert toolbox.stats()["trouble"].errors == 1
     assert one(toolbox, echo("after")).evidence[0].text == "after"
     assert quick.evidence or quick.error
-
-
-def test_calls_of_a_turn_overlap():
-    with Toolbox([Echo()], concurrency=64) as toolbox:
-        start = time.monotonic()
-        found = toolbox.run_batch([echo("x", wait=0.2)] * 50, [toolbox.session() for _ in range(50)])
-        assert time.monotonic() - start < 8.0 < 50 * 0.2
-    assert all(ids(o) == ["E1"] for o in found)
 
 
 def test_concurrency_is_a_limit():
@@ -434,12 +422,6 @@ def test_settings_that_make_no_sense():
         Toolbox([type("Mute", (), {"name": "mute"})()])
     with Toolbox([Echo()]) as toolbox, pytest.raises(ConfigError, match="1 calls for 2 sessions"):
         toolbox.run_batch([None], [toolbox.session()] * 2)
-
-
-def test_a_toolbox_may_be_empty():
-    with Toolbox([]) as toolbox:
-        assert one(toolbox, echo("x")).note == "Unknown tool 'echo'. There are no tools."
-        assert toolbox.run_batch([], []) == [] and toolbox.schemas == []
 
 
 class Rich(Tool):
@@ -922,42 +904,6 @@ def test_a_session_whose_loop_is_gone_closes_all_the_same():
         loop.close()
         session.close()
     assert session.closed
-
-
-def test_half_characters_in_an_error_do_not_reach_the_note():
-    class Half(Tool):
-        name = "half"
-
-        async def half(self) -> list[Evidence]:
-            """Fail."""
-            raise ToolError("no page \ud83d there")
-
-    with Toolbox([Half()]) as toolbox:
-        assert one(toolbox, ToolCall("half")).note == "no page ? there"
-
-
-def test_a_tool_that_would_end_the_program_ends_its_call():
-    class Exit(Tool):
-        name = "exit"
-
-        async def exit(self) -> list[Evidence]:
-            """End all."""
-            raise SystemExit(3)
-
-    with Toolbox([Exit(), Echo()]) as toolbox:
-        assert one(toolbox, ToolCall("exit")).note == "Error: exit failed: SystemExit."
-        assert one(toolbox, echo("x")).evidence
-
-
-def test_stats_of_a_stretch_are_a_difference():
-    with Toolbox([Echo()]) as toolbox:
-        toolbox.run_batch([echo("x")] * 5, [toolbox.session()] * 5)
-        before = toolbox.stats()["echo"]
-        toolbox.run_batch([echo("x", wait=0.1), echo("x", wait=0.1), ToolCall("echo")], [toolbox.session()] * 3)
-        between = toolbox.stats()["echo"] - before
-    assert (between.calls, between.errors, between.made, len(between.latest)) == (3, 1, 2, 2)
-    assert before.p95 < 0.1 <= between.p50 <= between.p95 < 1
-    assert (before - before).p50 is None and ToolStats().p95 is None
 
 
 def test_a_difference_of_counts_and_its_quantiles_by_hand():

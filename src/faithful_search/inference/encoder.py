@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -25,6 +26,7 @@ _POOLINGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
 }
+_PLAIN = {"type": "Transformer", "path": ""}  # a model without files of sentence-transformers
 
 
 @dataclass(frozen=True)
@@ -71,25 +73,29 @@ class Encoder:
             ConfigError: when it cannot be opened, or its layout has parts other than a Transformer, one of these
                 poolings and the normalisation.
         """
-        files = _Files(model, revision)
-        parts = {_kind(part): part for part in files.read("modules.json") or [{"type": "Transformer", "path": ""}]}
-        folder = parts["Transformer"]["path"] if "Transformer" in parts else ""
+        files = partial(_beside, model, revision)
+        parts = {each["type"].rsplit(".", 1)[-1]: each for each in files("modules.json") or [_PLAIN]}
         if unknown := set(parts) - {"Transformer", "Pooling", "Normalize"}:
             raise ConfigError(f"{model!r} has parts that cannot be used here: {', '.join(sorted(unknown))}")
+        folder = parts.get("Transformer", _PLAIN)["path"]
         where: dict[str, Any] = {"revision": revision, "subfolder": folder, "trust_remote_code": trust_remote_code}
         opened, tokenizer = open_model(AutoModel, model, device=device, dtype=dtype, **where)
+        told = files(f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
         described: dict[str, Any] = {
-            "pooling": files.pooling(parts["Pooling"]["path"]) if "Pooling" in parts else "mean",
-            "limit": files.limit(folder) or min(512, max_tokens(opened, tokenizer) or 512),
-            **files.prefixes(),
+            "pooling": _pooling(model, files(f"{parts['Pooling']['path']}/config.json"))
+            if "Pooling" in parts
+            else "mean",
+            "limit": told.get("max_seq_length") or min(512, max_tokens(opened, tokenizer) or 512),
+            **_prefixes(model, files("config_sentence_transformers.json")),
         }
         return cls(opened, tokenizer, model, **(described | knobs))
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "passage"] | None = None) -> np.ndarray:
         """Vectors of shape `(len(texts), d)`, float32, in the order of the texts; `kind` says which prefix they get."""
         prefix = {"query": self.query_prefix, "passage": self.passage_prefix, None: ""}[kind]
-        rows = self._tokens([prefix + text for text in texts])
+        rows = self._encoded([prefix + text for text in texts], truncation=True, max_length=self.limit)
         vectors = np.zeros((len(rows), self.model.config.hidden_size), dtype=np.float32)
+        # texts of like length together, so that little of a batch is padding
         for batch in batches([len(ids) for ids in rows], self.batch_tokens):
             vectors[batch] = self._vectors([rows[row] for row in batch])
         return vectors
@@ -103,9 +109,6 @@ class Encoder:
         """Tokens of a text that are read, special ones left out."""
         return self.limit - self.tokenizer.num_special_tokens_to_add()
 
-    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._encoded(texts, truncation=True, max_length=self.limit)
-
     def _encoded(self, texts: Sequence[str], **how: Any) -> list[list[int]]:
         if not texts:
             return []
@@ -116,6 +119,7 @@ class Encoder:
     def _vectors(self, rows: list[list[int]]) -> np.ndarray:
         batch = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
         with torch.inference_mode():
+            # sums over many tokens lose too much in half precision
             states = self.model(**batch).last_hidden_state.float()
         pooled = _pooled(states, batch["attention_mask"].bool(), self.pooling)
         return torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
@@ -136,48 +140,32 @@ def _pooled(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch
     return (states * own).sum(1) / own.sum(1).clamp(min=1)
 
 
-@dataclass(frozen=True)
-class _Files:
-    """What sentence-transformers writes beside a model."""
+def _beside(model: str, revision: str | None, name: str) -> Any:
+    """The JSON of a file beside the model, `None` where there is none."""
+    try:
+        path = cached_file(
+            model,
+            name,
+            revision=revision,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot open the model {model!r}: {name}: {error}") from error
 
-    model: str
-    revision: str | None
 
-    def read(self, name: str) -> Any:
-        """The JSON of a file, `None` where there is none."""
-        try:
-            path = cached_file(
-                self.model,
-                name,
-                revision=self.revision,
-                _raise_exceptions_for_missing_entries=False,
-                _raise_exceptions_for_connection_errors=False,
-            )
-            return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot open the model {self.model!r}: {name}: {error}") from error
-
-    def pooling(self, folder: str) -> Pooling:
-        config = self.read(f"{folder}/config.json") or {}
-        chosen = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
-        if len(chosen) != 1 or chosen[0] not in _POOLINGS:
-            raise ConfigError(
-                f"{self.model!r} pools by {', '.join(chosen) or 'nothing'}; what can be used: one of "
-                f"{', '.join(_POOLINGS)}"
-            )
+def _pooling(model: str, config: dict[str, Any] | None) -> Pooling:
+    chosen = [name for name, value in (config or {}).items() if name.startswith("pooling_mode_") and value is True]
+    if len(chosen) == 1 and chosen[0] in _POOLINGS:
         return _POOLINGS[chosen[0]]
-
-    def limit(self, folder: str) -> int | None:
-        prefix = f"{folder}/" if folder else ""
-        return (self.read(f"{prefix}sentence_bert_config.json") or {}).get("max_seq_length")
-
-    def prefixes(self) -> dict[str, str]:
-        prompts = (self.read("config_sentence_transformers.json") or {}).get("prompts") or {}
-        query, passage = prompts.get("query") or "", prompts.get("passage") or prompts.get("document") or ""
-        if not (query or passage):
-            query, passage = known_prefixes(self.model)
-        return {"query_prefix": query, "passage_prefix": passage}
+    usable = ", ".join(_POOLINGS)
+    raise ConfigError(f"{model!r} pools by {', '.join(chosen) or 'nothing'}; what can be used: one of {usable}")
 
 
-def _kind(part: dict[str, str]) -> str:
-    return part["type"].rsplit(".", 1)[-1]
+def _prefixes(model: str, config: dict[str, Any] | None) -> dict[str, str]:
+    prompts = (config or {}).get("prompts") or {}
+    query, passage = prompts.get("query") or "", prompts.get("passage") or prompts.get("document") or ""
+    if not (query or passage):  # the first E5 and BGE models have no such file
+        query, passage = known_prefixes(model)
+    return {"query_prefix": query, "passage_prefix": passage}

@@ -7,7 +7,7 @@
 | ReCall | `POST /batch_search` `{"query": ["..."], "top_n": 3, "return_score": true}` | `[[[D]], [[s]]]` |
 
 Without scores the answers hold documents only: `{"result": [[D]]}`, `[D]`, `[[D]]`. A document D has `id` and `contents`, see
-`tools/retrieval/contents.py`, and `url` where it has one. Unknown fields of a request are ignored.
+`join_contents` in `tools/retrieval/corpus.py`, and `url` where it has one. Unknown fields of a request are ignored.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from ..errors import FaithfulSearchError
 from ..judges import Pair
-from ..tools.retrieval.contents import join_contents
+from ..tools.retrieval.corpus import join_contents
 from ..trajectory import Evidence
 
 Results = Sequence[Sequence[Evidence]]

@@ -120,6 +120,7 @@ class ToolArguments:
         """
         if self.corpus == "none" or is_server(self.corpus) or is_engine(self.corpus):
             raise ConfigError(f"the passages of the corpus {self.corpus!r} cannot be read from here; give the corpus")
+        # an index holds its passages, so that the corpus it was made of may be gone
         if is_index(self.corpus):
             return chain.from_iterable(Passages(Path(self.corpus).expanduser()).batches())
         return passages(self.corpus)
@@ -135,6 +136,7 @@ class ToolArguments:
         if self.corpus != "none":
             yield open_search(self.corpus, http=self._http(), **named("local_search"))
         if self.triples == "wikidata":
+            # an entity with many statements takes some megabytes
             http = self._http(max_bytes=20_000_000)
             yield Wikidata(condenser=condenser, http=http, **named("knowledge_graph"))
         elif self.triples != "none":
@@ -157,6 +159,7 @@ class ToolArguments:
         raise ConfigError(f"unknown web_search {self.web_search!r}; there are: serper, searxng, ddgs, none")
 
     def _browse(self, condenser: Condenser | None, **about: Any) -> Browse:
+        # agents choose what is read: what is not public is refused here, also where another machine would fetch it
         guard = Guard(tuple(filter(None, (entry.strip() for entry in self.browse_allow.split(",")))))
         readers: dict[str, Reader] = {
             "fetch": Fetch(self._http(guard=guard)),

@@ -58,6 +58,7 @@ def method_of(tool: Tool) -> Callable[..., Awaitable[list[Evidence]]]:
         ConfigError: when the tool has none, or several and none of its own name.
     """
     kind = type(tool)
+    # read from the class: a property of the instance might open a connection
     public = [key for key in dir(kind) if not key.startswith("_") and inspect.iscoroutinefunction(getattr(kind, key))]
     if tool.name in public or len(public) == 1:
         method: Callable[..., Awaitable[list[Evidence]]] = getattr(

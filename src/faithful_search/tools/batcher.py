@@ -87,16 +87,12 @@ class _Worker:
         self._started = self._stopped = False
 
     def wake(self) -> None:
-        if not self._started:
-            self._start()
-        self._called.release()
-
-    def _start(self) -> None:
         with self._starting:
             if not self._started:
                 for _ in range(self.threads):
                     threading.Thread(target=self._serve, name="faithful-search-batches", daemon=True).start()
                 self._started = True
+        self._called.release()
 
     def stop(self) -> None:
         self._stopped = True
@@ -106,7 +102,7 @@ class _Worker:
         while True:
             self._called.acquire()
             while batch := self._next():
-                _deliver(batch, self._outcomes([call.item for call in batch]))
+                _deliver(batch, *self._outcome([call.item for call in batch]))
             if self._stopped:
                 return
 
@@ -119,43 +115,34 @@ class _Worker:
                     batch.append(call)
         return batch
 
-    def _outcomes(self, items: list[Any]) -> list[Any]:
+    def _outcome(self, items: list[Any]) -> tuple[list[Any], Exception | None]:
+        """The results, or what the batch raised."""
         try:
             results = list(self.run(items))
             if len(results) != len(items):
                 raise RuntimeError(f"a batch of {len(items)} items gave {len(results)} results")
-            return results
+            return results, None
         except BaseException as error:  # whatever it is, the callers must hear of it and the thread must live
-            plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
-            return [_Failure(error if plain else _retold(error))] * len(items)
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                return [None] * len(items), error
+            retold = RuntimeError(f"a batch raised {kind_of(error)}")  # no future takes a `StopIteration`
+            retold.__cause__ = error
+            return [None] * len(items), retold
 
 
-class _Failure(NamedTuple):
-    error: BaseException
+def _deliver(batch: list[_Call], results: list[Any], error: Exception | None) -> None:
+    """Wakes each loop once, whatever the number of its callers."""
+    for loop in dict.fromkeys(call.loop for call in batch):
+        settled = [(call.future, result) for call, result in zip(batch, results, strict=True) if call.loop is loop]
+        with suppress(RuntimeError):  # the loop was closed meanwhile, and its callers with it
+            loop.call_soon_threadsafe(_settle, settled, error)
 
 
-def _retold(error: BaseException) -> Exception:
-    retold = RuntimeError(f"a batch raised {kind_of(error)}")
-    retold.__cause__ = error
-    return retold
-
-
-def _deliver(batch: list[_Call], outcomes: list[Any]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
-    for call, outcome in zip(batch, outcomes, strict=True):
-        by_loop.setdefault(call.loop, []).append((call.future, outcome))
-    for loop, settled in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_settle, settled)
-        except RuntimeError:  # the loop was closed meanwhile, and its callers with it
+def _settle(settled: list[tuple[asyncio.Future[Any], Any]], error: Exception | None) -> None:
+    for future, result in settled:
+        if future.done():  # its caller was cancelled while the batch ran
             continue
-
-
-def _settle(settled: list[tuple[asyncio.Future[Any], Any]]) -> None:
-    for future, outcome in settled:
-        if future.done():
-            continue
-        if isinstance(outcome, _Failure):
-            future.set_exception(outcome.error)
+        if error is not None:
+            future.set_exception(error)
         else:
-            future.set_result(outcome)
+            future.set_result(result)

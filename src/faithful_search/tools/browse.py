@@ -104,10 +104,13 @@ class Browse(Tool):
         if not found:
             told = " ".join(f"{_shown(each)} was not read: {error}." for each, error in failed)
             raise ToolError(told, passing=passing, tried=True)
+        # that a page was not read takes a place of its own, or the policy would ask for it again
         room = max(1, self.top_k - len(failed))
+        # without a query there is nothing to condense to
         condenser = self.condenser if query.strip() else None
         shown = await self._condensed(condenser, query, found, deadline) if condenser else None
         if shown is None:
+            # ranking some thousand paragraphs would hold up the event loop
             shown = await asyncio.to_thread(_chosen, query, found, room)
         results = [*shown[:room], *(_failure(each, error) for each, error in failed)]
         return Partial(results) if passing else results
@@ -129,6 +132,7 @@ class Browse(Tool):
             return _paragraphs(page, document)
 
         key = key_of(page=url, reader=self.reader.cache_key, reading=repr(self.reading))
+        # rollouts of one question open the same pages at the same time
         if self.cache is None:
             found, _ = await once(("page", key), read)
             return found
@@ -177,6 +181,7 @@ def _chosen(query: str, found: Sequence[list[Evidence]], top_k: int) -> list[Evi
     best = [msgspec.structs.replace(everything[place], score=score) for place, score in ranked] or everything
     fitting = {item.url for item in best}
     best += [msgspec.structs.replace(page[0], score=0.0) for page in found if page[0].url not in fitting]
+    # the best of each page comes before a second of any, so that no page that was asked for goes unseen
     firsts = {item.url: item.source for item in reversed(best)}
     order = sorted(best, key=lambda item: item.source != firsts[item.url])
     taken = {item.source for item in order[:top_k]}

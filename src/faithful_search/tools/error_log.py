@@ -32,6 +32,7 @@ class ErrorLog:
     def tell(self, what: str, error: BaseException) -> None:
         """Say of what failed how, and in which words; see `said`."""
         kind = kind_of(error)
+        # one warning for each kind: a service that is down for an hour must not fill the log
         new = (what, kind) not in self._kinds and len(self._kinds) < _MOST_KINDS
         if new:
             self._kinds.add((what, kind))

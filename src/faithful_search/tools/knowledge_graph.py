@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ConfigError
 from ..trajectory import Evidence
 from .base import Tool
-from .condenser import Condenser
-from .graphs.facts import Fact, condensed, evidence_of, grouped
+from .condenser import Condenser, condensed
+from .graphs.facts import Graph, Triple, evidence_of, grouped, read_triples, sentence_of
 from .graphs.labels import Labels
-from .graphs.triples import RDF_SUFFIXES, Triple, TripleGraph, read_triples
 from .words import words
 
-if TYPE_CHECKING:
-    from .graphs.rdf import RdfGraph
+_RDF = (".nt", ".ttl", ".nq", ".trig", ".n3", ".rdf", ".jsonld")
 
 
 class KnowledgeGraph(Tool):
-    """Facts around named entities, from triples or from RDF (extra `rdf`).
+    """Facts around named entities, from triples or from an RDF file (extra `rdf`).
 
     The query's entities are found by the longest labels in it, on word boundaries, with case; without case only when
     that finds none. Their facts in both directions are ranked by how many of the relation's words the query has, then
     in the graph's order.
 
     Args:
-        graph: the facts: triples, or an `RdfGraph`.
+        graph: the facts.
         name: what the policy calls it.
         top_k: pieces of evidence a query returns at most.
         description: what the policy is told; empty for the default.
-        join: whether one piece of evidence holds all the values that a relation has for an entity; otherwise it holds
-            one fact.
+        join: whether one piece of evidence holds all the values that a relation has for an entity; otherwise it is a
+            sentence for each fact.
         condenser: writes one paragraph about each entity from its facts; where it fails, the facts are given.
 
     Example:
@@ -46,52 +43,53 @@ class KnowledgeGraph(Tool):
 
     def __init__(
         self,
-        graph: Iterable[Triple] | TripleGraph | RdfGraph,
+        graph: Graph | Iterable[Triple],
         name: str = "knowledge_graph",
         top_k: int = 3,
         description: str = "",
         join: bool = False,
         condenser: Condenser | None = None,
     ) -> None:
-        self.graph = TripleGraph(graph) if isinstance(graph, Iterable) else graph
+        self.graph = graph if isinstance(graph, Graph) else Graph(graph)
         self.name, self.top_k, self.description = name, top_k, description
         self.join, self.condenser = join, condenser
         # without a condenser nothing is quicker than the graph itself
         self.cache_key = f"knowledge_graph {self.graph.digest()} {top_k} {condenser.name}" if condenser else ""
-        labels = list(self.graph.labels())
+        labels = list(dict.fromkeys(self.graph.labels()))
+        # case tells Polish from polish; who writes all in lower case is understood, too
         self._exact, self._folded = Labels(labels, fold=False), Labels(labels, fold=True)
 
     @classmethod
     def from_triples(
         cls,
         triples: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
-        name: str = "knowledge_graph",
-        top_k: int = 3,
-        description: str = "",
+        *,
         join: bool | None = None,
-        condenser: Condenser | None = None,
         languages: Sequence[str] = ("en",),
+        **about: Any,
     ) -> KnowledgeGraph:
         """Read a graph.
 
         Args:
             triples: rows `id`, `subject`, `relation`, `object`: `"world"`, a `.jsonl[.gz]` file, or the rows
-                themselves; or an RDF file or a pyoxigraph store's folder, see `RdfGraph`.
+                themselves; or an RDF file, such as `.nt` or `.ttl.gz`.
             join: see the class; by default only RDF is joined.
             languages: of RDF labels, best first.
+            about: `name`, `top_k`, `description`, `condenser`; see the class.
 
         Raises:
             DataError: an unreadable or empty source, or a row or line that is wrong, naming it.
             ConfigError: when pyoxigraph, which reads RDF, is missing.
         """
-        if isinstance(triples, (str, os.PathLike)) and _is_rdf(Path(triples)):
-            try:
-                from .graphs.rdf import RdfGraph
-            except ImportError as error:
-                raise ConfigError(f"{triples} needs pyoxigraph: pip install 'faithful-search[rdf]'") from error
-            graph = RdfGraph(triples, languages)
-            return cls(graph, name, top_k, description, join is not False, condenser)
-        return cls(read_triples(triples), name, top_k, description, bool(join), condenser)
+        path = Path(triples) if isinstance(triples, (str, os.PathLike)) else None
+        if path is None or not path.name.removesuffix(".gz").endswith(_RDF):
+            return cls(read_triples(triples), join=bool(join), **about)
+        try:
+            from .graphs.rdf import read_rdf
+        except ImportError as error:
+            raise ConfigError(f"{triples} needs pyoxigraph: pip install 'faithful-search[rdf]'") from error
+        # an ontology's relations are as often verbs as nouns, so that "the knows of Ann" would have to be avoided
+        return cls(read_rdf(path, languages), join=join is not False, **about)
 
     def __reduce__(self) -> tuple[type[KnowledgeGraph], tuple[Any, ...]]:
         return type(self), (self.graph, self.name, self.top_k, self.description, self.join, self.condenser)
@@ -102,22 +100,16 @@ class KnowledgeGraph(Tool):
         Args:
             query: The entities by name and the relation wanted, such as 'capital of France'.
         """
-        groups = self._groups(query) if self.graph.inline else await asyncio.to_thread(self._groups, query)
-        if self.condenser is None:
-            return [evidence_of(group) for group in groups[: self.top_k]]
-        return await condensed(self.condenser, query, [evidence_of(group) for group in groups], self.top_k)
+        asked = set(words(query))
+        facts = self.graph.around(self.entities(query))
+        # a stable sort: of equals the graph's order
+        ranked = sorted(facts, key=lambda fact: -len(asked.intersection(words(fact.triple.relation))))
+        if self.condenser is not None:
+            return await condensed(self.condenser, query, [evidence_of(each) for each in grouped(ranked)], self.top_k)
+        if self.join:
+            return [evidence_of(each) for each in grouped(ranked)[: self.top_k]]
+        return [sentence_of(fact) for fact in ranked[: self.top_k]]
 
     def entities(self, query: str) -> list[str]:
         """What the query names, in its order: labels, or the IRIs of an RDF graph."""
         return self._exact.find(query) or self._folded.find(query)
-
-    def _groups(self, query: str) -> list[list[Fact]]:
-        """What a piece of evidence tells each, best first."""
-        asked = set(words(query))
-        facts = self.graph.around(self.entities(query))
-        ranked = sorted(facts, key=lambda fact: -len(asked.intersection(words(fact.relation))))
-        return grouped(ranked) if self.join or self.condenser else [[fact] for fact in ranked]
-
-
-def _is_rdf(path: Path) -> bool:
-    return path.is_dir() or path.name.removesuffix(".gz").endswith(RDF_SUFFIXES)

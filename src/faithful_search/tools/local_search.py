@@ -6,15 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from .base import Tool
 from .batcher import Batcher
-from .retrieval.cached_index import open_index
 from .retrieval.corpus import Corpus
 from .retrieval.index import Index
-from .retrieval.index_folder import open_folder
+from .retrieval.index_folder import open_index
 
 _INLINE = 100_000
 """Passages up to which a search does not hold up an event loop."""
@@ -29,7 +29,7 @@ class LocalSearch(Tool):
     less than that.
 
     Args:
-        index: any `Index`; or use `from_corpus` or `open`.
+        index: any `Index`, such as `retrieval.open_folder` gives; or use `from_corpus`.
         name: what the policy calls it; two corpora are two tools of different names.
         description: what the policy is told; empty for the default.
         top_k: passages a query returns at most.
@@ -56,34 +56,20 @@ class LocalSearch(Tool):
         object.__setattr__(self, "_batcher", Batcher(partial(found_by_each, self.index, self.top_k)))
 
     @classmethod
-    def from_corpus(
-        cls,
-        corpus: Corpus,
-        cache_dir: str | os.PathLike[str] | None = None,
-        top_k: int = 3,
-        name: str = "local_search",
-        description: str = "",
-    ) -> LocalSearch:
+    def from_corpus(cls, corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None, **about: Any) -> LocalSearch:
         """Index `corpus` by BM25, or reopen its cached index: `"world"`, a `.jsonl[.gz]` or `.parquet` file, a folder
         of such, a Hub dataset (`owner/name[:split]`), or rows `id`, `title`, `text`.
+
+        Args:
+            corpus: what is searched; `opening.open_search` takes indexes, servers and engines, too.
+            cache_dir: where the index is kept; by default `FAITHFUL_SEARCH_CACHE` or `~/.cache/faithful_search`.
+            about: `name`, `description`, `top_k`.
 
         Raises:
             DataError: an unreadable or empty corpus, or a row without text, naming it. `faithful-search index` leaves
                 such rows out instead, and says which.
         """
-        return cls(open_index(corpus, cache_dir), name=name, description=description, top_k=top_k)
-
-    @classmethod
-    def open(
-        cls, path: str | os.PathLike[str], top_k: int = 3, name: str = "local_search", description: str = ""
-    ) -> LocalSearch:
-        """Open the folder that `faithful-search index` made, whichever kind of index it holds.
-
-        Raises:
-            DataError: when there is none, or it is damaged.
-            ConfigError: when what it needs is missing, or its model is another one by now.
-        """
-        return cls(open_folder(path), name=name, description=description, top_k=top_k)
+        return cls(open_index(corpus, cache_dir), **about)
 
     async def local_search(self, query: str) -> list[Evidence]:
         """Search a local collection of documents and return the passages that match best.
@@ -91,6 +77,7 @@ class LocalSearch(Tool):
         Args:
             query: The words to search for.
         """
+        # a thread costs more than such a search
         if is_quick(self.index):
             return self.index.search(query, self.top_k)
         found = await self._batcher.ask(query)

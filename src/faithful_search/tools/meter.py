@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 LATEST = 512
 """Of how many calls the durations are remembered."""
+_COUNTS = ("calls", "hits", "errors", "refused", "retries", "made", "seconds")
 
 
 @dataclass(frozen=True)
@@ -53,17 +55,8 @@ class ToolStats:
         return self._quantile(0.95)
 
     def __sub__(self, earlier: ToolStats) -> ToolStats:
-        made = self.made - earlier.made
-        return ToolStats(
-            self.calls - earlier.calls,
-            self.hits - earlier.hits,
-            self.errors - earlier.errors,
-            self.refused - earlier.refused,
-            self.retries - earlier.retries,
-            made,
-            self.seconds - earlier.seconds,
-            self.latest[-made:] if made else (),
-        )
+        counts = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTS}
+        return ToolStats(**counts, latest=self.latest[-counts["made"] :] if counts["made"] else ())
 
     def _quantile(self, share: float) -> float | None:
         return float(np.quantile(self.latest, share)) if self.latest else None
@@ -74,27 +67,25 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(("calls", "hits", "errors", "refused", "retries"), 0)
-        self._made, self._seconds = 0, 0.0
+        self._counts: dict[str, Any] = dict.fromkeys(_COUNTS, 0)
+        # of the latest alone: a run of days must not grow, and its first hour says nothing about now
         self._latest: deque[float] = deque(maxlen=LATEST)
 
     def count(self, *, hit: bool = False, error: bool = False, refused: bool = False) -> None:
         """One call was answered."""
-        with self._lock:
-            self._counts["calls"] += 1
-            self._counts["hits"] += hit
-            self._counts["errors"] += error
-            self._counts["refused"] += refused
+        self._add(calls=1, hits=hit, errors=error, refused=refused)
 
     def took(self, seconds: float, attempts: int) -> None:
         """One call reached the tool and took so long."""
-        with self._lock:
-            self._made += 1
-            self._seconds += seconds
-            self._counts["retries"] += max(0, attempts - 1)
-            self._latest.append(seconds)
+        self._add((seconds,), made=1, seconds=seconds, retries=max(0, attempts - 1))
 
     def stats(self) -> ToolStats:
         """The counts up to now."""
         with self._lock:
-            return ToolStats(**self._counts, made=self._made, seconds=self._seconds, latest=tuple(self._latest))
+            return ToolStats(**self._counts, latest=tuple(self._latest))
+
+    def _add(self, latest: tuple[float, ...] = (), **counts: float) -> None:
+        with self._lock:
+            self._latest.extend(latest)
+            for name, count in counts.items():
+                self._counts[name] += count

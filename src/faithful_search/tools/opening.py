@@ -10,7 +10,7 @@ from .base import Tool
 from .local_search import LocalSearch
 from .remote_search import RemoteSearch
 from .retrieval.engines import TIMEOUT, is_engine, open_engine
-from .retrieval.index_folder import MANIFEST
+from .retrieval.index_folder import MANIFEST, open_folder
 
 
 def open_search(
@@ -35,13 +35,14 @@ def open_search(
         DataError: for a corpus or an index that cannot be read.
         ConfigError: when a package or an encoder is missing, or an engine cannot be reached.
     """
+    # the most explicit names first: a folder may be called anything
     about: dict[str, Any] = {"name": name, "description": description, "top_k": top_k}
     if is_server(corpus):
         return RemoteSearch(corpus, **(about | ({"http": http} if http else {})))
     if is_engine(corpus):
         return LocalSearch(open_engine(corpus, http.timeout if http else TIMEOUT), **about)
     if is_index(corpus):
-        return LocalSearch.open(corpus, **about)
+        return LocalSearch(open_folder(corpus), **about)
     return LocalSearch.from_corpus(corpus, **about)
 
 

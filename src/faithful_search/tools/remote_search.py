@@ -12,7 +12,7 @@ from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from ..wire.http import Http
 from .base import Tool
-from .retrieval.contents import split_contents
+from .retrieval.corpus import split_contents
 from .untrusted import check_address
 from .web.unavailable import unavailable
 

@@ -35,12 +35,13 @@ def function_schema(method: Callable[..., Any], name: str, description: str = ""
     """
     about, told = _docstring(method)
     properties: dict[str, Any] = {}
-    for argument, kind in _types(method).items():
+    kinds, required, _ = _arguments(method)
+    for argument, kind in kinds.items():
         if argument not in told:
             raise ConfigError(f"{method.__qualname__}: describe {argument!r} under 'Args:' in its docstring")
         properties[argument] = {**_type_schema(kind), "description": told[argument]}
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
-    if required := _required(_plain(method)):
+    if required:
         parameters["required"] = list(required)
     function = {"name": name, "description": description or about, "parameters": parameters}
     return {"type": "function", "function": function}
@@ -54,11 +55,12 @@ def check_arguments(method: Callable[..., Any], arguments: Any) -> str:
         >>> check_arguments(LocalSearch.from_corpus("world").local_search, {"query": 3})
         "argument 'query': expected 'str', got 'int'"
     """
+    _, required, struct = _arguments(method)
     try:
-        msgspec.convert(arguments, _argument_struct(_plain(method)))
+        msgspec.convert(arguments, struct)
     except msgspec.ValidationError as error:
         return _readable(str(error))
-    return next((f"argument {name!r} is empty" for name in _required(_plain(method)) if _is_empty(arguments[name])), "")
+    return next((f"argument {name!r} is empty" for name in required if _is_empty(arguments[name])), "")
 
 
 def _is_empty(value: Any) -> bool:
@@ -66,24 +68,23 @@ def _is_empty(value: Any) -> bool:
     return not value.strip() if isinstance(value, str) else isinstance(value, list) and all(map(_is_empty, value))
 
 
-def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind a bound method: it can be hashed, whatever it is bound to."""
-    return getattr(method, "__func__", method)
+def _arguments(method: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], type[msgspec.Struct]]:
+    """The types of the arguments, which of them are required, and all of them as a struct."""
+    return _of_function(getattr(method, "__func__", method))  # which can be hashed, whatever the method is bound to
 
 
 @cache
-def _required(method: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(name for name, told in _parameters(method).items() if told.default is told.empty)
-
-
-@cache
-def _argument_struct(method: Callable[..., Any]) -> type[msgspec.Struct]:
-    parameters = _parameters(method)
-    fields: list[Any] = []
-    for name, kind in _types(method).items():
-        optional = parameters[name].default is not inspect.Parameter.empty
-        fields.append((name, kind, None) if optional else (name, kind))
-    return msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
+def _of_function(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], type[msgspec.Struct]]:
+    parameters = dict(inspect.signature(function).parameters)
+    parameters.pop("self", None)
+    hints = get_type_hints(function, include_extras=True)
+    if missing := [name for name in parameters if name not in hints]:
+        raise ConfigError(f"{function.__qualname__}: argument {missing[0]!r} has no type")
+    kinds = {name: hints[name] for name in parameters}
+    # an argument without a default is what the call is about, so it must not be empty either
+    required = tuple(name for name, told in parameters.items() if told.default is told.empty)
+    fields: list[Any] = [(name, kind) if name in required else (name, kind, None) for name, kind in kinds.items()]
+    return kinds, required, msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
 
 
 def _readable(message: str) -> str:
@@ -94,23 +95,10 @@ def _readable(message: str) -> str:
     return f"argument {where[1]!r}: {text}" if where and where[1] else text
 
 
-def _parameters(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    found = dict(inspect.signature(method).parameters)
-    found.pop("self", None)
-    return found
-
-
-def _types(method: Callable[..., Any]) -> dict[str, Any]:
-    hints = get_type_hints(method, include_extras=True)
-    missing = [name for name in _parameters(method) if name not in hints]
-    if missing:
-        raise ConfigError(f"{method.__qualname__}: argument {missing[0]!r} has no type")
-    return {name: hints[name] for name in _parameters(method)}
-
-
 def _type_schema(kind: Any) -> dict[str, Any]:
     if get_origin(kind) in (Union, types.UnionType) and type(None) in get_args(kind):
         rest = [part for part in get_args(kind) if part is not type(None)]
+        # as chat templates write it, which know no unions
         return {**_type_schema(reduce(or_, rest)), "nullable": True}
     return msgspec.json.schema(kind)
 

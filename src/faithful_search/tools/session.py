@@ -33,6 +33,7 @@ class Session:
         """The same observation with the next ids on its evidence, edited, and no half characters in its texts."""
         found = [(item, self.edits.get(item.text, item.text)) for item in observation.evidence]
         shown = [(item, text) for item, text in found if text is not None]
+        # in this rollout's world nothing was found
         note = NO_RESULTS.note if found and not shown else observation.note
         first, self.given = self.given + 1, self.given + len(shown)
         named = tuple(_named(item, text, f"E{n}") for n, (item, text) in enumerate(shown, start=first))

@@ -93,9 +93,14 @@ class Toolbox:
         self.failures, self.cooldown = failures, cooldown
         self.cache, self.cassette = cache, cassette
         self._start_fresh()
-        self._check()
+        replays = cassette is not None and cassette.mode == "replay"
+        for tool in self.tools.values():
+            check = getattr(tool, "check", None)  # tools need not be of our base class
+            if check is not None and not (replays and self._cache_keys[tool.name]):
+                check()
 
     def _start_fresh(self) -> None:
+        """What neither a copy nor a pickle carries."""
         self._lock = threading.Lock()
         self._loop: BackgroundLoop | None = None
         shared = Slots(self.concurrency)
@@ -109,13 +114,6 @@ class Toolbox:
         advice = f"Other tools: {others}." if others else "There is no other tool."
         breaker = Breaker(self.failures, self.cooldown)
         return Lane(tool, self.timeout, Slots(most or self.concurrency), shared, self.patience, breaker, advice)
-
-    def _check(self) -> None:
-        replays = self.cassette is not None and self.cassette.mode == "replay"
-        for tool in self.tools.values():
-            check = getattr(tool, "check", None)  # tools need not be of our base class
-            if check is not None and not (replays and self._cache_keys[tool.name]):
-                check()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -216,6 +214,7 @@ class Toolbox:
     async def _gather(
         self, calls: Sequence[ToolCall | None], sessions: Sequence[Session], found: list[Observation | None]
     ) -> None:
+        # each as it comes: a tool that blocks the loop must not take the others' results with it
         async def fill(place: int, call: ToolCall) -> None:
             found[place] = await self._answer(call, sessions[place])
 
@@ -228,6 +227,7 @@ class Toolbox:
         if wrong := check_arguments(lane.method, call.arguments):
             lane.meter.count(error=True)
             return _error(f"Error: {lane.name}: {_short(wrong)}. {self._arguments[lane.name]}")
+        # a hit costs microseconds, a task some tens of them
         there = None if session.closed else self._at_hand(lane.name, call.arguments)
         if there is not None:
             lane.meter.count(hit=True)

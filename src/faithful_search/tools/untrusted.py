@@ -24,6 +24,7 @@ def line(value: Any, size: int) -> str:
     """
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
         return ""
+    # cut before it is read: it may be megabytes of blanks
     text = str(value)[: 4 * size] if isinstance(value, str) else f"{value:.15g}"
     return shortened(" ".join(well_formed(text).split()), size)
 

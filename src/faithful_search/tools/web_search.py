@@ -79,11 +79,13 @@ class WebSearch(Tool):
         queries = self._queries(query, query_list)
         found = await asyncio.gather(*(self._search(each) for each in queries), return_exceptions=True)
         failed = [item for item in found if isinstance(item, ToolError)]
+        # a fault of ours, which the toolbox retells by its kind
         if unexpected := [item for item in found if isinstance(item, BaseException) and item not in failed]:
             raise unexpected[0]
         if len(failed) == len(queries):
             raise failed[0]
         told = [_told(each, result) for each, result in zip(queries, found, strict=True)]
+        # what is cut off is the worst of each query, not the last query
         results = _interleaved(told)[: self.top_k if len(queries) == 1 else self.limit]
         return Partial(results) if any(error.passing for error in failed) else results
 

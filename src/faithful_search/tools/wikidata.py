@@ -1,9 +1,8 @@
-"""Wikidata as a knowledge graph: the statements about the entities that a query names, as sentences."""
+"""Wikidata as a knowledge graph: the statements about the entities that a query names, a line for each property."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
@@ -16,9 +15,9 @@ from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from ..wire.http import Http
 from .base import Tool
-from .condenser import Condenser
+from .condenser import MOST_FACTS, Condenser, condensed
 from .graphs import wikibase
-from .graphs.facts import Fact, condensed, listed, sentence
+from .graphs.facts import listed
 from .graphs.naming import candidates
 from .graphs.wikibase import Statement
 from .untrusted import check_address, line, rows, section
@@ -27,7 +26,6 @@ from .words import words
 _LONGEST_SEARCH = 250  # characters that the search takes
 _IDS = 50  # entities of one request
 _KEPT = 20_000  # labels in memory
-_FOR_THE_CONDENSER = 30  # properties that it is told about, of all entities
 _SPARE = 3  # properties more than are shown, for those that turn out to have no value with a label
 _SMALL = frozenset(
     words(
@@ -43,26 +41,6 @@ class _Named(msgspec.Struct, frozen=True):
 
     label: str
     aliases: tuple[str, ...] = ()
-
-
-class _Known:
-    """Labels by id, the newest `_KEPT`; a copy or pickle of it is empty."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, _Named] = {}
-        self._lock = threading.Lock()
-
-    def get(self, key: str) -> _Named | None:
-        return self._names.get(key)
-
-    def put(self, names: Mapping[str, _Named]) -> None:
-        with self._lock:
-            self._names.update(names)
-            for key in list(self._names)[: max(0, len(self._names) - _KEPT)]:
-                del self._names[key]
-
-    def __reduce__(self) -> tuple[type[_Known], tuple[()]]:
-        return type(self), ()
 
 
 class _Entity(msgspec.Struct, frozen=True):
@@ -96,7 +74,7 @@ class Wikidata(Tool):
         name: what the policy calls it.
         description: what the policy is told; empty for the default.
         top_k: pieces of evidence a query returns at most.
-        language: of labels and search; sentences are English, in other languages only labels and values in a row.
+        language: of labels and search.
         entities: that are looked at, at most.
         searches: requests to find them, at most.
         condenser: writes one paragraph about each entity from its facts; where it fails, the facts are given.
@@ -118,7 +96,7 @@ class Wikidata(Tool):
     url: str = "https://www.wikidata.org/w/api.php"
     pages: str = "https://www.wikidata.org/wiki/"
     http: Http = field(default_factory=lambda: Http(max_bytes=20_000_000), repr=False)
-    _known: _Known = field(default_factory=_Known, init=False, repr=False, compare=False)
+    _known: dict[str, _Named] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_address(self.url, "https://www.wikidata.org/w/api.php")
@@ -143,7 +121,7 @@ class Wikidata(Tool):
         entities = await asyncio.gather(*(self._entity(each) for each in ids))
         asked = set(words(query)) - _SMALL - {word for name in names for word in words(name)}
         ranked = await self._ranked([each for each in entities if each is not None], asked)
-        best = ranked[: self.top_k + _SPARE if self.condenser is None else _FOR_THE_CONDENSER]
+        best = ranked[: self.top_k + _SPARE if self.condenser is None else MOST_FACTS]
         found = [item for item in await self._told(best) if item is not None]
         if self.condenser is None:
             return found[: self.top_k]
@@ -192,18 +170,19 @@ class Wikidata(Tool):
     async def _told(self, relations: Sequence[_Relation]) -> list[Evidence | None]:
         """What each relation says; `None` where its values have no labels."""
         statements = [value for each in relations for value in each.entity.statements[each.property]]
-        labels = {key: named.label for key, named in (await self._names(wikibase.ids(statements))).items()}
+        labels = {key: named.label for key, named in (await self._names(wikibase.ids_in(statements))).items()}
         return [self._evidence(each, labels) for each in relations]
 
     def _evidence(self, relation: _Relation, labels: Mapping[str, str]) -> Evidence | None:
-        entity, english = relation.entity, self.language == "en"
-        told = [(each, wikibase.text_of(each, labels, english)) for each in entity.statements[relation.property]]
+        entity = relation.entity
+        told = [(each, wikibase.text_of(each, labels)) for each in entity.statements[relation.property]]
         best = [text for each, text in told if text and each.preferred]
         other = [text for each, text in told if text and not each.preferred]
-        facts = [Fact(entity.label, relation.name, text, entity.title, "") for text in best or other]
-        if not facts:
+        if not (best or other):
             return None
-        text = sentence(facts, english) + (f" Other values: {listed(other)}." if best and other else "")
+        text = f"{entity.label}, {relation.name}: {listed(list(dict.fromkeys(best or other)))}."
+        if best and other:  # so that the value of today does not drown in those of a hundred years
+            text += f" Other values: {listed(list(dict.fromkeys(other)))}."
         source, url = f"{entity.id}-{relation.property}", f"{self.pages}{entity.id}"
         return Evidence(text=text, title=entity.title, source=source, url=url)
 
@@ -215,7 +194,9 @@ class Wikidata(Tool):
         batches = [missing[start : start + _IDS] for start in range(0, len(missing), _IDS)]
         for found in await asyncio.gather(*(self._entities(batch, "labels|aliases") for batch in batches)):
             names.update({each: self._named(entity) for each, entity in found.items()})
-        self._known.put(names)
+        self._known.update(names)
+        for each in list(self._known)[: max(0, len(self._known) - _KEPT)]:  # the oldest; other threads do the same
+            self._known.pop(each, None)
         return {each: names.get(each, _Named("")) for each in wanted}
 
     def _named(self, entity: Any) -> _Named:

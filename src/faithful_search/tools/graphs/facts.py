@@ -1,106 +1,154 @@
-"""Facts of a knowledge graph, condensed to sentences."""
+"""A graph of labelled facts in memory: found by the entities they are about, told in plain text."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import re
-from collections.abc import Iterable, Sequence
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from ...errors import ToolError
+from ...bundled import world_file
+from ...errors import DataError
+from ...tasks import read_rows
 from ...trajectory import Evidence
-from ...wire.cache import Partial
-from ..condenser import Condenser
 from ..words import words
 
-_log = logging.getLogger(__name__)
 MOST_VALUES = 10
-"""Values that a sentence lists; of the others it says how many there are."""
+"""Values that are listed; of the others the text says how many there are."""
 
-_FOR_THE_CONDENSER = 30  # sentences about an entity that it is given
+_PARTS = ("subject", "relation", "object")
+_MOST = 2_000  # facts of an entity that are looked at, in each direction: a class may have millions of members
 _PREPOSITIONS = frozenset(words("about after as at before between by for from in into of on over to under with"))
 
 
-class Fact(msgspec.Struct, frozen=True):
-    """The `relation` of `subject` is `object`, all three as labels.
+class Triple(msgspec.Struct, frozen=True):
+    """One fact: the `relation` of `subject` is `object`, all three as labels.
 
-    `entity` is the label of the one that the fact was found for: the object where it is `incoming`, else the subject.
-    `source` names the fact, `url` the page about the entity.
+    `subject_key` and `object_key` tell entities of the same label apart; empty where the label does.
     """
 
+    id: str
     subject: str
     relation: str
     object: str
-    entity: str
-    source: str
-    url: str = ""
+    subject_key: str = ""
+    object_key: str = ""
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """A triple that was found for one of its entities: for the object where it is `incoming`, else for the subject."""
+
+    triple: Triple
     incoming: bool = False
+
+    @property
+    def entity(self) -> str:
+        """The label of that entity."""
+        return self.triple.object if self.incoming else self.triple.subject
+
+    @property
+    def key(self) -> str:
+        """What tells that entity from others."""
+        return _keys(self.triple)[self.incoming]
+
+
+class Graph:
+    """Triples by the entities that they are about; facts come in the order of the triples.
+
+    Args:
+        triples: all of them.
+        names: further names of entities, each with the entity's key.
+
+    Raises:
+        DataError: when there are no triples.
+    """
+
+    def __init__(self, triples: Iterable[Triple], names: Iterable[tuple[str, str]] = ()) -> None:
+        self.triples, self.names = tuple(triples), tuple(names)
+        if not self.triples:
+            raise DataError("the knowledge graph has no triples")
+        self._outgoing: dict[str, list[int]] = {}
+        self._incoming: dict[str, list[int]] = {}
+        for place, triple in enumerate(self.triples):
+            subject, object_ = _keys(triple)
+            self._outgoing.setdefault(subject, []).append(place)
+            self._incoming.setdefault(object_, []).append(place)
+
+    def digest(self) -> str:
+        """Tells these facts and names from others, for a cache's key."""
+        return hashlib.sha256(msgspec.json.encode((self.triples, self.names))).hexdigest()
+
+    def labels(self) -> Iterator[tuple[str, str]]:
+        """Every name of every entity, with its key."""
+        for triple in self.triples:
+            yield from zip((triple.subject, triple.object), _keys(triple), strict=True)
+        yield from self.names
+
+    def around(self, entities: Sequence[str]) -> list[Fact]:
+        """The facts that have one of the entities as subject or object, each once: of two entities for the first."""
+        found: dict[int, bool] = {}
+        for entity in entities:
+            # of a fact between two named entities the first named is what it is about
+            for places, incoming in ((self._outgoing, False), (self._incoming, True)):
+                for place in islice(places.get(entity, ()), _MOST):
+                    found.setdefault(place, incoming)
+        return [Fact(self.triples[place], found[place]) for place in sorted(found)]
+
+    def __reduce__(self) -> tuple[type[Graph], tuple[Any, ...]]:
+        return type(self), (self.triples, self.names)
+
+
+def _keys(triple: Triple) -> tuple[str, str]:
+    return triple.subject_key or triple.subject, triple.object_key or triple.object
 
 
 def grouped(facts: Iterable[Fact]) -> list[list[Fact]]:
-    """The facts that one sentence can tell: of one entity, by one relation, in one direction. Groups and facts in the
-    order given."""
-    groups: dict[tuple[str, str, str, bool], list[Fact]] = {}
+    """The facts of one entity by one relation in one direction together; groups and facts in the order given."""
+    groups: dict[tuple[str, str, bool], list[Fact]] = {}
     for fact in facts:
-        groups.setdefault((fact.entity, fact.url, fact.relation, fact.incoming), []).append(fact)
+        groups.setdefault((fact.key, fact.triple.relation, fact.incoming), []).append(fact)
     return list(groups.values())
 
 
-def sentence(facts: Sequence[Fact], english: bool = True) -> str:
-    """What a group of facts says, each value once: a sentence for one value, else "subject, relation: values".
-
-    Labels of another language than English are never made a sentence.
+def evidence_of(facts: Sequence[Fact]) -> Evidence:
+    """A group of facts as one piece of evidence about their entity.
 
     Example:
-        >>> sentence([Fact("France", "capital", "Paris", "France", "t1")])
-        'The capital of France is Paris.'
-        >>> sentence([Fact("Ann", "child", name, "Ann", "") for name in ("Bo", "Cy", "Di")])
-        'Ann, child: Bo, Cy and Di.'
-        >>> sentence([Fact(name, "country", "France", "France", "", incoming=True) for name in ("Lyon", "Nice")])
+        >>> evidence_of([Fact(Triple("t1", "Ann", "child", name)) for name in ("Bo", "Cy")]).text
+        'Ann, child: Bo and Cy.'
+        >>> cities = [Fact(Triple("t1", name, "country", "France"), incoming=True) for name in ("Lyon", "Nice")]
+        >>> evidence_of(cities).text
         'Lyon and Nice, country: France.'
-        >>> sentence([Fact("Paris", "capital of", "France", "Paris", "")])
+    """
+    first = facts[0]
+    values = list(dict.fromkeys(f.triple.subject if f.incoming else f.triple.object for f in facts))
+    one, other = ([first.entity], values) if not first.incoming else (values, [first.entity])
+    text = f"{listed(one)}, {first.triple.relation}: {listed(other)}."
+    return _evidence(first, text)
+
+
+def sentence_of(fact: Fact) -> Evidence:
+    """One fact as a sentence.
+
+    Example:
+        >>> sentence_of(Fact(Triple("t1", "France", "capital", "Paris"))).text
+        'The capital of France is Paris.'
+        >>> sentence_of(Fact(Triple("t2", "Paris", "capital of", "France"))).text
         'Paris, capital of: France.'
     """
-    first = facts[0]
-    values = list(dict.fromkeys(fact.subject if first.incoming else fact.object for fact in facts))
-    if english and len(values) == 1 and _is_noun(first.relation):
-        return f"The {first.relation} of {first.subject} is {first.object}."
-    one, other = (listed(values), first.object) if first.incoming else (first.subject, listed(values))
-    return f"{one}, {first.relation}: {other}."
+    told = fact.triple
+    if told.relation.split()[-1] in _PREPOSITIONS:  # "the capital of of Paris" is no English
+        return evidence_of([fact])
+    return _evidence(fact, f"The {told.relation} of {told.subject} is {told.object}.")
 
 
-def evidence_of(facts: Sequence[Fact]) -> Evidence:
-    """A group of facts as one piece of evidence about their entity."""
-    first = facts[0]
-    return Evidence(text=sentence(facts), title=first.entity, source=first.source, url=first.url)
-
-
-async def condensed(condenser: Condenser, query: str, facts: Sequence[Evidence], top_k: int) -> list[Evidence]:
-    """One paragraph about each entity, which `condenser` writes from the facts.
-
-    An entity of which they say nothing that was asked is left out, unless all are. Where the condenser fails, the facts
-    themselves come after the paragraphs, and what is returned is `Partial`.
-    """
-    by_entity: dict[tuple[str, str], list[Evidence]] = {}
-    for item in facts:
-        by_entity.setdefault((item.title, item.url), []).append(item)
-    about = list(by_entity.values())[:top_k]
-    texts = await asyncio.gather(*(_paragraph(condenser, query, items) for items in about))
-    told = [msgspec.structs.replace(items[0], text=text) for text, items in zip(texts, about, strict=True) if text]
-    untold = [item for text, items in zip(texts, about, strict=True) if text is None for item in items]
-    found = ([*told, *untold] or list(facts))[:top_k]
-    return Partial(found) if None in texts else found
-
-
-async def _paragraph(condenser: Condenser, query: str, facts: Sequence[Evidence]) -> str | None:
-    """Empty when the facts say nothing about the query, `None` when there is no telling."""
-    try:
-        return (await condenser.condense(query, [item.text for item in facts[:_FOR_THE_CONDENSER]])).strip()
-    except ToolError as error:
-        _log.warning("no summary, so the facts themselves are shown: %s", error)
-        return None
+def _evidence(fact: Fact, text: str) -> Evidence:
+    url = fact.key if fact.key.startswith(("http://", "https://")) else ""
+    return Evidence(text=text, title=fact.entity, source=fact.triple.id, url=url)
 
 
 def listed(values: Sequence[str]) -> str:
@@ -110,13 +158,26 @@ def listed(values: Sequence[str]) -> str:
     return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} and {values[-1]}"
 
 
-def _is_noun(relation: str) -> bool:
-    """Whether "the … of X" can be said: `capital of`, `educated at`, `has part`, `award received`, `leads` cannot."""
-    told = relation.split()
-    verb = told[0] in ("has", "is") or any(word.endswith("ed") for word in told) or _is_verb(relation)
-    return not verb and told[-1] not in _PREPOSITIONS
+def read_triples(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -> Iterator[Triple]:
+    """Rows `id`, `subject`, `relation`, `object`: of `"world"`, of a `.jsonl[.gz]` file, or the rows themselves.
 
-
-def _is_verb(relation: str) -> bool:
-    """Whether it may be one, as `leads` and `knows` in RDF; a noun told as one, such as `headquarters`, reads well."""
-    return re.fullmatch(r"\w+[^\Wsui]s", relation) is not None
+    Raises:
+        DataError: an unreadable source, or a row that lacks a part, naming it.
+    """
+    where = "triples"
+    if isinstance(source, (str, os.PathLike)):
+        path = world_file("triples.jsonl.gz") if str(source) == "world" else Path(source)
+        source, where = read_rows(path), str(path)
+    for number, row in enumerate(source, start=1):
+        if not isinstance(row, Mapping):
+            kind = type(row).__name__
+            raise DataError(f"{where}, row {number}: expected an object with {', '.join(_PARTS)}; it is {kind}")
+        if missing := [name for name in _PARTS if row.get(name) is None or not str(row[name]).strip()]:
+            has = ", ".join(map(str, row)) or "nothing"
+            raise DataError(f"{where}, row {number}: no {' and no '.join(missing)}; it has: {has}")
+        triple = Triple(str(row.get("id", number)), *(str(row[name]) for name in _PARTS))
+        try:
+            msgspec.json.encode(triple)
+        except UnicodeEncodeError as error:
+            raise DataError(f"{where}, row {number}: not valid Unicode ({error.reason})") from error
+        yield triple

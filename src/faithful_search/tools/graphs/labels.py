@@ -36,6 +36,7 @@ class Labels:
         matches = [match for start in range(len(tokens)) for match in self._from(tokens, start)]
         taken: set[int] = set()
         kept: list[tuple[int, list[str]]] = []
+        # the longest first, so that "York City" in "New York City" is not looked up as York
         for start, end, keys in sorted(matches, key=lambda match: (match[0] - match[1], match[0])):
             if taken.isdisjoint(range(start, end)):
                 taken.update(range(start, end))

@@ -34,6 +34,7 @@ def candidates(query: str, most: int) -> list[str]:
         ['capital of france', 'france', 'capital']
     """
     whole = " ".join(query.split()).rstrip("?.! ")
+    # what is written as a name comes before what only may be one
     parts = [*_QUOTED.findall(query), *_capitalised(whole), *_divided(whole)]
     found = [whole, *(parts or _shortened(whole))]
     named = [name for name in (each.strip(" -\u2013'\u2019") for each in found) if name.casefold() not in _ASKING]
@@ -47,6 +48,7 @@ def _capitalised(text: str) -> list[str]:
         word = _OWNER.sub("", token)
         if word[0].isupper() or (runs[-1] and (word[0].isdigit() or word.casefold() in _LINKS)):
             runs[-1].append(word)
+        # "Ann's": what follows belongs to another name
         if word is not token or not (word[0].isupper() or word[0].isdigit() or word.casefold() in _LINKS):
             runs.append([])
     whole = [run for run in (_trimmed(run) for run in runs) if run]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from calendar import month_name
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,10 +21,6 @@ _LEFT_OUT = frozenset(
 _PROPERTIES, _STATEMENTS = 500, 20  # read of an entity, and of one property
 _VALUE, _LABEL = 300, 200  # characters kept
 _WHEN = {"P580": "from", "P582": "until", "P585": "as of"}  # start time, end time, point in time
-_MONTHS = (
-    *("January", "February", "March", "April", "May", "June"),
-    *("July", "August", "September", "October", "November", "December"),
-)
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -54,53 +51,45 @@ def statements(entity: Any) -> dict[str, list[Statement]]:
 
     Left out are identifiers of other databases, media, formulas, and values that are unknown or do not exist.
     """
-    found: dict[str, list[Statement]] = {}
     claims = section(entity, "claims")
-    for name in list(claims)[:_PROPERTIES]:
-        if is_id(name) and (told := _statements(claims, name)):
-            found[name] = told
-    return found
+    found = {name: _statements(claims, name) for name in list(claims)[:_PROPERTIES] if is_id(name)}
+    return {name: told for name, told in found.items() if told}
 
 
 def _statements(claims: Mapping[str, Any], name: str) -> list[Statement]:
-    ranked = [row for row in rows(claims, name) if row.get("rank") in ("preferred", "normal") and _is_told(row)]
-    ranked.sort(key=lambda row: row["rank"] != "preferred")
-    return [
-        Statement(row["mainsnak"]["datavalue"], row["rank"] == "preferred", tuple(_times(row)))
-        for row in ranked[:_STATEMENTS]
-    ]
+    found = []
+    for row in rows(claims, name):
+        snak, rank = section(row, "mainsnak"), row.get("rank")
+        if rank not in ("preferred", "normal") or snak.get("datatype") in _LEFT_OUT or not section(snak, "datavalue"):
+            continue
+        qualifiers = section(row, "qualifiers")
+        # of several start times, say, the first
+        times = [(word, list(rows(qualifiers, key))[:1]) for key, word in _WHEN.items()]
+        when = tuple((word, section(first, "datavalue")) for word, told in times for first in told)
+        found.append(Statement(snak["datavalue"], rank == "preferred", when))
+    return sorted(found, key=lambda each: not each.preferred)[:_STATEMENTS]
 
 
-def _is_told(row: Mapping[str, Any]) -> bool:
-    snak = section(row, "mainsnak")
-    return snak.get("datatype") not in _LEFT_OUT and bool(section(snak, "datavalue"))
+def ids_in(told: Iterable[Statement]) -> list[str]:
+    """The items whose labels the texts of statements need, each once: values, and units of values."""
+    values = [section(each.value, "value") for each in told]
+    found = (key for value in values for key in (value.get("id"), _unit(value)) if is_id(key))
+    return list(dict.fromkeys(map(str, found)))
 
 
-def _times(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for name, word in _WHEN.items():
-        for snak in list(rows(section(row, "qualifiers"), name))[:1]:
-            yield word, section(snak, "datavalue")
-
-
-def ids_in(statement: Statement) -> list[str]:
-    """The items whose labels its text needs: the value itself, or its unit."""
-    value = section(statement.value, "value")
-    return [str(each) for each in (value.get("id"), _unit(value)) if is_id(each)]
-
-
-def text_of(statement: Statement, labels: Mapping[str, str], english: bool = True) -> str:
+def text_of(statement: Statement, labels: Mapping[str, str]) -> str:
     """The value with its times; empty when it cannot be told, as with an item that has no label.
 
     Example:
         >>> text_of(Statement({"type": "quantity", "value": {"amount": "+8848.86", "unit": "1"}}), {})
         '8848.86'
     """
-    text = _value(statement.value, labels, english)
-    told = [f"{word} {when}" for word, value in statement.when if (when := _value(value, labels, english))]
-    return f"{text} ({' '.join(told)})" if text and told and english else text
+    text = _value(statement.value, labels)
+    told = [f"{word} {when}" for word, value in statement.when if (when := _value(value, labels))]
+    return f"{text} ({' '.join(told)})" if text and told else text
 
 
-def _value(datavalue: Mapping[str, Any], labels: Mapping[str, str], english: bool) -> str:
+def _value(datavalue: Mapping[str, Any], labels: Mapping[str, str]) -> str:
     kind, value = datavalue.get("type"), section(datavalue, "value")
     if kind == "string":
         return line(datavalue.get("value"), _VALUE)
@@ -109,7 +98,7 @@ def _value(datavalue: Mapping[str, Any], labels: Mapping[str, str], english: boo
     if kind == "monolingualtext":
         return line(value.get("text"), _VALUE)
     if kind == "time":
-        return time_text(value.get("time"), value.get("precision"), english)
+        return time_text(value.get("time"), value.get("precision"))
     if kind == "quantity":
         return f"{amount_text(value.get('amount'))} {labels.get(_unit(value), '')}".strip()
     return _coordinates(value.get("latitude"), value.get("longitude")) if kind == "globecoordinate" else ""
@@ -133,24 +122,22 @@ def amount_text(amount: Any) -> str:
     return f"{'-' if amount[0] == '-' else ''}{whole}{match[2] or ''}"
 
 
-def time_text(time: Any, precision: Any, english: bool = True) -> str:
+def time_text(time: Any, precision: Any) -> str:
     """A time to its precision: 11 is a day, 10 a month, 9 a year, 8 a decade, 7 a century, 6 a millennium.
 
     Example:
         >>> time_text("+1952-03-11T00:00:00Z", 11), time_text("-0044-00-00T00:00:00Z", 9)
         ('11 March 1952', '44 BCE')
-        >>> time_text("+1801-00-00T00:00:00Z", 7), time_text("+1952-03-11T00:00:00Z", 11, english=False)
-        ('19th century', '1952-03-11')
+        >>> time_text("+1801-00-00T00:00:00Z", 7)
+        '19th century'
     """
     match = _TIME.match(time) if isinstance(time, str) else None
     if match is None or not isinstance(precision, int):
         return ""
-    sign, year, month, day = match[1], int(match[2]), int(match[3]), int(match[4])
-    if not english:
-        return "-".join(([f"{sign.strip('+')}{year:04d}", match[3], match[4]])[: max(1, min(precision, 11) - 8)])
-    era = " BCE" if sign == "-" else ""
+    year, month, day = int(match[2]), int(match[3]), int(match[4])
+    era = " BCE" if match[1] == "-" else ""
     if precision >= 10 and 1 <= month <= 12:
-        return f"{f'{day} ' if precision >= 11 and day else ''}{_MONTHS[month - 1]} {year}{era}"
+        return f"{f'{day} ' if precision >= 11 and day else ''}{month_name[month]} {year}{era}"
     if precision in (6, 7):
         size, word = (100, "century") if precision == 7 else (1000, "millennium")
         return f"{_ordinal(math.ceil(year / size))} {word}{era}"
@@ -170,8 +157,3 @@ def _coordinates(latitude: Any, longitude: Any) -> str:
         return ""
     north, east = degrees
     return f"{abs(north):.6g}° {'S' if north < 0 else 'N'}, {abs(east):.6g}° {'W' if east < 0 else 'E'}"
-
-
-def ids(values: Sequence[Statement]) -> list[str]:
-    """Those of `ids_in` of all, and of nothing twice."""
-    return list(dict.fromkeys(each for value in values for each in ids_in(value)))

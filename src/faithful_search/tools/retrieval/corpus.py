@@ -17,7 +17,6 @@ from ...bundled import world_file
 from ...errors import ConfigError, DataError
 from ...trajectory import Evidence, read_lines
 from ..paragraphs import paragraphs
-from .contents import split_contents
 
 Corpus = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 """`"world"`; a `.jsonl`, `.jsonl.gz` or `.parquet` file, or a folder of such; a Hub dataset, `owner/name`
@@ -40,11 +39,6 @@ class BrokenRow:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.why}"
-
-
-@dataclass(frozen=True)
-class _Unread:
-    why: str
 
 
 OnBroken = Callable[[BrokenRow], None]
@@ -109,19 +103,50 @@ def digest(corpus: Corpus) -> str:
             found.update(repr(passage).encode("utf-8", "surrogatepass") + b"\n")
         return found.hexdigest()
     files = _files(corpus)
+    # the name of a dataset stays when its revision changes
     if files is None:
         found.update(str(_dataset(str(corpus))._fingerprint).encode())
     for path in files or ():
-        found.update(_file_digest(path))
+        try:
+            with path.open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error}") from error
     return found.hexdigest()
 
 
-def _file_digest(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+LONGEST_TITLE = 300
+"""A longer first line without quotation marks is no title."""
+
+
+def join_contents(title: str, text: str) -> str:
+    r"""The passage as the Search-R1 family stores and sends it: its quoted title on the first line.
+
+    Whatever the title holds, the first line break ends it and nothing of the text is lost.
+
+    Example:
+        >>> join_contents("Paris\n(city)", "The capital of France.")
+        '"Paris (city)"\nThe capital of France.'
+    """
+    return f'"{" ".join(title.split())}"\n{text}'
+
+
+def split_contents(contents: str) -> tuple[str, str]:
+    r"""Title and text of such a passage; the title may be unquoted, and a text of one line has none.
+
+    Example:
+        >>> split_contents('"Paris"\nThe capital of France.')
+        ('Paris', 'The capital of France.')
+        >>> split_contents("Only a text.")
+        ('', 'Only a text.')
+    """
+    line, line_break, rest = contents.partition("\n")
+    first = line.strip()
+    if line_break and len(first) >= 2 and first[0] == first[-1] == '"':
+        return first[1:-1], rest
+    if line_break and len(first) <= LONGEST_TITLE:
+        return first, rest
+    return "", contents
 
 
 def _split(passage: Evidence, most: int | None) -> Iterator[Evidence]:
@@ -129,13 +154,14 @@ def _split(passage: Evidence, most: int | None) -> Iterator[Evidence]:
         yield passage
         return
     for number, text in enumerate(paragraphs(passage.text, most), start=1):
+        # the first keeps the row's id, by which questions name their evidence
         source = passage.source if number == 1 else f"{passage.source}#{number}"
         yield msgspec.structs.replace(passage, text=text, source=source)
 
 
 def _found(corpus: Corpus) -> Iterator[Evidence | BrokenRow]:
     for number, (where, row) in enumerate(_rows(corpus), start=1):
-        found = row.why if isinstance(row, _Unread) else _passage(row, number)
+        found = row if isinstance(row, BrokenRow) else _passage(row, number)
         yield BrokenRow(where, found) if isinstance(found, str) else found
 
 
@@ -145,10 +171,14 @@ def _passage(row: Any, number: int) -> Evidence | str:
         return f"expected an object with 'text'; it is {type(row).__name__}"
     text, title = row.get("text"), _said(row, ("title",))
     if not isinstance(text, str) and isinstance(row.get("contents"), str):
-        title, text = _from_contents(row["contents"], title)
+        first, text = split_contents(row["contents"])
+        if title and title != first:  # the first line does not repeat the title that is beside it, so it is text
+            text = row["contents"]
+        title = title or first
     if not isinstance(text, str):
         return f"no column 'text' with a string; it has: {', '.join(map(str, row)) or 'nothing'}"
     passage = Evidence(text=text, title=title, source=_said(row, IDS) or str(number), url=_said(row, ("url",)))
+    # what cannot be encoded can be neither stored nor shown to a tokenizer
     try:
         _ENCODER.encode(passage)
     except UnicodeEncodeError as error:
@@ -160,14 +190,8 @@ def _said(row: Mapping[str, Any], names: Iterable[str]) -> str:
     return next((str(row[name]) for name in names if row.get(name) is not None), "")
 
 
-def _from_contents(contents: str, title: str) -> tuple[str, str]:
-    """Title and text of `contents` beside a title of its own, which its first line may repeat."""
-    first, text = split_contents(contents)
-    return (title, contents) if title and title != first else (first, text)
-
-
 def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:
-    """Where each row is, and the row, or an `_Unread`."""
+    """Where each row is, and the row, or what is wrong with it."""
     if not isinstance(corpus, (str, os.PathLike)):
         for number, row in enumerate(corpus, start=1):
             yield f"corpus, row {number}", row
@@ -198,17 +222,15 @@ def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
 
 def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
     for number, line in read_lines(path):
-        yield f"{path}, line {number}", _decoded(line)
-
-
-def _decoded(line: bytes) -> Any:
-    try:
+        where = f"{path}, line {number}"
         try:
-            return msgspec.json.decode(line)
-        except ValueError:  # it is stricter than Python about NaN and lone surrogates
-            return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return _Unread(f"not JSON ({error})")
+            try:
+                row = msgspec.json.decode(line)
+            except ValueError:  # it is stricter than Python about NaN and lone surrogates
+                row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            row = BrokenRow(where, f"not JSON ({error})")
+        yield where, row
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
@@ -234,11 +256,9 @@ def _dataset_rows(name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _tables(tables: Iterable[Any], where: str) -> Iterator[tuple[str, Any]]:
-    number = 0
-    for table in tables:
-        for row in table.to_pylist():
-            number += 1
-            yield f"{where}, row {number}", row
+    rows = (row for table in tables for row in table.to_pylist())
+    for number, row in enumerate(rows, start=1):
+        yield f"{where}, row {number}", row
 
 
 def _check_columns(where: object, columns: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,25 @@ import numpy as np
 
 from ...errors import ConfigError, DataError
 from ...trajectory import Evidence
-from .dense_build import batch_tokens, build_dense
-from .dense_files import Graph, Manifest, Precision, load_faiss, read_graph, read_manifest, read_vectors
-from .embedder import Embedder
+from .dense_files import (
+    BEGUN,
+    GRAPH,
+    MANIFEST,
+    VECTORS,
+    Graph,
+    Manifest,
+    Precision,
+    load_faiss,
+    read_graph,
+    read_manifest,
+    read_vectors,
+)
+from .embedder import Embedder, batch_tokens
 from .index import Index
-from .passages import Passages, Progress, silent
+from .passages import Passages, Progress, silent, write_whole
 
 _BLOCK = 65_536  # half-precision vectors turned to float32 at a time
+_AHEAD = 8  # batches that are sorted by length together, and written together
 
 
 class DenseIndex(Index):
@@ -57,7 +70,7 @@ class DenseIndex(Index):
         batch_size: int = 64,
         progress: Progress = silent,
         **knobs: Any,
-    ) -> dict[str, Any]:
+    ) -> Manifest:
         """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after what it wrote.
 
         Args:
@@ -80,11 +93,15 @@ class DenseIndex(Index):
             ConfigError: when a package is missing, the model cannot be opened, or another one began the vectors there.
         """
         load_faiss()  # a missing package must not show after hours of encoding
-        graph = Graph(links, width) if hnsw else None
         embedder = Embedder(model, **({"batch_tokens": batch_tokens(batch_size)} | knobs))
-        how: dict[str, Any] = {"graph": graph, "precision": precision, "batch_size": batch_size}
-        plan = build_dense(folder, passages, embedder, progress=progress, **how)
-        return {"model": model, **msgspec.to_builtins(msgspec.structs.replace(plan.encoder, probe=())), "hnsw": hnsw}
+        manifest = Manifest(embedder.described(), precision, len(passages))
+        _write_vectors(folder, passages, embedder, manifest, batch_size * _AHEAD, progress)
+        if hnsw:
+            graph = Graph(links, width)
+            manifest = msgspec.structs.replace(manifest, graph=graph)
+            _write_graph(folder, manifest, graph, progress)
+        write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
+        return manifest
 
     @classmethod
     def open(
@@ -113,7 +130,14 @@ class DenseIndex(Index):
         manifest = read_manifest(folder)
         if len(passages) != manifest.passages:
             raise DataError(f"{folder} has {manifest.passages} vectors for {len(passages)} passages: build it anew")
-        return cls(folder, passages, manifest, _reopened(folder, manifest, model, knobs), exact=exact, beam=beam)
+        try:
+            embedder = Embedder.reopen(manifest.encoder, model, **knobs)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}\nThe index {folder} was built with {manifest.encoder.model!r}; if that is elsewhere now, say "
+                "where: DenseIndex.open(…, model=…)"
+            ) from error
+        return cls(folder, passages, manifest, embedder, exact=exact, beam=beam)
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
         """The nearest passages for each query; `score` is the cosine. Of equals the one earlier in the corpus."""
@@ -140,8 +164,8 @@ class DenseIndex(Index):
         return self.manifest.passages
 
     def __reduce__(self) -> tuple[Any, ...]:
-        how = {"exact": self.exact, "beam": self.beam}
-        return _again, (self.folder, self.passages, self.manifest, self.embedder, how)
+        again = partial(DenseIndex, exact=self.exact, beam=self.beam)
+        return again, (self.folder, self.passages, self.manifest, self.embedder)
 
     def __repr__(self) -> str:
         return f"DenseIndex({str(self.folder)!r}, model={self.embedder.model!r})"
@@ -175,15 +199,44 @@ class DenseIndex(Index):
         return self._faiss.knn(vectors, among, count, metric=self._faiss.METRIC_INNER_PRODUCT)
 
 
-def _reopened(folder: Path, manifest: Manifest, model: str | None, knobs: dict[str, Any]) -> Embedder:
-    try:
-        return Embedder.reopen(manifest.encoder, model, **knobs)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error}\nThe index {folder} was built with {manifest.encoder.model!r}; if that is elsewhere now, say "
-            "where: DenseIndex.open(…, model=…)"
-        ) from error
+def _write_vectors(
+    folder: Path, passages: Passages, embedder: Embedder, plan: Manifest, chunk: int, progress: Progress
+) -> None:
+    """Chunk by chunk, from where an earlier call was killed: no passage is encoded twice."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / BEGUN).exists():
+        begun = read_manifest(folder, BEGUN)
+        if (begun.precision, begun.passages) != (plan.precision, plan.passages) or not embedder.same(begun.encoder):
+            raise ConfigError(
+                f"the vectors in {folder} were begun with {begun.encoder.model!r} as {begun.precision} for "
+                f"{begun.passages} passages, not with {embedder.model!r} as {plan.precision} for {plan.passages}: go "
+                "on with that, or delete the folder and begin anew"
+            )
+    else:
+        (folder / VECTORS).unlink(missing_ok=True)
+        write_whole(folder / BEGUN, msgspec.json.encode(plan))
+    size = np.dtype(plan.precision).itemsize * embedder.dimension
+    with (folder / VECTORS).open("ab") as file, progress(desc="encoding", unit=" passages", total=len(passages)) as bar:
+        done = file.tell() // size
+        if done < len(passages):
+            done -= done % chunk  # what a kill left of a chunk is made anew: the same chunks give the same vectors
+            file.truncate(done * size)
+        bar.update(done)
+        for batch in passages.batches(done, chunk):
+            file.write(embedder.passages(batch).astype(plan.precision).tobytes())
+            file.flush()
+            bar.update(len(batch))
 
 
-def _again(folder: Path, passages: Passages, manifest: Manifest, embedder: Embedder, how: dict[str, Any]) -> DenseIndex:
-    return DenseIndex(folder, passages, manifest, embedder, **how)
+def _write_graph(folder: Path, plan: Manifest, graph: Graph, progress: Progress) -> None:
+    faiss, vectors = load_faiss(), read_vectors(folder, plan)
+    index = faiss.IndexHNSWFlat(plan.encoder.dimension, graph.links, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = graph.width
+    with progress(desc="linking", unit=" passages", total=len(vectors)) as bar:
+        for start in range(0, len(vectors), 4096):
+            part = np.ascontiguousarray(vectors[start : start + 4096], dtype=np.float32)
+            index.add(part)
+            bar.update(len(part))
+    beside = folder / f"{GRAPH}.new"  # so that a kill leaves no half graph
+    faiss.write_index(index, str(beside))
+    beside.replace(folder / GRAPH)

@@ -48,6 +48,7 @@ def read_vectors(folder: Path, manifest: Manifest) -> np.ndarray:
     """The vectors, mapped; (passages, dimension). Raises `DataError` when they are not as the manifest says."""
     try:
         vectors = np.memmap(folder / VECTORS, dtype=manifest.precision, mode="r")
+        # a plain array over the same map: slicing a memmap is slow
         return np.asarray(vectors).reshape(manifest.passages, manifest.encoder.dimension)
     except (OSError, ValueError) as error:
         raise DataError(f"{folder / VECTORS} is not as it was written ({error}): build the index anew") from error

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -14,6 +15,8 @@ from ...errors import ConfigError
 from ...trajectory import Evidence
 
 _PROBE = "Which river flows through the capital of the country whose flag shows a red maple leaf?"
+_SETTINGS = ("pooling", "limit", "query_prefix", "passage_prefix")
+_TYPICAL = 128  # tokens of a passage
 _SAME = 0.995  # cosine of the probe's vectors: lower precision keeps it above, other weights do not
 
 
@@ -50,7 +53,11 @@ class Embedder:
     def __init__(self, model: str, **knobs: Any) -> None:
         self.model = os.path.abspath(model) if os.path.isdir(model) else model  # it is written down, for other places
         self.knobs = knobs
-        self._encoder = _opened(self.model, knobs)
+        try:
+            from ...inference.encoder import Encoder
+        except ImportError as error:
+            raise ConfigError(f"dense search needs {error.name}: pip install 'faithful-search[dense]'") from error
+        self._encoder = Encoder.from_pretrained(self.model, **knobs)
         self._lock, self._process = threading.Lock(), os.getpid()
 
     @classmethod
@@ -60,15 +67,10 @@ class Embedder:
         Raises:
             ConfigError: when it cannot be opened, or gives other vectors.
         """
-        made: dict[str, Any] = {
-            "pooling": described.pooling,
-            "limit": described.limit,
-            "query_prefix": described.query_prefix,
-            "passage_prefix": described.passage_prefix,
-            "revision": described.revision if model is None else None,
-        }
+        made: dict[str, Any] = {name: getattr(described, name) for name in _SETTINGS}
+        made["revision"] = described.revision if model is None else None
         embedder = cls(model or described.model, **(made | knobs))
-        embedder._check(described)
+        embedder.check(described)
         return embedder
 
     @property
@@ -86,27 +88,22 @@ class Embedder:
 
     def described(self) -> Described:
         """What these vectors are made with."""
-        encoder = self._encoder
         return Described(
             model=self.model,
-            pooling=encoder.pooling,
-            limit=encoder.limit,
-            query_prefix=encoder.query_prefix,
-            passage_prefix=encoder.passage_prefix,
             dimension=self.dimension,
             probe=tuple(round(float(x), 5) for x in self.queries([_PROBE])[0]),
-            revision=getattr(encoder.model.config, "_commit_hash", None) or self.knobs.get("revision"),
+            revision=getattr(self._encoder.model.config, "_commit_hash", None) or self.knobs.get("revision"),
+            **{name: getattr(self._encoder, name) for name in _SETTINGS},
         )
 
     def same(self, described: Described) -> bool:
         """Whether `described` vectors can be compared with this embedder's."""
         mine = self.described()
-        fields = ("pooling", "limit", "query_prefix", "passage_prefix", "dimension")
-        return all(getattr(mine, name) == getattr(described, name) for name in fields) and (
-            float(np.dot(mine.probe, described.probe)) >= _SAME
-        )
+        settings = all(getattr(mine, name) == getattr(described, name) for name in (*_SETTINGS, "dimension"))
+        return settings and float(np.dot(mine.probe, described.probe)) >= _SAME
 
-    def _check(self, described: Described) -> None:
+    def check(self, described: Described) -> None:
+        """Refuse to be compared with vectors that another encoder made. Raises `ConfigError`."""
         if self.dimension != described.dimension:
             raise ConfigError(
                 f"{self.model!r} gives vectors of {self.dimension} numbers, the index has {described.dimension}: "
@@ -118,32 +115,24 @@ class Embedder:
                 "with that model, at the revision it had then, or build it anew"
             )
 
-    def _encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
+    def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"]) -> np.ndarray:
         if os.getpid() != self._process:
-            self._start_in_child()
+            from ...inference.encoder import one_thread
+
+            one_thread()
+            self._lock, self._process = threading.Lock(), os.getpid()  # a lock may have been held at the fork
         with self._lock:  # tokenizers refuse to be used by two threads at once
             return self._encoder.encode(texts, kind)
 
-    def _start_in_child(self) -> None:
-        from ...inference.encoder import one_thread
-
-        one_thread()
-        self._lock, self._process = threading.Lock(), os.getpid()
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.model, self.knobs)
+        return partial(Embedder, **self.knobs), (self.model,)
 
     def __repr__(self) -> str:
         return f"Embedder({self.model!r})"
 
 
-def _again(model: str, knobs: dict[str, Any]) -> Embedder:
-    return Embedder(model, **knobs)
-
-
-def _opened(model: str, knobs: dict[str, Any]) -> Any:
-    try:
-        from ...inference.encoder import Encoder
-    except ImportError as error:
-        raise ConfigError(f"dense search needs {error.name}: pip install 'faithful-search[dense]'") from error
-    return Encoder.from_pretrained(model, **knobs)
+def batch_tokens(batch_size: int) -> int:
+    """The token budget of a batch of so many passages of usual length."""
+    if batch_size < 1:
+        raise ConfigError(f"a batch has at least 1 passage, got {batch_size}")
+    return batch_size * _TYPICAL

@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 
 from ...errors import ConfigError, DataError, ToolError
 from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
-from .dense_build import batch_tokens
-from .embedder import Embedder
-from .index import EngineIndex
+from .embedder import Embedder, batch_tokens
+from .engine_index import EngineIndex
 from .opensearch import OpenSearchIndex
 from .passages import Progress, silent
 from .qdrant import QdrantIndex
 
 TIMEOUT = 20.0
+_ENGINES = ("qdrant", "opensearch")
+_LIKE = "qdrant+http://localhost:6333/COLLECTION, qdrant+FOLDER/COLLECTION or opensearch+http://localhost:9200/INDEX"
 
 
 class Filled(NamedTuple):
@@ -38,6 +39,7 @@ def is_engine(name: str) -> bool:
         >>> [is_engine(name) for name in ("qdrant+store/wiki", "opensearch+http://localhost:9200/wiki", "wiki.jsonl")]
         [True, True, False]
     """
+    # an address with a typo is told as such, and not looked for on the Hub
     return "://" in name or name.startswith(tuple(f"{kind}+" for kind in _ENGINES))
 
 
@@ -92,6 +94,7 @@ def fill_engine(
         ToolError: when the engine fails or refuses.
     """
     corpus, skipped = readable_twice(corpus), 0
+    # kept in the engine: nothing here remembers what it was filled with
     made_of = {"digest": digest(corpus), "paragraph_characters": paragraph_characters, "limit": limit}
 
     def skip(broken: BrokenRow) -> None:
@@ -101,17 +104,17 @@ def fill_engine(
 
     index = _engine(url, TIMEOUT, _embedder(url, model, knobs or {}))
     try:
-        _check_same(url, index, made_of)
+        there = index.made_of()
+        if there is None and len(index):
+            raise ConfigError(f"{url} has passages of another origin: name another, or delete it there")
+        if there is not None and any(there.get(key) != value for key, value in made_of.items()):
+            other = there.get("corpus")
+            raise ConfigError(f"{url} is made of something else ({other}): name another, or delete it there")
         found = passages(corpus, paragraph_characters=paragraph_characters, on_broken=skip)
         count = index.upload(islice(found, limit), made_of=made_of | {"corpus": called(corpus)}, progress=progress)
     finally:
         index.close()
     return Filled(count, skipped)
-
-
-def _engine(url: str, timeout: float, embedder: Embedder | None = None) -> EngineIndex:
-    kind, where, name = _parts(url)
-    return _ENGINES[kind](where, name, timeout, embedder)
 
 
 def _parts(url: str) -> tuple[str, str, str]:
@@ -123,19 +126,14 @@ def _parts(url: str) -> tuple[str, str, str]:
     return kind, where, name
 
 
-def _qdrant(where: str, name: str, timeout: float, embedder: Embedder | None) -> EngineIndex:
+def _engine(url: str, timeout: float, embedder: Embedder | None = None) -> EngineIndex:
+    kind, where, name = _parts(url)
+    if kind == "opensearch":
+        return OpenSearchIndex(where, name, timeout=timeout)
     where = where if "://" in where else os.path.expanduser(where)
     if embedder is None and "://" not in where and not os.path.isdir(where):  # which opening would make
         raise DataError(f"there is no folder {where} of an embedded Qdrant")
     return QdrantIndex(name, embedder, where, timeout)
-
-
-def _opensearch(where: str, name: str, timeout: float, _: Any) -> EngineIndex:
-    return OpenSearchIndex(where, name, timeout=timeout)
-
-
-_ENGINES = {"qdrant": _qdrant, "opensearch": _opensearch}
-_LIKE = "qdrant+http://localhost:6333/COLLECTION, qdrant+FOLDER/COLLECTION or opensearch+http://localhost:9200/INDEX"
 
 
 def _embedder(url: str, model: str | None, knobs: Mapping[str, Any]) -> Embedder | None:
@@ -149,12 +147,3 @@ def _embedder(url: str, model: str | None, knobs: Mapping[str, Any]) -> Embedder
     if size := knobs.pop("batch_size", None):
         knobs["batch_tokens"] = batch_tokens(size)
     return Embedder(model, **knobs)
-
-
-def _check_same(url: str, index: EngineIndex, made_of: Mapping[str, Any]) -> None:
-    """Refuse to write among passages of something else."""
-    there = index.made_of()
-    if there is None and len(index):
-        raise ConfigError(f"{url} has passages of another origin: name another, or delete it there")
-    if there is not None and any(there.get(key) != value for key, value in made_of.items()):
-        raise ConfigError(f"{url} is made of something else ({there.get('corpus')}): name another, or delete it there")

@@ -70,17 +70,11 @@ class HybridIndex(Index):
         passages: dict[tuple[str, str], Evidence] = {}
         shares: dict[tuple[str, str], list[float]] = {}
         for ranking in rankings:
-            for key, rank, passage in _ranked(ranking):
-                passages.setdefault(key, passage)
+            # what a part names twice counts where it named it first
+            for rank, key in enumerate(dict.fromkeys((each.source, each.text) for each in ranking), start=1):
                 shares.setdefault(key, []).append(1 / (self.k + rank))
+            for passage in ranking:
+                passages.setdefault((passage.source, passage.text), passage)
         scores = {key: round(math.fsum(parts), 12) for key, parts in shares.items()}  # so that equal sums tie
         best = sorted(scores, key=scores.__getitem__, reverse=True)
         return [msgspec.structs.replace(passages[key], score=round(scores[key], 6)) for key in best]
-
-
-def _ranked(ranking: Sequence[Evidence]) -> list[tuple[tuple[str, str], int, Evidence]]:
-    """Key, rank and passage; what a part names twice counts where it named it first."""
-    first: dict[tuple[str, str], Evidence] = {}
-    for passage in ranking:
-        first.setdefault((passage.source, passage.text), passage)
-    return [(key, rank, passage) for rank, (key, passage) in enumerate(first.items(), start=1)]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from ...trajectory import Evidence
-from .passages import Progress, silent
 
 
 class Index(ABC):
@@ -37,31 +36,3 @@ class Index(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """How many passages there are."""
-
-
-class EngineIndex(Index):
-    """An index whose passages a search engine keeps."""
-
-    @abstractmethod
-    def upload(
-        self, passages: Iterable[Evidence], *, made_of: Mapping[str, Any] | None = None, progress: Progress = silent
-    ) -> int:
-        """Write passages, after making what holds them; returns how many there are now.
-
-        After an interruption the same call goes on: what is there already is passed over.
-
-        Args:
-            passages: all of them, in corpus order.
-            made_of: what they are of, kept beside them.
-            progress: shows how many are written.
-
-        Raises:
-            ToolError: when the engine fails or refuses.
-        """
-
-    @abstractmethod
-    def made_of(self) -> dict[str, Any] | None:
-        """What `upload` was told that the passages are of; `None` where nothing was kept, or there are none."""
-
-    def close(self) -> None:
-        """Let go of what it holds here; it cannot be used afterwards."""

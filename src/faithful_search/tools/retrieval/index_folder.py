@@ -6,7 +6,8 @@
     bm25/  dense/      what each way to search needs besides, and says of itself (dense/manifest.json: the model)
 
 A build works in the folder `OUT.building` beside `OUT` and renames it at the end. Killed, it goes on with the first
-step that was not finished, and with vectors in the middle of theirs.
+step that was not finished, and with vectors in the middle of theirs. The cache of `open_index` is made of such folders,
+each under what its corpus's content is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -125,15 +126,44 @@ def build_folder(
         _check_same(target, there.plan, plan)
         _check_files(target, there, sums=True)
         return there
-    work = target.with_name(f"{target.name}.building")
     try:
-        with _alone(work):
-            _prepare(work, plan, overwrite)
-            manifest = fill(work, corpus, plan, knobs, on_broken=on_broken, progress=progress)
-            _publish(work, target)
+        with _alone(target) as work:
+            return _build(work, target, corpus, plan, overwrite, knobs or {}, on_broken, progress)
     except OSError as error:
         raise DataError(f"cannot write {target}: {error}") from error
-    return manifest
+
+
+def open_index(corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None) -> Index:
+    """The BM25 index of a corpus, from the cache when its content was indexed before.
+
+    It is strict: a corpus with a broken row is refused. `build_folder` can leave such rows out and say so.
+
+    Args:
+        corpus: see `corpus.Corpus`.
+        cache_dir: where indexes are kept; by default `FAITHFUL_SEARCH_CACHE` or `~/.cache/faithful_search`.
+
+    Raises:
+        DataError: an unreadable file, a row without text, no rows at all, or a cache folder that cannot be written.
+    """
+    corpus = readable_twice(corpus)
+    plan = Plan("bm25", digest(corpus))
+    root = Path(cache_dir or os.environ.get("FAITHFUL_SEARCH_CACHE") or Path.home() / ".cache" / "faithful_search")
+    # by content: the same passages under another name are found, changed ones under the same name are not
+    folder = root.absolute() / "bm25" / f"{plan.digest[:32]}-{VERSION}"
+    try:
+        with suppress(DataError):  # none yet, or a damaged one
+            return open_folder(folder)
+        with _alone(folder, wait=True) as work:
+            with suppress(DataError):  # another process may have built it meanwhile
+                return open_folder(folder)
+            try:
+                _build(work, folder, corpus, plan, overwrite=True)
+            except Exception:  # a corpus that is refused leaves nothing in the cache; a killed build is gone on with
+                shutil.rmtree(work, ignore_errors=True)
+                raise
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {error}; name another place in FAITHFUL_SEARCH_CACHE") from error
+    return open_folder(folder)
 
 
 def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
@@ -183,33 +213,47 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     return manifest
 
 
-def fill(
+def _build(
     work: Path,
+    target: Path,
     corpus: Corpus,
     plan: Plan,
-    knobs: Mapping[str, Any] | None = None,
-    *,
+    overwrite: bool,
+    knobs: Mapping[str, Any] = {},
     on_broken: OnBroken = refuse,
     progress: Progress = silent,
 ) -> Manifest:
-    """Take all steps of a build in `work` that are not done yet, the manifest last."""
+    """Take all steps of a build in `work` that are not done yet, the manifest last; then move it to `target`."""
+    _prepare(work, plan, overwrite)
     if (work / MANIFEST).exists():
-        return read_manifest(work)
-    if not stored(work):
-        store(work, _read(work / SKIPPED, corpus, plan, on_broken), progress)
-    found = Passages(work)
-    if plan.kind != "dense":
-        BM25Index.build(work / "bm25", found, progress=progress)
-    if plan.dense is not None:
-        settings = msgspec.structs.asdict(plan.dense) | dict(knobs or {})
-        DenseIndex.build(work / "dense", found, progress=progress, **settings)
-    for half in work.rglob("*.new"):  # of a file that was being replaced
-        half.unlink()
-    files = [file for file in sorted(work.rglob("*")) if file.is_file() and file.name != BEGUN]
-    sizes = {file.relative_to(work).as_posix(): file.stat().st_size for file in files}
-    skipped = (work / SKIPPED).read_bytes().count(b"\n")
-    manifest = Manifest(plan, called(corpus), len(found), skipped, sizes, {name: _sum(work / name) for name in sizes})
-    write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+        manifest = read_manifest(work)
+    else:
+        if not stored(work):
+            store(work, _read(work / SKIPPED, corpus, plan, on_broken), progress)
+        found = Passages(work)
+        if plan.kind != "dense":
+            BM25Index.build(work / "bm25", found, progress=progress)
+        if plan.dense is not None:
+            settings = msgspec.structs.asdict(plan.dense) | dict(knobs)
+            DenseIndex.build(work / "dense", found, progress=progress, **settings)
+        for half in work.rglob("*.new"):  # of a file that was being replaced
+            half.unlink()
+        files = [file for file in sorted(work.rglob("*")) if file.is_file() and file.name != BEGUN]
+        sizes = {file.relative_to(work).as_posix(): file.stat().st_size for file in files}
+        skipped = (work / SKIPPED).read_bytes().count(b"\n")
+        sums = {name: _sum(work / name) for name in sizes}
+        manifest = Manifest(plan, called(corpus), len(found), skipped, sizes, sums)
+        write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+    for begun in work.rglob(BEGUN):
+        begun.unlink()
+    # nobody ever sees half an index; the old one goes only when the new one is there to take its place
+    old = target.with_name(f"{target.name}.old")
+    if old.exists():
+        shutil.rmtree(old)
+    if target.exists():
+        target.rename(old)
+    work.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
     return manifest
 
 
@@ -250,27 +294,29 @@ def _check_same(target: Path, there: Plan, plan: Plan) -> None:
 
 
 @contextmanager
-def _alone(work: Path) -> Iterator[None]:
-    """Two builds in one folder would write into each other's files."""
+def _alone(target: Path, wait: bool = False) -> Iterator[Path]:
+    """The folder in which `target` is built, for one process at a time: two would write into each other's files."""
+    work = target.with_name(f"{target.name}.building")
     work.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
     except ImportError:  # Windows has no such locks
-        yield
+        yield work
         return
     handle = os.open(work, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
             raise ConfigError(f"another process is building in {work}: wait for it") from error
-        yield
+        yield work
     finally:
         os.close(handle)
 
 
 def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
     """An empty folder, or one with what an earlier build of the same plan left."""
+    work.mkdir(exist_ok=True)  # whoever was waited for may have moved it into the index's place
     file = work / BEGUN
     try:
         begun = msgspec.json.decode(file.read_bytes(), type=Plan) if file.exists() else None
@@ -290,19 +336,6 @@ def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
     write_whole(file, msgspec.json.encode(plan))
 
 
-def _publish(work: Path, target: Path) -> None:
-    """Nobody ever sees half an index; the old one goes only when the new one is there to take its place."""
-    for begun in work.rglob(BEGUN):
-        begun.unlink()
-    old = target.with_name(f"{target.name}.old")
-    if old.exists():
-        shutil.rmtree(old)
-    if target.exists():
-        target.rename(old)
-    work.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def _sum(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -312,6 +345,7 @@ def _check_files(folder: Path, manifest: Manifest, sums: bool) -> None:
     """Refuse files that are not as they were written; their sizes are compared first."""
     try:
         wrong = [name for name, size in manifest.sizes.items() if (folder / name).stat().st_size != size]
+        # a size is wrong after most accidents, and costs nothing to compare
         if sums and not wrong:
             wrong = [name for name, digest in manifest.sums.items() if _sum(folder / name) != digest]
     except OSError as error:

@@ -6,11 +6,10 @@ import contextlib
 import os
 import time
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import httpx
@@ -20,10 +19,10 @@ from ...errors import ConfigError, ToolError
 from ...trajectory import Evidence
 from ...wire.reply import retry_after
 from ..untrusted import check_address, is_loopback, rows, section
-from .index import EngineIndex
-from .passages import Progress, silent
+from .engine_index import FIELDS, EngineIndex, document_of, passage_of, refusal
 
 _MAX_BYTES = 64_000_000
+_RETRIES = 5  # of a batch that the engine was too busy to take whole
 _LONGEST = 250  # words of a query that are looked for: engines refuse more than 1,024 conditions
 _ENVIRONMENTS = ("OPENSEARCH", "ELASTICSEARCH")
 _MISSING = "index_not_found_exception"
@@ -63,6 +62,7 @@ class OpenSearchIndex(EngineIndex):
     name: str
     fields: tuple[str, ...] = ("title", "text")
     timeout: float = 20.0
+    batch: ClassVar[int] = 500
 
     def __post_init__(self) -> None:
         check_address(self.url, "http://localhost:9200", "OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD")
@@ -79,6 +79,7 @@ class OpenSearchIndex(EngineIndex):
         """
         if not queries:
             return []
+        # part of the index would be another index, on which the policy is judged all the same
         head = {"index": self.name, "allow_partial_search_results": False}
         lines = [line for query in queries for line in (head, self._question(query, top_k))]
         found = [*rows(self._send("POST", "_msearch", lines), "responses")]
@@ -106,70 +107,44 @@ class OpenSearchIndex(EngineIndex):
                 return None
             raise
 
-    def upload(
-        self,
-        passages: Iterable[Evidence],
-        *,
-        batch: int = 500,
-        retries: int = 5,
-        made_of: Mapping[str, Any] | None = None,
-        progress: Progress = silent,
-    ) -> int:
-        """Write passages, `batch` at a time, into the index, which is made when missing; see `EngineIndex.upload`.
-
-        The number of a passage is its document's id, so that writing again changes nothing: the batch in which an
-        earlier call of the same `batch` was interrupted is written again. What the engine is too busy for is sent again
-        after a pause, up to `retries` times.
-        """
-        done = self._prepared(made_of) // batch * batch
-        rest = islice(enumerate(passages), done, None)
-        with progress(desc="uploading", unit=" passages", initial=done) as bar:
-            while part := dict(islice(rest, batch)):
-                try:
-                    self._write(part, retries)
-                except ToolError as error:
-                    raise error.retold(f"{error} {done} passages are written: the same call goes on there.") from error
-                done += len(part)
-                bar.update(len(part))
-        self._send("POST", f"{self._path}/_refresh")
-        return done
-
     @property
     def _path(self) -> str:
         return quote(self.name, safe="")
 
-    def _prepared(self, made_of: Mapping[str, Any] | None) -> int:
-        """How many passages are there; where there is no index one is made, and one that is empty is told what of."""
+    def _prepare(self, made_of: Mapping[str, Any] | None) -> int:
         meta = {"_meta": {_MADE_OF: made_of}}
         if self._said("_count") is None:
             self._send("PUT", self._path, [{"mappings": meta | {"properties": _PROPERTIES}}])
             return 0
-        self._send("POST", f"{self._path}/_refresh")
-        if not (count := len(self)):
+        self._finish()  # else what an interrupted upload wrote is not counted yet
+        if not (count := len(self)):  # made by somebody who set its analyzer, say
             self._send("PUT", f"{self._path}/_mapping", [meta])
         return count
 
-    def _question(self, query: str, top_k: int) -> dict[str, Any]:
-        match = {
-            "query": " ".join(query.split()[:_LONGEST]),
-            "fields": self.fields,
-            "type": "cross_fields",
-        }  # as one text: a word may be in any
-        return {"query": {"multi_match": match}, "size": top_k, "_source": ["title", "text", "source", "url"]}
+    def _finish(self) -> None:
+        self._send("POST", f"{self._path}/_refresh")
 
-    def _write(self, part: Mapping[int, Evidence], retries: int) -> None:
-        waiting = dict(part)
-        for attempt in range(retries + 1):
+    def _question(self, query: str, top_k: int) -> dict[str, Any]:
+        # fields as one text: a word may be in any of them
+        match = {"query": " ".join(query.split()[:_LONGEST]), "fields": self.fields, "type": "cross_fields"}
+        return {"query": {"multi_match": match}, "size": top_k, "_source": FIELDS}
+
+    def _write(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
+        """An engine that is busy takes some passages of a batch and not others: these are sent again after a pause."""
+        waiting = dict(enumerate(part, start=start))
+        for attempt in range(_RETRIES + 1):
             waiting, pause = self._written(waiting)
             if not waiting:
                 return
-            if attempt < retries:
+            if attempt < _RETRIES:
                 time.sleep(max(pause, min(30.0, 0.5 * 2**attempt)))
         raise ToolError("The search engine is too busy to write.", passing=True)
 
     def _written(self, part: dict[int, Evidence]) -> tuple[dict[int, Evidence], float]:
         """What has to be sent again, and the pause the engine asked for."""
-        lines = [line for number, passage in part.items() for line in self._document(number, passage)]
+        lines: list[Any] = []
+        for number, passage in part.items():
+            lines += [{"index": {"_index": self.name, "_id": str(number)}}, document_of(passage)]
         try:
             items = [*rows(self._send("POST", "_bulk", lines), "items")]
         except ToolError as error:
@@ -178,19 +153,11 @@ class OpenSearchIndex(EngineIndex):
             return part, error.retry_after or 0.0
         if len(items) != len(part):
             raise ToolError(f"The search engine answered for {len(items)} of {len(part)} passages.")
-        again: dict[int, Evidence] = {}
-        for (number, passage), item in zip(part.items(), items, strict=True):
-            outcome = section(item, "index")
-            status = outcome.get("status")
-            if status in (429, 503):
-                again[number] = passage
-            elif status not in (200, 201):
+        outcomes = {number: section(item, "index") for number, item in zip(part, items, strict=True)}
+        for number, outcome in outcomes.items():
+            if outcome.get("status") not in (200, 201, 429, 503):
                 raise ToolError(f"The search engine refused passage {number}: {_reason(outcome.get('error'))}.")
-        return again, 0.0
-
-    def _document(self, number: int, passage: Evidence) -> Iterator[dict[str, Any]]:
-        yield {"index": {"_index": self.name, "_id": str(number)}}
-        yield {"title": passage.title, "text": passage.text, "source": passage.source, "url": passage.url}
+        return {number: part[number] for number in part if outcomes[number]["status"] in (429, 503)}, 0.0
 
     def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> dict[str, Any]:
         try:
@@ -210,6 +177,7 @@ class OpenSearchIndex(EngineIndex):
 @lru_cache(maxsize=4)
 def _client(_process: int, direct: bool) -> httpx.Client:
     """One for all indexes and threads of a process: connections must not cross a fork."""
+    # a redirect would take the credentials elsewhere
     limits = httpx.Limits(max_connections=16)
     return httpx.Client(trust_env=not direct, verify=httpx.create_ssl_context(), follow_redirects=False, limits=limits)
 
@@ -217,17 +185,13 @@ def _client(_process: int, direct: bool) -> httpx.Client:
 def _credentials() -> dict[str, str]:
     for prefix in _ENVIRONMENTS:
         if key := os.environ.get(f"{prefix}_API_KEY"):
-            return {"Authorization": f"ApiKey {_plain(key, prefix)}"}
+            if not key.isascii() or not key.isprintable():
+                raise ConfigError(f"{prefix}_API_KEY holds characters that no key has, such as a line break")
+            return {"Authorization": f"ApiKey {key}"}
         user, password = os.environ.get(f"{prefix}_USERNAME"), os.environ.get(f"{prefix}_PASSWORD")
         if user and password:
             return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}
     return {}
-
-
-def _plain(key: str, prefix: str) -> str:
-    if not key.isascii() or not key.isprintable():
-        raise ConfigError(f"{prefix}_API_KEY holds characters that no key has, such as a line break")
-    return key
 
 
 def _exchanged(client: httpx.Client, request: httpx.Request, deadline: float) -> dict[str, Any]:
@@ -250,20 +214,10 @@ def _exchanged(client: httpx.Client, request: httpx.Request, deadline: float) ->
     except msgspec.DecodeError:
         found = None
     if response.status_code not in (200, 201):
-        raise _refusal(response, section(found, "error"))
+        raise refusal(response.status_code, _reason(section(found, "error")), retry_after(response.headers))
     if not isinstance(found, dict):
         raise ToolError(_UNREADABLE)
     return found
-
-
-def _refusal(response: httpx.Response, error: Any) -> ToolError:
-    status = response.status_code
-    if status in (401, 403):
-        return ToolError(f"The search engine does not accept the credentials ({status}).")
-    if status == 429 or status >= 500:
-        busy = f"The search engine is not available at the moment ({status})."
-        return ToolError(busy, passing=True, retry_after=retry_after(response.headers))
-    return ToolError(f"The search engine refused the request ({status}: {_reason(error)}).")
 
 
 def _evidence(response: Mapping[str, Any]) -> list[Evidence]:
@@ -273,14 +227,8 @@ def _evidence(response: Mapping[str, Any]) -> list[Evidence]:
         raise ToolError(f"The search engine refused the query: {_reason(response.get('error'))}.", passing=passing)
     if response.get("timed_out") or section(response, "_shards").get("failed"):
         raise ToolError("The search engine could search only a part of the documents.", passing=True)
-    return [_passage(hit) for hit in rows(response["hits"], "hits")]
-
-
-def _passage(hit: Mapping[str, Any]) -> Evidence:
-    document, score = section(hit, "_source"), hit.get("_score")
-    text, title, source, url = (str(document.get(key) or "") for key in ("text", "title", "source", "url"))
-    score = round(score, 4) if isinstance(score, float | int) else None
-    return Evidence(text=text, title=title, source=source or str(hit.get("_id", "")), url=url, score=score)
+    hits = rows(response["hits"], "hits")
+    return [passage_of(section(hit, "_source"), hit.get("_id", ""), hit.get("_score")) for hit in hits]
 
 
 def _reason(error: Any) -> str:

@@ -33,6 +33,7 @@ class Passages:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        # mapped: many processes of a machine share one copy, and a corpus may be larger than memory
         with (folder / LINES).open("rb") as file:
             self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.offsets = np.asarray(np.memmap(folder / OFFSETS, dtype="<i8", mode="r"))
@@ -88,6 +89,7 @@ def store(folder: Path, passages: Iterable[Evidence], progress: Progress = silen
             for line in batch:
                 offsets.append(offsets[-1] + len(line))
             bar.update(len(batch))
+    # last, since it says that all are there
     write_whole(folder / OFFSETS, offsets.tobytes())
 
 

@@ -6,9 +6,9 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar
 
 import httpx
 import msgspec
@@ -17,10 +17,8 @@ from ...errors import ConfigError, DataError, ToolError
 from ...trajectory import Evidence
 from ..untrusted import check_address, is_loopback
 from .embedder import Described, Embedder
-from .index import EngineIndex
-from .passages import Progress, silent
+from .engine_index import FIELDS, EngineIndex, document_of, passage_of, refusal
 
-_FIELDS = ("title", "text", "source", "url")
 _ENCODER, _MADE_OF = "encoder", "made_of"  # notes at the first passage: not every server keeps some of a collection
 
 
@@ -47,6 +45,8 @@ class QdrantIndex(EngineIndex):
         ...     index.upload(passages)
     """
 
+    batch: ClassVar[int] = 256
+
     def __init__(
         self,
         collection: str,
@@ -58,8 +58,7 @@ class QdrantIndex(EngineIndex):
         self._remote = "://" in self.where
         self._connect()
         try:
-            self.embedder = embedder or self._named()
-            self._check()
+            self.embedder = self._fitting(embedder)
         except BaseException:
             self.close()
             raise
@@ -75,32 +74,9 @@ class QdrantIndex(EngineIndex):
         from qdrant_client.models import QueryRequest
 
         vectors = self.embedder.queries(queries).tolist()
-        asked = [QueryRequest(query=vector, limit=top_k, with_payload=list(_FIELDS)) for vector in vectors]
+        asked = [QueryRequest(query=vector, limit=top_k, with_payload=list(FIELDS)) for vector in vectors]
         found = self._call("query_batch_points", requests=asked)
-        return [[_passage(point) for point in response.points] for response in found]
-
-    def upload(
-        self,
-        passages: Iterable[Evidence],
-        *,
-        batch: int = 256,
-        made_of: Mapping[str, Any] | None = None,
-        progress: Progress = silent,
-    ) -> int:
-        """Encode and write passages into the collection, `batch` at a time; see `EngineIndex.upload`.
-
-        The batch in which an earlier call of the same `batch` was interrupted is written again.
-        """
-        if not self._call("collection_exists"):
-            self._create()
-        done = len(self) // batch * batch
-        rest = islice(passages, done, None)
-        with progress(desc="uploading", unit=" passages", initial=done) as bar:
-            while part := list(islice(rest, batch)):
-                self._call("upsert", points=self._points(part, done, made_of), wait=True)
-                done += len(part)
-                bar.update(len(part))
-        return done
+        return [[passage_of(p.payload or {}, p.id, p.score) for p in response.points] for response in found]
 
     def made_of(self) -> dict[str, Any] | None:
         """See `EngineIndex.made_of`."""
@@ -125,65 +101,64 @@ class QdrantIndex(EngineIndex):
         return QdrantIndex, (self.collection, self.embedder, self.where, self.timeout)
 
     def _connect(self) -> None:
-        self._lock, self._process = threading.Lock(), os.getpid()
+        self._process = os.getpid()
+        self._lock = nullcontext() if self._remote else threading.Lock()
         self._client = _server(self.where, self.timeout) if self._remote else _embedded(self.where)
         self._close = weakref.finalize(self, _closed, self._client, self._process)
 
     def _call(self, verb: str, **arguments: Any) -> Any:
         """One request; the embedded engine takes one at a time, and connections do not cross a fork."""
-        if self._remote:
-            if os.getpid() != self._process:
-                self._connect()
-            return _asked(self._client, verb, self.collection, arguments)
+        if self._remote and os.getpid() != self._process:
+            self._connect()
         with self._lock:
             return _asked(self._client, verb, self.collection, arguments)
 
-    def _create(self) -> None:
+    def _prepare(self, made_of: Mapping[str, Any] | None) -> int:
         from qdrant_client.models import Distance, VectorParams
 
-        how = VectorParams(size=self.embedder.dimension, distance=Distance.COSINE)
-        self._call("create_collection", vectors_config=how)
+        if not self._call("collection_exists"):
+            how = VectorParams(size=self.embedder.dimension, distance=Distance.COSINE)
+            self._call("create_collection", vectors_config=how)
+        return len(self)
 
-    def _points(self, part: list[Evidence], start: int, made_of: Mapping[str, Any] | None) -> list[Any]:
+    def _write(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
         from qdrant_client.models import PointStruct
 
         vectors = self.embedder.passages(part).tolist()
-        payloads: list[dict[str, Any]] = [{name: getattr(passage, name) for name in _FIELDS} for passage in part]
+        payloads: list[dict[str, Any]] = [*map(document_of, part)]
         if start == 0:
             payloads[0] |= {_ENCODER: msgspec.to_builtins(self.embedder.described()), _MADE_OF: made_of}
         rows = enumerate(zip(vectors, payloads, strict=True), start=start)
-        return [PointStruct(id=number, vector=vector, payload=payload) for number, (vector, payload) in rows]
+        points = [PointStruct(id=number, vector=vector, payload=payload) for number, (vector, payload) in rows]
+        self._call("upsert", points=points, wait=True)
 
     def _noted(self, what: str) -> Any:
         """What the first passage carries besides itself."""
         first = self._call("retrieve", ids=[0], with_payload=[what]) if self._call("collection_exists") else ()
         return (first[0].payload or {}).get(what) if first else None
 
-    def _named(self) -> Embedder:
-        """The encoder that filled the collection."""
-        if not self._call("collection_exists"):
-            raise ToolError(f"The vector search engine has no collection {self.collection!r}.")
-        note = self._noted(_ENCODER)
-        if note is None:
-            raise ConfigError(f"the collection {self.collection!r} does not say which encoder made it: give that one")
-        return Embedder.reopen(msgspec.convert(note, Described))
+    def _fitting(self, embedder: Embedder | None) -> Embedder:
+        """The encoder of the collection: vectors of another would be compared all the same, and find anything."""
+        there = self._call("collection_exists")
+        note = self._noted(_ENCODER) if there else None
+        made = None if note is None else msgspec.convert(note, Described)
+        if embedder is None and not there:
+            raise ToolError(f"The search engine has no collection {self.collection!r}.")
+        if embedder is None:
+            if made is None:
+                raise ConfigError(f"the collection {self.collection!r} does not say which encoder made it: give one")
+            return Embedder.reopen(made)
+        if made is not None:
+            embedder.check(made)
+        elif there and (size := self._size()) != embedder.dimension:
+            raise ConfigError(
+                f"the collection {self.collection!r} has vectors of {size} numbers, {embedder.model!r} gives "
+                f"{embedder.dimension}: open it with the encoder that made it"
+            )
+        return embedder
 
-    def _check(self) -> None:
-        """Vectors of another encoder would be compared all the same, and find anything."""
-        if not self._call("collection_exists"):
-            return
-        size = getattr(self._call("get_collection").config.params.vectors, "size", None)
-        if size != self.embedder.dimension:
-            raise ConfigError(
-                f"the collection {self.collection!r} has vectors of {size} numbers, {self.embedder.model!r} gives "
-                f"{self.embedder.dimension}: open it with the encoder that made it"
-            )
-        note = self._noted(_ENCODER)
-        if note is not None and not self.embedder.same(made := msgspec.convert(note, Described)):
-            raise ConfigError(
-                f"the collection {self.collection!r} was made with {made.model!r}, whose vectors are not those of "
-                f"{self.embedder.model!r}: open it with that encoder"
-            )
+    def _size(self) -> int | None:
+        return getattr(self._call("get_collection").config.params.vectors, "size", None)
 
 
 def _closed(client: Any, process: int) -> None:
@@ -192,39 +167,26 @@ def _closed(client: Any, process: int) -> None:
         client.close()
 
 
-def _passage(point: Any) -> Evidence:
-    payload = point.payload or {}
-    fields = {name: str(payload.get(name) or "") for name in _FIELDS}
-    return Evidence(**{**fields, "source": fields["source"] or str(point.id)}, score=round(float(point.score), 4))
-
-
 def _asked(client: Any, verb: str, collection: str, arguments: dict[str, Any]) -> Any:
     from qdrant_client.common.client_exceptions import QdrantException
     from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
+    why = {404: f"no collection {collection!r}"}
     try:
         return getattr(client, verb)(collection, **arguments)
     except UnexpectedResponse as error:
-        raise _refusal(error.status_code or 500, collection) from error
+        status = error.status_code or 500
+        raise refusal(status, why.get(status, "no reason given")) from error
     except ResponseHandlingException as error:
         kind = type(error.source).__name__
-        raise ToolError(f"The vector search engine cannot be reached ({kind}).", passing=True) from error
+        raise ToolError(f"The search engine cannot be reached ({kind}).", passing=True) from error
     except QdrantException as error:
-        wait = getattr(error, "retry_after_s", None)
-        raise ToolError("The vector search engine is too busy.", passing=True, retry_after=wait) from error
+        raise refusal(429, "", getattr(error, "retry_after_s", None)) from error
     except ValueError as error:
         if type(error) is ValueError:  # the embedded engine's own; what cannot be read raises a kind of its own
-            raise _refusal(404 if "not found" in str(error) else 400, collection) from error
-        raise ToolError("The vector search engine's answer cannot be read.") from error
-
-
-def _refusal(status: int, collection: str) -> ToolError:
-    if status in (401, 403):
-        return ToolError(f"The vector search engine does not accept the key ({status}).")
-    if status == 404:
-        return ToolError(f"The vector search engine has no collection {collection!r} (404).")
-    passing = status == 429 or status >= 500
-    return ToolError(f"The vector search engine refused the request ({status}).", passing=passing)
+            status = 404 if "not found" in str(error) else 400
+            raise refusal(status, why.get(status, "no reason given")) from error
+        raise ToolError("The search engine's answer cannot be read.") from error
 
 
 def _server(url: str, timeout: float) -> Any:
@@ -233,7 +195,12 @@ def _server(url: str, timeout: float) -> Any:
     # of the environment a server on this machine takes the trusted certificates, not the proxy
     network = {"trust_env": not is_loopback(url), "verify": httpx.create_ssl_context()}
     return _package().QdrantClient(
-        url=url, api_key=key, timeout=math.ceil(timeout), check_compatibility=False, **network
+        # its client takes whole seconds, and would ask the server for its version on every start
+        url=url,
+        api_key=key,
+        timeout=math.ceil(timeout),
+        check_compatibility=False,
+        **network,
     )
 
 

@@ -107,6 +107,7 @@ class Jina:
         """Nothing is needed."""
 
     async def fetch(self, url: str) -> Document:
+        # the service resolves names itself; here only what is plainly not public is stopped
         url = self.guard.check(url)
         headers = {"Accept": "application/json", "X-Retain-Images": "none", **self._authorization()}
         try:

@@ -23,6 +23,7 @@ def rank(query: str, texts: Sequence[str]) -> list[tuple[int, float]]:
         [1]
     """
     asked = list(dict.fromkeys(words(query)))
+    # among a page's own paragraphs "the" would decide, which in a corpus it does not
     asked = [word for word in asked if word not in FUNCTION_WORDS] or asked
     if not asked or not texts:
         return []

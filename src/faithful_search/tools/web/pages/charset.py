@@ -65,6 +65,7 @@ def _declared(body: bytes, content_type: str) -> list[str]:
     in_type, in_page = _IN_TYPE.search(content_type), _IN_PAGE.search(body[:_HEAD])
     server = _codec(in_type[1]) if in_type else ""
     page = _codec((in_page[1] or in_page[2]).decode("ascii", "replace")) if in_page else ""
+    # servers name Latin-1 for whatever they send
     names = [page, server] if server == "cp1252" else [server, page]
     return [name for name in names if name]
 

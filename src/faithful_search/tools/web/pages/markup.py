@@ -31,6 +31,7 @@ def read_html(text: str) -> tuple[str, list[Block]]:
         tree = html.document_fromstring(text.encode("utf-8", "replace"), parser)
     except etree.ParserError:
         return "", []
+    # comments are what strangers wrote under the page
     found = trafilatura.bare_extraction(tree, include_comments=False)
     body = getattr(found, "body", None)
     main = list(_walk(body)) if body is not None else []

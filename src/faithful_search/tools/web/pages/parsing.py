@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Iterator
 
 from ....errors import ToolError
-from .base import Block, Page, Reading
+from ...paragraphs import paragraphs
+from .base import Block, Page, Paragraph, Reading
 from .charset import decode
 from .markup import read_html
-from .packing import pack
 from .pdf import read_pdf
 from .plain import read_json, read_lines, read_markdown, read_text, read_xml
 
@@ -47,12 +48,12 @@ def parse(body: bytes, content_type: str, reading: Reading) -> Page:
     deadline = time.monotonic() + _PDF_SHARE * reading.seconds
     kind = kind_of(body, content_type)
     title, blocks, cut = _read(kind, body, content_type, deadline)
-    paragraphs = list(pack(blocks, reading.shortest, reading.longest))
-    if not paragraphs:
+    found = list(pack(blocks, reading.shortest, reading.longest))
+    if not found:
         raise ToolError("there is no text in it that could be read")
-    if len(paragraphs) > _MOST:
-        paragraphs, cut = paragraphs[:_MOST], f"the first {_MOST} of its {len(paragraphs)} paragraphs"
-    return Page(title[:_TITLE], tuple(paragraphs), cut)
+    if len(found) > _MOST:
+        found, cut = found[:_MOST], f"the first {_MOST} of its {len(found)} paragraphs"
+    return Page(title[:_TITLE], tuple(found), cut)
 
 
 def kind_of(body: bytes, content_type: str) -> str:
@@ -63,19 +64,19 @@ def kind_of(body: bytes, content_type: str) -> str:
     """
     said = content_type.partition(";")[0].strip().lower()
     start = body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    # readers of PDF allow something before the header, so servers send it
     if b"%pdf-" in start:
         return "pdf"
     if said and not said.startswith("text/") and said not in READABLE:
         raise ToolError(f"its type, {said[:60]}, cannot be read: only web pages, PDFs and text can")
+    # servers send pages as text/plain, or as nothing
     looks_like_html = _WHOLE_HTML.match(start) or (said in _UNSAID and _SOME_HTML.match(start))
     if looks_like_html or said in ("text/html", "application/xhtml+xml"):
         return "html"
-    if said.endswith("pdf") or _binary(body):
+    # zero bytes are in no text but UTF-16 and UTF-32, which begin with a mark
+    binary = b"\0" in body[:4096] and not body.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))
+    if said.endswith("pdf") or binary:
         raise ToolError(f"its type is {said[:60] or 'not given'}, but what it holds is not that and cannot be read")
-    return _text_kind(said, start)
-
-
-def _text_kind(said: str, start: bytes) -> str:
     if "markdown" in said:
         return "markdown"
     if said.endswith("json"):
@@ -83,11 +84,6 @@ def _text_kind(said: str, start: bytes) -> str:
     if said.endswith("xml") or start.startswith(b"<?xml"):
         return "xml"
     return "lines" if said in ("text/csv", "text/tab-separated-values", "text/calendar") else "text"
-
-
-def _binary(body: bytes) -> bool:
-    """Zero bytes are in no text but UTF-16 and UTF-32, which begin with a mark."""
-    return b"\0" in body[:4096] and not body.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))
 
 
 def _read(kind: str, body: bytes, content_type: str, deadline: float) -> tuple[str, list[Block], str]:
@@ -103,3 +99,31 @@ def _read(kind: str, body: bytes, content_type: str, deadline: float) -> tuple[s
     if kind == "json":
         return "", read_json(text.encode("utf-8", "replace")), ""
     return "", read_lines(text) if kind == "lines" else read_text(text), ""
+
+
+def pack(blocks: Iterable[Block], shortest: int, longest: int) -> Iterator[Paragraph]:
+    """Paragraphs of `shortest` to `longest` characters, as far as the blocks allow.
+
+    A block that is too long is split at the ends of sentences; short ones are joined on lines of their own. A heading
+    stays with what follows it, and no paragraph goes over a change of `place`.
+
+    Example:
+        >>> [p.text for p in pack([Block("Rivers", heading=True), Block("The Seine."), Block("The Loire.")], 10, 50)]
+        ['Rivers\\nThe Seine.', 'The Loire.']
+    """
+    held: list[str] = []
+    size, last = 0, Block("")
+    for block in blocks:
+        if held and (last.place != block.place or (size >= shortest and not last.heading)):
+            yield Paragraph("\n".join(held), last.place)
+            held, size = [], 0
+        for part in paragraphs(block.text, longest):
+            if held and size + len(part) > longest:
+                yield Paragraph("\n".join(held), last.place)
+                held, size = [], 0
+            # a table that goes on in another paragraph shows its header there again
+            lead = not held and block.lead and len(block.lead) + len(part) < longest
+            held += [block.lead, part] if lead else [part]
+            size, last = sum(map(len, held)) + len(held), block
+    if held:
+        yield Paragraph("\n".join(held), last.place)

@@ -34,6 +34,7 @@ def read_pdf(body: bytes, deadline: float) -> tuple[str, list[Block], str]:
     for done in range(1, pages + 1):
         text = reader.pages[done - 1].extract_text()
         blocks += [Block(part, place=f"p. {done}") for part in _parts(text)]
+        # what was read by now is worth more than nothing
         if time.monotonic() > deadline:
             break
     if not blocks:

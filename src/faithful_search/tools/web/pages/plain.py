@@ -72,6 +72,7 @@ def read_xml(body: bytes) -> list[Block]:
     """The text of each element; no entity is expanded and nothing is fetched. Raises `ImportError` without lxml."""
     from lxml import etree
 
+    # an entity could unpack to gigabytes, or name a file of this machine
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, recover=True, huge_tree=False)
     root = etree.fromstring(body, parser)
     if root is None:

@@ -24,6 +24,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 def main(memory: int) -> None:
     """Answer until the pipe is closed, which it is when the parent ends in whatever way."""
     requests, replies = _private_pipes()
+    # before the limit, so that it is for the document alone
     for name in ("trafilatura", "pypdf"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -60,6 +61,7 @@ def answer_to(job: Job) -> bytes:
 def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
     """The pipes under numbers of their own: what a library prints or reads must not get into the frames."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # from here on descriptors 0 and 1 lead nowhere
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import queue
 import subprocess
 import sys
 import threading
 import time
 import weakref
+from contextlib import suppress
 from dataclasses import replace
 from typing import BinaryIO, cast
 
@@ -76,52 +78,34 @@ class _Pool:
     """At most so many workers, started when they are needed and kept."""
 
     def __init__(self, workers: int, memory: int) -> None:
-        self.memory = memory
-        self._slots = threading.BoundedSemaphore(workers)
-        self._lock = threading.Lock()
-        self._idle: list[_Worker] = []
-        self._every: weakref.WeakSet[_Worker] = weakref.WeakSet()
-        self._closed = False
+        self.memory, self.closed = memory, False
+        self.slots: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        for _ in range(workers):
+            self.slots.put(None)  # the place of a worker that is not started yet; those in use are taken out first
 
     def ask(self, job: Job, deadline: float) -> Answer:
-        if not self._slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise ToolError("other pages are still being read; try again", passing=True)
         try:
-            worker = self._take() or self._start()
+            worker = self.slots.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise ToolError("other pages are still being read; try again", passing=True) from None
+        kept = None
+        try:
+            worker = worker or _Worker(self.memory)
             seconds = min(job.reading.seconds, deadline - time.monotonic())
             answer = worker.ask(job, seconds) if seconds > 0 else Answer(None, "the time was up")
-            self._put_back(worker)  # not after an exception: the pipes might hold half a frame
+            kept = worker if worker.usable and not self.closed else None
             return answer
         finally:
-            self._slots.release()
-
-    def _take(self) -> _Worker | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
-    def _start(self) -> _Worker:
-        worker = _Worker(self.memory)
-        self._every.add(worker)
-        return worker
-
-    def _put_back(self, worker: _Worker) -> None:
-        with self._lock:
-            if worker.usable and not self._closed:
-                self._idle.append(worker)
-                return
-        worker.end()
+            if worker is not None and kept is None:  # after an exception the pipes might hold half a frame
+                worker.end()
+            self.slots.put(kept)
 
     def close(self) -> None:
-        with self._lock:
-            self._closed, idle = True, self._idle
-            self._idle = []
-        for worker in idle:
-            worker.end()
-
-    def abandon(self) -> None:
-        """In a forked child: the workers are the parent's, who alone may hold their pipes."""
-        for worker in list(self._every):
-            worker.let_go()
+        self.closed = True
+        with suppress(queue.Empty):
+            while True:
+                if worker := self.slots.get_nowait():
+                    worker.end()
 
 
 class _Worker:
@@ -129,16 +113,16 @@ class _Worker:
 
     def __init__(self, memory: int) -> None:
         module = f"{__package__}.worker"
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(memory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            bufsize=0,
+            bufsize=0,  # a forked child that closes its copy must not flush half a frame of ours into the pipe
             env=_environment(),
             start_new_session=True,  # an interrupt at the terminal is the parent's affair
         )
-        self._requests, self._replies = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
+        _workers.add(self)
         self.usable, self._late = True, False
         if self._exchange(b"", _START) != b"ready":
             self.end()
@@ -147,35 +131,42 @@ class _Worker:
 
     def ask(self, job: Job, seconds: float) -> Answer:
         """The answer; where the process had to be killed or died, what happened."""
+        # the time that waiting for a worker left
         job = msgspec.structs.replace(job, reading=replace(job.reading, seconds=seconds))
         reply = self._exchange(_ENCODER.encode(job), seconds)
         if reply is not None:
             return _DECODER.decode(reply)
         if self._late:
             return Answer(None, f"reading it took longer than {seconds:.3g} seconds")
-        self._process.kill()  # where it goes on living, it no longer keeps to the protocol
-        _log.warning("a page crashed its reader, which ended with %s", self._process.wait())
+        self.process.kill()  # where it goes on living, it no longer keeps to the protocol
+        _log.warning("a page crashed its reader, which ended with %s", self.process.wait())
         return Answer(None, "it crashed the program that reads pages")
 
     def end(self) -> None:
         self.usable = False
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
         self.let_go()
 
     def let_go(self) -> None:
-        self._requests.close()
-        self._replies.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            cast(BinaryIO, pipe).close()
 
     def _exchange(self, payload: bytes, seconds: float) -> bytes | None:
         """Send a frame and wait for one; None when the process died, killed by the timer or by itself."""
+        requests, replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
         self._late = False
         timer = threading.Timer(seconds, self._too_late)
         timer.daemon = True
         timer.start()
         try:
-            self._send(payload)
-            return self._receive()
+            rest = memoryview(len(payload).to_bytes(4, "big") + payload)
+            while rest:
+                rest = rest[requests.write(rest) :]
+            size = int.from_bytes(_exactly(replies, 4), "big")
+            if size > _LARGEST:  # no answer is: a document has taken the worker over
+                raise EOFError
+            return _exactly(replies, size)
         except (OSError, EOFError):
             self.usable = False
             return None
@@ -185,27 +176,17 @@ class _Worker:
 
     def _too_late(self) -> None:
         self._late, self.usable = True, False
-        self._process.kill()
+        self.process.kill()
 
-    def _send(self, payload: bytes) -> None:
-        rest = memoryview(len(payload).to_bytes(4, "big") + payload)
-        while rest:
-            rest = rest[self._requests.write(rest) :]
 
-    def _receive(self) -> bytes:
-        size = int.from_bytes(self._exactly(4), "big")
-        if size > _LARGEST:  # no answer is: a document has taken the worker over
+def _exactly(pipe: BinaryIO, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        part = pipe.read(size - len(found))
+        if not part:
             raise EOFError
-        return self._exactly(size)
-
-    def _exactly(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            part = self._replies.read(size - len(found))
-            if not part:
-                raise EOFError
-            found += part
-        return bytes(found)
+        found += part
+    return bytes(found)
 
 
 def _environment() -> dict[str, str]:
@@ -216,6 +197,7 @@ def _environment() -> dict[str, str]:
 
 
 _pools: dict[tuple[int, int], _Pool] = {}
+_workers: weakref.WeakSet[_Worker] = weakref.WeakSet()
 _guard = threading.Lock()
 
 
@@ -228,10 +210,11 @@ def _pool(reading: Reading) -> _Pool:
 
 
 def _forget() -> None:
+    """In a forked child: the workers are the parent's, who alone may hold their pipes."""
     global _guard
     _guard = threading.Lock()
-    for pool in _pools.values():
-        pool.abandon()
+    for worker in list(_workers):
+        worker.let_go()
     _pools.clear()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from ....errors import ToolError
 from ....trajectory import Evidence
+from ....wire.reply import Reply
 from ...untrusted import is_page, line
 from .. import unavailable as operator
 
@@ -50,6 +52,7 @@ def page(title: Any, url: Any, text: Any, date: Any = "") -> Evidence | None:
         >>> page("Tea", "javascript:alert()", "Steep it.")
     """
     title, text, date = (line(value, size) for value, size in ((title, _TITLE), (text, _TEXT), (date, _DATE)))
+    # a result that cannot be opened cannot be checked
     if not (title or text) or not is_page(url):
         return None
     return Evidence(text=f"{date}: {text}" if date and text else text, title=title or url, source=url, url=url)
@@ -58,6 +61,29 @@ def page(title: Any, url: Any, text: Any, date: Any = "") -> Evidence | None:
 def pages(found: Iterable[Evidence | None], count: int) -> list[Evidence]:
     """The first `count` results that are pages."""
     return [item for item in found if item is not None][:count]
+
+
+async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) -> Mapping[str, Any]:
+    """The JSON object that answers a request.
+
+    Args:
+        request: the exchange.
+        refusals: by status, what is wrong with the configuration, for the log.
+
+    Raises:
+        ToolError: when there is none.
+    """
+    try:
+        reply = await request
+        # a page of results is some kilobytes, but a server may send megabytes
+        document = await asyncio.to_thread(reply.json) if len(reply.body) > 100_000 else reply.json()
+    except ToolError as error:
+        if error.status and (reason := refusals.get(error.status)):
+            raise unavailable(reason) from None
+        raise error.retold(f"Web search failed: {error}.") from None
+    if not isinstance(document, Mapping):
+        raise ToolError("Web search failed: the search service answered with something else than results.")
+    return document
 
 
 def unavailable(reason: str) -> ToolError:

@@ -11,8 +11,7 @@ from ....errors import ToolError
 from ....trajectory import Evidence
 from ....wire.http import Http
 from ...untrusted import check_address, rows
-from .base import Provider, page, pages
-from .service import document_of
+from .base import Provider, document_of, page, pages
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,7 @@ class SearXNG(Provider):
         )
         document = await document_of(request, {403: disabled})
         found = pages(_results(document), count)
+        # else an outage of the engines would be read as "nothing is known about it"
         if not found and document.get("unresponsive_engines"):
             raise ToolError("Web search failed: none of the search engines answered.", passing=True)
         return found

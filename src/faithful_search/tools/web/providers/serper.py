@@ -11,8 +11,7 @@ from ....errors import ConfigError
 from ....trajectory import Evidence
 from ....wire.http import Http
 from ...untrusted import check_address, rows, section
-from .base import Provider, page, pages, unavailable
-from .service import document_of
+from .base import Provider, document_of, page, pages, unavailable
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,7 @@ class Serper(Provider):
 
 def _results(document: Any) -> Iterator[Evidence | None]:
     box, panel = section(document, "answerBox"), section(document, "knowledgeGraph")
+    # answer boxes without a page are left out: they could not be cited
     yield page(box.get("title"), box.get("link"), box.get("snippet") or box.get("answer"), box.get("date"))
     yield page(panel.get("title"), panel.get("descriptionLink"), panel.get("description"))
     for row in rows(document, "organic"):
