@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -13,8 +12,6 @@ from ..trajectory import ToolCall
 from .turns import GAP
 
 OPEN, CLOSE = "<tool_response>", "</tool_response>"
-NO_CALL = 'the call is not JSON of the form {"name": …, "arguments": {…}}'
-"""Why `read_call` found none."""
 _MOST_REPAIRED = 2_000
 _MOST_BRACKETS = 40
 _ROLE = "(?:user|tool|ipython)"
@@ -66,9 +63,15 @@ def repair_call(raw: str) -> ToolCall | None:
         return None
     if raw.count("{") + raw.count("[") > _MOST_BRACKETS:
         return None
+    import json_repair  # it loads slowly, and few calls are broken
+
+    text = raw[raw.index("{") :]
     try:
-        meant = _meant(raw[raw.index("{") :])
-        if not isinstance(meant, dict) or set(meant) != {"name", "arguments"}:
+        try:
+            meant, end = json.JSONDecoder().raw_decode(text)
+        except ValueError:
+            meant, end = json_repair.loads(text), len(text)
+        if "{" in text[end:] or not isinstance(meant, dict) or set(meant) != {"name", "arguments"}:
             return None
         call = read_call(json.dumps(meant), strict=True)  # so that all values are those that reading gives
     except Exception:  # the repair is made for the slips of models; what policies write may be anything
@@ -76,36 +79,14 @@ def repair_call(raw: str) -> ToolCall | None:
     return msgspec.structs.replace(call, raw=raw) if call else None
 
 
-def _meant(text: str) -> Any:
-    """The value that this text, which begins with a brace, writes well or badly; `None` for several."""
-    import json_repair
-
-    try:
-        value, end = json.JSONDecoder().raw_decode(text)
-    except ValueError:
-        return json_repair.loads(text)
-    return None if "{" in text[end:] else value
-
-
-def call_form(tools: Sequence[str]) -> str:
-    """The form of a call in words, with the first tool's name and without tags."""
-    form = json.dumps({"name": tools[0] if tools else "…", "arguments": {"…": "…"}}, ensure_ascii=False)
-    return f"JSON like {form}"
-
-
-def schema_lines(tools: Sequence[dict[str, Any]]) -> str:
-    """The tools' schemas as compact JSON, one a line."""
-    return "\n".join(json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools)
-
-
 def asked_for(text: str, start: int, at: int) -> bool:
     """Whether a tool response that opens at `at`, in a turn from `start` on, is the environment's.
 
     It is when the end of a call or a role precedes it; else the agent wrote it itself.
     """
-    start = max(start, at - LOOK_BACK)
     if text.endswith(_CALL_END, start, at):
         return True
+    start = max(start, at - LOOK_BACK)
     call = text.rfind(_CALL_END, start, at)
     if call >= 0 and GAP.fullmatch(text, call + len(_CALL_END), at):
         return True
