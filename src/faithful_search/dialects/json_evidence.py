@@ -16,7 +16,7 @@ _TEXTS = ("description", "quick_summary", "snippet")
 
 def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:
     """Evidence and note of `[{key: …, …}, …]`: failures in it are the note, and so is a body that is no such list."""
-    value = read_json(body) if body.lstrip().startswith(("[", "{")) else None
+    value: Any = read_json(body) if body.lstrip().startswith(("[", "{")) else None
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, dict) and any(key in item for key in keys) for item in items):
         return [], body

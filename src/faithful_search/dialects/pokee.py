@@ -84,14 +84,14 @@ class Pokee(ToolCalls):
             return at if at > start and text[max(start, at - 200) : at].rstrip().endswith(">") else None
         return super().ends_at(text, start, place)
 
-    def read_turns(self, text: str, start: int, end: int, first: bool) -> Sequence[Fields]:
-        """A verification if it has a result, else a turn of research."""
+    def read_plain(self, text: str, start: int, end: int, first: bool) -> Fields | None:
+        """Also a verification, whatever it says."""
         result = _RESULT.search(text, start, end)
         begins = text[start : start + len(_OPEN)].lower() == _OPEN
         check = _CHECK.search(text, start, end) if result or begins else None
         check = check if check and check[2] else None
         if result is None and check is None:
-            return super().read_turns(text, start, end, first)
+            return super().read_plain(text, start, end, first)
         spans = {"step": (start, start + len(text[start:end].rstrip()))}
         fields: Fields = {"spans": spans}
         issues: list[Issue] = []
@@ -105,7 +105,7 @@ class Pokee(ToolCalls):
         else:
             why = f"the verification says {said[:40]!r}, not CORRECT or INCORRECT"
             issues.append(Issue("verification_invalid", why))
-        return [{**fields, "issues": tuple(issues)}]
+        return {**fields, "issues": tuple(issues)}
 
     def conclude(self, steps: Sequence[Fields]) -> tuple[str | None, str | None]:
         """The last answer, answered for good unless the agent found it incorrect and stopped."""

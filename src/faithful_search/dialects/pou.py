@@ -37,8 +37,7 @@ from ..errors import DialectError
 from ..trajectory import Evidence, Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, one_line, tags
-from .json_call import OPEN, asked_for, read_call
-from .tool_calls import MARKS, ToolCalls, write_json
+from .tool_calls import MARKS, OPEN, ToolCalls, asked_for, write_json
 from .turns import Fields, Grammar, Tag, TurnReader
 
 _NAMES = ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
@@ -170,23 +169,22 @@ class PoU(ToolCalls):
     def read_plain(self, text: str, start: int, end: int, first: bool) -> Fields | None:
         """Also with the verdict that it should have, and no other."""
         turn = self.grammar.turn.fullmatch(text, start, end)
-        helpful, cited = turn.group("helpful", "ref") if turn else (None, None)
-        if turn is None or (helpful is None) is not first:
+        if turn is None or (turn["helpful"] is None) is not first:
             return None
         fields = self.fields_of(turn)
         if fields is not None and not first:
-            refs = _names(cited)
+            refs = _names(turn["ref"])
             if refs == ["null"]:
                 refs = []
             elif not refs or "null" in refs:
                 return None
-            fields["helpful"], fields["refs"] = helpful == "yes", tuple(refs)
+            fields["helpful"], fields["refs"] = turn["helpful"] == "yes", tuple(refs)
             fields["spans"] = {"helpful": turn.span("helpful"), "ref": turn.span("ref"), **fields["spans"]}
         return fields
 
-    def read_call(self, raw: str) -> ToolCall | None:
-        """A name and arguments."""
-        return read_call(raw, strict=True)
+    def read_call(self, raw: str, strict: bool = True) -> ToolCall | None:
+        """A name and arguments, which may not be missing."""
+        return super().read_call(raw, strict)
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Evidence by its ids. Lines before the first title belong to no evidence."""

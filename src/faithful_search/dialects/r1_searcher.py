@@ -99,7 +99,6 @@ class R1Searcher(Tagged):
         ("think", "answer", "query", "documents"), "query", "documents", last_answer_counts=True, pattern=_TAG
     )
     speaks = re.compile(r"<\|begin_of_query\|>|</think>|<answer>")
-    pause = re.compile(r"<\|begin_of_documents\|>")
     fence = Fence(tags("think", "answer") + r"|<\||\n\([0-9]++\)")
     marks: ClassVar[Mapping[str, float]] = {
         "begin_of_query": 4.0, "begin_of_documents": 4.0, "think": 0.5, "answer": 0.5,

@@ -27,8 +27,7 @@ from ..trajectory import Evidence, Span
 from .boxed import last_boxed
 from .doc_lines import MOST_DOCUMENTS
 from .fence import Fence, one_line, opening_line, tags
-from .tagged import Tagged, plain_prompt
-from .turns import Grammar
+from .tagged import MARKS, Tagged, plain_prompt, search_grammar
 
 _SYSTEM = (
     "You are a helpful assistant that can solve the given question step by step with the help of the wikipedia search "
@@ -52,13 +51,9 @@ class ReSearch(Tagged):
 
     system = _SYSTEM
     frame = (" <result>\n", "\n</result>\n")
-    grammar = Grammar(("think", "search", "result", "answer"), "search", "result", last_answer_counts=True)
-    pause = re.compile("<result>")
+    grammar = search_grammar("result")
     fence = Fence(tags(*grammar.names) + r'|<\||\n\n"')
-    marks: ClassVar[Mapping[str, float]] = {
-        "search": 2.0, "result": 4.0, "think": 0.5, "answer": 0.5,
-        "information": -4.0, "search_results": -4.0, "tool_call": -3.0, "tool_response": -3.0, "helpful": -3.0,
-    }  # fmt: skip
+    marks: ClassVar[Mapping[str, float]] = {**MARKS, "result": 4.0}
 
     def begin_plain(self, text: str) -> tuple[int, str | None]:
         """After the prompt of its base checkpoints, whose examples are nobody's."""

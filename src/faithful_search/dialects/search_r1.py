@@ -37,8 +37,7 @@ from typing import Any, ClassVar
 from ..trajectory import Evidence, Step, Trajectory
 from . import doc_lines
 from .fence import Fence, opening_line, tags
-from .tagged import Tagged
-from .turns import Grammar
+from .tagged import MARKS, Tagged, search_grammar
 
 _INVALID = (
     "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
@@ -65,16 +64,13 @@ class SearchR1(Tagged):
 
     ask = _ASK
     frame = ("\n\n<information>", "</information>\n\n")
-    grammar = Grammar(("think", "search", "information", "answer"), "search", "information", last_answer_counts=True)
+    grammar = search_grammar("information")
     pause = re.compile(
         rf"<information>|\n{_SAID}|{_SAID}"  # a literal begins each: a search need look at few places
         r"|<\|im_start\|>(?:system\n[^<]*+<\|im_end\|>\n<\|im_start\|>)?user\nAnswer the given question\.(?P<over>)"
     )
     fence = Fence(tags(*grammar.names) + rf"|<\||{doc_lines.HEAD}|My previous action is invalid\.")
-    marks: ClassVar[Mapping[str, float]] = {
-        "search": 2.0, "information": 4.0, "think": 0.5, "answer": 0.5,
-        "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0, "result": -4.0, "search_results": -4.0,
-    }  # fmt: skip
+    marks: ClassVar[Mapping[str, float]] = {**MARKS, "information": 4.0}
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """One user message, a question mark behind the question. There is a single tool, which is not described."""

@@ -53,12 +53,12 @@ class SearchR1Like(ToolCalls):
     asked = re.compile(r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?")
     prompt_words = "Answer the given question"
 
-    def read_call(self, raw: str) -> ToolCall | None:
+    def read_call(self, raw: str, strict: bool = False) -> ToolCall | None:
         """JSON, or a bare query."""
         query = raw.strip()
         if query and _BARE_QUERY.match(query):
             return ToolCall("search", {"query": query}, raw)
-        return super().read_call(raw)
+        return super().read_call(raw, strict)
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """The documents in the result, in JSON or not; a result without documents is a note."""

@@ -16,15 +16,13 @@ one passage. Kinds of issues are those of `search_r1`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from ..trajectory import Evidence
 from . import doc_lines
 from .fence import Fence, opening_line, tags
-from .tagged import Tagged
-from .turns import Grammar
+from .tagged import MARKS, Tagged, search_grammar
 
 _SYSTEM = (
     "You are a helpful assistant tasked with answering user questions accurately. You have access to an external "
@@ -46,15 +44,9 @@ class SelfEval(Tagged):
 
     system = _SYSTEM
     frame = ("\n<search_results>", "</search_results>\n")
-    grammar = Grammar(
-        ("think", "search", "search_results", "answer"), "search", "search_results", last_answer_counts=True
-    )
-    pause = re.compile("<search_results>")
+    grammar = search_grammar("search_results")
     fence = Fence(tags(*grammar.names) + rf"|<\||{doc_lines.HEAD}")
-    marks: ClassVar[Mapping[str, float]] = {
-        "search": 2.0, "search_results": 4.0, "think": 0.5, "answer": 0.5,
-        "information": -4.0, "result": -4.0, "tool_call": -3.0, "tool_response": -3.0, "helpful": -3.0,
-    }  # fmt: skip
+    marks: ClassVar[Mapping[str, float]] = {**MARKS, "search_results": 4.0}
 
     def write_note(self, note: str) -> str:
         """Prose."""

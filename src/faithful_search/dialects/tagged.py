@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -12,7 +11,18 @@ import msgspec
 from ..trajectory import Issue, Step, ToolCall
 from .base import Dialect
 from .segments import Segment
-from .turns import Fields, skip
+from .turns import Fields, Grammar, skip
+
+MARKS: Mapping[str, float] = {
+    "search": 2.0, "think": 0.5, "answer": 0.5, "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0,
+    "information": -4.0, "result": -4.0, "search_results": -4.0,
+}  # fmt: skip
+"""The marks that most of these dialects share; each has the tag of its responses instead."""
+
+
+def search_grammar(response: str) -> Grammar:
+    """Thought, query, response and answer in tags of their own."""
+    return Grammar(("think", "search", response, "answer"), "search", response, last_answer_counts=True)
 
 
 class Tagged(Dialect):
@@ -23,8 +33,9 @@ class Tagged(Dialect):
 
     Attributes:
         speaks: what the agent's text begins with.
-        pause: where the agent's text ends: at `opening`, at the environment's words to the agent, or where another
-            episode follows (a group `over`).
+        pause: where the agent's text ends: at `opening` (all by default), at the environment's words to the agent, or
+            where another episode follows (a group `over`).
+        border: where a tool response ends at the latest: its closing tag, or the opening one of another.
     """
 
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
@@ -33,11 +44,13 @@ class Tagged(Dialect):
     no_call: ClassVar[tuple[str, str]] = ("call_empty", "the query is empty")
     speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
     pause: ClassVar[re.Pattern[str]]
+    border: ClassVar[re.Pattern[str]]
 
-    @cached_property
-    def border(self) -> re.Pattern[str]:
-        """Finds where a tool response ends at the latest: its closing tag, or the opening one of another."""
-        return re.compile(f"{re.escape(self.opening)}|{re.escape(self.closing)}")
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "pause" not in vars(cls):
+            cls.pause = re.compile(re.escape(cls.opening))
+        cls.border = re.compile(f"{re.escape(cls.opening)}|{re.escape(cls.closing)}")
 
     def split(self, text: str, start: int, end: int, fenced: bool) -> Iterator[Segment]:
         """The agent's text up to `pause`, then the response; each response has some text of the agent's before it."""

@@ -12,15 +12,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+import msgspec
 
 from ..trajectory import Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, tags
-from .json_call import CLOSE, LOOK_BACK, OPEN, asked_for, read_call, repair_call
 from .segments import Segment
-from .turns import Fields, Grammar, Tag, TurnReader, skip
+from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip
 
+OPEN, CLOSE = "<tool_response>", "</tool_response>"
 NAMES = ("think", "tool_call", "tool_response", "answer")
 BARE = Grammar(NAMES[:3], "tool_call", "tool_response")
 """A grammar without a tag for the answer: text outside all tags in a turn without calls is the answer."""
@@ -35,7 +37,23 @@ _AGENT_AGAIN = re.compile(r"<\|im_start\|>assistant\n?|(?<=\n)assistant\n")
 _ANY_ROLE = re.compile(r"user|tool|ipython|system|assistant|model")
 _CUT_TAG = re.compile(r"<(?:/?[a-z_]{0,24})?\Z")
 _MOST_TOKENS_AT_END = 8
+_MOST_REPAIRED, _MOST_BRACKETS = 2_000, 40
 _LENIENT = json.JSONDecoder(strict=False)
+_CALL_END = "</tool_call>"
+_ROLE = "(?:user|tool|ipython)"
+_ROLE_BEFORE = re.compile(
+    rf"(?:<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
+)
+_LOOK_BACK = 200
+"""So many characters before a tool response tell whose it is."""
+
+
+class _Call(msgspec.Struct):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    arguments: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode = msgspec.json.Decoder(_Call).decode
 
 
 def read_json(text: str) -> Any:
@@ -87,7 +105,8 @@ class CallReader(TurnReader):
             super().read_call(span)
             return
         call = self.dialect.read_call(self.text[slice(*span)])
-        found = {"call": call} if call else {"issues": (Issue(*self.dialect.no_call, span),)}
+        kind, why = self.dialect.no_call
+        found = {"call": call} if call else {"issues": (Issue(kind, why, span),)}
         self.more.append({"spans": {"call": span}, "same_turn": True, **found})
 
     def outside(self, begin: int, end: int) -> None:
@@ -180,7 +199,7 @@ class ToolCalls(Dialect):
             tag = text.rfind("<", max(start, at - 40), at)
             if tag < 0 or text[tag + 1 : tag + 2] not in ("/", "|") or not text[tag:at].rstrip().endswith(">"):
                 return None
-        if text.startswith(OPEN, skip(text, place.end(), at + LOOK_BACK)):
+        if text.startswith(OPEN, skip(text, place.end(), at + _LOOK_BACK)):
             return None  # the next place is that response, and a role precedes it
         return at
 
@@ -192,9 +211,15 @@ class ToolCalls(Dialect):
         reader = CallReader(text, start, end, self, first)
         return reader.calls() if self.parallel else (reader.read(),)
 
-    def read_call(self, raw: str) -> ToolCall | None:
-        """A name, and arguments unless there are none."""
-        return read_call(raw)
+    def read_call(self, raw: str, strict: bool = False) -> ToolCall | None:
+        """The call that this JSON writes; arguments may be missing unless `strict`."""
+        try:
+            call = _decode(raw)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+        if call.arguments is msgspec.UNSET:
+            return None if strict else ToolCall(call.name, raw=raw)
+        return ToolCall(call.name, call.arguments, raw)
 
     def begin_plain(self, text: str) -> tuple[int, str | None]:
         """Behind a prompt that begins with `prompt_words`."""
@@ -236,5 +261,46 @@ class ToolCalls(Dialect):
         return f"JSON like {write_json({'name': tools[0] if tools else '…', 'arguments': {'…': '…'}})}"
 
     def repair_call(self, raw: str) -> ToolCall | None:
-        """The call that broken JSON was meant to be."""
-        return repair_call(raw)
+        """The call that broken JSON was meant to be: a name and arguments, nothing else.
+
+        What stands before the first brace is left out, such as a code fence's mark. Neither long text nor text with
+        many brackets is repaired: that would take long.
+
+        Example:
+            >>> from faithful_search.dialects import load
+            >>> load("pou").repair_call("{'name': 'look', 'arguments': {'query': 'Rome'}").arguments
+            {'query': 'Rome'}
+        """
+        if len(raw) > _MOST_REPAIRED or not ("name" in raw and "arguments" in raw and "{" in raw):
+            return None
+        if raw.count("{") + raw.count("[") > _MOST_BRACKETS:
+            return None
+        import json_repair  # it loads slowly, and few calls are broken
+
+        text = raw[raw.index("{") :]
+        try:
+            try:
+                meant, end = json.JSONDecoder().raw_decode(text)
+            except ValueError:
+                meant, end = json_repair.loads(text), len(text)
+            if "{" in text[end:] or not isinstance(meant, dict) or set(meant) != {"name", "arguments"}:
+                return None
+            # Read again, so that all values are those that reading gives.
+            call = ToolCalls.read_call(self, json.dumps(meant), strict=True)
+        except Exception:  # the repair is made for the slips of models; what policies write may be anything
+            return None
+        return msgspec.structs.replace(call, raw=raw) if call else None
+
+
+def asked_for(text: str, start: int, at: int) -> bool:
+    """Whether a tool response that opens at `at`, in a turn from `start` on, is the environment's.
+
+    It is when the end of a call or a role precedes it; else the agent wrote it itself.
+    """
+    if text.endswith(_CALL_END, start, at):
+        return True
+    start = max(start, at - _LOOK_BACK)
+    call = text.rfind(_CALL_END, start, at)
+    if call >= 0 and GAP.fullmatch(text, call + len(_CALL_END), at):
+        return True
+    return _ROLE_BEFORE.search(text, start, at) is not None

@@ -189,7 +189,8 @@ class TurnReader:
         self.spans["call"] = span
         call = self.dialect.read_call(self.text[slice(*span)])
         if call is None:
-            self.issue(*self.dialect.no_call, span)
+            kind, why = self.dialect.no_call
+            self.issue(kind, why, span)
         else:
             self.fields["call"] = call
 
