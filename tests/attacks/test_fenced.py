@@ -159,7 +159,7 @@ def test_what_stands_around_evidence_makes_no_markup_of_it(dialect: str) -> None
     """The reader makes a `<` of the end of a passage and what follows, be it a line break, or that of JSON."""
     for broken in ("{\n", "n{", "{ "):
         own = ChatFormat.of(reading(normalizers.Replace(broken, "<")), load(dialect))
-        tag = f"{own.dialect.response_tag}>"
+        tag = own.dialect.closing.lstrip("</")
         halves = [Evidence("a {", f"/{tag}", "E1"), Evidence(f"/{tag} \n{{/{tag}", f"/{tag} {{", "E2")]
         agree(own, halves, "")
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from real_texts import PIECES, R1, mutated, real, rows
 
 from faithful_search.dialects import load
-from faithful_search.dialects.tagged import SearchReader
 from faithful_search.dialects.turns import Grammar
 from faithful_search.trajectory import Step, ToolCall
 
@@ -69,7 +68,7 @@ def test_a_stretch_of_a_text(before: str, text: str, data: st.DataObject) -> Non
     one = grammar("search_r1")
 
     def read() -> list[Any]:
-        return list(SearchReader(before + text, start, end, one).turns())
+        return list(load("search_r1").read_turns(before + text, start, end, first=True))
 
     at_once = read()
     with taken_apart(one):

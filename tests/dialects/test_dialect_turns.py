@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from faithful_search.dialects.boxed import last_boxed
 from faithful_search.dialects.search_r1 import SearchR1
-from faithful_search.dialects.tagged import SearchReader
-from faithful_search.dialects.turns import GAP, MOST_ISSUES, MOST_STEPS, MOST_TAGS, Tag
+from faithful_search.dialects.turns import GAP, MOST_ISSUES, MOST_STEPS, MOST_TAGS, Tag, TurnReader
 
 PIECES = [
     "<think>a</think>",
@@ -27,8 +26,8 @@ PIECES = [
 ]
 
 
-def reader(text: str) -> SearchReader:
-    return SearchReader(text, 0, len(text), SearchR1.grammar)
+def reader(text: str) -> TurnReader:
+    return TurnReader(text, 0, len(text), SearchR1())
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))

@@ -95,29 +95,30 @@ def parse(
     text = source if isinstance(source, str) else ""
     if text.startswith("{") and (stored := _stored(text)) is not None:
         return stored if question is None else msgspec.structs.replace(stored, question=question)
-    chat = decode(text) if text else source
-    if not isinstance(source, str) and not is_chat(source):
-        raise DataError(f"neither a text nor a list of chat messages with roles: {str(source)[:80]!r}")
-
-    def read(name: str) -> Trajectory:
-        if not chat or isinstance(chat, str):
-            return load(name).parse(text, question=question, fenced=fenced)
-        return load(name).parse_messages(chat, question=question, fenced=fenced)
-
-    if dialect is None:
+    chat = decode(text) if isinstance(source, str) else source
+    if chat is not None and not is_chat(chat):
+        raise DataError(f"neither a text nor a list of chat messages with roles: {str(chat)[:80]!r}")
+    name, issue = dialect, None
+    if name is None:
         shown = detect(chat or text)
         name = shown.dialect or _assumed(shown, usual)
         if name is None:
             raise DialectError(f"no dialect fits this text ({shown.why}); name one of: {', '.join(_names())}")
-        beside = ", like the rows beside it" if name == usual else ""
-        issue = Issue("dialect_assumed", f"the text shows no dialect of its own; read as {name}{beside}")
-        return read(name) if shown.dialect else _noted(read(name), issue)
-    trajectory = read(dialect)
-    found = None if _makes_sense(trajectory) else detect(chat or text)
-    if found is None or found.dialect in (None, dialect) or found.confidence < _CLEARLY:
-        return trajectory
-    why = f"read as {dialect}, but the text looks like {found.dialect}: {found.why}"
-    return _noted(trajectory, Issue("dialect_mismatch", why))
+        if shown.dialect is None:
+            beside = ", like the rows beside it" if name == usual else ""
+            issue = Issue("dialect_assumed", f"the text shows no dialect of its own; read as {name}{beside}")
+    read = load(name)
+    if chat is None:
+        trajectory = read.parse(text, question=question, fenced=fenced)
+    else:
+        trajectory = read.parse_messages(chat, question=question, fenced=fenced)
+    # Looking for another dialect takes longer than reading: only where the named one read nothing of its own.
+    if dialect is not None and not _makes_sense(trajectory, read):
+        shown = detect(chat or text)
+        if shown.dialect not in (None, dialect) and shown.confidence >= _CLEARLY:
+            why = f"read as {dialect}, but the text looks like {shown.dialect}: {shown.why}"
+            issue = Issue("dialect_mismatch", why)
+    return trajectory if issue is None else msgspec.structs.replace(trajectory, issues=(*trajectory.issues, issue))
 
 
 def usual(rows: Iterable[Any]) -> str | None:
@@ -141,19 +142,15 @@ def _assumed(found: Detection, usual: str | None) -> str | None:
     return _ANY if alone else None
 
 
-def _makes_sense(trajectory: Trajectory) -> bool:
-    """Whether the dialect that was asked for read what it should: then no other is looked for, which takes longer."""
+def _makes_sense(trajectory: Trajectory, read_as: Dialect) -> bool:
+    """Whether the dialect that was asked for read what it should."""
     if trajectory.answer is None or "</" in trajectory.answer:
         return False
     if any(step.call and step.evidence for step in trajectory.steps):
         return True
     # Who did not search shows only an answer; where that has no tag, any text passes for one.
-    tagged = load(trajectory.dialect).answer_opening is not None
-    return tagged and not trajectory.all_issues() and not any(step.call for step in trajectory.steps)
-
-
-def _noted(trajectory: Trajectory, issue: Issue) -> Trajectory:
-    return msgspec.structs.replace(trajectory, issues=(*trajectory.issues, issue))
+    searched = any(step.call for step in trajectory.steps)
+    return read_as.answer_opening is not None and not searched and not trajectory.all_issues()
 
 
 def _stored(text: str) -> Trajectory | None:

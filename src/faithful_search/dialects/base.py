@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,14 +14,12 @@ from msgspec.structs import force_setattr
 
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .fence import Fence, unescape
-from .segments import Borders, Segment, read_chat
-from .turns import MOST_STEPS, episode_start, skip
+from .segments import END, HEAD, Segment, in_order, joined, read, responses
+from .turns import MOST_STEPS, Fields, Grammar, TurnReader, episode_start, skip
 
-Message = dict[str, Any]
-Fields = dict[str, Any]
-"""The fields of a step while it is read; it has `spans`."""
 LAST_CALL = "This call was not run: no further call can be made. Give the final answer now."
 """What an agent reads that calls a tool in its last turn and is then made to answer."""
+_LAST = Segment("controller", "", (0, 0))
 
 
 class Dialect(ABC):
@@ -27,11 +27,17 @@ class Dialect(ABC):
 
     Attributes:
         name: the file's name.
+        system: the system message that opens an episode, or nothing. `{tools}` in it stands for the tools' schemas.
+        ask: the user message, with `{question}`, and with `{tools}` where they stand here.
         stop: strings that end a turn of the model (kept in its text).
+        frame: what the environment writes before and behind the inner text of a tool response. Without the blanks
+            around them these are its `opening` and its `closing` tag.
         observation_role: chat role under which a tool response returns, or `None` when it is appended as raw text
             inside the same assistant turn.
-        response_tag: name of the tag that encloses a tool response.
         fence: makes retrieved text harmless inside this dialect, reversibly.
+        grammar: the tags of a turn.
+        reader: takes apart a turn that is not as it should be.
+        no_call: kind of the issue, and why, where `read_call` finds none.
         search_tool: name that all calls of a dialect carry which can only search; `None` where calls name a tool.
         tool_names: what a dialect's agents call our tools, where that is not the tool's own name.
         thinks: whether the protocol asks for a thought in every turn.
@@ -43,10 +49,17 @@ class Dialect(ABC):
     """
 
     name: ClassVar[str]
+    system: ClassVar[str] = ""
+    ask: ClassVar[str] = "{question}"
     stop: ClassVar[tuple[str, ...]]
+    frame: ClassVar[tuple[str, str]]
+    opening: ClassVar[str]
+    closing: ClassVar[str]
     observation_role: ClassVar[str | None]
-    response_tag: ClassVar[str]
     fence: ClassVar[Fence]
+    grammar: ClassVar[Grammar]
+    reader: ClassVar[type[TurnReader]] = TurnReader
+    no_call: ClassVar[tuple[str, str]]
     search_tool: ClassVar[str | None] = None
     tool_names: ClassVar[Mapping[str, str]] = {}
     thinks: ClassVar[bool] = True
@@ -54,15 +67,10 @@ class Dialect(ABC):
     marks: ClassVar[Mapping[str, float]] = {}
     signs: ClassVar[Mapping[str, float]] = {}
 
-    @property
-    def opening(self) -> str:
-        """What opens a tool response."""
-        return f"<{self.response_tag}>"
-
-    @property
-    def closing(self) -> str:
-        """What closes a tool response."""
-        return f"</{self.response_tag}>"
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__module__.rpartition(".")[2]
+        if "frame" in vars(cls):
+            cls.opening, cls.closing = (part.strip() for part in cls.frame)
 
     @property
     def answer_opening(self) -> str | None:
@@ -73,47 +81,74 @@ class Dialect(ABC):
         return "<answer>" if "</answer>" in self.stop else None
 
     @abstractmethod
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """The chat messages that open an episode.
-
-        `tools` are JSON schemas of functions, as `get_json_schema` gives them.
-        """
-
-    @abstractmethod
     def split(self, text: str, start: int, end: int, fenced: bool) -> Iterator[Segment]:
         """Cut this stretch of a text, which the agent begins, into segments. Linear in its length; never raises."""
 
     @abstractmethod
-    def read_turns(self, text: str, start: int, end: int, first: bool) -> Iterable[Fields]:
-        """The fields of the steps that the agent wrote in this stretch, one at least.
-
-        `first`: no tool response came before.
-        """
+    def read_call(self, raw: str) -> ToolCall | None:
+        """The call that stands between the tags, or `None`."""
 
     @abstractmethod
-    def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
-        """The evidence in a tool response and the note where there is none, as they are written there.
+    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
+        """The evidence in a tool response's inner text and the note where there is none, as they are written there.
 
         Evidence has no id where the text gives none.
         """
 
     @abstractmethod
-    def parse_turn(self, text: str, *, first: bool) -> Step:
-        """Read one turn of the model (`first`: no tool response came before). Spans point into `text`.
-
-        `parse` of a rendered trajectory gives equal steps.
-        """
+    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+        """The inner text of a tool response with evidence; `escape` fences what was retrieved."""
 
     @abstractmethod
     def render_turn(self, step: Step) -> str:
         """Write one turn of the model; `parse_turn` reads it back."""
 
-    @abstractmethod
+    # Writing
+
+    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The chat messages that open an episode, made of `system` and `ask`.
+
+        `tools` are JSON schemas of functions, as `get_json_schema` gives them.
+        """
+        schemas = self.write_tools(tools)
+        before, _, behind = (part.replace("{tools}", schemas) for part in self.ask.partition("{question}"))
+        messages = [{"role": "user", "content": f"{before}{question}{behind}"}]
+        if self.system:
+            messages.insert(0, {"role": "system", "content": self.system.replace("{tools}", schemas)})
+        return messages
+
+    def write_tools(self, tools: Sequence[dict[str, Any]]) -> str:
+        """The tools' schemas as they stand in the prompt: compact JSON, one a line."""
+        return "\n".join(json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools)
+
+    def write_note(self, note: str) -> str:
+        """The inner text of a tool response without evidence; `note` is fenced already."""
+        return note
+
     def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
-        """Write a tool response.
+        """Write a tool response; the note only when there is no evidence.
 
         Titles, texts and the note are fenced; `fence` (default: the class's) may forbid more strings.
         """
+        escape = (fence or self.fence).escape
+        body = self.write_body(evidence, escape) if evidence else self.write_note(escape(note))
+        return f"{self.frame[0]}{body}{self.frame[1]}"
+
+    def response_span(self, observation: str) -> Span:
+        """Where the inner text of a rendered tool response is; the whole of one without the response's tags."""
+        start, end = observation.find(self.opening), observation.rfind(self.closing)
+        return (start + len(self.opening), end) if 0 <= start < end else (0, len(observation))
+
+    def render(self, trajectory: Trajectory) -> str:
+        """Write a whole trajectory as one text, without chat markup; `parse` with `fenced` reads it back."""
+        parts: list[str] = []
+        for step in trajectory.steps:
+            parts.append(self.render_turn(step))
+            if step.call is not None:
+                parts.append(self.render_observation(step.evidence, step.note))
+        return "".join(parts)
+
+    # Reading
 
     def parse(self, text: str, *, question: str | None = None, fenced: bool = False) -> Trajectory:
         """Read a whole trajectory, prompt included or not. Linear in the text's length; never raises.
@@ -136,20 +171,91 @@ class Dialect(ABC):
         Raises:
             DataError: when something in `messages` is not a message.
         """
-        borders = Borders(self.opening, self.closing, self.parallel)
-        chat = read_chat(messages, borders, self.is_controller, fenced)
+        chat = in_order(read(messages))
+        begin = next((number for number, message in enumerate(chat) if message.role == "assistant"), len(chat))
+        prompt = [message for message in chat[:begin] if message.role != "tool"]
+        body = list(joined(chat[begin:]))
+        head = "".join(message.written for message in prompt)
+        text = "".join([head, *(message.written for message in body)])
+        others = [message for message in body if message.role != "assistant"]
+        brings = any(message.role == "tool" or self.opening in message.text for message in others)
+        # Where no message brings a response, the environment's stand inside the agent's messages.
+        inline = not brings and (not others or any(self.opening in message.text for message in body))
         segments: list[Segment] = []
-        for segment in chat.segments:
-            start, end = segment.span
-            if segment.who != "agent":
-                segments.append(segment)
-            elif chat.inline:
-                segments += self.split(chat.text, start, end, fenced)
+        calls, at = 0, len(head)
+        for message in body:
+            start, at = at + len(HEAD.format(message.role)), at + len(message.written)
+            end = at - len(END)
+            if message.role == "assistant":
+                calls = message.text.count("<tool_call>")
+                own = Segment("agent", text, (skip(text, start, end), end))
+                segments += self.split(text, start, end, fenced) if inline else [own]
+            elif self.is_controller(message.text) and not message.text.lstrip().startswith(self.opening):
+                segments.append(Segment("controller", text, (start, end)))
             else:
-                segments.append(segment._replace(span=(skip(chat.text, start, end), end)))
-        if question is None and chat.asked is not None:
-            question = self.asked_in(chat.asked)
-        return self._read(chat.text, segments, question, chat.issues)
+                spans = responses(message.text, self.opening, self.closing, calls if self.parallel else 1)
+                segments += [Segment("tool", text, (start + a, start + b), fenced) for a, b in spans]
+        if question is None:
+            asked = next((message.text.strip() for message in reversed(prompt) if message.role == "user"), None)
+            question = asked and self.asked_in(asked)
+        early = Issue("response_unasked", "a tool's message before the agent said anything: left out")
+        return self._read(text, segments, question, (early,) if len(prompt) < begin else ())
+
+    def parse_turn(self, text: str, *, first: bool) -> Step:
+        """Read one turn of the model (`first`: no tool response came before). Spans point into `text`.
+
+        `parse` of a rendered trajectory gives equal steps.
+        """
+        start, end = skip(text, 0), len(text)
+        plain = self.read_plain(text, start, end, first)
+        return Step(**(plain or self.reader(text, start, end, self, first).read()))
+
+    def read_turns(self, text: str, start: int, end: int, first: bool) -> Iterable[Fields]:
+        """The fields of the steps that the agent wrote in this stretch, one at least."""
+        plain = self.read_plain(text, start, end, first)
+        return self.reader(text, start, end, self, first).turns() if plain is None else (plain,)
+
+    def read_plain(self, text: str, start: int, end: int, first: bool) -> Fields | None:
+        """The fields of a turn that is as it should be, as most are: a thought and one action, no other tags.
+
+        Equal to what `reader` makes of it, in a fraction of the time; `None` for any other turn.
+        """
+        turn = self.grammar.turn.fullmatch(text, start, end)
+        return self.fields_of(turn) if turn else None
+
+    def fields_of(self, turn: re.Match[str]) -> Fields | None:
+        """The fields of the turn that `Grammar.turn` matched; `None` where its call or answer cannot be read."""
+        think, act, said = turn.group("think", "act", "said")
+        spans = {"think": turn.span("think")}
+        fields: Fields = {"think": think, "spans": spans}
+        if act != "answer":
+            call = fields["call"] = self.read_call(said)
+            if call is None:
+                return None
+            spans["call"] = turn.span("said")
+        else:
+            answer = self.find_answer(turn.string, turn.span("said"))
+            if answer is None:
+                return None
+            spans["answer"] = answer
+            fields["answer"] = turn.string[slice(*answer)].strip()
+        spans["step"] = turn.span("step")
+        return fields
+
+    def find_answer(self, text: str, span: Span) -> Span | None:
+        """Where in an answer's block the answer itself is; `None` where it has not the form that it should have."""
+        return span
+
+    def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
+        """As `read_body` reads it; line breaks that belong to the `frame` are not part of the text."""
+        text, (start, end) = segment.text, segment.span
+        before, behind = self.frame
+        if text.startswith(self.opening, start - len(self.opening)):
+            if before[-1] == "\n" and text.startswith("\n", start, end):
+                start += 1
+            if behind[0] == "\n" and text.endswith("\n", start, end):
+                end -= 1
+        return self.read_body(text[start:end], segment.fenced)
 
     def begin(self, text: str) -> tuple[int, str | None]:
         """Where the agent's first turn begins, and the question of the prompt before it."""
@@ -181,84 +287,73 @@ class Dialect(ABC):
         """The one loop in which segments become steps."""
         steps: list[Fields] = []
         turn: list[Fields] = []
-        received: list[Segment] = []
-        found, first = 0, True
-        for segment in segments:
+        takers: list[Fields] = []
+        found = received = 0
+        first = True
+        for segment in chain(segments, (_LAST,)):
             if segment.who == "tool":
                 if not steps:
                     begins = segment.span[0]
                     steps = turn = [{"spans": {"step": (begins, begins)}}]
-                received.append(segment)
+                if not received:
+                    # A stretch of several turns that are not parallel calls was answered at its end.
+                    takers = [fields for fields in turn if "call" in fields["spans"]] if self.parallel else turn[-1:]
+                    if not takers or "call" not in takers[-1]["spans"]:
+                        takers = turn[-1:]
+                        why = "a tool response to a turn without a call"
+                        _add_issue(takers[0], "response_unasked", why, segment.span)
+                # Each call gets its response, all further ones go to the last.
+                taker = takers[received] if received < len(takers) else takers[-1]
+                found = self._receive(taker, segment, found)
+                received += 1
                 continue
             if received:
-                found = self._receive(turn, received, found)
-                received, first = [], False
-            if segment.who == "prompt":
-                why = "another prompt stands in the text; what follows is not read"
-                issues = (*issues, Issue("another_episode", why, segment.span))
-                break
+                if received < len(takers):
+                    _add_issue(takers[-1], "response_missing", f"{len(takers)} calls, {received} responses")
+                received, first = 0, False
             if segment.who == "agent":
                 start, end = segment.span
-                turn = list(islice(self.read_turns(text, start, end, first), MOST_STEPS + 1 - len(steps)))
+                turn = list(self.read_turns(text, start, end, first))
                 steps += turn
                 if len(steps) > MOST_STEPS:
                     why = f"more than {MOST_STEPS} turns; the rest is not read"
                     issues = (*issues, Issue("turns_many", why, (start, len(text))))
                     break
-        if received:
-            self._receive(turn, received, found)
+            elif segment.who == "prompt":
+                why = "another prompt stands in the text; what follows is not read"
+                issues = (*issues, Issue("another_episode", why, segment.span))
+                break
         del steps[MOST_STEPS:]
         answer, ended = self.conclude(steps)
+        for fields in steps:
+            if "notes" in fields:  # lists so far: of many responses to one call, tuples would be copied again and again
+                notes = fields.pop("notes")
+                fields["evidence"] = tuple(fields["evidence"])
+                fields["note"] = "\n".join(filter(None, notes))
         read = tuple([Step(**fields) for fields in steps])
         return Trajectory(read, question, answer, ended, self.name, text=text, issues=issues)
 
-    def _receive(self, turn: list[Fields], received: list[Segment], found: int) -> int:
-        """Give each call its response, all further ones to the last; returns how much evidence there is by now.
-
-        A stretch of several turns that are not parallel calls was answered at its end.
-        """
-        asks = [fields for fields in (turn if self.parallel else turn[-1:]) if "call" in fields["spans"]]
-        if not asks:
-            _add_issue(turn[-1], "response_unasked", "a tool response to a turn without a call", received[0].span)
-        if len(received) < len(asks):
-            _add_issue(asks[-1], "response_missing", f"{len(asks)} calls, {len(received)} responses")
-        takers = asks or turn[-1:]
-        for place, fields in enumerate(takers[: len(received)], start=1):
-            own = received[place - 1 : place] if place < len(takers) else received[place - 1 :]
-            evidence: list[Evidence] = []
-            notes: list[str] = []
-            for segment in own:
-                items, note = self.read_response(segment)
-                if segment.fenced:
-                    note = unescape(note)
-                    items = [_unfenced(item) for item in items]
-                evidence += items
-                if note:
-                    notes.append(note)
-                if not segment.closed:
-                    _add_issue(fields, "response_unclosed", "the tool response is not closed", segment.span)
-            for item in evidence:
-                found += 1
-                if not item.id:
-                    force_setattr(item, "id", f"E{found}")  # frozen, but nobody has seen it yet
-            fields["evidence"] = tuple(evidence)
-            fields["note"] = "\n".join(notes)
-            fields["spans"]["response"] = (own[0].span[0], own[-1].span[1])
+    def _receive(self, fields: Fields, segment: Segment, found: int) -> int:
+        """Give a step this response too; returns how much evidence there is by now."""
+        evidence, note = self.read_response(segment)
+        if segment.fenced:
+            note, evidence = unescape(note), [_unfenced(item) for item in evidence]
+        for item in evidence:
+            found += 1
+            if not item.id:
+                force_setattr(item, "id", f"E{found}")  # frozen, but nobody has seen it yet
+        if not segment.closed:
+            _add_issue(fields, "response_unclosed", "the tool response is not closed", segment.span)
+        spans = fields["spans"]
+        if "response" not in spans:
+            fields["evidence"], fields["notes"], spans["response"] = evidence, [note], segment.span
+        else:
+            fields["evidence"] += evidence
+            fields["notes"].append(note)
+            spans["response"] = (spans["response"][0], segment.span[1])
         return found
 
-    def response_span(self, observation: str) -> Span:
-        """Where the inner text of a rendered tool response is; the whole of one without the response's tags."""
-        start, end = observation.find(self.opening), observation.rfind(self.closing)
-        return (start + len(self.opening), end) if 0 <= start < end else (0, len(observation))
-
-    def render(self, trajectory: Trajectory) -> str:
-        """Write a whole trajectory as one text, without chat markup; `parse` with `fenced` reads it back."""
-        parts: list[str] = []
-        for step in trajectory.steps:
-            parts.append(self.render_turn(step))
-            if step.call is not None:
-                parts.append(self.render_observation(step.evidence, step.note))
-        return "".join(parts)
+    # For an agent that acts
 
     def call_form(self, tools: Sequence[str]) -> str:
         """How a call is written, in words for an agent whose call could not be read; empty where there is no form.

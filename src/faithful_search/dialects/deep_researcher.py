@@ -1,7 +1,7 @@
 """DeepResearcher: searches of the web and pages browsed, as JSON calls.
 
 ```
-<think>plan</think><tool_call>{"name": "web_search", "arguments": {"query": ["…"]}}</tool_call>
+<think>plan</think><tool_call>{"name": "web_search", "arguments": {"query": ["…"]}</tool_call>
 <tool_response>
 [{"search_query": "…", "web_page_info_list": [{"url": "…", "title": "…", "quick_summary": "…"}]}]
 </tool_response>
@@ -15,19 +15,18 @@ Evidence is each search result and each page. The first answer of a turn counts,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..trajectory import Evidence
-from .base import Message
 from .fence import Fence
-from .json_call import schema_lines
 from .json_evidence import JSON_LIST, read_list, write_list
-from .tool_calls import FENCED, MARKS, NAMES, ToolCalls
+from .tool_calls import FENCED, NAMES, ToolCalls
 from .turns import Grammar
 
+# The wording is ours, not its checkpoints'.
 _SYSTEM = """Answer the question by research on the web. You work in turns: reason, then act.
 
-<think>your reasoning</think><tool_call>{{"name": "tool's name", "arguments": {{...}}}}</tool_call>
+<think>your reasoning</think><tool_call>{"name": "tool's name", "arguments": {...}}</tool_call>
 What the tool found follows in a tool_response block. Once you know enough:
 <think>your reasoning</think><answer>the answer, as short as possible</answer>
 
@@ -38,28 +37,19 @@ Tools, as JSON schemas, one a line:
 class DeepResearcher(ToolCalls):
     """The dialect of DeepResearcher."""
 
-    name: ClassVar[str] = "deep_researcher"
-    grammar: ClassVar[Grammar] = Grammar(NAMES, "tool_call", "tool_response")
-    fence: ClassVar[Fence] = Fence(FENCED + "|" + JSON_LIST)
-    marks: ClassVar[Mapping[str, float]] = MARKS
+    system = _SYSTEM
+    grammar = Grammar(NAMES, "tool_call", "tool_response")
+    fence = Fence(FENCED + "|" + JSON_LIST)
     signs: ClassVar[Mapping[str, float]] = {
         r'<tool_call>\s{0,9}\{"name":\s?"browse_webpage"': 4.0,
         r'<tool_call>\s{0,9}\{"name":\s?"web_search",\s?"arguments":\s?\{"query":\s?\[': 4.0,
         r'<tool_response>\s{0,9}\[\s{0,9}\{\s{0,9}"search_query":': 4.0,
     }
 
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """System message with the tools' schemas, then the question. The wording is ours, not its checkpoints'."""
-        system = _SYSTEM.format(tools=schema_lines(tools))
-        return [{"role": "system", "content": system}, {"role": "user", "content": question}]
-
-    def read_body(self, body: str) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Search results and pages; a body that is no such JSON is a note."""
-        found = read_list(body, ("search_query", "url"))
-        return found if found is not None else ([], body)
+        return read_list(body, ("search_query", "url"))
 
-    def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
-        """The results of one search, or the note as it is."""
-        if not evidence:
-            return escape(note)
+    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+        """The results of one search."""
         return write_list(evidence, escape, "search_query", "web_page_info_list", "quick_summary")

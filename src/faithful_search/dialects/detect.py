@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .base import Dialect
-from .segments import Message, decode, read
+from .segments import TAGLIKE, decode, read
 
 _TAG = re.compile(r"<\|?/?([A-Za-z_0-9]{2,24})\|?>")
-_TAGLIKE = re.compile(r"<(?=\s*/?\s*[A-Za-z_|])")
 _LOOK_AT = 200_000
 _BEGINNING = 80
 _HALF_WEIGHT = 2.0
@@ -51,17 +49,22 @@ def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
         >>> detect("<think>a</think><search>b</search><information>Doc 1(Title: c) d</information>").dialect
         'search_r1'
     """
-    package = sys.modules[__package__]
+    package = sys.modules[__package__]  # loaded by now; importing it here would be a circle
     skeleton = _skeleton(_text(text))
     tags = tuple(dict.fromkeys(match[1] for match in _TAG.finditer(skeleton)))
-    found = {name: _marks(package.load(name), tags, skeleton) for name in package.names()}
+    found: dict[str, dict[str, float]] = {}
+    for name in package.names():
+        dialect = package.load(name)
+        found[name] = {f"<{tag}>": weight for tag, weight in dialect.marks.items() if tag in tags}
+        for pattern, weight in dialect.signs.items():
+            if match := re.search(pattern, skeleton):
+                found[name][repr(" ".join(match[0].split())[:60])] = weight
     scores = {name: sum(marks.values()) for name, marks in found.items()}
     first, second, *_ = sorted(scores, key=lambda name: scores[name], reverse=True)
     best, next_best = scores[first], max(0.0, scores[second])
     # A mark must speak for it that is worth more than those that all dialects have.
     if best <= 0 or not any(weight >= 1.0 for weight in found[first].values()):
-        seen = ", ".join(tags[:8]) or "it has none"
-        return Detection(None, 0.0, f"no dialect's marks among its tags: {seen}", tags)
+        return Detection(None, 0.0, f"no dialect's marks among its tags: {', '.join(tags[:8]) or 'it has none'}", tags)
     if next_best == best:
         *equal, last = [name for name in scores if scores[name] == best]
         return Detection(None, 0.0, f"{', '.join(equal)} and {last} fit equally well", tags)
@@ -71,16 +74,6 @@ def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
     return Detection(first, (best - next_best) / (best + _HALF_WEIGHT), why, tags)
 
 
-def _marks(dialect: Dialect, tags: Sequence[str], skeleton: str) -> dict[str, float]:
-    """The marks and signs of this dialect that occur, as they stand in the text, with their weights."""
-    found = {f"<{tag}>": weight for tag, weight in dialect.marks.items() if tag in tags}
-    for pattern, weight in dialect.signs.items():
-        match = re.search(pattern, skeleton)
-        if match is not None:
-            found[repr(" ".join(match[0].split())[:60])] = weight
-    return found
-
-
 def _text(source: str | Sequence[Mapping[str, Any]]) -> str:
     """The text to look at; of a chat, roles tell what is received, and of that the beginning is kept."""
     messages = decode(source) if isinstance(source, str) else source
@@ -88,40 +81,38 @@ def _text(source: str | Sequence[Mapping[str, Any]]) -> str:
         return str(source)[:_LOOK_AT]
     chat = read(messages)
     begin = next((k for k, message in enumerate(chat) if message.role == "assistant"), len(chat))
-    said = "\n".join(_shown(message, received=k > begin) for k, message in enumerate(chat))
-    structured = any(message.calls for message in chat)
-    return (_STRUCTURED if structured else "") + said[:_LOOK_AT]
+    shown = []
+    for number, message in enumerate(chat):
+        text = message.text
+        if number > begin and message.role != "assistant":
+            text = text.lstrip()
+            tag = _TAG.match(text)
+            opening = tag[0] if tag else "<tool_response>" if message.role == "tool" else ""
+            text = opening + _beginning(text.removeprefix(opening))
+        shown.append(text)
+    structured = _STRUCTURED if any(message.calls for message in chat) else ""
+    return structured + "\n".join(shown)[:_LOOK_AT]
 
 
-def _shown(message: Message, received: bool) -> str:
-    if message.role == "assistant" or not received:
-        return message.text
-    text = message.text.lstrip()
-    tag = _TAG.match(text)
-    opening = tag[0] if tag else ("<tool_response>" if message.role == "tool" else "")
-    return f"{opening}{_beginning(text.removeprefix(opening))}"
-
-
-def _beginning(text: str) -> str:
+def _beginning(response: str) -> str:
     """The first of a tool response, in which no tag counts."""
-    return _TAGLIKE.sub("&lt;", text[:_BEGINNING])
+    return TAGLIKE.sub("&lt;", response[:_BEGINNING])
 
 
 @lru_cache(maxsize=1)
-def _responses() -> tuple[re.Pattern[str], dict[str, str]]:
+def _borders() -> tuple[re.Pattern[str], dict[str, str]]:
     """What opens a tool response in any dialect, and what closes it."""
     package = sys.modules[__package__]
-    known = map(package.load, package.names())
-    closings = {dialect.opening: dialect.closing for dialect in known}
+    closings = {dialect.opening: dialect.closing for dialect in map(package.load, package.names())}
     return re.compile("|".join(map(re.escape, closings))), closings
 
 
 def _skeleton(text: str) -> str:
     """The text with no more of each closed tool response than its beginning, and no tag in that."""
-    opens, closings = _responses()
+    opens, closings = _borders()
     parts: list[str] = []
     done = 0
-    unclosed: set[str] = set()
+    unclosed: set[str] = set()  # not looked for again: that would take quadratic time
     while match := opens.search(text, done):
         closing = closings[match[0]]
         end = -1 if closing in unclosed else text.find(closing, match.end())
@@ -132,5 +123,4 @@ def _skeleton(text: str) -> str:
         else:
             parts.append(_beginning(text[done:end]))
             done = end
-    parts.append(text[done:])
-    return "".join(parts)
+    return "".join([*parts, text[done:]])

@@ -1,13 +1,11 @@
-"""Passages as numbered lines, `Doc 1(Title: "Seine") text`: written and read."""
+"""Passages as numbered lines, `Doc 1(Title: "Seine") text`, written and read; and what all lists of passages share."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..trajectory import Evidence
-from .fence import Fence
-from .segments import Segment
 from .turns import ELLIPSES
 
 HEAD = r'Doc [0-9]++(?: ?\(Title:|: ?")'
@@ -19,53 +17,43 @@ _AFTER_TITLE = re.compile(r'"(?:\\n|\n|\Z)')
 _NOT_IN_TITLE = re.compile(r'"(?=\))|[\n\r]')
 
 
-def write(evidence: Sequence[Evidence], note: str, fence: Fence) -> str:
-    """One passage a line, numbered from 1 in each response; the note, if there is no evidence."""
-    escape = fence.escape
-    lines = [
-        f'Doc {number}(Title: "{_title(escape(item.title))}") {escape(item.text)}\n'
-        for number, item in enumerate(evidence, start=1)
-    ]
-    if lines:
-        return "".join(lines)
-    return f"&#10;{escape(note[1:])}" if note.startswith("\n") else escape(note)
+def stretches(heads: Sequence[re.Match[str]], end: int) -> list[tuple[re.Match[str], int]]:
+    """Each match with where the next one begins, the last with `end`."""
+    return list(zip(heads, [*(head.start() for head in heads[1:]), end], strict=False))
 
 
-def read(segment: Segment) -> tuple[list[Evidence], str]:
+def write(evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+    """One passage a line, numbered from 1 in each response."""
+    titles = (_NOT_IN_TITLE.sub(lambda found: f"&#{ord(found[0])};", escape(item.title)) for item in evidence)
+    return "".join(
+        f'Doc {number}(Title: "{title}") {escape(item.text)}\n'
+        for number, (title, item) in enumerate(zip(titles, evidence, strict=True), start=1)
+    )
+
+
+def read(body: str, fenced: bool) -> tuple[list[Evidence], str]:
     """The passages of a response, or its note.
 
     `Doc 1: "Seine"` with the text behind a line break, written out or as backslash and n, is understood too. Prose is
-    one passage without a title, unless `write` wrote it: that writes prose for a note only.
+    one passage without a title, unless our own engine wrote it (`fenced`): that writes prose for a note only.
 
     Example:
-        >>> (seine,), note = read(Segment("tool", 'Doc 1(Title: "Seine") runs through Paris\\n', (0, 41)))
+        >>> (seine,), note = read('Doc 1(Title: "Seine") runs through Paris\\n', fenced=False)
         >>> seine.title, seine.text, note
         ('Seine', 'runs through Paris', '')
     """
-    body, fenced = segment.body, segment.fenced
     _, *pieces = _HEAD.split(body, MOST_DOCUMENTS)
     if not pieces:
         prose = body.strip()
-        if fenced or not prose or prose in ELLIPSES:
-            return [], body
-        return [Evidence(prose)], ""
+        return ([], body) if fenced or not prose or prose in ELLIPSES else ([Evidence(prose)], "")
     found = []
     for colon, text in zip(pieces[::2], pieces[1::2], strict=True):
-        title, text = _titled(text, colon is not None)
-        found.append(Evidence(text, title))
+        if colon is not None:
+            after = _AFTER_TITLE.search(text, 1)
+            title, text = (text[1 : after.start()], text[after.end() :]) if after else (text[1:].rstrip('"\n'), "")
+        else:
+            quoted = text.startswith('"')  # the quotes are the format's, not the title's
+            title, _, text = text[quoted:].partition('")' if quoted else ")")
+            text = text.removeprefix(" ")
+        found.append(Evidence(text.removesuffix("\n"), title))
     return found, ""
-
-
-def _titled(body: str, colon: bool) -> tuple[str, str]:
-    """Title and text; quotes around the title are the format's, not the title's."""
-    if colon:
-        after = _AFTER_TITLE.search(body, 1)
-        title, text = (body[1 : after.start()], body[after.end() :]) if after else (body[1:].rstrip('"\n'), "")
-        return title, text.removesuffix("\n")
-    quoted = body.startswith('"')
-    title, _, text = body[quoted:].partition('")' if quoted else ")")
-    return title, text.removeprefix(" ").removesuffix("\n")
-
-
-def _title(title: str) -> str:
-    return _NOT_IN_TITLE.sub(lambda match: f"&#{ord(match[0])};", title)

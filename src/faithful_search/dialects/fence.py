@@ -37,6 +37,11 @@ def one_line(title: str) -> str:
     return title.replace("\n", "&#10;").replace("\r", "&#13;")
 
 
+def opening_line(text: str) -> str:
+    """A fenced text that does not begin with a line break, reversibly: such a break would belong to its frame."""
+    return f"&#10;{text[1:]}" if text.startswith("\n") else text
+
+
 class Fold(Protocol):
     """What a reader makes of a text: a tokenizer may read the fullwidth `\uff1c` as `<`, or capitals as small letters.
 

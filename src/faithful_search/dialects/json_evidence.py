@@ -14,14 +14,12 @@ _RESULTS = ("search_results", "web_page_info_list")
 _TEXTS = ("description", "quick_summary", "snippet")
 
 
-def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str] | None:
-    """Evidence and note of `[{key: …, …}, …]`; `None` for a body that is none. What fails in it becomes the note."""
-    if not body.lstrip().startswith(("[", "{")):
-        return None
-    value = read_json(body)
+def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:
+    """Evidence and note of `[{key: …, …}, …]`: failures in it are the note, and so is a body that is no such list."""
+    value: Any = read_json(body) if body.lstrip().startswith(("[", "{")) else None
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, dict) and any(key in item for key in keys) for item in items):
-        return None
+        return [], body
     evidence = [found for item in items for found in _evidence(item)]
     notes = (text_of(item.get("error message", item.get("error"))) for item in items)
     note = "\n".join(filter(None, notes))

@@ -25,10 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence
-from .base import Message
 from .tool_calls import BARE, MARKS, ToolCalls, read_json, text_of, write_json
-from .turns import Grammar
 
+# The tools' schemas go to the server or the chat template, not into the text.
 _SYSTEM = "Answer the question. Use the tools to find evidence; once you know enough, reply with the answer alone."
 _LISTS = ("results", "result", "search_results", "documents", "docs", "items", "data", "passages")
 _TEXTS = ("text", "content", "contents", "snippet", "description", "summary", "passage", "body", "information")
@@ -37,12 +36,12 @@ _TEXTS = ("text", "content", "contents", "snippet", "description", "summary", "p
 class OpenAI(ToolCalls):
     """Chat messages with tool calls. No thought is asked for: there is no issue where there is none."""
 
-    name: ClassVar[str] = "openai"
-    stop: ClassVar[tuple[str, ...]] = ("</tool_call>",)
-    grammar: ClassVar[Grammar] = BARE
-    thinks: ClassVar[bool] = False
-    parallel: ClassVar[bool] = True
-    prefilled: ClassVar[bool] = True
+    system = _SYSTEM
+    stop = ("</tool_call>",)
+    grammar = BARE
+    thinks = False
+    parallel = True
+    prefilled = True
     marks: ClassVar[Mapping[str, float]] = {**MARKS, "answer": -3.0, "tool_call": 1.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"<\|structured_calls\|>": 3.0,
@@ -51,15 +50,11 @@ class OpenAI(ToolCalls):
         r'<tool_response>\s{0,9}\{"(?:results|documents|error|note)"': 2.0,
     }
 
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """System message and question. The tools' schemas go to the server or the chat template, not into the text."""
-        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": question}]
-
     def write_answer(self, answer: str) -> str:
         """The answer as it is."""
         return answer
 
-    def read_body(self, body: str) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Evidence from JSON or from plain text; nothing is a note of nothing."""
         value = read_json(body) if body.lstrip().startswith(("[", "{")) else None
         if isinstance(value, dict) and not any(key in value for key in (*_LISTS, *_TEXTS)):
@@ -71,30 +66,29 @@ class OpenAI(ToolCalls):
             return found, ""
         return ([Evidence(text_of(body))], "") if body.strip() else ([], text_of(body))
 
-    def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
-        """JSON: a list of titles and texts, or an object with the note."""
-        if not evidence:
-            return write_json({"note": escape(note)})
+    def write_note(self, note: str) -> str:
+        """JSON: an object with the note."""
+        return write_json({"note": note})
+
+    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+        """JSON: a list of titles and texts."""
         keys = ("title", "text", "url")
         items = ({key: escape(getattr(item, key)) for key in keys} for item in evidence)
         return write_json([{key: text for key, text in item.items() if text or key != "url"} for item in items])
 
 
 def _items(value: Any) -> list[Evidence]:
+    """The objects in a list that have a text, and the texts; the list may stand under a name."""
     if isinstance(value, dict):
-        inner = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), None)
-        value = inner if inner is not None else [value]
+        value = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), [value])
     if not isinstance(value, list):
         return []
-    return [found for found in map(_item, value) if found is not None]
-
-
-def _item(item: Any) -> Evidence | None:
-    """An object with a text, or a text."""
-    if isinstance(item, str):
-        return Evidence(text_of(item))
-    text = next((item[key] for key in _TEXTS if key in item), None) if isinstance(item, dict) else None
-    if text is None:
-        return None
-    url = item.get("url", item.get("link"))
-    return Evidence(text_of(text), text_of(item.get("title")), url=text_of(url))
+    found = []
+    for item in value:
+        if isinstance(item, str):
+            found.append(Evidence(item))
+        elif isinstance(item, dict) and any(key in item for key in _TEXTS):
+            text = next(item[key] for key in _TEXTS if key in item)
+            url = item.get("url", item.get("link"))
+            found.append(Evidence(text_of(text), text_of(item.get("title")), url=text_of(url)))
+    return found

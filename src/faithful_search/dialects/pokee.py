@@ -1,7 +1,7 @@
 """PokeeResearch: research turns, and verification turns in which the agent checks the answer it gave.
 
 ```
-<think>plan</think><tool_call>{"name": "web_search", "arguments": {"query_list": ["…"]}}</tool_call>
+<think>plan</think><tool_call>{"name": "web_search", "arguments": {"query_list": ["…"]}</tool_call>
 <tool_response>
 [{"query": "…", "search_results": [{"url": "…", "title": "…", "description": "…"}]}]
 </tool_response>
@@ -22,19 +22,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..trajectory import Evidence, Issue, Step
-from .base import Fields, Message
 from .fence import Fence, tags
-from .json_call import schema_lines
 from .json_evidence import JSON_LIST, read_list, write_list
 from .tool_calls import FENCED, MARKS, PLACES, ToolCalls
+from .turns import Fields
 
+# The wording is ours, not its checkpoint's.
 _SYSTEM = """You answer questions by research on the web, in turns. There are two modes.
 
 In the research mode a turn is either a thought and one call,
-<think>your reasoning</think><tool_call>{{"name": "tool's name", "arguments": {{...}}}}</tool_call>
+<think>your reasoning</think><tool_call>{"name": "tool's name", "arguments": {...}}</tool_call>
 or a thought and the answer:
 <think>your reasoning</think><answer>the answer</answer>
 In the verification mode you check the answer you gave:
@@ -44,7 +44,6 @@ After INCORRECT you do more research.
 Tools, as JSON schemas, one a line:
 {tools}"""
 _OPEN = "<verification>"
-_MODE = " ##The research mode starts##"
 _BREAK = re.compile(PLACES + r"|<verification>|</verification_result>", re.IGNORECASE)
 _CHECK = re.compile(r"<verification>(.*?)(?:(</verification>)|\Z)", re.DOTALL | re.IGNORECASE)
 _RESULT = re.compile(r"<verification_result>([^<]{0,200})</verification_result>", re.IGNORECASE)
@@ -56,10 +55,11 @@ _CONTROLLER = re.compile(
 class Pokee(ToolCalls):
     """The dialect of PokeeResearch-7B."""
 
-    name: ClassVar[str] = "pokee"
-    stop: ClassVar[tuple[str, ...]] = ("</tool_call>", "</answer>", "</verification_result>")
+    system = _SYSTEM
+    ask = "{question} ##The research mode starts##"
+    stop = ("</tool_call>", "</answer>", "</verification_result>")
     tool_names: ClassVar[Mapping[str, str]] = {"browse": "web_read"}
-    fence: ClassVar[Fence] = Fence(FENCED + "|" + tags("verification", "verification_result") + "|" + JSON_LIST)
+    fence = Fence(FENCED + "|" + tags("verification", "verification_result") + "|" + JSON_LIST)
     marks: ClassVar[Mapping[str, float]] = {**MARKS, "verification": 3.0, "verification_result": 4.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"##The (?:research|verification) mode starts##": 4.0,
@@ -67,18 +67,8 @@ class Pokee(ToolCalls):
         r'<tool_call>\s{0,9}\{"name":\s?"web_search",\s?"arguments":\s?\{"query_list"': 4.0,
         r'<tool_response>\s{0,9}\[\s{0,9}\{\s{0,9}"query":': 4.0,
     }
-    asked: ClassVar[re.Pattern[str] | None] = re.compile(r"\A(.*?)(?:##The research mode starts##\s*+)?+\Z", re.DOTALL)
-    places: ClassVar[re.Pattern[str]] = _BREAK
-
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """System message with the tools' schemas, then the question and the controller's first word.
-
-        The wording is ours, not its checkpoint's.
-        """
-        return [
-            {"role": "system", "content": _SYSTEM.format(tools=schema_lines(tools))},
-            {"role": "user", "content": question + _MODE},
-        ]
+    asked = re.compile(r"\A(.*?)(?:##The research mode starts##\s*+)?+\Z", re.DOTALL)
+    places = _BREAK
 
     def is_controller(self, text: str) -> bool:
         """Whether these are the controller's words."""
@@ -94,14 +84,14 @@ class Pokee(ToolCalls):
             return at if at > start and text[max(start, at - 200) : at].rstrip().endswith(">") else None
         return super().ends_at(text, start, place)
 
-    def read_turn(self, text: str, start: int, end: int, first: bool, parallel: bool) -> list[Fields]:
-        """A verification if it has a result, else a turn of research."""
+    def read_plain(self, text: str, start: int, end: int, first: bool) -> Fields | None:
+        """Also a verification, whatever it says."""
         result = _RESULT.search(text, start, end)
         begins = text[start : start + len(_OPEN)].lower() == _OPEN
         check = _CHECK.search(text, start, end) if result or begins else None
         check = check if check and check[2] else None
         if result is None and check is None:
-            return super().read_turn(text, start, end, first, parallel)
+            return super().read_plain(text, start, end, first)
         spans = {"step": (start, start + len(text[start:end].rstrip()))}
         fields: Fields = {"spans": spans}
         issues: list[Issue] = []
@@ -115,7 +105,7 @@ class Pokee(ToolCalls):
         else:
             why = f"the verification says {said[:40]!r}, not CORRECT or INCORRECT"
             issues.append(Issue("verification_invalid", why))
-        return [{**fields, "issues": tuple(issues)}]
+        return {**fields, "issues": tuple(issues)}
 
     def conclude(self, steps: Sequence[Fields]) -> tuple[str | None, str | None]:
         """The last answer, answered for good unless the agent found it incorrect and stopped."""
@@ -130,13 +120,10 @@ class Pokee(ToolCalls):
         result = "CORRECT" if step.verified else "INCORRECT"
         return f"<verification>{step.think or ''}</verification><verification_result>{result}</verification_result>"
 
-    def read_body(self, body: str) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Search results and pages; a body that is no such JSON is a note."""
-        found = read_list(body, ("query", "url"))
-        return found if found is not None else ([], body)
+        return read_list(body, ("query", "url"))
 
-    def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
-        """The results of one search, or the note as it is."""
-        if not evidence:
-            return escape(note)
+    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+        """The results of one search."""
         return write_list(evidence, escape, "query", "search_results", "description")

@@ -21,16 +21,15 @@ means an answer without `</think>` before it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Span, Step
-from .base import Dialect, Message
+from .base import Dialect
 from .doc_lines import MOST_DOCUMENTS
 from .fence import Fence, one_line, tags
-from .segments import Segment
-from .tagged import SearchReader, Tagged, plain_prompt, query
-from .turns import Grammar, Tag, skip
+from .tagged import Tagged, plain_prompt, query
+from .turns import Grammar, Tag, TurnReader, skip
 
 _SYSTEM = """You are a helpful assistant.
 Given a question, you should answer it by first thinking about the reasoning process in the mind and then providing \
@@ -51,11 +50,11 @@ _TAG = (
 _TITLED, _TEXT, _GAP = "Title: ", " Text:", "\n\n"
 
 
-class _Reader(SearchReader):
+class _Reader(TurnReader):
     """Puts the thought between two tags where it has none; then it reads like any other."""
 
-    def __init__(self, text: str, start: int, end: int, grammar: Grammar) -> None:
-        super().__init__(text, start, end, grammar)
+    def __init__(self, text: str, start: int, end: int, dialect: Any, first: bool = True) -> None:
+        super().__init__(text, start, end, dialect, first)
         act = next((k for k, tag in enumerate(self.tags) if tag.name != "think"), len(self.tags))
         limit = self.tags[act].start if act < len(self.tags) else end
         closed = any(tag.closing for tag in self.tags[:act])
@@ -91,27 +90,20 @@ class _Reader(SearchReader):
 class R1Searcher(Tagged):
     """The dialect of R1-Searcher. `Step.call` is `search(query=…)`; a thought stands without the blanks around it."""
 
-    name: ClassVar[str] = "r1_searcher"
-    stop: ClassVar[tuple[str, ...]] = ("<|end_of_query|>", "</answer>")
-    response_tag: ClassVar[str] = "documents"
-    grammar: ClassVar[Grammar] = Grammar(
+    # That system also writes `<think>` behind the prompt; an agent that writes it itself is read all the same.
+    system = _SYSTEM
+    stop = ("<|end_of_query|>", "</answer>")
+    frame = ("\n\n<|begin_of_documents|>\n", "\n<|end_of_documents|>\n\n")
+    reader = _Reader
+    grammar = Grammar(
         ("think", "answer", "query", "documents"), "query", "documents", last_answer_counts=True, pattern=_TAG
     )
-    reader = _Reader
-    speaks: ClassVar[re.Pattern[str]] = re.compile(r"<\|begin_of_query\|>|</think>|<answer>")
-    pause: ClassVar[re.Pattern[str]] = re.compile(r"<\|begin_of_documents\|>")
-    fence: ClassVar[Fence] = Fence(tags("think", "answer") + r"|<\||\n\([0-9]++\)")
+    speaks = re.compile(r"<\|begin_of_query\|>|</think>|<answer>")
+    fence = Fence(tags("think", "answer") + r"|<\||\n\([0-9]++\)")
     marks: ClassVar[Mapping[str, float]] = {
         "begin_of_query": 4.0, "begin_of_documents": 4.0, "think": 0.5, "answer": 0.5,
         "search": -2.0, "tool_call": -3.0, "tool_response": -3.0, "helpful": -3.0,
     }  # fmt: skip
-
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """The form of its instruction-tuned checkpoints. They know a single tool: `tools` are not shown.
-
-        That system also writes `<think>` behind the prompt; an agent that writes it itself is read all the same.
-        """
-        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": question}]
 
     def begin_plain(self, text: str) -> tuple[int, str | None]:
         """After the prompt of its base checkpoints, whose examples are nobody's."""
@@ -128,25 +120,18 @@ class R1Searcher(Tagged):
             text += f"</think>{_GAP}<answer>{step.answer}</answer>"
         return text
 
-    def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
-        """Numbered passages, one a line; the note only when there is no evidence."""
-        escape = (fence or self.fence).escape
-        passages = [
-            f"({number}){_TITLED}{_title(escape(item.title))}{_TEXT}  {escape(item.text)}"
-            for number, item in enumerate(evidence, start=1)
-        ]
-        body = "\n".join(passages) if passages else _note(escape(note))
-        return f"{_GAP}{self.opening}\n{body}\n{self.closing}{_GAP}"
+    def write_note(self, note: str) -> str:
+        """Prose that does not look like a list of passages."""
+        return f"&#40;{note[1:]}" if note.startswith("(1)") else note
 
-    @property
-    def opening(self) -> str:
-        """A token."""
-        return "<|begin_of_documents|>"
-
-    @property
-    def closing(self) -> str:
-        """A token."""
-        return "<|end_of_documents|>"
+    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+        """Numbered passages, one a line."""
+        # A title ends where " Text:" begins.
+        titles = (one_line(escape(item.title)).replace(_TEXT, f"&#32;{_TEXT[1:]}") for item in evidence)
+        return "\n".join(
+            f"({number}){_TITLED}{title}{_TEXT}  {escape(item.text)}"
+            for number, (title, item) in enumerate(zip(titles, evidence, strict=True), start=1)
+        )
 
     @property
     def answer_opening(self) -> str:
@@ -157,9 +142,8 @@ class R1Searcher(Tagged):
         """The response to its call is a note: behind a call alone, `</think>` would still be that turn's."""
         return Dialect.force_answer(self, step)
 
-    def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Passages numbered from 1 at the beginnings of lines."""
-        body = segment.body.removeprefix("\n").removesuffix("\n")
         if not body.startswith("(1)"):
             return [], body
         found, at = [], len("(1)")
@@ -183,12 +167,3 @@ def _titled(text: str) -> tuple[str, str]:
         return (title, rest) if gap else ("", text)
     title, _, rest = text.removeprefix("Title:").removeprefix(" ").partition(_TEXT)
     return title, rest.removeprefix("  ") if rest.startswith("  ") else rest.removeprefix(" ")
-
-
-def _title(title: str) -> str:
-    return one_line(title).replace(_TEXT, f"&#32;{_TEXT[1:]}")
-
-
-def _note(note: str) -> str:
-    """A note that does not look like a list of passages."""
-    return f"&#40;{note[1:]}" if note.startswith("(1)") else note

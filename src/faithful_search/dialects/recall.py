@@ -29,13 +29,12 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Span
-from .base import Message
 from .boxed import last_boxed
-from .doc_lines import MOST_DOCUMENTS
+from .doc_lines import MOST_DOCUMENTS, stretches
 from .fence import Fence, one_line
-from .tool_calls import BARE, FENCED, MARKS, ToolCalls, stretches
-from .turns import Grammar
+from .tool_calls import BARE, FENCED, MARKS, ToolCalls
 
+# The wording is ours, not its checkpoints'.
 _SYSTEM = """In this environment you have access to a set of tools you can use to assist with the user query. \
 You may perform multiple rounds of function calls, one or more in each.
 
@@ -46,9 +45,9 @@ The tools, as JSON schemas:
 
 Reason inside <think> and </think> first, then call tools, each like this:
 <tool_call>
-{{"name": "tool's name", "arguments": {{...}}}}
+{"name": "tool's name", "arguments": {...}}
 </tool_call>
-What they return follows in tool_response blocks. Once you know enough, end with the answer in \\boxed{{}}."""
+What they return follows in tool_response blocks. Once you know enough, end with the answer in \\boxed{}."""
 _TITLE = re.compile(r'(?:\A|\n\n)"([^\n]*)"\n')
 _SECTION = re.compile(r"^(result|output|error):[ ]?\n?", re.MULTILINE)
 
@@ -56,12 +55,12 @@ _SECTION = re.compile(r"^(result|output|error):[ ]?\n?", re.MULTILINE)
 class ReCall(ToolCalls):
     """The dialect of ReCall. A turn may hold several calls: a step each, the further ones with `same_turn`."""
 
-    name: ClassVar[str] = "recall"
-    stop: ClassVar[tuple[str, ...]] = ("</tool_call>", "\\]")
-    grammar: ClassVar[Grammar] = BARE
-    parallel: ClassVar[bool] = True
-    prefilled: ClassVar[bool] = True
-    fence: ClassVar[Fence] = Fence(FENCED + r'|\n"|(?:result|output|error):')
+    system = _SYSTEM
+    stop = ("</tool_call>", "\\]")
+    grammar = BARE
+    parallel = True
+    prefilled = True
+    fence = Fence(FENCED + r'|\n"|(?:result|output|error):')
     marks: ClassVar[Mapping[str, float]] = {**MARKS, "answer": -3.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"In this environment you have access to a set of tools": 3.0,
@@ -70,19 +69,17 @@ class ReCall(ToolCalls):
         r"\\boxed[ {]": 2.0,
     }
 
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """System message with the tools' schemas, then the question. The wording is ours, not its checkpoints'."""
-        schemas = json.dumps(list(tools), ensure_ascii=False, indent=2)
-        return [{"role": "system", "content": _SYSTEM.format(tools=schemas)}, {"role": "user", "content": question}]
+    def write_tools(self, tools: Sequence[dict[str, Any]]) -> str:
+        """A list in JSON."""
+        return json.dumps(list(tools), ensure_ascii=False, indent=2)
 
     def write_answer(self, answer: str) -> str:
         """The last sentence, with the answer in a box."""
         return f"The final answer is \\[ \\boxed{{{answer}}} \\]"
 
-    def read_bare(self, text: str, span: Span) -> Span | None:
+    def find_answer(self, text: str, span: Span) -> Span | None:
         """What the last box holds, up to its balancing brace; of `\\boxed x` the rest of the line."""
-        box = last_boxed(text, *span)
-        if box is not None:
+        if (box := last_boxed(text, *span)) is not None:
             return box
         at = text.rfind("\\boxed ", *span)
         if at < 0:
@@ -91,7 +88,7 @@ class ReCall(ToolCalls):
         end = text.find("\n", start, span[1])
         return start, span[1] if end < 0 else end
 
-    def read_body(self, body: str) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """The sections of a response; text before the first is the call that it repeats, alone it is evidence."""
         heads = list(islice(_SECTION.finditer(body), MOST_DOCUMENTS))
         if not heads:
@@ -107,10 +104,12 @@ class ReCall(ToolCalls):
                 evidence += _passages(part)
         return evidence, "\n".join(notes)
 
-    def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
-        """A result of passages under their titles, or an error."""
-        if not evidence:
-            return f"error: \n{escape(note)}"
+    def write_note(self, note: str) -> str:
+        """An error."""
+        return f"error: \n{note}"
+
+    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+        """A result of passages under their titles."""
         passages = (f'"{one_line(escape(item.title))}"\n{escape(item.text)}' for item in evidence)
         return "result: \n" + "\n\n".join(passages)
 

@@ -20,17 +20,14 @@ would not count. It is read all the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 from ..trajectory import Evidence, Span
-from .base import Message
 from .boxed import last_boxed
 from .doc_lines import MOST_DOCUMENTS
-from .fence import Fence, one_line, tags
-from .segments import Segment
-from .tagged import SearchReader, Tagged, plain_prompt
-from .turns import Grammar, Tag
+from .fence import Fence, one_line, opening_line, tags
+from .tagged import MARKS, Tagged, plain_prompt, search_grammar
 
 _SYSTEM = (
     "You are a helpful assistant that can solve the given question step by step with the help of the wikipedia search "
@@ -49,41 +46,14 @@ _QUOTED = re.compile(r'\n\n(?="[^\n]*"\n)')
 _PARAGRAPH = re.compile(r"\n\n+")
 
 
-class _Reader(SearchReader):
-    """Looks for the box in the answer."""
-
-    def _answer(self, inner: list[Tag], span: Span) -> None:
-        super()._answer(inner, span)
-        if self.spans.get("answer") != span:
-            return
-        box = last_boxed(self.text, *span)
-        if box is None:
-            self.issue("answer_unboxed", "no \\boxed{} in the answer", span)
-        else:
-            self.spans["answer"] = box
-            self.fields["answer"] = self.text[slice(*box)].strip()
-
-
 class ReSearch(Tagged):
     r"""The dialect of ReSearch. `Step.call` is `search(query=…)`; the answer is the last balanced `\boxed{…}`."""
 
-    name: ClassVar[str] = "research"
-    stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
-    response_tag: ClassVar[str] = "result"
-    grammar: ClassVar[Grammar] = Grammar(
-        ("think", "search", "result", "answer"), "search", "result", last_answer_counts=True
-    )
-    reader = _Reader
-    pause: ClassVar[re.Pattern[str]] = re.compile("<result>")
-    fence: ClassVar[Fence] = Fence(tags(*grammar.names) + r'|<\||\n\n"')
-    marks: ClassVar[Mapping[str, float]] = {
-        "search": 2.0, "result": 4.0, "think": 0.5, "answer": 0.5,
-        "information": -4.0, "search_results": -4.0, "tool_call": -3.0, "tool_response": -3.0, "helpful": -3.0,
-    }  # fmt: skip
-
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """The form of its instruction-tuned checkpoints. They know a single tool: `tools` are not shown."""
-        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": question}]
+    system = _SYSTEM
+    frame = (" <result>\n", "\n</result>\n")
+    grammar = search_grammar("result")
+    fence = Fence(tags(*grammar.names) + r'|<\||\n\n"')
+    marks: ClassVar[Mapping[str, float]] = {**MARKS, "result": 4.0}
 
     def begin_plain(self, text: str) -> tuple[int, str | None]:
         """After the prompt of its base checkpoints, whose examples are nobody's."""
@@ -92,16 +62,16 @@ class ReSearch(Tagged):
         at, asked = plain_prompt(text, _USER, _ASSISTANT)
         return at, asked and asked.removesuffix(".")
 
-    def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
-        """Quoted title and text of each passage, blank lines between; else the note, as one line."""
-        escape = (fence or self.fence).escape
-        passages = [f'"{one_line(escape(item.title))}"\n{_opening(escape(item.text))}' for item in evidence]
-        body = "\n\n".join(passages) if passages else one_line(escape(note))
-        return f" {self.opening}\n{body}\n{self.closing}\n"
+    def write_note(self, note: str) -> str:
+        """One line."""
+        return one_line(note)
 
-    def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
+    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+        """Quoted title and text of each passage, blank lines between. No text may begin like the next one's title."""
+        return "\n\n".join(f'"{one_line(escape(item.title))}"\n{opening_line(escape(item.text))}' for item in evidence)
+
+    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Passages apart by blank lines, the first line of each its title. One line alone is a note."""
-        body = segment.body.removeprefix("\n").removesuffix("\n")
         if "\n" not in body:
             return [], body
         first = body[: body.index("\n")]
@@ -116,13 +86,12 @@ class ReSearch(Tagged):
             found.append(Evidence(text, title))
         return found, ""
 
+    def find_answer(self, text: str, span: Span) -> Span | None:
+        """What the last box holds."""
+        return last_boxed(text, *span)
+
     def answer_text(self, answer: str) -> str:
         r"""The answer in its box; without one where its own braces would break it."""
         boxed = f"The final answer is \\[ \\boxed{{{answer}}} \\]"
         box = last_boxed(boxed)
         return boxed if box and boxed[slice(*box)] == answer else answer
-
-
-def _opening(text: str) -> str:
-    """A text whose first line cannot be taken for the next passage's title."""
-    return f"&#10;{text[1:]}" if text.startswith("\n") else text

@@ -31,28 +31,25 @@ Some checkpoints write the information themselves. It is read as what it claims 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Step, Trajectory
 from . import doc_lines
-from .base import Message
-from .fence import Fence, tags
-from .segments import Segment
-from .tagged import Tagged
-from .turns import Grammar
+from .fence import Fence, opening_line, tags
+from .tagged import MARKS, Tagged, search_grammar
 
 _INVALID = (
     "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
     "If I want to give the final answer, I should put the answer between <answer> and </answer>. Let me try again.\n"
 )
-_PROMPT = (
+_ASK = (
     "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you "
     "get new information. After reasoning, if you find you lack some knowledge, you can call a search engine "
     "by <search> query </search> and it will return the top searched results between <information> and "
     "</information>. You can search as many times as your want. If you find no further external knowledge "
     "needed, you can directly provide the answer inside <answer> and </answer>, without detailed "
-    "illustrations. For example, <answer> Beijing </answer>. Question: "
+    "illustrations. For example, <answer> Beijing </answer>. Question: {question}\n"
 )
 _SAID = r"My previous action is invalid\. [^\n]*(?:\n|\Z)"
 _ASKED = re.compile(r"For\s+example,\s+<answer>\s*Beijing\s*</answer>\.\s+Question:[ \t]*")
@@ -65,26 +62,20 @@ class SearchR1(Tagged):
     A step's answer is the last of its turn, the trajectory's the last of all: so that system's reward reads them.
     """
 
-    name: ClassVar[str] = "search_r1"
-    stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
-    response_tag: ClassVar[str] = "information"
-    grammar: ClassVar[Grammar] = Grammar(
-        ("think", "search", "information", "answer"), "search", "information", last_answer_counts=True
-    )
-    pause: ClassVar[re.Pattern[str]] = re.compile(
+    ask = _ASK
+    frame = ("\n\n<information>", "</information>\n\n")
+    grammar = search_grammar("information")
+    pause = re.compile(
         rf"<information>|\n{_SAID}|{_SAID}"  # a literal begins each: a search need look at few places
         r"|<\|im_start\|>(?:system\n[^<]*+<\|im_end\|>\n<\|im_start\|>)?user\nAnswer the given question\.(?P<over>)"
     )
-    fence: ClassVar[Fence] = Fence(tags(*grammar.names) + rf"|<\||{doc_lines.HEAD}|My previous action is invalid\.")
-    marks: ClassVar[Mapping[str, float]] = {
-        "search": 2.0, "information": 4.0, "think": 0.5, "answer": 0.5,
-        "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0, "result": -4.0, "search_results": -4.0,
-    }  # fmt: skip
+    fence = Fence(tags(*grammar.names) + rf"|<\||{doc_lines.HEAD}|My previous action is invalid\.")
+    marks: ClassVar[Mapping[str, float]] = {**MARKS, "information": 4.0}
 
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """One user message. The dialect knows a single tool and does not describe it: `tools` are not shown."""
+    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """One user message, a question mark behind the question. There is a single tool, which is not described."""
         asked = question.strip()
-        return [{"role": "user", "content": f"{_PROMPT}{asked if asked.endswith('?') else asked + '?'}\n"}]
+        return super().prompt(asked if asked.endswith("?") else asked + "?", tools)
 
     def asked_in(self, message: str) -> str:
         """What stands behind the prompt's example."""
@@ -107,13 +98,17 @@ class SearchR1(Tagged):
         stop = end.start() + 1 if end[0].startswith("?") else end.start()
         return stop, " ".join(text[asked.end() : stop].split())
 
-    def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
-        """`Doc` lines; the note only when there is no evidence."""
-        return f"\n\n{self.opening}{doc_lines.write(evidence, note, fence or self.fence)}{self.closing}\n\n"
+    def write_note(self, note: str) -> str:
+        """Prose."""
+        return opening_line(note)
 
-    def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
+    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+        """`Doc` lines."""
+        return doc_lines.write(evidence, escape)
+
+    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Passages in `Doc` lines, or prose."""
-        return doc_lines.read(segment)
+        return doc_lines.read(body, fenced)
 
     def render(self, trajectory: Trajectory) -> str:
         """Write a whole trajectory as one text; after a turn without action stands what the environment says to it."""

@@ -17,22 +17,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..trajectory import Evidence, ToolCall
-from .base import Message
-from .doc_lines import MOST_DOCUMENTS
+from .doc_lines import MOST_DOCUMENTS, stretches
 from .fence import Fence, one_line
-from .json_call import read_call
-from .tool_calls import FENCED, MARKS, ToolCalls, read_json, stretches, write_json
+from .tool_calls import FENCED, ToolCalls, read_json, write_json
 
-_PROMPT = (
+# The tools' schemas are left to the chat template.
+_ASK = (
     "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you "
     "get new information. After reasoning, if you find you lack some knowledge, you can call a search engine "
     "by <tool_call> query </tool_call> and it will return the top searched results between <tool_response> and "
     "</tool_response>. You can search as many times as your want. If you find no further external knowledge "
     "needed, you can directly provide the answer inside <answer> and </answer>, without detailed "
-    "illustrations. For example, <answer> Beijing </answer>. Question: "
+    "illustrations. For example, <answer> Beijing </answer>. Question: {question}"
 )
 _DOC = re.compile(r"Doc [0-9]++ ?\(Title: ?([^\n]*+)\n?+")
 """Takes the whole line, whether the title is closed or not: so no line is looked at twice."""
@@ -42,35 +41,26 @@ _BARE_QUERY = re.compile(r"[^{\[]")
 class SearchR1Like(ToolCalls):
     """The dialect of verl's search_r1_like example."""
 
-    name: ClassVar[str] = "search_r1_like"
-    fence: ClassVar[Fence] = Fence(FENCED + r"|Doc [0-9]++ ?\(Title:")
-    marks: ClassVar[Mapping[str, float]] = MARKS
+    system = "You are a helpful and harmless assistant."
+    ask = _ASK
+    fence = Fence(FENCED + r"|Doc [0-9]++ ?\(Title:")
     signs: ClassVar[Mapping[str, float]] = {
         r"call a search engine by <tool_call> query </tool_call>": 4.0,
         r'<tool_call>\s{0,9}\{"name":\s?"search",\s?"arguments":\s?\{"query_list"': 4.0,
         r"<tool_call>[^<{\[]{1,400}</tool_call>\s{0,9}(?!and it will)": 2.0,
         r'<tool_response>\s{0,9}\{"result":': 4.0,
     }
-    asked: ClassVar[re.Pattern[str] | None] = re.compile(
-        r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?"
-    )
-    prompt_words: ClassVar[str] = "Answer the given question"
+    asked = re.compile(r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?")
+    prompt_words = "Answer the given question"
 
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """System and user message. The tools' schemas are left to the chat template: `tools` are not shown."""
-        return [
-            {"role": "system", "content": "You are a helpful and harmless assistant."},
-            {"role": "user", "content": f"{_PROMPT}{question}"},
-        ]
-
-    def read_call(self, raw: str) -> ToolCall | None:
+    def read_call(self, raw: str, strict: bool = False) -> ToolCall | None:
         """JSON, or a bare query."""
         query = raw.strip()
         if query and _BARE_QUERY.match(query):
             return ToolCall("search", {"query": query}, raw)
-        return read_call(raw)
+        return super().read_call(raw, strict)
 
-    def read_body(self, body: str) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """The documents in the result, in JSON or not; a result without documents is a note."""
         value = read_json(body) if body.lstrip().startswith("{") else None
         result = value.get("result") if isinstance(value, dict) else None
@@ -81,13 +71,17 @@ class SearchR1Like(ToolCalls):
         size = len(result)
         return [_document(doc, result[doc.end() : end], end < size) for doc, end in stretches(docs, size)], ""
 
-    def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
-        """JSON of one query's documents, or of the note."""
+    def write_note(self, note: str) -> str:
+        """JSON of the note."""
+        return write_json({"result": note})
+
+    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+        """JSON of one query's documents."""
         docs = (
             f'Doc {number} (Title: "{one_line(escape(item.title))}")\n{escape(item.text)}'
             for number, item in enumerate(evidence, start=1)
         )
-        return write_json({"result": "\n\n".join(docs) if evidence else escape(note)})
+        return write_json({"result": "\n\n".join(docs)})
 
 
 def _is_closed(head: re.Match[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What is read: segments of a text, each of somebody. The messages of a chat are segments as they stand.
+"""What is read: segments of a text, each of somebody; and chat messages, which are segments as they stand.
 
 A dialect cuts a text into segments by its own rules (`Dialect.split`). The borders between a chat's messages are
 trusted, so nothing in a message can end it or begin another: what a tool returned stays what a tool returned, whatever
@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from ..errors import DataError
-from ..trajectory import Issue, Span
+from ..trajectory import Span
 
 _ROLES = {
     "human": "user", "gpt": "assistant", "model": "assistant", "developer": "system", "function": "tool",
     "observation": "tool", "ipython": "tool",
 }  # fmt: skip
-_TAGLIKE = re.compile(r"<(?=\s*/?\s*[A-Za-z_|])")
-_CALL = "<tool_call>"
-_HEAD, _END = "<|im_start|>{}\n", "<|im_end|>\n"
+TAGLIKE = re.compile(r"<(?=\s*/?\s*[A-Za-z_|])")
+HEAD, END = "<|im_start|>{}\n", "<|im_end|>\n"
 
 
-Who = Literal["agent", "tool", "controller", "prompt"]
-
-
-class Segment(NamedTuple):
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """A stretch of a trajectory's text that one party wrote.
 
     Attributes:
@@ -40,24 +38,11 @@ class Segment(NamedTuple):
         closed: whether a tool response has its end.
     """
 
-    who: Who
+    who: Literal["agent", "tool", "controller", "prompt"]
     text: str
     span: Span
     fenced: bool = False
     closed: bool = True
-
-    @property
-    def body(self) -> str:
-        """The segment's own text."""
-        return self.text[self.span[0] : self.span[1]]
-
-
-class Borders(NamedTuple):
-    """What encloses a tool response, and whether one message may hold the responses to several calls."""
-
-    opening: str
-    closing: str
-    parallel: bool
 
 
 class Message(NamedTuple):
@@ -68,62 +53,10 @@ class Message(NamedTuple):
     ids: tuple[str, ...] = ()
     calls: int = 0
 
-
-class Chat(NamedTuple):
-    """A chat as one text for people to read, and its segments there.
-
-    Attributes:
-        text: the messages, written as ChatML.
-        segments: what the agent said and what it received, without the prompt.
-        asked: the prompt's last user message.
-        inline: whether the agent's segments hold tool responses too, because no message brings any.
-        issues: what is wrong with it as a chat.
-    """
-
-    text: str
-    segments: tuple[Segment, ...]
-    asked: str | None
-    inline: bool
-    issues: tuple[Issue, ...]
-
-
-def read_chat(
-    messages: Sequence[Mapping[str, Any]],
-    borders: Borders,
-    is_controller: Callable[[str], bool] = lambda text: False,
-    fenced: bool = False,
-) -> Chat:
-    """Make segments of the messages that `read` accepts; what stands before the agent's first message is the prompt.
-
-    Raises:
-        DataError: for something that is not a message.
-    """
-    chat = _in_order(read(messages))
-    begin = next((number for number, message in enumerate(chat) if message.role == "assistant"), len(chat))
-    prompt = [message for message in chat[:begin] if message.role != "tool"]
-    inline = _is_inline(chat[begin:], borders.opening)
-    parts = [_written(message) for message in prompt]
-    at = sum(map(len, parts))
-    spans: list[tuple[Who, Span]] = []
-    calls = 0
-    for message in _joined(chat[begin:]):
-        parts.append(_written(message))
-        start, at = at + len(_HEAD.format(message.role)), at + len(parts[-1])
-        end = at - len(_END)
-        if message.role == "assistant":
-            spans.append(("agent", (start, end)))
-            calls = message.text.count(_CALL)
-        elif is_controller(message.text) and not message.text.lstrip().startswith(borders.opening):
-            spans.append(("controller", (start, end)))
-        else:
-            most = max(calls, 1) if borders.parallel else 1
-            spans += [("tool", (start + a, start + b)) for a, b in _responses(message.text, borders, most)]
-    text = "".join(parts)
-    segments = tuple(Segment(who, text, span, fenced) for who, span in spans)
-    why = "a tool's message before the agent said anything: left out"
-    issues = (Issue("response_unasked", why),) if len(prompt) < begin else ()
-    asked = next((message.text.strip() for message in reversed(prompt) if message.role == "user"), None)
-    return Chat(text, segments, asked, inline, issues)
+    @property
+    def written(self) -> str:
+        """The message as ChatML."""
+        return f"{HEAD.format(self.role)}{self.text}{END}"
 
 
 def read(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -139,8 +72,8 @@ def read(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 def decode(text: str) -> list[dict[str, Any]] | None:
     """The messages of a JSON array of messages, or of an object with `messages`; `None` for any other text."""
-    head = text[:200].lstrip()
-    if not (head.startswith("[") or (head.startswith("{") and '"messages"' in text)):
+    head = text[:200].lstrip()[:1]
+    if head != "[" and not (head == "{" and '"messages"' in text):
         return None
     try:
         value = json.loads(text)
@@ -158,6 +91,49 @@ def is_chat(value: Any) -> bool:
         and bool(value)
         and all(isinstance(item, Mapping) and isinstance(item.get("role", item.get("from")), str) for item in value)
     )
+
+
+def in_order(chat: Sequence[Message]) -> list[Message]:
+    """Tool messages in the order of the calls whose ids they name; an empty one for a call that was never answered."""
+    found: list[Message] = []
+    at = 0
+    while at < len(chat):
+        asked = chat[at].ids if chat[at].role == "assistant" else ()
+        end = next((k for k in range(at + 1, len(chat)) if chat[k].role != "tool"), len(chat))
+        tools = chat[at + 1 : end]
+        named = {message.ids[0]: message for message in tools if message.ids}
+        known = len(named) == len(tools) and named.keys() <= set(asked)
+        if len(asked) > 1 and known and (tools or end < len(chat)):
+            tools = [named.get(name, Message("tool", "")) for name in asked]
+        found += [chat[at], *tools]
+        at = end
+    return found
+
+
+def joined(body: Sequence[Message]) -> Iterator[Message]:
+    """The agent's messages in a row as one: they are one turn."""
+    for role, group in groupby(body, key=lambda message: message.role):
+        if role == "assistant":
+            yield Message(role, "\n".join(message.text for message in group))
+        else:
+            yield from group
+
+
+def responses(text: str, opening: str, closing: str, most: int) -> list[Span]:
+    """Where the inner texts of responses are, `most` at most; the whole message where it does not begin with one."""
+    start = len(text) - len(text.lstrip())
+    if not text.startswith(opening, start):
+        return [(0, len(text))]
+    start += len(opening)
+    end = max(start, len(text.rstrip()))
+    if text.endswith(closing, start, end):
+        end -= len(closing)
+    between = re.compile(rf"{re.escape(closing)}\s*+{re.escape(opening)}")
+    found: list[Span] = []
+    while len(found) < most - 1 and (border := between.search(text, start, end)):
+        found.append((start, border.start()))
+        start = border.end()
+    return [*found, (start, end)]
 
 
 def _message(number: int, message: Mapping[str, Any]) -> Message:
@@ -202,59 +178,5 @@ def _call(call: Mapping[str, Any]) -> str:
     name = function.get("name")
     name = json.dumps(name if isinstance(name, str) else "", ensure_ascii=False)
     written = f'{{"name": {name}, "arguments": {arguments.strip() or "{}"}}}'
-    return f"{_CALL}\n{_TAGLIKE.sub(lambda _: chr(92) + 'u003c', written)}\n</tool_call>"
-
-
-def _in_order(chat: list[Message]) -> list[Message]:
-    """Tool messages in the order of the calls whose ids they name; an empty one for a call that was never answered."""
-    found: list[Message] = []
-    at = 0
-    while at < len(chat):
-        asked = chat[at].ids if chat[at].role == "assistant" else ()
-        end = next((k for k in range(at + 1, len(chat)) if chat[k].role != "tool"), len(chat))
-        tools = chat[at + 1 : end]
-        named = {message.ids[0]: message for message in tools if message.ids}
-        known = len(named) == len(tools) and named.keys() <= set(asked)
-        if len(asked) > 1 and known and (tools or end < len(chat)):
-            tools = [named.get(name, Message("tool", "")) for name in asked]
-        found += [chat[at], *tools]
-        at = end
-    return found
-
-
-def _written(message: Message) -> str:
-    return f"{_HEAD.format(message.role)}{message.text}{_END}"
-
-
-def _joined(body: list[Message]) -> Iterator[Message]:
-    """The agent's messages in a row as one: they are one turn."""
-    for role, group in groupby(body, key=lambda message: message.role):
-        if role == "assistant":
-            yield Message(role, "\n".join(message.text for message in group))
-        else:
-            yield from group
-
-
-def _is_inline(body: list[Message], opening: str) -> bool:
-    """Whether what the environment wrote stands inside the agent's messages."""
-    others = [message for message in body if message.role != "assistant"]
-    if any(message.role == "tool" or opening in message.text for message in others):
-        return False
-    return not others or any(opening in message.text for message in body if message.role == "assistant")
-
-
-def _responses(text: str, borders: Borders, most: int) -> list[Span]:
-    """Where the inner texts of responses are, `most` at most; the whole message where it does not begin with one."""
-    start = len(text) - len(text.lstrip())
-    if not text.startswith(borders.opening, start):
-        return [(0, len(text))]
-    start += len(borders.opening)
-    end = max(start, len(text.rstrip()))
-    if text.endswith(borders.closing, start, end):
-        end -= len(borders.closing)
-    between = re.compile(rf"{re.escape(borders.closing)}\s*+{re.escape(borders.opening)}")
-    found: list[Span] = []
-    while len(found) < most - 1 and (border := between.search(text, start, end)):
-        found.append((start, border.start()))
-        start = border.end()
-    return [*found, (start, end)]
+    # Text in the arguments that looks like a tag must not end the call.
+    return "<tool_call>\n" + TAGLIKE.sub(r"\\u003c", written) + "\n</tool_call>"

@@ -16,17 +16,13 @@ one passage. Kinds of issues are those of `search_r1`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 from ..trajectory import Evidence
 from . import doc_lines
-from .base import Message
-from .fence import Fence, tags
-from .segments import Segment
-from .tagged import Tagged
-from .turns import Grammar
+from .fence import Fence, opening_line, tags
+from .tagged import MARKS, Tagged, search_grammar
 
 _SYSTEM = (
     "You are a helpful assistant tasked with answering user questions accurately. You have access to an external "
@@ -46,27 +42,20 @@ _SYSTEM = (
 class SelfEval(Tagged):
     """The dialect of trajectory self-evaluation. `Step.call` is `search(query=…)`."""
 
-    name: ClassVar[str] = "self_eval"
-    stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
-    response_tag: ClassVar[str] = "search_results"
-    grammar: ClassVar[Grammar] = Grammar(
-        ("think", "search", "search_results", "answer"), "search", "search_results", last_answer_counts=True
-    )
-    pause: ClassVar[re.Pattern[str]] = re.compile("<search_results>")
-    fence: ClassVar[Fence] = Fence(tags(*grammar.names) + rf"|<\||{doc_lines.HEAD}")
-    marks: ClassVar[Mapping[str, float]] = {
-        "search": 2.0, "search_results": 4.0, "think": 0.5, "answer": 0.5,
-        "information": -4.0, "result": -4.0, "tool_call": -3.0, "tool_response": -3.0, "helpful": -3.0,
-    }  # fmt: skip
+    system = _SYSTEM
+    frame = ("\n<search_results>", "</search_results>\n")
+    grammar = search_grammar("search_results")
+    fence = Fence(tags(*grammar.names) + rf"|<\||{doc_lines.HEAD}")
+    marks: ClassVar[Mapping[str, float]] = {**MARKS, "search_results": 4.0}
 
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """The system prompt of figure 2, then the question. The dialect knows a single tool: `tools` are not shown."""
-        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": question}]
+    def write_note(self, note: str) -> str:
+        """Prose."""
+        return opening_line(note)
 
-    def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
-        """`Doc` lines; the note only when there is no evidence."""
-        return f"\n{self.opening}{doc_lines.write(evidence, note, fence or self.fence)}{self.closing}\n"
+    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+        """`Doc` lines."""
+        return doc_lines.write(evidence, escape)
 
-    def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Passages in `Doc` lines, or prose."""
-        return doc_lines.read(segment)
+        return doc_lines.read(body, fenced)

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
 
-from ..trajectory import Issue, Span, Step, ToolCall
-from .base import Dialect, Fields
+from ..trajectory import Issue, Step, ToolCall
+from .base import Dialect
 from .segments import Segment
-from .turns import Grammar, TurnReader, skip
+from .turns import Fields, Grammar, skip
+
+MARKS: Mapping[str, float] = {
+    "search": 2.0, "think": 0.5, "answer": 0.5, "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0,
+    "information": -4.0, "result": -4.0, "search_results": -4.0,
+}  # fmt: skip
+"""The marks that most of these dialects share; each has the tag of its responses instead."""
 
 
-class SearchReader(TurnReader):
-    """A turn whose call is the words of a query."""
-
-    def read_call(self, raw: str, span: Span) -> ToolCall | None:
-        """`search(query=…)`, or an issue when there are no words."""
-        query = raw.strip()
-        if not query:
-            self.issue("call_empty", "the query is empty", span)
-            return None
-        return ToolCall("search", {"query": query}, raw)
+def search_grammar(response: str) -> Grammar:
+    """Thought, query, response and answer in tags of their own."""
+    return Grammar(("think", "search", response, "answer"), "search", response, last_answer_counts=True)
 
 
 class Tagged(Dialect):
@@ -34,24 +32,25 @@ class Tagged(Dialect):
     (`speaks`) opens. The text holds no ids: evidence is numbered `E1`, `E2`, … through the trajectory as it comes.
 
     Attributes:
-        grammar: the tags.
-        reader: reads the agent's own text.
         speaks: what the agent's text begins with.
-        pause: where the agent's text ends: at `opening`, at the environment's words to the agent, or where another
-            episode follows (a group `over`).
+        pause: where the agent's text ends: at `opening` (all by default), at the environment's words to the agent, or
+            where another episode follows (a group `over`).
+        border: where a tool response ends at the latest: its closing tag, or the opening one of another.
     """
 
+    stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
     observation_role: ClassVar[str | None] = None
     search_tool: ClassVar[str | None] = "search"
-    grammar: ClassVar[Grammar]
-    reader: ClassVar[type[TurnReader]] = SearchReader
+    no_call: ClassVar[tuple[str, str]] = ("call_empty", "the query is empty")
     speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
     pause: ClassVar[re.Pattern[str]]
+    border: ClassVar[re.Pattern[str]]
 
-    @cached_property
-    def border(self) -> re.Pattern[str]:
-        """Finds where a tool response ends at the latest: its closing tag, or the opening one of another."""
-        return re.compile(f"{re.escape(self.opening)}|{re.escape(self.closing)}")
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "pause" not in vars(cls):
+            cls.pause = re.compile(re.escape(cls.opening))
+        cls.border = re.compile(f"{re.escape(cls.opening)}|{re.escape(cls.closing)}")
 
     def split(self, text: str, start: int, end: int, fenced: bool) -> Iterator[Segment]:
         """The agent's text up to `pause`, then the response; each response has some text of the agent's before it."""
@@ -72,20 +71,17 @@ class Tagged(Dialect):
             elif pause and pause.lastgroup == "over":
                 yield Segment("prompt", text, pause.span())
 
-    def read_turns(self, text: str, start: int, end: int, first: bool) -> Iterator[Fields]:
-        """The turns of a stretch that nothing of the environment interrupts."""
-        return self.reader(text, start, end, self.grammar).turns()
-
-    def parse_turn(self, text: str, *, first: bool) -> Step:
-        """Read one turn; `first` makes no difference here."""
-        return Step(**self.reader(text, skip(text, 0), len(text), self.grammar).read())
+    def read_call(self, raw: str) -> ToolCall | None:
+        """`search(query=…)`: a call is the words of a query."""
+        query = raw.strip()
+        return ToolCall("search", {"query": query}, raw) if query else None
 
     def conclude(self, steps: Sequence[Fields]) -> tuple[str | None, str | None]:
         """The last answer of all; turns that come after one are noted."""
         answers = [number for number, fields in enumerate(steps) if "answer" in fields]
         for fields in steps[answers[0] + 1 :] if answers else ():
             issue = Issue("after_answer", "the agent went on after it had answered", fields["spans"]["step"])
-            fields["issues"] = (*fields["issues"], issue)
+            fields["issues"] = (*fields.get("issues", ()), issue)
         return super().conclude(steps)
 
     def render_turn(self, step: Step) -> str:

@@ -1,16 +1,21 @@
-"""Reading one turn of tagged text, well formed or not: thought, then one action. What dialects share."""
+"""Reading one turn of tagged text: a thought, then one action. What all dialects share.
+
+Most turns are as they should be: `Grammar.turn` reads one by a single expression. Any other is taken apart into its
+tags by a `TurnReader`, which notes what is wrong with it.
+"""
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ..trajectory import Issue, Span, ToolCall
+from ..trajectory import Issue, Span
 
+Fields = dict[str, Any]
+"""The fields of a step while it is read; it has `spans`."""
 GAP = re.compile(
     r"(?:\s++|<\|(?!(?:begin|end)_of_(?:query|documents)\|>)[^<>|\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|(?:user|assistant|system|tool|model|ipython)(?=\n|<\||\Z))*+"
 )
@@ -42,13 +47,12 @@ _END_OF_MESSAGE = re.compile(r"<\|(?:im_end|eot_id|end)\|>|<end_of_turn>")
 
 def skip(text: str, at: int, until: int | None = None) -> int:
     """Past the blanks and markup (`GAP`) that stand at `at`, but not past `until`."""
-    gap = GAP.match(text, at, len(text) if until is None else until)
-    assert gap is not None  # nothing is a gap too
-    return gap.end()
+    # nothing is a gap too, so there is always a match
+    return GAP.match(text, at, len(text) if until is None else until).end()  # type: ignore[union-attr]
 
 
 class Tag(NamedTuple):
-    """One protocol tag of the text."""
+    """One protocol tag of the text. Those of calls and responses are named so, whatever a dialect calls them."""
 
     start: int
     end: int
@@ -90,6 +94,12 @@ class Grammar:
         object.__setattr__(self, "tag", re.compile(self.pattern or rf"<(/?)({'|'.join(self.names)})>"))
         object.__setattr__(self, "turn", re.compile("(?!)" if self.pattern else turn))
 
+    def tags(self, text: str, start: int, end: int) -> list[Tag]:
+        """The tags in this stretch of a text, at most `MOST_TAGS`."""
+        role = {self.call: "call", self.response: "response"}
+        found = islice(self.tag.finditer(text, start, end), MOST_TAGS)
+        return [Tag(*match.span(), bool(match[1]), role.get(match[2], match[2])) for match in found]
+
 
 def episode_start(text: str, response: str) -> tuple[int, str | None]:
     """Where the agent's first turn begins, and the last user message when a prompt stands before it.
@@ -102,9 +112,7 @@ def episode_start(text: str, response: str) -> tuple[int, str | None]:
     bare = _BARE_PROLOGUE.match(text)
     if bare is not None:
         return _bare_start(text, bare.end(), response)
-    if _PROLOGUE.match(text) is None:
-        return 0, None
-    marker = _ASSISTANT.search(text)
+    marker = _ASSISTANT.search(text) if _PROLOGUE.match(text) else None
     if marker is None:
         return 0, None
     user_end = -1
@@ -131,206 +139,63 @@ def _bare_start(text: str, begin: int, response: str) -> tuple[int, str | None]:
     return start + len("\nassistant\n"), text[asked:start].strip()
 
 
-class TurnReader(ABC):
-    """Reads a turn in one pass over its tags; problems become `Issue`s. Dialects override the `read_…` methods.
+class TurnReader:
+    """Takes a turn apart, well formed or not, in one pass over its tags; problems become `Issue`s.
 
-    A turn that is as it should be (`Grammar.turn`) is not taken apart into `tags`; the same methods get its parts.
-    `first`: no tool response came before it.
+    `dialect` says what is a call and what in an answer's block is the answer; `first`: no tool response came before.
     """
 
-    def __init__(self, text: str, start: int, end: int, grammar: Grammar, first: bool = True) -> None:
-        self.text, self.start, self.end, self.grammar, self.first = text, start, end, grammar, first
-        self.plain = grammar.turn.fullmatch(text, start, end)
+    def __init__(self, text: str, start: int, end: int, dialect: Any, first: bool = True) -> None:
+        self.text, self.start, self.end, self.dialect, self.first = text, start, end, dialect, first
         self.issues: list[Issue] = []
         self.spans: dict[str, Span] = {}
-        self.fields: dict[str, Any] = {}
-        self.tags: list[Tag] = []
-        if self.plain is None:
-            found = islice(grammar.tag.finditer(text, start, end), MOST_TAGS)
-            self.tags = [Tag(m.start(), m.end(), bool(m[1]), m[2]) for m in found]
-            self.unclosed: set[str] = set()
+        self.fields: Fields = {}
+        self.tags = dialect.grammar.tags(text, start, end)
+        self.unclosed: set[str] = set()
 
-    def read(self) -> dict[str, Any]:
-        """The fields of the step."""
-        if self.plain is not None:
-            return self._plain(self.plain)
-        self._walk(0)
+    def read(self) -> Fields:
+        """The fields of the step, all of the stretch being one turn."""
+        self._walk(0, several=False)
         return self._step()
 
-    def turns(self) -> Iterator[dict[str, Any]]:
+    def turns(self) -> Iterator[Fields]:
         """The same for text that may hold several turns with nothing of the environment between them.
 
         After an action a thought or a call begins the next turn, and after a call an answer does too.
         """
-        if self.plain is not None:
-            yield self._plain(self.plain)
-            return
-        at, until = self._walk(0, self._begins_turn)
+        at, until = self._walk(0, several=True)
         while at < len(self.tags):
             if "call" in self.spans:
                 self.issue("response_missing", "no tool response follows the call", self.spans["call"])
             yield self._step()
             self.start, self.issues, self.spans, self.fields = until, [], {}, {}
-            at, until = self._walk(at, self._begins_turn)
+            at, until = self._walk(at, several=True)
         yield self._step()
-
-    def _step(self) -> dict[str, Any]:
-        if "think" not in self.spans:
-            self.no_think()
-        if not self._acted():
-            self.issue("no_action", "the turn has neither a call nor an answer")
-        return {**self.fields, "issues": tuple(self.issues), "spans": self.spans}
 
     def read_think(self, inner: list[Tag], span: Span) -> Span:
         """Look at the tags inside the thought; returns the span of its reasoning."""
         self.nested(inner)
         return span
 
-    @abstractmethod
-    def read_call(self, raw: str, span: Span) -> ToolCall | None:
-        """The call that `raw` writes, or `None` and an issue."""
-
     def no_think(self) -> None:
         """Called when the turn has no thought."""
-        self.issue("think_missing", "the turn has no <think> block")
+        if self.dialect.thinks:
+            self.issue("think_missing", "the turn has no <think> block")
 
-    def nested(self, inner: list[Tag]) -> None:
-        """Note that protocol tags stand inside a block."""
-        if inner:
-            self.issue("nested", f"{self.text[inner[0].start : inner[0].end]} inside another block", inner[0].span)
-
-    def issue(self, kind: str, why: str, span: Span | None = None) -> None:
-        """Note a problem."""
-        if len(self.issues) < MOST_ISSUES:
-            self.issues.append(Issue(kind, why, span))
-
-    def _begins_turn(self, tag: Tag) -> bool:
-        if tag.closing or not self._acted():
-            return False
-        return tag.name in ("think", self.grammar.call) or (tag.name == "answer" and "call" in self.spans)
-
-    def _walk(self, at: int, ends: Callable[[Tag], bool] = lambda tag: False) -> tuple[int, int]:
-        """Blocks from left to right, from `tags[at]` to the tag that `ends` the turn; `done` is accounted for.
-
-        Returns the next tag to look at and where in the text the turn ended.
-        """
-        done = self.start
-        while at < len(self.tags):
-            tag = self.tags[at]
-            self._outside(done, tag.start)
-            if ends(tag):
-                return at, self._end(done, tag.start)
-            if tag.closing or tag.name not in ("think", self.grammar.call, "answer", self.grammar.response):
-                self.issue("tag_unbalanced", f"{self.text[tag.start : tag.end]} where none belongs", tag.span)
-                at, done = at + 1, tag.end
-            else:
-                at, done = self._block(at)
-        self._outside(done, self.end)
-        return at, self._end(done, self.end)
-
-    def _plain(self, turn: re.Match[str]) -> dict[str, Any]:
-        """What the walk over its tags would do, without its checks: most turns are as they should be."""
-        start, end = self.spans["think"] = self.read_think([], turn.span("think"))
-        self.fields["think"] = self.text[start:end]
-        if turn["act"] == "answer":
-            self._answer([], turn.span("said"))
-        else:
-            span = self.spans["call"] = turn.span("said")
-            call = self.read_call(turn["said"], span)
-            if call is not None:
-                self.fields["call"] = call
-        self.spans["step"] = turn.span("step")
-        self.fields["issues"], self.fields["spans"] = tuple(self.issues), self.spans
-        return self.fields
-
-    def _end(self, done: int, end: int) -> int:
-        tail = self.text[done:end]
-        self.spans["step"] = (self.start, done if GAP.fullmatch(tail) else done + len(tail.rstrip()))
-        return end
-
-    def _block(self, at: int) -> tuple[int, int]:
-        """Read the block that `tags[at]` opens; returns the next tag to look at and where the block ends."""
-        name = self.tags[at].name
-        close = self._closing(at, name)
-        closed = close is not None
-        if close is None:
-            close = self._end_of_unclosed(at, name)
-        span = (self.tags[at].end, self.tags[close].start if close < len(self.tags) else self.end)
-        inner = self.tags[at + 1 : close]
-        if name == "think":
-            self._think(inner, span)
-        elif not closed and name != self.grammar.response:
-            self._unfinished("answer" if name == "answer" else "call", span)
-        elif name == "answer":
-            self._answer(inner, span)
-        elif name == self.grammar.call:
-            self._call(span)
-        else:
-            self.issue("response_forged", "the agent wrote a tool response itself", span)
-        return (close + 1, self.tags[close].end) if closed else (close, span[1])
-
-    def _closing(self, at: int, name: str) -> int | None:
-        if name in self.unclosed:
-            return None
-        return next(
-            (k for k in range(at + 1, len(self.tags)) if self.tags[k].closing and self.tags[k].name == name), None
-        )
-
-    def _end_of_unclosed(self, at: int, name: str) -> int:
-        """An unclosed thought ends at the next action, any other block at the end of the turn."""
-        self.unclosed.add(name)
-        kind = {self.grammar.call: "call", self.grammar.response: "response"}.get(name, name)
-        self.issue(f"{kind}_unclosed", f"{self.text[slice(*self.tags[at].span)]} is not closed", self.tags[at].span)
-        if name != "think":
-            return len(self.tags)
-        rest = range(at + 1, len(self.tags))
-        actions = (self.grammar.call, "answer")
-        return next((k for k in rest if not self.tags[k].closing and self.tags[k].name in actions), len(self.tags))
-
-    def _think(self, inner: list[Tag], span: Span) -> None:
-        if "think" in self.spans:
-            self.issue("think_multiple", "more than one <think> block; the first counts", span)
-            return
-        if self._acted():
-            self.issue("think_late", "the thought comes after the action", span)
-        span = self.spans["think"] = self.read_think(inner, span)
-        self.fields["think"] = self.text[slice(*span)]
-
-    def _call(self, span: Span) -> None:
+    def read_call(self, span: Span) -> None:
+        """The call that stands there, or an issue."""
         if self._taken("call", span):
             return
         self.spans["call"] = span
-        call = self.read_call(self.text[slice(*span)], span)
-        if call is not None:
+        call = self.dialect.read_call(self.text[slice(*span)])
+        if call is None:
+            kind, why = self.dialect.no_call
+            self.issue(kind, why, span)
+        else:
             self.fields["call"] = call
 
-    def _answer(self, inner: list[Tag], span: Span) -> None:
-        if self._taken("answer", span) and not (self.grammar.last_answer_counts and "answer" in self.spans):
-            return
-        self.nested(inner)
-        self.spans["answer"] = span
-        self.fields["answer"] = self.text[slice(*span)].strip()
-
-    def _unfinished(self, kind: str, span: Span) -> None:
-        """An action that is not closed was cut off or forgotten: it is not carried out, and no answer."""
-        if not self._taken(kind, span):
-            self.spans[kind] = span
-
-    def _acted(self) -> bool:
-        return "call" in self.spans or "answer" in self.spans
-
-    def _taken(self, kind: str, span: Span) -> bool:
-        """Whether an action came before this one. The first counts: generation stops there."""
-        if not self._acted():
-            return False
-        if kind in self.spans:
-            which = "last" if self.grammar.last_answer_counts and kind == "answer" else "first"
-            self.issue(f"{kind}_multiple", f"more than one {kind}; the {which} counts", span)
-        else:
-            self.issue("answer_and_call", "both a call and an answer; the first counts", span)
-        return True
-
-    def _outside(self, begin: int, end: int) -> None:
+    def outside(self, begin: int, end: int) -> None:
+        """Look at what stands outside all tags."""
         if begin == end or GAP.fullmatch(self.text, begin, end):
             return
         outside = self.text[begin:end].strip()
@@ -338,3 +203,112 @@ class TurnReader(ABC):
             self.issue("elided", "something was left out here when the transcript was written down", (begin, end))
         else:
             self.issue("text_outside", f"text outside all tags: {outside[:40]!r}", (begin, end))
+
+    def nested(self, inner: list[Tag]) -> None:
+        """Note that protocol tags stand inside a block."""
+        if inner:
+            self.issue("nested", f"{self.text[slice(*inner[0].span)]} inside another block", inner[0].span)
+
+    def unbalanced(self, tag: Tag) -> None:
+        """Note that this tag stands where it cannot."""
+        self.issue("tag_unbalanced", f"{self.text[slice(*tag.span)]} where none belongs", tag.span)
+
+    def issue(self, kind: str, why: str, span: Span | None = None) -> None:
+        """Note a problem."""
+        if len(self.issues) < MOST_ISSUES:
+            self.issues.append(Issue(kind, why, span))
+
+    @property
+    def acted(self) -> bool:
+        """Whether a call or an answer has been read."""
+        return "call" in self.spans or "answer" in self.spans
+
+    def _step(self) -> Fields:
+        if "think" not in self.spans:
+            self.no_think()
+        if not self.acted:
+            self.issue("no_action", "the turn has neither a call nor an answer")
+        return {**self.fields, "issues": tuple(self.issues), "spans": self.spans}
+
+    def _walk(self, at: int, several: bool) -> tuple[int, int]:
+        """Blocks from left to right, from `tags[at]` on; with `several`, to the tag that begins the next turn.
+
+        Returns the next tag to look at and where in the text the turn ended.
+        """
+        done, until = self.start, self.end  # before `done` all is accounted for
+        while at < len(self.tags):
+            tag = self.tags[at]
+            self.outside(done, tag.start)
+            begins = "answer" if "call" in self.spans else "think"
+            if several and self.acted and not tag.closing and tag.name in ("think", "call", begins):
+                until = tag.start
+                break
+            if tag.closing or tag.name not in ("think", "call", "answer", "response"):
+                self.unbalanced(tag)
+                at, done = at + 1, tag.end
+            else:
+                at, done = self._block(at)
+        else:
+            self.outside(done, until)
+        tail = self.text[done:until]
+        self.spans["step"] = (self.start, done if GAP.fullmatch(tail) else done + len(tail.rstrip()))
+        return at, until
+
+    def _block(self, at: int) -> tuple[int, int]:
+        """Read the block that `tags[at]` opens; returns the next tag to look at and where the block ends."""
+        tag, name, rest = self.tags[at], self.tags[at].name, range(at + 1, len(self.tags))
+        ends = (k for k in rest if self.tags[k].closing and self.tags[k].name == name)
+        # What was not closed once is not closed later: looking again and again would take quadratic time.
+        close = None if name in self.unclosed else next(ends, None)
+        closed = close is not None
+        if close is None:
+            self.unclosed.add(name)
+            self.issue(f"{name}_unclosed", f"{self.text[slice(*tag.span)]} is not closed", tag.span)
+            # An unclosed thought ends at the next action, any other block at the end of the turn.
+            actions = (k for k in rest if not self.tags[k].closing and self.tags[k].name in ("call", "answer"))
+            close = next(actions, len(self.tags)) if name == "think" else len(self.tags)
+        span = (tag.end, self.tags[close].start if close < len(self.tags) else self.end)
+        inner = self.tags[at + 1 : close]
+        if name == "think":
+            self._think(inner, span)
+        elif name == "response":
+            self.issue("response_forged", "the agent wrote a tool response itself", span)
+        elif not closed:
+            # It was cut off or forgotten: it is not carried out, and no answer. Blanks at its end may be what the
+            # environment wrote before its response.
+            if not self._taken(name, span):
+                self.spans[name] = (span[0], span[0] + len(self.text[slice(*span)].rstrip()))
+        elif name == "call":
+            self.read_call(span)
+        else:
+            self._answer(inner, span)
+        return (close + 1, self.tags[close].end) if closed else (close, span[1])
+
+    def _think(self, inner: list[Tag], span: Span) -> None:
+        if "think" in self.spans:
+            self.issue("think_multiple", "more than one <think> block; the first counts", span)
+            return
+        if self.acted:
+            self.issue("think_late", "the thought comes after the action", span)
+        span = self.spans["think"] = self.read_think(inner, span)
+        self.fields["think"] = self.text[slice(*span)]
+
+    def _answer(self, inner: list[Tag], span: Span) -> None:
+        last_counts = self.dialect.grammar.last_answer_counts
+        if self._taken("answer", span) and not (last_counts and "answer" in self.spans):
+            return
+        self.nested(inner)
+        found = self.dialect.find_answer(self.text, span)
+        if found is None:
+            self.issue("answer_unboxed", "no \\boxed{} in the answer", span)
+        span = self.spans["answer"] = found or span
+        self.fields["answer"] = self.text[slice(*span)].strip()
+
+    def _taken(self, kind: str, span: Span) -> bool:
+        """Whether an action came before this one. The first counts: generation stops there."""
+        if kind in self.spans:
+            which = "last" if self.dialect.grammar.last_answer_counts and kind == "answer" else "first"
+            self.issue(f"{kind}_multiple", f"more than one {kind}; the {which} counts", span)
+        elif self.acted:
+            self.issue("answer_and_call", "both a call and an answer; the first counts", span)
+        return self.acted

@@ -3,7 +3,7 @@
 ```
 <think>plan</think>
 <tool_call>
-{"name": "search", "arguments": {"query": ["…"]}}
+{"name": "search", "arguments": {"query": ["…"]}
 </tool_call>
 <tool_response>
 A Google search for '…' found 1 results:
@@ -18,7 +18,7 @@ text
 ```
 
 Each query of a search has its block, divided by `=======`. A visit (`{"name": "visit", "arguments": {"url": […],
-"goal": "…"}}`) returns for each page an extract and a summary: one piece of evidence with the page's address.
+"goal": "…"}`) returns for each page an extract and a summary: one piece of evidence with the page's address.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence
-from .base import Message
-from .doc_lines import MOST_DOCUMENTS
+from .doc_lines import MOST_DOCUMENTS, stretches
 from .fence import Fence, one_line, spelled
-from .tool_calls import FENCED, MARKS, ToolCalls, stretches
+from .tool_calls import FENCED, MARKS, ToolCalls
 
-_USER = """A conversation between User and Assistant. The user asks a question, and the assistant solves it by calling \
+# The wording is ours, not its checkpoints'.
+_ASK = """A conversation between User and Assistant. The user asks a question, and the assistant solves it by calling \
 one or more of the following tools.
 <tools>
 {tools}
@@ -44,13 +44,13 @@ one or more of the following tools.
 The assistant works in cycles of thinking, calling a tool and reading its response, and ends with the answer:
 <think> reasoning </think>
 <tool_call>
-{{"name": "tool's name", "arguments": {{...}}}}
+{"name": "tool's name", "arguments": {...}}
 </tool_call>
 and at the end
 <think> reasoning </think>
 <answer> the answer </answer>
 
-User: """
+User: {question}"""
 _SEARCH, _VISIT = "A Google search for ", "The useful information in "
 _PAGE = re.compile(r"^The useful information in (\S{1,2000}) for user goal [^\n]*+\n", re.MULTILINE)
 _BLOCK = re.compile(r"(?:^=======\n)?^A Google search for [^\n]*\n\n## Web Results\n", re.MULTILINE)
@@ -62,8 +62,8 @@ _TARGET = "]("
 class WebDancer(ToolCalls):
     """The dialect of WebDancer."""
 
-    name: ClassVar[str] = "web_dancer"
-    fence: ClassVar[Fence] = Fence(FENCED + rf"|[0-9]++\. \[|{_SEARCH}|{_VISIT}")
+    ask = _ASK
+    fence = Fence(FENCED + rf"|[0-9]++\. \[|{_SEARCH}|{_VISIT}")
     marks: ClassVar[Mapping[str, float]] = {**MARKS, "tools": 0.5}
     signs: ClassVar[Mapping[str, float]] = {
         r"Web Information Seeking Master": 3.0,
@@ -72,19 +72,13 @@ class WebDancer(ToolCalls):
         r"<tool_response>\s{0,9}A Google search for ": 4.0,
         r"<tool_response>\s{0,9}The useful information in ": 4.0,
     }
-    asked: ClassVar[re.Pattern[str] | None] = re.compile(
-        r"\A(?:(?>.*?A conversation between User and Assistant\.).*\nUser: )?+(.+)\Z", re.DOTALL
-    )
+    asked = re.compile(r"\A(?:(?>.*?A conversation between User and Assistant\.).*\nUser: )?+(.+)\Z", re.DOTALL)
 
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[Message]:
-        """One user message: the tools' schemas, the form of a turn, the question.
+    def write_tools(self, tools: Sequence[dict[str, Any]]) -> str:
+        """JSON over several lines, with commas between."""
+        return ",\n".join(json.dumps(tool, ensure_ascii=False, indent=2) for tool in tools)
 
-        The wording is ours, not its checkpoints'.
-        """
-        schemas = ",\n".join(json.dumps(tool, ensure_ascii=False, indent=2) for tool in tools)
-        return [{"role": "user", "content": _USER.format(tools=schemas) + question}]
-
-    def read_body(self, body: str) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Links of searches, pages visited; a body that is neither is a note."""
         if body.startswith(_VISIT):
             return _pages(body), ""
@@ -96,10 +90,8 @@ class WebDancer(ToolCalls):
         ]
         return (found, "") if found else ([], body)
 
-    def write_body(self, evidence: Sequence[Evidence], note: str, escape: Callable[[str], str]) -> str:
-        """One search's links, or the note as it is."""
-        if not evidence:
-            return escape(note)
+    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+        """One search's links."""
         links = [
             f"{number}. [{one_line(_linked(item.title, escape))}]({_address(item.url, escape)})\n\n{escape(item.text)}"
             for number, item in enumerate(evidence, start=1)

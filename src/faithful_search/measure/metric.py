@@ -29,6 +29,8 @@ Args:
     references: the gold answers of each, one string or a list of strings. Only `answer_correctness` needs them.
     questions: the question of each, where the trajectory does not hold it.
     dialect: how the trajectories are written; detected row by row when left out.
+    fenced: whether our own engine wrote the texts (`Trajectory.text` of a rollout): then what was escaped in tool
+        responses is given back, and the environment's notes are not taken for evidence.
     judge: a `Judge`, or its kind: "lexical", "embedding", "nli", "generator" or "endpoint".
     judge_model: the judge's model, a Hub id, a directory, or the name a server knows it by.
     judge_url: the server of an "endpoint" judge.
@@ -161,6 +163,7 @@ class TrajectoryMetric(evaluate.Metric):
         references: Sequence[str],
         *,
         dialect: str | None = None,
+        fenced: bool = False,
         judge: Judge | str | None = None,
         judge_model: str | None = None,
         judge_url: str | None = None,
@@ -175,8 +178,8 @@ class TrajectoryMetric(evaluate.Metric):
             dialects.load(dialect)  # an unknown name is one error, not one for each row
         rewards = metrics.load(self.measure, _judge(judge, judge_model, judge_url, judge_options or {}), how, **knobs)
         rows = list(zip(predictions, references, strict=True))
-        usual = None if dialect else dialects.usual(_read(*row) for row in rows)
-        read = [_read(*row, dialect, usual) for row in rows]
+        usual = None if dialect else dialects.usual(_read(*row, fenced) for row in rows)
+        read = [_read(*row, fenced, dialect, usual) for row in rows]
         kept = self._usable(read)
         bound = _bound(self.measure, rewards, policy)
         scores = {name: reward.score_batch(kept) for name, reward in bound.items()}
@@ -281,13 +284,15 @@ def _golds(reference: Any, where: str) -> str:
     return json.dumps(golds)
 
 
-def _read(packed: str, golds: str, dialect: str | None = None, usual: str | None = None) -> Trajectory | str:
+def _read(
+    packed: str, golds: str, fenced: bool, dialect: str | None = None, usual: str | None = None
+) -> Trajectory | str:
     """The trajectory of a row, or why there is none."""
     row, answers = json.loads(packed), json.loads(golds)
     if "error" in row:
         return row["error"]
     try:
-        trajectory = dialects.parse(row["prediction"], dialect, row["question"], usual=usual)
+        trajectory = dialects.parse(row["prediction"], dialect, row["question"], fenced=fenced, usual=usual)
     except FaithfulSearchError as error:
         return str(error)
     return trajectory if answers is None else msgspec.structs.replace(trajectory, answers=tuple(answers))
