@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 PASSES = 4
 """Passes over a batch. The number is fixed, since sharded models need as many passes in every process."""
@@ -38,7 +39,8 @@ def by_length(
     if rows < FEWEST:
         return forward(input_ids, attention_mask, kept, **given)
     lengths = attention_mask.sum(dim=1)
-    wide: list[tuple[Columns, Columns]] = []
+    logps: list[torch.Tensor] = []
+    entropies: list[torch.Tensor] = []
     losses: list[torch.Tensor] = []
     order = lengths.argsort()
     for chosen in order.tensor_split(PASSES):
@@ -47,12 +49,11 @@ def by_length(
         start, end = int(used[0]), max(int(used[-1]) + 1, columns - kept + 1)
         missing = columns - end
         one = forward(input_ids[chosen, start:end], attention_mask[chosen, start:end], kept - missing, **given)
-        wide.append((_widened(one[0], missing), _widened(one[1], missing)))
-        losses += [one[2]] if one[2] is not None else []
+        logps.append(pad(one[0], (0, missing)))
+        if one[1] is not None:
+            entropies.append(pad(one[1], (0, missing)))
+        if one[2] is not None:
+            losses.append(one[2])
     back = order.argsort()
-    logps, entropies = (None if parts[0] is None else torch.cat(parts)[back] for parts in zip(*wide, strict=True))
-    return logps, entropies, torch.stack(losses).mean() if losses else None
-
-
-def _widened(values: Columns, missing: int) -> Columns:
-    return None if values is None else torch.nn.functional.pad(values, (0, missing))
+    mean_loss = torch.stack(losses).mean() if losses else None
+    return torch.cat(logps)[back], torch.cat(entropies)[back] if entropies else None, mean_loss
