@@ -25,7 +25,7 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.distil.distillation import Distillation, Distilled, train_judge
 from faithful_search.distil.pairs import load_pairs
 from faithful_search.hub import command_line, judge_card, push_run, takes_over, terms_of
-from faithful_search.measure.agreement.comparison import parse_judge
+from faithful_search.measure.agreement import parse_judge
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.policies import model_init_kwargs
 from faithful_search.training.starting import StartArguments, started

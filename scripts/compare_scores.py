@@ -28,7 +28,7 @@ import msgspec
 from faithful_search import dialects
 from faithful_search.errors import FaithfulSearchError
 from faithful_search.measure import metrics
-from faithful_search.measure.audit.sources import read_trajectories
+from faithful_search.measure.rows import read_trajectories
 from faithful_search.rewards import Reward
 from faithful_search.tasks import read_rows
 from faithful_search.trajectory import Step, ToolCall, Trajectory

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faithful_search.errors import FaithfulSearchError
-from faithful_search.measure.audit.sources import peek, read_row, read_rows, usual_dialect
+from faithful_search.errors import DataError, FaithfulSearchError
+from faithful_search.measure.rows import Source
 from faithful_search.measure.stats import Estimate, mean_ci
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
@@ -75,10 +75,9 @@ def report(path: Path, dialect: str | None = None) -> Report:
         DataError: when it cannot be read.
     """
     found = Report(path.name)
-    head, rows = peek(read_rows(path))
-    usual = None if dialect is not None else usual_dialect(head)
-    for raw in rows:
-        row = read_row(raw, dialect, usual=usual)
+    source = Source(path, dialect)
+    for raw in source:
+        row = source.reader(raw)
         found.rows += 1
         if row.trajectory is None:
             found.unread[row.error] += 1
@@ -93,6 +92,8 @@ def report(path: Path, dialect: str | None = None) -> Report:
         recorded = recorded_answer(raw.data)
         if recorded is not None:
             found.agree.append((trajectory.answer or "") == recorded)
+    if source.error:
+        raise DataError(source.error)
     return found
 
 

@@ -16,8 +16,8 @@ from stub_server import StubServer
 
 import faithful_search as fs
 from faithful_search.cli import cli
+from faithful_search.measure import audit as auditing
 from faithful_search.measure.audit import audit
-from faithful_search.measure.audit import run as auditing
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_the_bar_moves_with_the_verdicts_of_a_slow_judge(run, tmp_path, monkeypa
     file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)])
     told: list[str] = []
     monkeypatch.setattr("tqdm.auto.tqdm.set_description", lambda self, text, refresh=True: told.append(text))
-    monkeypatch.setattr("faithful_search.cli.judge_options._PAUSE", 0)
+    monkeypatch.setattr("faithful_search.cli.flags._PAUSE", 0)
     with StubServer() as server:
         endpoint = ("--judge", "endpoint", "--judge-model", "m", "--judge-url", server.url, "--judge-cache", "c.sqlite")
         done = run("audit", "a.jsonl", "--no-report", "--metrics", "info_think_faithfulness", *endpoint)

@@ -24,7 +24,7 @@ from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Verdict
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.measure.audit import Audit, audit, choose_rows, pick
-from faithful_search.measure.audit.score_log import ScoreLog, read_scores
+from faithful_search.measure.scores import ScoreLog, read_scores
 
 REAL = SHARED / "data" / "trajectories"
 
@@ -267,11 +267,11 @@ def test_where_nothing_can_be_written_that_is_said(tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_an_error_that_says_what_was_kept(tmp_path):
     log = ScoreLog(tmp_path / "scores.jsonl")
-    log.append([1], [b'{"row":1,"digest":"a"}\n'])
+    log.add([1], [b'{"row":1,"digest":"a"}\n'])
     log._file.close()
     log._file = open("/dev/full", "wb")  # noqa: SIM115
-    with log, pytest.raises(DataError, match=r"No space left.*1 rows are in it"):
-        log.append([2], [b'{"row":2,"digest":"b"}\n'])
+    with log, pytest.raises(DataError, match=r"No space left.*1 lines are in it"):
+        log.add([2], [b'{"row":2,"digest":"b"}\n'])
     assert [line.row for line in read_scores(log.path)] == [1]
 
 
@@ -432,8 +432,8 @@ def test_a_score_log_keeps_the_last_line_of_a_row_and_orders_them(tmp_path):
         return msgspec.json.encode({"row": row, "digest": digest, "scores": {"m": {"value": value}}}) + b"\n"
 
     with ScoreLog(path) as log:
-        log.append([2, 1], [line(2, "b", 0), line(1, "a", 1)])
-        log.append([2], [line(2, "b", 2)])
+        log.add([2, 1], [line(2, "b", 0), line(1, "a", 1)])
+        log.add([2], [line(2, "b", 2)])
         log.finish(whole=True)
     assert [(found.row, found.scores["m"].value) for found in read_scores(path)] == [(1, 1), (2, 2)]
     with ScoreLog(path) as log:

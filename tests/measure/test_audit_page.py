@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faithful_search.analysis import audit_page
-from faithful_search.analysis.asks import asks
 from faithful_search.measure import metrics
 from faithful_search.measure.audit import audit
+from faithful_search.measure.report import page as audit_page
+from faithful_search.measure.report.asks import asks
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -18,8 +18,8 @@ from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Pair, Verdict
 from faithful_search.measure import agreement
 from faithful_search.measure.audit import audit, read_trajectories
-from faithful_search.measure.labelling import METRICS, Provenance, label
-from faithful_search.measure.labelling.cutting import Cut, reward, sampled
+from faithful_search.measure.label import METRICS, Provenance, label
+from faithful_search.measure.pairs import Cut, reward, sampled
 
 REAL = SHARED / "data" / "trajectories"
 real = pytest.mark.skipif(not REAL.is_dir(), reason="the trajectories are not here")

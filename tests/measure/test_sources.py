@@ -15,8 +15,8 @@ from paths import SHARED
 
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, DialectError
-from faithful_search.measure.audit import files, sources
-from faithful_search.measure.audit.sources import gold_answers, parse_row, read_rows, read_trajectories
+from faithful_search.measure import files
+from faithful_search.measure.rows import Raw, Reader, gold_answers, parse_row, read_rows, read_trajectories
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 REAL = SHARED / "data" / "trajectories"
@@ -300,11 +300,11 @@ def test_a_broken_element_of_an_array_is_one_bad_row(tmp_path):
 
 @given(st.text(max_size=200), st.sampled_from([None, "pou", "search_r1"]))
 def test_no_row_raises_anything_else_than_the_errors_of_this_package(text, dialect):
-    raw = sources.Raw(1, "", text.encode("utf-8", "replace"))
-    row = sources.read_row(raw, dialect)
+    raw = Raw(1, "", text.encode("utf-8", "replace"))
+    row = Reader(dialect)(raw)
     assert (row.trajectory is None) == bool(row.error)
     assert "could not be parsed" not in row.error
-    as_text = sources.read_row(sources.Raw(1, "", json.dumps({"text": text}).encode()), dialect)
+    as_text = Reader(dialect)(Raw(1, "", json.dumps({"text": text}).encode()))
     assert "could not be parsed" not in as_text.error
 
 

@@ -1,4 +1,4 @@
-"""Figures of training runs and evaluations, one function each, and the page of an audit (`audit_page`).
+"""Figures of training runs and evaluations, one function each.
 
 Figures need matplotlib, imported when one is drawn.
 """

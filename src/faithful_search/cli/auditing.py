@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ConfigError
-from .judge_options import Progress, judge_of, judge_options
+from ..measure.settings import AuditSettings
+from .flags import Progress, flags, judge_flags, judge_of, taken
 from .options import FOLDER, config, debug, echo, trust_remote_code
 
 if TYPE_CHECKING:
@@ -20,20 +21,13 @@ UNFINISHED = 3
 
 @click.command()
 @click.argument("file")
-@judge_options
-@click.option("--metrics", help="Names, separated by commas; by default all that need no policy.")
-@click.option(
-    "--how", type=click.Choice(["squad", "pokee"]), default="squad", show_default=True, help="Normaliser of answers."
-)
-@click.option("--dialect", help="How all rows are written; by default each row's is detected.")
-@click.option("--text-column", help="The column that holds the text; by default a known name.")
+@judge_flags
+@flags(AuditSettings)
 @click.option(
     "--policy", type=click.Path(path_type=Path), help="The model that wrote the rows: adds evidence_sensitivity."
 )
 @trust_remote_code
 @click.option("--out", type=FOLDER, help="Folder of the results; by default NAME-audit here.")
-@click.option("--limit", type=click.IntRange(min=1), help="Read only so many of the first rows.")
-@click.option("--workers", type=click.IntRange(min=1), help="Processes; by default one for each core.")
 @click.option("--overwrite", is_flag=True, help="Begin anew and replace what the folder holds.")
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
 @click.option(
@@ -45,19 +39,13 @@ UNFINISHED = 3
 def audit(
     ctx: click.Context,
     file: str,
-    metrics: str | None,
-    how: Any,
-    dialect: str | None,
-    text_column: str | None,
     policy: Path | None,
     trust_remote_code: bool,
     out: Path | None,
-    limit: int | None,
-    workers: int | None,
     overwrite: bool,
     no_report: bool,
     report_rows: int,
-    **judging: Any,
+    **given: Any,
 ) -> None:
     """Measure how faithful the trajectories in FILE are to their evidence.
 
@@ -67,38 +55,27 @@ def audit(
     from ..measure.audit import SPOOLED
     from ..measure.audit import audit as measure
 
-    folder, progress = out or Path(_name(file) + "-audit"), Progress()
-    asked = judge_of(judging)
+    settings, judge, progress = taken(AuditSettings, given), judge_of(given), Progress()
+    name = "stdin" if file == "-" else Path(file.removesuffix(".gz")).stem or "trajectories"
+    folder = out or Path(f"{name}-audit")
     found = measure(
         file,
         folder,
-        metrics=None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()],
-        judge=progress.of(asked),
-        how=how,
-        dialect=dialect,
-        text_column=text_column,
+        judge=progress.of(judge),
         policy=None if policy is None else _generator(policy, trust_remote_code),
-        workers=workers,
-        limit=limit,
         resume=not overwrite,
         on_progress=progress,
+        **vars(settings),
     )
     echo(f"{found}\n")
     source = folder / SPOOLED if file == "-" else Path(file)
     written = ["audit.json", "scores.jsonl"]
-    if not no_report and _report(folder, found, source, dialect, text_column, report_rows):
+    if not no_report and _report(folder, found, source, settings, report_rows):
         written.insert(0, "report.html")
     echo(f"{', '.join(written)} in {folder}")
     if not found.complete:
         echo(_incomplete(found), err=True)
         ctx.exit(UNFINISHED)
-
-
-def _name(file: str) -> str:
-    """`rollouts` of `some/rollouts.jsonl.gz`."""
-    if file == "-":
-        return "stdin"
-    return Path(file.removesuffix(".gz")).stem or "trajectories"
 
 
 def _generator(policy: Path, trust_remote_code: bool) -> Generator:
@@ -109,16 +86,15 @@ def _generator(policy: Path, trust_remote_code: bool) -> Generator:
     return open_generator(str(policy), trust_remote_code=trust_remote_code)
 
 
-def _report(folder: Path, found: Audit, source: Path, dialect: str | None, text_column: str | None, rows: int) -> bool:
+def _report(folder: Path, found: Audit, source: Path, settings: AuditSettings, rows: int) -> bool:
     """Write the page: some rows are chosen from the scores and read once more. The audit stands without it."""
     from ..measure.audit import SCORES, choose_rows, pick
+    from ..measure.report import page
 
     try:
-        from ..analysis import audit_page
-
         chosen = choose_rows(folder / SCORES, found.primary, rows, found.n + found.errors)
-        shown = pick(source, chosen, dialect, text_column)
-        audit_page.write(folder / "report.html", found, folder / SCORES, shown)
+        shown = pick(source, chosen, settings.dialect, settings.text_column)
+        page.write(folder / "report.html", found, folder / SCORES, shown)
     except OSError as error:
         echo(f"no report.html: it cannot be written: {error}", err=True)
         return False

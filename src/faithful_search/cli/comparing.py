@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import ConfigError
-from ..judges import Judge
 from .options import FOLDER, debug, echo, trust_remote_code
 
 if TYPE_CHECKING:
@@ -49,20 +47,10 @@ def agreement(
         found = comparing.from_scores(data, out, labels, seed=seed)
     else:
         rows = [row for path in data for row in comparing.load(path, split)]
-        found = comparing.run(rows, _judges(specs or ("lexical",), trust_remote_code), out, limit=limit, seed=seed)
+        judges = comparing.parse_judges(specs or ("lexical",), trust_remote_code)
+        found = comparing.run(rows, judges, out, limit=limit, seed=seed)
     drawn = " and reliability.png" if found.curves and _drawn(found, out) else ""
     echo(f"{found.table()}\n\nagreement.json{drawn} in {out}")
-
-
-def _judges(specs: Sequence[str], trust_remote_code: bool) -> dict[str, Judge]:
-    """The judges by name; a name that two have gets a number."""
-    from ..measure.agreement import parse_judge
-
-    found: dict[str, Judge] = {}
-    for name, judge in (parse_judge(spec, trust_remote_code) for spec in specs):
-        taken = sum(other == name or other.startswith(f"{name} #") for other in found)
-        found[f"{name} #{taken + 1}" if taken else name] = judge
-    return found
 
 
 def _drawn(found: Agreement, out: Path) -> bool:

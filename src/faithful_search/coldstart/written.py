@@ -36,8 +36,8 @@ from .. import dialects
 from ..dialects.base import Dialect
 from ..errors import DataError, DialectError
 from ..inference.chat import ChatFormat
-from ..measure.audit.files import called
-from ..measure.audit.sources import Raw, peek, read_row, read_rows, usual_dialect
+from ..measure.files import called
+from ..measure.rows import Row, Source
 from ..rewards import Citation, Correctness, Format
 from ..trajectory import Step, ToolCall, Trajectory, write_jsonl
 from .experts import reject
@@ -111,16 +111,15 @@ def read_written(
     """
     usual_tools, bounds = cache(lambda: tuple(tools())), (min_steps, max_steps, max_length)
     for file in files:
-        head, raws = peek(read_rows(file))
-        usual = usual_dialect(head)
+        source = Source(file)
         unit = "line" if ".jsonl" in str(file) or ".ndjson" in str(file) else "row"
         last = 0
-        for raw in _as_far_as_possible(raws):
-            if isinstance(raw, DataError):
-                yield WrittenRow(f"{called(file)}, after {unit} {last}", rejected=UNREADABLE, why=str(raw))
-                break
+        for raw in source:
             last = raw.number
-            yield _judged(raw, f"{called(file)}, {unit} {last}", chat, usual, usual_tools, bounds)
+            row = source.reader(raw)
+            yield _judged(row, raw.data, f"{called(file)}, {unit} {last}", chat, usual_tools, bounds)
+        if source.error:
+            yield WrittenRow(f"{called(file)}, after {unit} {last}", rejected=UNREADABLE, why=source.error)
 
 
 def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
@@ -221,29 +220,20 @@ def write_written(folder: str | os.PathLike[str], rows: Sequence[WrittenRow]) ->
     (Path(folder) / "reasons.jsonl").write_text(text, encoding="utf-8")
 
 
-def _as_far_as_possible(raws: Iterator[Raw]) -> Iterator[Raw | DataError]:
-    """The rows, and last the error that kept the others from being read."""
-    try:
-        yield from raws
-    except DataError as error:
-        yield error
-
-
 def _judged(
-    raw: Raw,
+    read: Row,
+    data: bytes,
     where: str,
     chat: ChatFormat,
-    usual: str | None,
     usual_tools: Callable[[], Schemas],
     bounds: tuple[int, int, int | None],
 ) -> WrittenRow:
     dialect, (min_steps, max_steps, max_length) = chat.dialect, bounds
-    read = read_row(raw, usual=usual)
     if read.trajectory is None:
         return WrittenRow(where, rejected=UNREADABLE, why=read.error)
     found = read.trajectory
     try:
-        tools = _own_tools(raw.data, found)
+        tools = _own_tools(data, found)
     except DataError as error:
         return WrittenRow(where, rejected=UNREADABLE, why=str(error))
     tools = usual_tools() if tools is None else tools

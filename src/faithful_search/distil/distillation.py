@@ -25,9 +25,9 @@ from ..judges import Judge, prompting
 from ..judges.distilled import FILE, JudgeFile
 from ..judges.generator import GeneratorJudge
 from ..judges.nli import NLIJudge
-from ..measure.agreement.comparison import run as compare
+from ..measure.agreement import run as compare
+from ..measure.agreement.judges import RecordedJudge
 from ..measure.agreement.labelled import Labelled
-from ..measure.agreement.recorded import RecordedJudge
 from ..measure.agreement.table import Agreement
 from ..training import checkpoints
 from .calibration import fit_temperature

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge, is_lexical
@@ -39,8 +39,8 @@ from ..rewards import (
     ToolUse,
 )
 from .query_provenance import SOURCES, QueryProvenance
+from .settings import How
 
-How = Literal["squad", "pokee"]
 Rewards = dict[str, Reward]
 LOWER_IS_BETTER = frozenset(
     ("repeated_calls", "unused_evidence_lexical", "uncited_evidence", "query_from_thought_lexical")

@@ -21,6 +21,13 @@ WORTH_A_POOL = 8
 """Batches; starting processes takes longer than working on fewer."""
 
 
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of `size` items, the last one maybe shorter."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
+
+
 def in_order(make: Callable[[], Callable[[T], R]], batches: Iterator[T], workers: int) -> Iterator[R]:
     """What the function that `make` gives says of each batch; with one worker, or few batches, in this process.
 

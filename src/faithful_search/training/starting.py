@@ -16,7 +16,7 @@ from transformers import set_seed
 
 from ..errors import ConfigError
 from ..inference.threads import choose_threads
-from ..measure.audit.score_log import lock
+from ..measure.ledger import lock
 from . import checkpoints
 from .precision import precision_line
 

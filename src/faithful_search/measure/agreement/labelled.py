@@ -28,6 +28,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from ...errors import ConfigError, DataError
+from ...judges import Pair
 from ...judges.base import Task
 from ...tasks import read_rows
 from ...text import normalize
@@ -64,23 +65,15 @@ class Labelled(msgspec.Struct, frozen=True):
     task: Task = "support"
     p: float | None = None
 
-
-class _Raw(msgspec.Struct, frozen=True):
-    """A row before it is known what the others hold; `keys` must not be on both sides, the first is the group."""
-
-    id: str
-    premise: str
-    hypothesis: str
-    question: str
-    label: bool
-    source: str
-    keys: tuple[str, ...]
-    held_out: bool
-    task: Task = "support"
-    p: float | None = None
+    @property
+    def pair(self) -> Pair:
+        """What a judge reads of it."""
+        return Pair(self.premise, self.hypothesis, self.question, self.task)
 
 
-Reader = Callable[[Row, str], Iterator[_Raw]]
+Keyed = tuple[Labelled, tuple[str, ...]]
+"""A row, and the digests of its question and passages: rows that share one must not be on both sides of the split."""
+Reader = Callable[[Row, str], Iterator[Keyed]]
 
 
 def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Labelled]:
@@ -120,10 +113,17 @@ def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Label
         raise ConfigError(f"unknown split {split!r}; there are: {', '.join(SPLITS)}")
     wanted = _files(Path(path))
     read = {file: list(_read(file)) for file in _with_siblings(wanted)}
-    by_source: dict[str, set[str]] = defaultdict(set)
-    for raw in (raw for rows in read.values() for raw in rows if raw.held_out):
-        by_source[raw.source].update(raw.keys)
-    rows = [_placed(raw, by_source[raw.source]) for file in wanted for raw in read[file]]
+    held_out: dict[str, set[str]] = defaultdict(set)
+    for row, keys in (keyed for own in read.values() for keyed in own):
+        if row.split == "heldout":
+            held_out[row.source].update(keys)
+    rows = [
+        msgspec.structs.replace(row, split="overlap")
+        if row.split == "train" and held_out[row.source].intersection(keys)
+        else row
+        for file in wanted
+        for row, keys in read[file]
+    ]
     found = [row for row in rows if split in (None, row.split)]
     if not found:
         raise DataError(f"{path}: no labelled rows{f' in the split {split!r}' if rows else ''}")
@@ -166,7 +166,7 @@ def _stem(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".jsonl")
 
 
-def _read(path: Path) -> Iterator[_Raw]:
+def _read(path: Path) -> Iterator[Keyed]:
     read: Reader | None = None
     for number, row in enumerate(read_rows(path), start=1):
         read = read or _reader(row)
@@ -181,38 +181,41 @@ def _reader(row: Row) -> Reader:
     return next((read for columns, read in _READERS if all(column in row for column in columns)), _generic)
 
 
-def _attribution_bench(row: Row, place: str) -> Iterator[_Raw]:
+def _attribution_bench(row: Row, place: str) -> Iterator[Keyed]:
     passages = _texts(row["references"])
     reserved = place.split(":")[0] in TEST_FILES
     label = _label(row["attribution_label"])
-    yield _raw(place, passages, row["claim"], row["question"], label, "attributionbench", reserved)
+    yield _keyed(place, passages, row["claim"], row["question"], label, "attributionbench", reserved)
 
 
-def _halueval(row: Row, place: str) -> Iterator[_Raw]:
+def _halueval(row: Row, place: str) -> Iterator[Keyed]:
     passages = _texts(row["knowledge"])
     for kind, column in ((True, "right_answer"), (False, "hallucinated_answer")):
-        yield _raw(f"{place}:{column.split('_')[0]}", passages, row[column], row["question"], kind, "halueval")
+        yield _keyed(f"{place}:{column.split('_')[0]}", passages, row[column], row["question"], kind, "halueval")
 
 
-def _begin(row: Row, place: str) -> Iterator[_Raw]:
+def _begin(row: Row, place: str) -> Iterator[Keyed]:
     labels = {"Fully attributable": True, "Not fully attributable": False, "Generic": False}
     if row["begin_label"] not in labels:
         raise ValueError(f"begin_label is {row['begin_label']!r}, expected one of: {', '.join(labels)}")
-    yield _raw(place, _texts(row["knowledge"]), row["response"], "", labels[row["begin_label"]], "begin")
+    yield _keyed(place, _texts(row["knowledge"]), row["response"], "", labels[row["begin_label"]], "begin")
 
 
-def _anli(row: Row, place: str) -> Iterator[_Raw]:
+def _anli(row: Row, place: str) -> Iterator[Keyed]:
     if row["gold_label"] not in ("e", "n", "c"):
         raise ValueError(f"gold_label is {row['gold_label']!r}, expected e, n or c")
-    yield _raw(place, _texts(row["context"]), row["statement"], "", row["gold_label"] == "e", "anli")
+    yield _keyed(place, _texts(row["context"]), row["statement"], "", row["gold_label"] == "e", "anli")
 
 
-def _generic(row: Row, place: str) -> Iterator[_Raw]:
+def _generic(row: Row, place: str) -> Iterator[Keyed]:
     premise, hypothesis, label = (_first(row, names) for names in (PREMISE, HYPOTHESIS, LABEL))
     source = str(row.get("source") or place.split(":")[0])
     where = place if row.get("id") is None else f"{place}:{row['id']}"
-    raw = _raw(where, _texts(premise), hypothesis, row.get("question") or "", _label(label), source)
-    yield msgspec.structs.replace(raw, task=_task(row.get("task")), p=_p(row.get("p")))
+    task, p = row.get("task") or "support", row.get("p")
+    if task not in get_args(Task):
+        raise ValueError(f"unknown task {task!r}; there are: {', '.join(get_args(Task))}")
+    labelled, keys = _keyed(where, _texts(premise), hypothesis, row.get("question") or "", _label(label), source)
+    yield msgspec.structs.replace(labelled, task=task, p=_p(p)), keys
 
 
 _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
@@ -223,7 +226,7 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
 )
 
 
-def _raw(
+def _keyed(
     place: str,
     passages: Sequence[str],
     hypothesis: Any,
@@ -231,13 +234,14 @@ def _raw(
     label: bool,
     source: str,
     reserved: bool = False,
-) -> _Raw:
+) -> Keyed:
     if not isinstance(hypothesis, str) or not isinstance(question, str):
         raise TypeError("hypothesis and question must be texts")
     keys = tuple(digest for digest in map(_digest, (question, *passages)) if digest)
     keys = keys or (hashlib.sha256(hypothesis.encode()).hexdigest(),)
-    held_out = reserved or int(keys[0][:8], 16) % FOLDS == 0
-    return _Raw(place, "\n\n".join(passages), hypothesis, question, label, source, keys, held_out)
+    split: Split = "heldout" if reserved or int(keys[0][:8], 16) % FOLDS == 0 else "train"
+    premise = "\n\n".join(passages)
+    return Labelled(place, premise, hypothesis, question, label, source, split, keys[0][:16]), keys
 
 
 def _first(row: Row, names: Sequence[str]) -> Any:
@@ -262,31 +266,9 @@ def _label(value: Any) -> bool:
     return word in TRUE
 
 
-def _task(value: Any) -> Task:
-    if value is not None and value not in get_args(Task):
-        raise ValueError(f"unknown task {value!r}; there are: {', '.join(get_args(Task))}")
-    return value or "support"
-
-
 def _p(value: Any) -> float | None:
     known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
     return float(value) if known else None
-
-
-def _placed(raw: _Raw, reserved: set[str]) -> Labelled:
-    side: Split = "heldout" if raw.held_out else "overlap" if reserved.intersection(raw.keys) else "train"
-    return Labelled(
-        id=raw.id,
-        premise=raw.premise,
-        hypothesis=raw.hypothesis,
-        question=raw.question,
-        label=raw.label,
-        source=raw.source,
-        split=side,
-        group=raw.keys[0][:16],
-        task=raw.task,
-        p=raw.p,
-    )
 
 
 def _digest(text: str) -> str:

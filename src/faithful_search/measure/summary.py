@@ -6,18 +6,18 @@ import math
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
-from ...errors import DataError
-from .. import report
-from ..stats import NOTHING, Estimate, left_out, mean_ci
-from ..suite import ENTROPY, Evaluation, entropy_estimate
-from ..tool_use import tool_ratios
-from .score_log import Line, read_scores
+from ..errors import DataError
+from .report.tables import aligned, interval, table
+from .scores import Line, read_scores
+from .stats import NOTHING, Estimate, left_out, mean_ci
+from .suite import ENTROPY, Evaluation, entropy_estimate
+from .tool_use import tool_ratios
 
 NAMED = 20
 """How many rows that could not be read, or judged, are named; the others are counted."""
@@ -117,8 +117,49 @@ class Audit(msgspec.Struct, frozen=True):
             raise DataError(f"not an audit: {error}") from error
 
     def __str__(self) -> str:
-        parts = (_overview(self), _measured(self), _divided(self), _problems(self), _called(self), _used(self))
+        rows = {**self.rows, ENTROPY: self.tools.entropy}
+        measured = table(Evaluation(rows=rows, questions=[], values={}, tool_calls={}), names=("estimate", ""))
+        apart = aligned([["by dialect", *self.by_dialect], *self.divided()]) if self.by_dialect else ""
+        parts = (self._overview(), measured, apart, self._problems(), self._calls(), self._usage())
         return "\n\n".join(filter(None, parts))
+
+    def divided(self) -> list[list[str]]:
+        """A line for each metric, a cell for each dialect: the estimate with its interval and n."""
+        columns = self.by_dialect.values()
+        cells = {name: [own.get(name, NOTHING) for own in columns] for name in self.rows}
+        return [[name, *(f"{interval(cell)} (n={cell.n})" for cell in own)] for name, own in cells.items()]
+
+    def _overview(self) -> str:
+        read = f"{self.n} {'trajectory' if self.n == 1 else 'trajectories'}, judge {self.settings.get('judge')}"
+        without = f"\nwithout a question: {self.unasked}, each counts as one of its own" if self.unasked else ""
+        return f"{read}\ndialect: {_listed(self.dialects)}\nended: {_listed(self.stop_reasons)}{without}"
+
+    def _problems(self) -> str:
+        read = f"read without issues: {self.clean} of {self.n}"
+        lines = [f"  {count:>7}  {kind}" for kind, count in self.issues.items()]
+        return "\n".join([f"{read}; issues by kind:", *lines]) if lines else read
+
+    def _calls(self) -> str:
+        counts, ratios = self.tools.counts, self.tools.ratios
+        if not counts:
+            return "no tool was called"
+        lines = [f"  {counts[name]:>7}  {ratios[name]:6.1%}  {name}" for name in list(counts)[:NAMED]]
+        lines += [f"  and {len(counts) - NAMED} more names"] if len(counts) > NAMED else []
+        return "\n".join(["calls by tool:", *lines])
+
+    def _usage(self) -> str:
+        """What a judge that counts its work says of it."""
+        used = self.usage
+        if not used:
+            return ""
+        names = {"calls": "calls", "hits": "answers from the cache", "retries": "retries", "failures": "failures"}
+        work = ", ".join(f"{used.get(name, 0):,} {shown}" for name, shown in names.items())
+        tokens = f"{used.get('prompt_tokens', 0):,} + {used.get('completion_tokens', 0):,} tokens"
+        return f"judge: {work}; {tokens}" + (f", cost {used['cost']:.4f}" if used.get("cost") else "")
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def summarize(
@@ -140,23 +181,17 @@ def summarize(
     Raises:
         DataError: when the file cannot be read.
     """
-    tally = _Tally()
+    tally = _Tally(bounds or {})
     for line in read_scores(scores, rows):
         tally.add(line)
-    found = tally.audit(bounds or {}, known)
+    found = tally.audit(known)
     if len(found.dialects) < 2:
         return found
-    return msgspec.structs.replace(found, by_dialect=_by_dialect(read_scores(scores, rows), bounds or {}))
-
-
-def _by_dialect(lines: Iterable[Line], bounds: Mapping[str, tuple[float, float]]) -> dict[str, dict[str, Estimate]]:
-    """Each dialect's own estimates, the most frequent dialect first."""
-    tallies: dict[str, _Tally] = {}
-    for line in lines:
+    apart = {name: _Tally(bounds or {}) for name in found.dialects}  # the most frequent first
+    for line in read_scores(scores, rows):
         if line.error is None:
-            tallies.setdefault(line.dialect or "unknown", _Tally()).add(line)
-    ordered = sorted(tallies.items(), key=lambda item: -len(item[1].questions))
-    return {name: tally.audit(bounds, {}).rows for name, tally in ordered}
+            apart[line.dialect or "unknown"].add(line)
+    return msgspec.structs.replace(found, by_dialect={name: own.estimates() for name, own in apart.items()})
 
 
 def choose_rows(scores: str | os.PathLike[str], metric: str | None, count: int, rows: int | None = None) -> list[int]:
@@ -164,32 +199,28 @@ def choose_rows(scores: str | os.PathLike[str], metric: str | None, count: int, 
 
     The same file gives the same rows, ascending. Rows that could not be read are not among them.
     """
-    found = [(_value(line, metric), line.row) for line in read_scores(scores, rows) if line.error is None]
+    lines = (line for line in read_scores(scores, rows) if line.error is None)
+    found = [(line.scores[metric].value if metric in line.scores else None, line.row) for line in lines]
     if len(found) <= count:
         return [row for _, row in found]
-    judged = sorted(pair for pair in found if pair[0] is not None)
+    judged = sorted((value, row) for value, row in found if value is not None)
     worst = {row for _, row in judged[: (count + 1) // 2]}
     rest = [row for _, row in found if row not in worst]
     wanted = count - len(worst)
-    return sorted([*worst, *(rest[i * len(rest) // wanted] for i in range(wanted))])
-
-
-def _value(line: Line, metric: str | None) -> float | None:
-    cell = line.scores.get(metric or "")
-    return None if cell is None else cell.value
+    return sorted([*worst, *(rest[place * len(rest) // wanted] for place in range(wanted))])
 
 
 class _Tally:
     """Everything counted on the way through the file."""
 
-    def __init__(self) -> None:
-        self.questions: list[int] = []
+    def __init__(self, bounds: Mapping[str, tuple[float, float]]) -> None:
+        self.bounds = bounds
+        self.questions: list[int] = []  # a number for each row's question
         self.numbers: dict[bytes, int] = {}
-        self.columns: dict[str, array[float]] = {}
+        self.columns: dict[str, array[float]] = {}  # values by metric; NaN where there is none
         self.abstentions: Counter[str] = Counter()
-        self.calls: Counter[str] = Counter()
         self.called: list[dict[str, int]] = []
-        self.same_calls: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+        self.same_calls: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # most rows share one of a few
         self.issues: Counter[str] = Counter()
         self.dialects: Counter[str] = Counter()
         self.endings: Counter[str] = Counter()
@@ -200,21 +231,34 @@ class _Tally:
     def add(self, line: Line) -> None:
         if line.error is not None:
             self.errors += 1
-            self._name(self.unread, Unread(line.row, line.error))
+            if len(self.unread) < NAMED:
+                self.unread.append(Unread(line.row, line.error))
             return
-        self.questions.append(self._question(line))
+        # A digest in the place of the question's text; a row without a question is a question of its own
+        asked = line.question.strip() if line.question else ""
+        key = blake2b(asked.encode(), digest_size=12).digest() if asked else b"row %d" % line.row
+        self.questions.append(self.numbers.setdefault(key, len(self.numbers)))
+        self.unasked += not asked
         self.issues.update(line.issues)
         self.clean += not line.issues
         self.dialects[line.dialect or "unknown"] += 1
-        self.endings[_ending(line)] += 1
-        self.calls.update(line.tools)
+        self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
         self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
-        self._scores(line)
+        values = {name: cell.value for name, cell in line.scores.items()}
+        values |= {"answered": float(line.answer is not None), "calls": float(sum(line.tools.values()))}
+        for name, value in values.items():
+            column = self.columns.setdefault(name, array("d"))
+            column.extend([math.nan] * (len(self.questions) - 1 - len(column)))
+            column.append(math.nan if value is None else value)
+        missing = [name for name, cell in line.scores.items() if cell.parts.abstained]
+        self.abstentions.update(missing)
+        self.abstained += bool(missing)
+        named = [Unjudged(line.row, name, line.scores[name].why) for name in missing]
+        self.unjudged = [*self.unjudged, *named][:NAMED]
 
-    def audit(self, bounds: Mapping[str, tuple[float, float]], known: Mapping[str, Any]) -> Audit:
-        limits = {"calls": (0.0, math.inf), **bounds}
+    def audit(self, known: Mapping[str, Any]) -> Audit:
         return Audit(
-            rows={name: self._estimate(name, limits.get(name, (0.0, 1.0))) for name in self.columns},
+            rows=self.estimates(),
             n=len(self.questions),
             clean=self.clean,
             errors=self.errors,
@@ -226,33 +270,14 @@ class _Tally:
             dialects=dict(self.dialects.most_common()),
             stop_reasons=dict(self.endings.most_common()),
             tools=self._tools(),
-            bounds=dict(bounds),
+            bounds=dict(self.bounds),
             **known,
         )
 
-    def _scores(self, line: Line) -> None:
-        own = {name: cell.value for name, cell in line.scores.items()}
-        own |= {"answered": float(line.answer is not None), "calls": float(sum(line.tools.values()))}
-        for name, value in own.items():
-            column = self.columns.setdefault(name, array("d"))
-            column.extend([math.nan] * (len(self.questions) - 1 - len(column)))
-            column.append(math.nan if value is None else value)
-        missing = [name for name, cell in line.scores.items() if cell.parts.abstained]
-        self.abstentions.update(missing)
-        self.abstained += bool(missing)
-        for name in missing:
-            self._name(self.unjudged, Unjudged(line.row, name, line.scores[name].why))
-
-    def _name(self, names: list[Any], item: Any) -> None:
-        if len(names) < NAMED:
-            names.append(item)
-
-    def _question(self, line: Line) -> int:
-        """A number for the question; a row without one is a question of its own."""
-        asked = line.question.strip() if line.question else ""
-        self.unasked += not asked
-        key = blake2b(asked.encode(), digest_size=12).digest() if asked else b"row %d" % line.row
-        return self.numbers.setdefault(key, len(self.numbers))
+    def estimates(self) -> dict[str, Estimate]:
+        """Each metric's mean over questions."""
+        limits = {"calls": (0.0, math.inf), **self.bounds}
+        return {name: self._estimate(name, limits.get(name, (0.0, 1.0))) for name in self.columns}
 
     def _estimate(self, name: str, bounds: tuple[float, float]) -> Estimate:
         pairs = zip(self.columns[name], self.questions, strict=False)  # a column ends with its last value
@@ -262,71 +287,9 @@ class _Tally:
         return left_out(estimate, len(kept), without, self.abstentions[name])
 
     def _tools(self) -> Tools:
-        names = [name for name, _ in self.calls.most_common(TOOLS)]
-        table = {name: [own.get(name, 0) for own in self.called] for name in names}
-        entropy = entropy_estimate(table, self.questions) if names and self.questions else NOTHING
-        return Tools(dict(self.calls.most_common()), tool_ratios(self.calls, list(self.calls)), entropy)
-
-
-def _ending(line: Line) -> str:
-    return line.stop_reason or ("answered" if line.answer is not None else "no_answer")
-
-
-def _overview(audit: Audit) -> str:
-    without = f"\nwithout a question: {audit.unasked}, each counts as one of its own" if audit.unasked else ""
-    judge = audit.settings.get("judge")
-    read = f"{audit.n} {'trajectory' if audit.n == 1 else 'trajectories'}"
-    written, ended = _listed(audit.dialects), _listed(audit.stop_reasons)
-    return f"{read}, judge {judge}\ndialect: {written}\nended: {ended}{without}"
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items())
-
-
-def _measured(audit: Audit) -> str:
-    evaluation = Evaluation(rows={**audit.rows, ENTROPY: audit.tools.entropy}, questions=[], values={}, tool_calls={})
-    return report.table(evaluation, names=("estimate", ""))
-
-
-def _divided(audit: Audit) -> str:
-    if not audit.by_dialect:
-        return ""
-    return report.aligned([["by dialect", *audit.by_dialect], *divided(audit)])
-
-
-def divided(audit: Audit) -> list[list[str]]:
-    """A line for each metric, a cell for each dialect: the estimate with its interval and n."""
-    return [[name, *(_cell(own.get(name, NOTHING)) for own in audit.by_dialect.values())] for name in audit.rows]
-
-
-def _cell(estimate: Estimate) -> str:
-    return f"{report.interval(estimate)} (n={estimate.n})"
-
-
-def _problems(audit: Audit) -> str:
-    if not audit.issues:
-        return f"read without issues: {audit.clean} of {audit.n}"
-    lines = [f"  {count:>7}  {kind}" for kind, count in audit.issues.items()]
-    return "\n".join([f"read without issues: {audit.clean} of {audit.n}; issues by kind:", *lines])
-
-
-def _called(audit: Audit) -> str:
-    if not audit.tools.counts:
-        return "no tool was called"
-    shown = list(audit.tools.counts.items())[:NAMED]
-    lines = [f"  {count:>7}  {audit.tools.ratios[name]:6.1%}  {name}" for name, count in shown]
-    more = len(audit.tools.counts) - len(shown)
-    return "\n".join(["calls by tool:", *lines, *([f"  and {more} more names"] if more else [])])
-
-
-def _used(audit: Audit) -> str:
-    """What a judge that counts its work says of it."""
-    counted = audit.usage
-    if not counted:
-        return ""
-    names = {"calls": "calls", "hits": "answers from the cache", "retries": "retries", "failures": "failures"}
-    work = ", ".join(f"{counted.get(name, 0):,} {shown}" for name, shown in names.items())
-    tokens = f"{counted.get('prompt_tokens', 0):,} + {counted.get('completion_tokens', 0):,} tokens"
-    cost = f", cost {counted['cost']:.4f}" if counted.get("cost") else ""
-    return f"judge: {work}; {tokens}{cost}"
+        calls: Counter[str] = Counter()
+        for own in self.called:
+            calls.update(own)
+        table = {name: [own.get(name, 0) for own in self.called] for name, _ in calls.most_common(TOOLS)}
+        entropy = entropy_estimate(table, self.questions) if table else NOTHING
+        return Tools(dict(calls.most_common()), tool_ratios(calls, list(calls)), entropy)

@@ -19,15 +19,14 @@ from typing import Any
 
 import msgspec
 
-from .. import __version__
-from ..measure.audit import Audit
-from ..measure.audit.score_log import read_scores
-from ..measure.audit.summary import divided
-from ..measure.metrics import LOWER_IS_BETTER
-from ..measure.report import EMPTY
-from ..measure.stats import Estimate
-from ..trajectory import Issue, Step, Trajectory
+from ... import __version__
+from ...trajectory import Issue, Step, Trajectory
+from ..metrics import LOWER_IS_BETTER
+from ..scores import read_scores
+from ..stats import Estimate
+from ..summary import Audit
 from .asks import asks
+from .tables import EMPTY
 
 BINS = 20
 LOW, HIGH = 0.5, 0.999
@@ -83,7 +82,7 @@ def write(
 def _render(view: Mapping[str, Any]) -> str:
     from jinja2 import Environment, StrictUndefined
 
-    folder = files(__package__) / "page"
+    folder = files(__package__) / "page_files"
     template, style, script = (
         (folder / name).read_text("utf-8") for name in ("template.html", "style.css", "script.js")
     )
@@ -126,7 +125,7 @@ def _view(
         "dialects": list(audit.dialects.items()),
         "metrics": [_metric(name, row, limits.get(name, (0.0, 1.0))) for name, row in audit.rows.items()],
         "by_dialect": list(audit.by_dialect),
-        "divided": divided(audit),
+        "divided": audit.divided(),
         "histograms": [_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
         "blocks": _blocks(audit),
         "issues": [(kind, count, examples.get(kind, "")) for kind, count in audit.issues.items()],

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from ...errors import DataError
-from ...trajectory import read_lines
+from ..errors import DataError
+from ..trajectory import read_lines
 
 STDIN = "-"
 _BLOCK = 1 << 20

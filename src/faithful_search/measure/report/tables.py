@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
-from ..wire.redact import redact
-from .stats import Estimate
-from .suite import Evaluation, difference
+from ...errors import DataError
+from ...wire.redact import redact
+from ..stats import Estimate
+from ..suite import Evaluation, difference
 
 Evaluated = Evaluation | Mapping[str, Any]
 EMPTY = "-"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..measure.metrics import LOWER_IS_BETTER
+from ..metrics import LOWER_IS_BETTER
 
 _ASKS = {
     "exact_match": "is the answer a gold answer?",

@@ -1,7 +1,7 @@
 """Trajectories out of files written by anyone: JSON lines, a JSON array or Parquet, row by row, larger than memory.
 
 ```
-file ─ read_rows ─> Raw (number, digest, JSON of the row) ─ parse_row ─> Trajectory, or the reason why not
+file ─ read_rows ─> Raw (number, digest, JSON of the row) ─ parse_row ─> Trajectory, or the reason why there is none
 ```
 """
 
@@ -12,19 +12,21 @@ import json
 import os
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ... import dialects
-from ...dialects.turns import episode_start
-from ...errors import DataError, DialectError
-from ...tasks import ANSWER_COLUMNS, ANSWER_SPLIT, QUESTION_COLUMNS
-from ...trajectory import Trajectory
-from ..failures import told
-from .files import called, read_json
+from .. import dialects
+from ..dialects.turns import episode_start
+from ..errors import DataError, DialectError
+from ..tasks import ANSWER_COLUMNS, ANSWER_SPLIT, QUESTION_COLUMNS
+from ..trajectory import Trajectory
+from .failures import told
+from .files import called, count_rows, read_json
 
 MESSAGES_COLUMNS = ("messages", "conversation", "conversations", "chat")
 TEXT_COLUMNS = (
@@ -57,6 +59,73 @@ class Row(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+@dataclass(frozen=True)
+class Reader:
+    """Makes trajectories of rows; picklable. `usual` as in `dialects.parse`."""
+
+    dialect: str | None = None
+    text_column: str | None = None
+    usual: str | None = None
+
+    def __call__(self, raw: Raw) -> Row:
+        """The row's trajectory, or the reason why it has none; never raises."""
+        try:
+            return Row(raw.number, raw.digest, parse_row(raw.data, self.dialect, self.text_column, self.usual))
+        except (DataError, DialectError) as error:
+            return Row(raw.number, raw.digest, None, str(error))
+        except Exception as error:  # whatever a row holds, the others are read
+            return Row(raw.number, raw.digest, None, f"could not be parsed: {told('parsing', error)}")
+
+
+READER = Reader()
+
+
+class Source:
+    """An open file of rows: iterate over it once.
+
+    Attributes:
+        reader: reads its rows; a row without marks of a dialect is read as most of the first rows are.
+        error: why the file could not be read to its end. An error before the first row is raised at once instead.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        dialect: str | None = None,
+        text_column: str | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self.path, self.error = path, ""
+        self._limit, self._raw = limit, read_rows(path, text_column)
+        self._head: list[Raw] = []
+        try:
+            self._head.extend(islice(self._raw, dialects.USUAL_OF))
+        except DataError as error:
+            if not self._head:
+                raise
+            self._raw = _raising(error)
+        reader = Reader(dialect, text_column)
+        usual = None if dialect else dialects.usual(reader(raw).trajectory for raw in self._head)
+        self.reader = replace(reader, usual=usual)
+
+    def __iter__(self) -> Iterator[Raw]:
+        try:
+            yield from islice(chain(self._head, self._raw), self._limit)
+        except DataError as error:
+            self.error = str(error)
+
+
+def total_rows(paths: Iterable[Path], limit: int | None) -> int | None:
+    """How many rows will be read, for a progress bar; `None` where that is not quickly known."""
+    total = 0
+    for path in paths:
+        count = count_rows(path)
+        if count is None:
+            return None
+        total += count if limit is None else min(count, limit)
+    return total
+
+
 def read_trajectories(
     path: str | os.PathLike[str],
     dialect: str | None = None,
@@ -83,21 +152,27 @@ def read_trajectories(
     """
     if dialect is not None:
         dialects.load(dialect)
-    head, rows = peek(read_rows(path, text_column))
-    usual = None if dialect is not None else usual_dialect(head, text_column)
-    for raw in rows:
+    source = Source(path, dialect, text_column)
+    for raw in source:
         if only is None or raw.number in only:
-            yield read_row(raw, dialect, text_column, usual)
+            yield source.reader(raw)
+    if source.error:
+        raise DataError(source.error)
 
 
-def read_row(raw: Raw, dialect: str | None = None, text_column: str | None = None, usual: str | None = None) -> Row:
-    """The row's trajectory, or the reason why it has none; never raises. Arguments as those of `parse_row`."""
-    try:
-        return Row(raw.number, raw.digest, parse_row(raw.data, dialect, text_column, usual))
-    except (DataError, DialectError) as error:
-        return Row(raw.number, raw.digest, None, str(error))
-    except Exception as error:  # whatever a row holds, the others are read
-        return Row(raw.number, raw.digest, None, f"could not be parsed: {told('parsing', error)}")
+def pick(
+    source: str | os.PathLike[str], rows: Iterable[int], dialect: str | None = None, text_column: str | None = None
+) -> Iterator[tuple[int, Trajectory]]:
+    """Read those rows of a source again, with their numbers; what cannot be read is left out."""
+    wanted = set(rows)
+    if not wanted:
+        return
+    for row in read_trajectories(source, dialect, text_column, only=wanted):
+        if row.trajectory is not None:
+            yield row.number, row.trajectory
+        wanted.remove(row.number)
+        if not wanted:  # the rest of a long file need not be read
+            return
 
 
 def read_rows(path: str | os.PathLike[str], text_column: str | None = None) -> Iterator[Raw]:
@@ -110,26 +185,9 @@ def read_rows(path: str | os.PathLike[str], text_column: str | None = None) -> I
         raise DataError(f"{called(path)}: no rows in it")
 
 
-def peek(rows: Iterator[Raw], count: int = dialects.USUAL_OF) -> tuple[list[Raw], Iterator[Raw]]:
-    """The first rows, and all of them. An error after the first row is raised where it belongs."""
-    head: list[Raw] = []
-    try:
-        head.extend(islice(rows, count))
-    except DataError as error:
-        if not head:
-            raise
-        return head, chain(head, _raising(error))
-    return head, chain(head, rows)
-
-
 def _raising(error: DataError) -> Iterator[Raw]:
     raise error
     yield
-
-
-def usual_dialect(rows: Iterable[Raw], text_column: str | None = None) -> str | None:
-    """The dialect of most of these rows; `None` when none of them shows one."""
-    return dialects.usual(read_row(raw, None, text_column).trajectory for raw in rows)
 
 
 def parse_row(

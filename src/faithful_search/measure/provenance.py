@@ -1,20 +1,21 @@
-"""`provenance.json`: which files, judge and settings the labels come from, and what was left out."""
+"""`provenance.json`: which files, judge and settings a folder of labels comes from, and what was left out."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ...errors import ConfigError, DataError
-from ...judges import Judge, Writer, prompting
-from ...judges.together import TOGETHER
-from ..report import write_metrics
+from ..errors import ConfigError, DataError
+from ..judges import Judge, Writer, prompting
+from ..judges.together import TOGETHER
+from .pairs import Cuts
 
-PROVENANCE = "provenance.json"
+PROVENANCE, PAIRS = "provenance.json", "pairs.jsonl"
 NAMED = 20
 """How many rows of a file that could not be read are named; the others are counted."""
 
@@ -25,7 +26,7 @@ class File(msgspec.Struct, frozen=True):
     Attributes:
         name, sha256: of the file.
         rows: how many were read.
-        pairs: cut from them, repeated ones included; `settled` ones need no judge and are not in the dataset.
+        pairs: cut from them, repeated ones included; `settled` ones need no judge and are not in the data set.
         skipped: rows that could not be read; the first are named in `reasons`.
         dialects: trajectories of each dialect.
         broken_off: why it could not be read to its end, if so.
@@ -40,6 +41,27 @@ class File(msgspec.Struct, frozen=True):
     reasons: list[str] = []
     dialects: dict[str, int] = {}
     broken_off: str = ""
+
+    @staticmethod
+    def of(path: Path) -> File:
+        """A file before it is read. Raises `DataError` when it cannot be."""
+        try:
+            with path.open("rb") as file:
+                return File(path.name, hashlib.file_digest(file, "sha256").hexdigest())
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error}") from error
+
+    def counting(self, cuts: Cuts) -> File:
+        """With what a batch of its rows gave."""
+        return msgspec.structs.replace(
+            self,
+            rows=self.rows + cuts.rows,
+            pairs=self.pairs + len(cuts.cuts) + cuts.settled,
+            settled=self.settled + cuts.settled,
+            skipped=self.skipped + len(cuts.unread),
+            reasons=[*self.reasons, *cuts.unread][:NAMED],
+            dialects=dict(Counter(self.dialects) + Counter(cuts.dialects)),
+        )
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -82,14 +104,10 @@ class Provenance(msgspec.Struct, frozen=True):
         """Whether every row was read and every pair labelled."""
         return not (self.abstained or self.skipped or any(file.broken_off for file in self.files))
 
-
-def prompts_of(judge: Judge, metric: str, task: str) -> dict[str, str]:
-    """The prompts that a judge of this package uses for a metric's pairs, with their digests; none for the others."""
-    if not isinstance(judge, Writer):
-        return {}
-    names = [task, *([TOGETHER] if task == "support" and getattr(judge, "together", False) else [])]
-    names += ["claims"] if metric == "answer_support" else []
-    return {prompt.id: prompt.digest for prompt in map(prompting.load, names)}
+    @property
+    def made_by(self) -> dict[str, Any]:
+        """What the labels in one folder have in common."""
+        return {"metric": self.metric, "judge": self.judge, "prompts": self.prompts}
 
 
 def read(folder: Path) -> Provenance | None:
@@ -107,29 +125,13 @@ def read(folder: Path) -> Provenance | None:
         raise ConfigError(f"{path} cannot be read ({error}); use another folder") from error
 
 
-def check(folder: Path, before: Provenance | None, now: Provenance, rows: int) -> None:
-    """Refuse to mix labels: the folder's must be of the same metric, judge and prompts.
-
-    Raises:
-        ConfigError: naming what differs.
-    """
-    if rows and before is None:
-        raise ConfigError(f"{folder} holds labels, but no {PROVENANCE} that says whose they are; use another folder")
-    if not rows or before is None:
-        return
-    pairs = [(name, getattr(before, name), getattr(now, name)) for name in ("metric", "judge", "prompts")]
-    differing = [f"{name}: {there!r} there, {here!r} now" for name, there, here in pairs if there != here]
-    if differing:
-        raise ConfigError(f"{folder} holds labels made otherwise ({'; '.join(differing)}): use another folder")
-
-
-def write(folder: Path, provenance: Provenance) -> None:
-    """Write it; the file appears when complete. Raises `DataError` when it cannot be written."""
-    found: Mapping[str, Any] = msgspec.to_builtins(provenance)
-    try:
-        write_metrics(folder / PROVENANCE, found)
-    except OSError as error:
-        raise DataError(f"cannot write {folder / PROVENANCE}: {error}") from error
+def prompts_of(judge: Judge, metric: str, task: str) -> dict[str, str]:
+    """The prompts that a judge of this package uses for a metric's pairs, with their digests; none for the others."""
+    if not isinstance(judge, Writer):
+        return {}
+    names = [task, *([TOGETHER] if task == "support" and getattr(judge, "together", False) else [])]
+    names += ["claims"] if metric == "answer_support" else []
+    return {prompt.id: prompt.digest for prompt in map(prompting.load, names)}
 
 
 def merged(before: Sequence[File], now: Sequence[File]) -> list[File]:
@@ -139,12 +141,3 @@ def merged(before: Sequence[File], now: Sequence[File]) -> list[File]:
         earlier = found.get(file.sha256)
         found[file.sha256] = earlier if earlier is not None and earlier.rows > file.rows else file
     return list(found.values())
-
-
-def sha256(path: Path) -> str:
-    """Of a file's bytes. Raises `DataError` when it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error}") from error

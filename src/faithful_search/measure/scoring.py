@@ -1,4 +1,4 @@
-"""Rows in, scores out: what one process of an audit does with a batch."""
+"""Rows in, scores out: what one process of an audit does with a batch of rows."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from typing import Any
 
 import msgspec
 
-from ...errors import JudgeError
-from ...inference.base import Generator
-from ...judges import Judge, Pair, Request, Verdict, Writer, is_lexical
-from ...rewards import Reward, Score
-from ...rewards.judged import JudgedReward
-from ...trajectory import Trajectory
-from .. import metrics as metric_names
-from ..failures import told
-from ..tool_use import tool_counts
-from .sources import Raw, Row, read_row
+from ..errors import JudgeError
+from ..inference.base import Generator
+from ..judges import Judge, Pair, Request, Verdict, Writer, is_lexical
+from ..rewards import Reward, Score
+from ..rewards.judged import JudgedReward
+from ..trajectory import Trajectory
+from . import metrics
+from .failures import told
+from .rows import READER, Raw, Reader, Row
+from .settings import How
+from .tool_use import tool_counts
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and how; pickled it travels to the processes that do it. `usual` as in `parse_row`."""
+    """What is measured, and how; pickled it travels to the processes that do it."""
 
     metrics: tuple[str, ...]
     judge: Judge | None = None
-    how: metric_names.How = "squad"
-    dialect: str | None = None
-    text_column: str | None = None
-    usual: str | None = None
+    how: How = "squad"
     policy: Generator | None = None
+    reader: Reader = READER
 
     @property
     def asks_a_model(self) -> bool:
@@ -41,11 +40,9 @@ class Plan:
 
     def rewards(self, judge: Judge | None = None) -> dict[str, Reward]:
         """The rewards by the names of their results; `judge` stands in for the plan's."""
-        found: dict[str, Reward] = {}
-        for name in self.metrics:
-            found |= metric_names.load(name, judge or self.judge, self.how)
         bound = {} if self.policy is None else {"policy": self.policy}
-        return {name: reward.bind(**bound) for name, reward in found.items()}
+        loaded = (metrics.load(name, judge or self.judge, self.how) for name in self.metrics)
+        return {name: reward.bind(**bound) for own in loaded for name, reward in own.items()}
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -66,13 +63,15 @@ class Scorer:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.shared = _shared(plan.judge) if plan.judge is not None and plan.asks_a_model else None
+        self.shared: _Shared | None = None
+        if plan.judge is not None and plan.asks_a_model:
+            self.shared = (_SharedWriter if isinstance(plan.judge, Writer) else _Shared)(plan.judge)
         self.rewards = plan.rewards(self.shared)
         self._encoder = msgspec.json.Encoder(enc_hook=_plain)
 
     def score(self, batch: Sequence[Raw]) -> Batch:
         """One line a row. Raises nothing that a row or a metric did."""
-        rows = [read_row(raw, self.plan.dialect, self.plan.text_column, self.plan.usual) for raw in batch]
+        rows = [self.plan.reader(raw) for raw in batch]
         read = [row.trajectory for row in rows if row.trajectory is not None]
         if self.shared is not None:
             self._ask(self.shared, read)
@@ -81,7 +80,9 @@ class Scorer:
         return Batch(
             [row.number for row in rows],
             [self._line(record) for record in records],
-            sum(any(_abstained(cell) for cell in record.get("scores", {}).values()) for record in records),
+            sum(
+                any(cell["parts"].get("abstained") for cell in record.get("scores", {}).values()) for record in records
+            ),
             sum("error" in record for record in records),
             self.shared.refusal if self.shared is not None else "",
         )
@@ -106,19 +107,12 @@ class Scorer:
         return {
             "row": row.number,
             "digest": row.digest,
-            "id": trajectory.id,
-            "question": trajectory.question,
-            "answer": trajectory.answer,
-            "answers": trajectory.answers,
-            "dialect": trajectory.dialect,
+            **{name: getattr(trajectory, name) for name in ("id", "question", "answer", "answers", "dialect")},
             "stop_reason": trajectory.stop_reason,
-            "scores": {name: self._cell(name, next(column)) for name, column in columns.items()},
+            "scores": {name: shown(self.rewards[name], next(column)) for name, column in columns.items()},
             "tools": dict(sorted(tool_counts([trajectory]).items())),
             "issues": dict(sorted(Counter(issue.kind for issue in trajectory.all_issues()).items())),
         }
-
-    def _cell(self, name: str, score: Score) -> dict[str, Any]:
-        return {"value": self.rewards[name].measure(score), "why": score.why, "parts": score.parts}
 
     def _line(self, record: dict[str, Any]) -> bytes:
         try:
@@ -128,23 +122,32 @@ class Scorer:
             return self._encoder.encode({name: record[name] for name in ("row", "digest", "error")}) + b"\n"
 
 
+def _plain(value: Any) -> Any:
+    """Numbers of numpy as Python's; whatever else a reward puts into its parts as text."""
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def shown(reward: Reward, score: Score) -> dict[str, Any]:
+    """A score as it is written down: its value as a measurement, the reason, the parts."""
+    return {"value": reward.measure(score), "why": score.why, "parts": score.parts}
+
+
 class _Shared:
-    """A judge that remembers what it said about the batch at hand. `refusal` is why it could not be asked, at last."""
+    """A judge that remembers what it said about the batch at hand. `refusal` is why it could not be asked, at last.
+
+    Several metrics ask about the same pairs, and all pairs of a batch are known before the first metric is scored.
+    """
 
     def __init__(self, judge: Judge) -> None:
-        self.refusal = ""
+        self.name = judge.name
         self._judge = judge
-        self._verdicts: dict[Pair, Verdict] = {}
-        self._texts: dict[tuple[str, tuple[tuple[str, str], ...]], str | None] = {}
-
-    @property
-    def name(self) -> str:
-        return self._judge.name
+        self.forget()
 
     def forget(self) -> None:
         """Make room for the next batch."""
         self.refusal = ""
-        self._verdicts, self._texts = {}, {}
+        self._verdicts: dict[Pair, Verdict] = {}
+        self._texts: dict[tuple[str, tuple[tuple[str, str], ...]], str | None] = {}
 
     def learn(self, pairs: Sequence[Pair]) -> None:
         """Ask about the pairs that are new, all at once."""
@@ -173,28 +176,11 @@ class _SharedWriter(_Shared):
         return [self._texts[key] for key in keys]
 
 
-def _shared(judge: Judge) -> _Shared:
-    return _SharedWriter(judge) if isinstance(judge, Writer) else _Shared(judge)
-
-
 def _column(reward: Reward, trajectories: Sequence[Trajectory]) -> list[Score]:
-    """The batch's scores; when one of them fails, each by itself, and the one that fails has none."""
+    """The batch's scores. When it fails each row is scored by itself, and the one that fails abstains."""
     try:
         return reward.score_batch(trajectories)
-    except Exception:  # a metric that fails on a row must not cost the others
-        return [_alone(reward, trajectory) for trajectory in trajectories]
-
-
-def _alone(reward: Reward, trajectory: Trajectory) -> Score:
-    try:
-        return reward.score_batch([trajectory])[0]
-    except Exception as error:
-        return Score(None, f"failed: {told(reward.name, error)}", {"abstained": True})
-
-
-def _abstained(cell: dict[str, Any]) -> bool:
-    return bool(cell["parts"].get("abstained"))
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else str(value)
+    except Exception as error:  # a metric that fails on a row must not cost the others
+        if len(trajectories) != 1:
+            return [score for trajectory in trajectories for score in _column(reward, [trajectory])]
+        return [Score(None, f"failed: {told(reward.name, error)}", {"abstained": True})]

@@ -1,4 +1,4 @@
-"""The pairs of trajectories, as the rewards cut them."""
+"""The pairs of texts in trajectories, as the rewards cut them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import hashlib
 import heapq
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import get_args
 
 import msgspec
 
-from ... import rewards
-from ...errors import ConfigError
-from ...judges import GroundingJudge, Judge, Pair
-from ...rewards.judged import Asked, JudgedReward
-from ...trajectory import Trajectory
-from ..audit.sources import Raw, Row, read_row
-from ..failures import told
+from .. import rewards
+from ..errors import ConfigError
+from ..judges import GroundingJudge, Judge, Pair
+from ..rewards.judged import Asked, JudgedReward
+from ..trajectory import Trajectory
+from .failures import told
+from .rows import READER, Raw, Reader
+from .settings import PairMetric
 
-METRICS = ("info_think", "think_search", "think_answer", "answer_support")
+METRICS = get_args(PairMetric)
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -59,17 +61,15 @@ class Cutter:
 
     Args:
         metric: one of `METRICS`, whose reward says what the pairs are.
-        source: what the file is called in the rows.
         judge: asked only to make claims of answers (`answer_support`), where it can write.
-        dialect, text_column, usual: as in `audit.sources.parse_row`.
+        source: what the file is called in the rows.
+        reader: reads its rows.
     """
 
     metric: str
-    source: str
-    judge: Judge
-    dialect: str | None = None
-    text_column: str | None = None
-    usual: str | None = None
+    judge: Judge | None = None
+    source: str = ""
+    reader: Reader = READER
 
     @cached_property
     def reward(self) -> JudgedReward:
@@ -78,20 +78,25 @@ class Cutter:
 
     def __call__(self, batch: Sequence[Raw]) -> Cuts:
         """The pairs of these rows; raises nothing that a row did."""
-        rows = [read_row(raw, self.dialect, self.text_column, self.usual) for raw in batch]
+        rows = [self.reader(raw) for raw in batch]
         read = [(row.number, row.trajectory) for row in rows if row.trajectory is not None]
         asked, failed = self._asked(read)
+        settled = [(number, item.settled) for number, item in asked if item.settled is not None]
         return Cuts(
             rows=len(rows),
-            cuts=[self._cut(number, item) for number, item in asked if item.settled is None],
-            settled=sum(item.settled is not None and not item.settled.abstained for _, item in asked),
-            unread=[*map(_error, (row for row in rows if row.trajectory is None)), *failed],
-            unsplit=[f"row {number}: {item.settled.why}" for number, item in asked if _unsplit(item) and item.settled],
+            cuts=[
+                Cut(pair_id(item.pair), item.pair, self.source, f"{self.source}:{number}", item.step)
+                for number, item in asked
+                if item.settled is None
+            ],
+            settled=sum(not verdict.abstained for _, verdict in settled),
+            unread=[*(f"row {row.number}: {row.error}" for row in rows if row.trajectory is None), *failed],
+            unsplit=[f"row {number}: {verdict.why}" for number, verdict in settled if verdict.abstained],
             dialects=dict(Counter(trajectory.dialect or "unknown" for _, trajectory in read)),
         )
 
     def _asked(self, read: Sequence[tuple[int, Trajectory]]) -> tuple[list[tuple[int, Asked]], list[str]]:
-        """What is asked about each row. One that the reward fails on is named and costs the others nothing."""
+        """What is asked about each row. A row that the reward fails on is named and costs the others nothing."""
         try:
             found = self.reward.pairs_batch([trajectory for _, trajectory in read])
         except Exception as error:
@@ -100,9 +105,6 @@ class Cutter:
             alone = [self._asked([row]) for row in read]
             return [item for own, _ in alone for item in own], [why for _, own in alone for why in own]
         return [(number, item) for (number, _), own in zip(read, found, strict=True) for item in own], []
-
-    def _cut(self, number: int, item: Asked) -> Cut:
-        return Cut(pair_id(item.pair), item.pair, self.source, f"{self.source}:{number}", item.step)
 
 
 def reward(metric: str, judge: Judge | None = None) -> JudgedReward:
@@ -122,7 +124,7 @@ def reward(metric: str, judge: Judge | None = None) -> JudgedReward:
 
 
 def pair_id(pair: Pair) -> str:
-    """A digest of what a judge reads: equal pairs are one row of a dataset.
+    """A digest of what a judge reads: equal pairs are one row of a data set.
 
     Example:
         >>> pair_id(Pair("It rained.", "Rain fell."))
@@ -133,9 +135,9 @@ def pair_id(pair: Pair) -> str:
 
 
 def sampled(cuts: Iterable[Cut], count: int, seed: int) -> list[Cut]:
-    """So many different pairs, chosen by the hash of seed and id, in the order they came.
+    """`count` different pairs, chosen by the hash of seed and id, in the order they came.
 
-    A larger sample contains the smaller ones. Memory holds `count` pairs.
+    A larger sample contains the smaller ones. Memory holds `count` pairs, so the files may be larger than memory.
     """
     kept: list[tuple[int, int, Cut]] = []
     ids: set[str] = set()
@@ -148,20 +150,3 @@ def sampled(cuts: Iterable[Cut], count: int, seed: int) -> list[Cut]:
         if len(kept) > count:
             ids.remove(heapq.heappop(kept)[2].id)
     return [cut for _, _, cut in sorted(kept, key=lambda entry: entry[1])]
-
-
-def distinct(cuts: Iterable[Cut]) -> Iterator[Cut]:
-    """Each pair the first time it comes."""
-    seen: set[str] = set()
-    for cut in cuts:
-        if cut.id not in seen:
-            seen.add(cut.id)
-            yield cut
-
-
-def _error(row: Row) -> str:
-    return f"row {row.number}: {row.error}"
-
-
-def _unsplit(item: Asked) -> bool:
-    return item.settled is not None and item.settled.abstained

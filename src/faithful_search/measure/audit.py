@@ -1,0 +1,242 @@
+"""Measure a file of trajectories, however they were written down: streaming, on all cores, and able to go on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .. import __version__
+from ..errors import ConfigError, DataError, JudgeError
+from ..inference.base import Generator
+from ..judges import Judge, Writer, prompting
+from . import metrics
+from .files import STDIN, local_file
+from .ledger import results_folder, same_settings, write_result
+from .rows import Raw, Source, pick, read_trajectories, total_rows
+from .scores import SCORES, ScoreLog
+from .scoring import Plan, Scorer
+from .settings import AuditSettings
+from .suite import progress_bar
+from .summary import Audit, choose_rows, summarize
+from .workers import in_order
+
+__all__ = ["SCORES", "SPOOLED", "Audit", "audit", "choose_rows", "pick", "read_trajectories"]
+
+SUMMARY, SPOOLED = "audit.json", "source.jsonl"
+_ROWS, _BYTES = 64, 1 << 20
+"""A batch is so many rows or bytes: what is in memory at a time, for each worker twice."""
+_JUDGED = 16
+"""Rows of a batch where a model on this machine judges: what an interruption loses, and when the bar moves."""
+_NO_VERDICT = frozenset(("lure", "condense"))
+"""Prompts that no score rests on."""
+
+
+def audit(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    judge: Judge | None = None,
+    policy: Generator | None = None,
+    resume: bool = True,
+    on_progress: Callable[..., Any] | None = None,
+    **settings: Any,
+) -> Audit:
+    """Score every trajectory of a file; writes `scores.jsonl` while it goes and `audit.json` at the end.
+
+    Rows stream through, so that the file may be larger than memory. Without a model as judge all cores score; with
+    one, its own concurrency does. After an interruption the same call goes on: rows that were scored are not scored
+    again, those that could not be read or whose judge abstained are.
+
+    Args:
+        source: a file (see `read_trajectories`), or `"-"` for JSON lines on the standard input, kept in `out`.
+        out: the folder for what is written.
+        judge: who judges; default the comparison of words, and the names of the results say so.
+        policy: the model that wrote the trajectories, for what asks it.
+        resume: `False` begins anew and replaces what is in `out`.
+        on_progress: a `tqdm`-like class; default a progress bar on a terminal.
+        settings: fields of `AuditSettings`: `metrics` (names from `metrics.names()`; default all,
+            `evidence_sensitivity` only with a `policy`), `how`, `dialect`, `text_column`, `limit`, and `workers` (one
+            when a model judges).
+
+    Raises:
+        DataError: when the source cannot be read at all, or `out` not be written.
+        JudgeError: when the judge cannot be asked at all; the rows that were scored until then are kept.
+        ConfigError: for settings that contradict each other, or those of the audit that is in `out`.
+        KeyboardInterrupt: when interrupted; its message says how to go on.
+
+    Example:
+        ```python
+        found = audit("rollouts.jsonl", "rollouts-audit")
+        print(found.rows["info_think_lexical"])
+        ```
+    """
+    given, folder = AuditSettings(**settings), Path(out)
+    names = _metrics(given, judge, policy)
+    path = _spooled(results_folder(folder)) if str(source) == STDIN else local_file(source)
+    rows = Source(path, given.dialect, given.text_column, given.limit)
+    plan = Plan(names, judge, given.how, policy, rows.reader)
+    results_folder(folder)  # after the source was opened: a wrong name leaves no folder
+    header = _header(source, given, plan)
+    before = _begun(folder, header) if resume else None
+    counted = _usage(judge)
+    with ScoreLog(folder / SCORES, resume) as log:
+        if before is None:
+            write_result(folder / SUMMARY, Audit(settings=header, finished=False).to_dict())
+        bar = (on_progress or progress_bar)(total=total_rows([path], given.limit), desc="auditing", unit="row")
+        try:
+            _score(rows, plan, log, _processes(plan, given.workers), bar)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"interrupted: {len(log.places)} rows are in {log.path}; run the same again to go on"
+            ) from None
+        log.finish(whole=given.limit is None and not rows.error)
+    found = summarize(
+        folder / SCORES,
+        len(log.places),
+        {name: reward.bounds for name, reward in plan.rewards().items()},
+        settings=header,
+        source_error=rows.error,
+        usage=_added(_usage(judge), counted, before.usage if before else {}),
+    )
+    write_result(folder / SUMMARY, found.to_dict())
+    if not found.n:
+        first = found.unread[0]
+        raise DataError(f"{source}: none of its rows ({found.errors}) can be read; row {first.row}: {first.error}")
+    return found
+
+
+def _metrics(given: AuditSettings, judge: Judge | None, policy: Generator | None) -> tuple[str, ...]:
+    """Which metrics are measured. Raises `ConfigError`, before anything is written, for those that cannot be."""
+    names = given.metrics
+    if names is None:
+        names = tuple(name for name in metrics.names() if policy is not None or name != "evidence_sensitivity")
+    if not names:
+        raise ConfigError(f"no metrics named; there are: {', '.join(metrics.names())}")
+    names = tuple(dict.fromkeys(names))
+    asks = [name for name, reward in Plan(names, judge, given.how).rewards().items() if reward.needs_policy]
+    if asks and policy is None:
+        raise ConfigError(f"{', '.join(asks)} measures a model: name the policy that wrote the trajectories")
+    return names
+
+
+def _header(source: str | os.PathLike[str], given: AuditSettings, plan: Plan) -> dict[str, Any]:
+    """What a score depends on. An audit only goes on with the same."""
+    prompted = isinstance(plan.judge, Writer)
+    return {
+        "source": Path(source).name,
+        "metrics": list(plan.metrics),
+        "judge": plan.judge.name if plan.judge is not None else "lexical",
+        "prompts": [prompting.load(name).id for name in prompting.names() if prompted and name not in _NO_VERDICT],
+        "how": plan.how,
+        "dialect": given.dialect,
+        "text_column": given.text_column,
+        "policy": None if plan.policy is None else str(getattr(plan.policy, "name", type(plan.policy).__name__)),
+        "version": __version__,
+    }
+
+
+def _spooled(folder: Path) -> Path:
+    """The standard input as a file: it can be read again, to go on and to show its rows."""
+    path, partial = folder / SPOOLED, folder / f".{SPOOLED}.partial"
+    try:
+        with partial.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file, _BYTES)
+        partial.replace(path)
+    except OSError as error:
+        raise DataError(f"cannot keep the standard input in {path}: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def _begun(folder: Path, header: Mapping[str, Any]) -> Audit | None:
+    """The audit that is there already, if any. Raises `ConfigError` when it was made with other settings."""
+    scores, path = folder / SCORES, folder / SUMMARY
+    if not scores.is_file() or not scores.stat().st_size:
+        return None
+    try:
+        before = Audit.from_dict(msgspec.json.decode(path.read_bytes()))
+    except (OSError, DataError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{folder} holds scores, but {SUMMARY} does not say how they were made ({error}); "
+            "use another folder or --overwrite"
+        ) from error
+    same_settings(folder, "an audit", before.settings, header, "another folder, or --overwrite")
+    return before
+
+
+def _score(rows: Source, plan: Plan, log: ScoreLog, workers: int, bar: Any) -> None:
+    """Score the rows that the log does not hold yet, batch by batch, into the log."""
+    abstained = unread = 0
+    judged = False
+    with bar:
+        for batch in in_order(partial(_scorer, plan), _batches(_todo(rows, log, bar), _size(plan)), workers):
+            log.add(batch.rows, batch.lines)
+            # A judge that refuses from the start has a wrong key or address: no row after it can be judged either
+            if batch.refusal and not judged:
+                raise JudgeError(f"the judge cannot be asked: {batch.refusal}")
+            judged = judged or not batch.refusal
+            abstained, unread = abstained + batch.abstained, unread + batch.unread
+            bar.update(len(batch.rows))
+            if abstained or unread:
+                counts = {"abstained": abstained, "unread": unread}
+                bar.set_postfix({name: count for name, count in counts.items() if count}, refresh=False)
+
+
+def _scorer(plan: Plan) -> Callable[[list[Raw]], Any]:
+    return Scorer(plan).score
+
+
+def _todo(rows: Iterable[Raw], log: ScoreLog, bar: Any) -> Iterator[Raw]:
+    for raw in rows:
+        if log.holds(raw.number, raw.digest):
+            bar.update(1)
+        else:
+            yield raw
+
+
+def _batches(rows: Iterable[Raw], size: int) -> Iterator[list[Raw]]:
+    batch: list[Raw] = []
+    held = 0
+    for raw in rows:
+        batch.append(raw)
+        held += len(raw.data)
+        if len(batch) >= size or held >= _BYTES * max(1, size // _ROWS):
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
+
+
+def _size(plan: Plan) -> int:
+    """Rows of a batch: enough to keep all of a judge's requests under way, few enough to lose little."""
+    width = getattr(plan.judge, "concurrency", None)
+    if not isinstance(width, int):
+        return _JUDGED if plan.asks_a_model else _ROWS
+    return max(_ROWS, min(8 * width, 8 * _ROWS))
+
+
+def _processes(plan: Plan, workers: int | None) -> int:
+    if plan.policy is not None or plan.asks_a_model:
+        return 1  # the model is in this process, or its requests are concurrent already
+    if workers is not None:
+        return workers
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _usage(judge: Judge | None) -> dict[str, Any]:
+    """What the judge counted: requests, tokens, cost."""
+    counted = msgspec.to_builtins(getattr(judge, "stats", {}), enc_hook=str)
+    return counted if isinstance(counted, dict) else {}
+
+
+def _added(now: Mapping[str, Any], before: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """What this run added to the judge's counts, and what earlier runs did."""
+    return {name: now.get(name, 0) - before.get(name, 0) + earlier.get(name, 0) for name in {**now, **earlier}}

@@ -1,0 +1,154 @@
+"""A JSONL file that only grows: each result is in it as soon as it is known, so nothing is asked for twice.
+
+Audits (`scores.jsonl`), labels (`pairs.jsonl`) and the verdicts of an agreement (`verdicts.jsonl`) are ledgers. The
+settings that made a ledger lie beside it in a JSON file of their own, because `pairs.jsonl` is also a data set that
+other programs load line by line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from ..errors import ConfigError, DataError
+from .report.tables import write_metrics
+
+
+class Ledger:
+    """The open file, locked against a second writer.
+
+    Args:
+        path: the file, made where it does not exist.
+        what: what another run that holds the lock is called in the message.
+        anew: throw away what the file holds.
+
+    Raises:
+        DataError: when the file cannot be written, or another run writes it.
+    """
+
+    def __init__(self, path: Path, what: str = "audit", anew: bool = False) -> None:
+        self.path = path
+        self.count = 0
+        """Lines in the file."""
+        self._end = 0
+        try:
+            path.touch()
+            self._file = path.open("r+b")
+            lock(self._file, path, what)
+            if anew:
+                self._file.truncate()
+        except OSError as error:
+            raise DataError(f"cannot write {path}: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):  # closing flushes again what a full disk refused; `append` has reported that
+            self._file.close()
+
+    def read(self) -> Iterator[tuple[int, bytes]]:
+        """Yield where each line begins, and the line. Half a last line, left by a run that was killed, is cut off."""
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                break
+            yield self._end, line
+            self.count += 1
+            self._end += len(line)
+        self._file.truncate(self._end)
+
+    def line(self, place: int) -> bytes:
+        """The line that begins at `place`."""
+        self._file.seek(place)
+        return self._file.readline()
+
+    def append(self, lines: Sequence[bytes]) -> list[int]:
+        """Add whole lines, hand them to the operating system, and return where each begins.
+
+        Raises:
+            DataError: when they cannot be written; what was written before is kept.
+        """
+        try:
+            self._file.seek(self._end)
+            self._file.write(b"".join(lines))
+            # Flushed, not synced: what the operating system has survives a kill of this process at any moment
+            self._file.flush()
+        except OSError as error:
+            raise DataError(
+                f"cannot write {self.path}: {error}; {self.count} lines are in it, run again to go on"
+            ) from error
+        places = []
+        for line in lines:
+            places.append(self._end)
+            self._end += len(line)
+        self.count += len(lines)
+        return places
+
+    def replace(self, places: Iterable[int]) -> None:
+        """Keep only the lines at these places, in this order, and close the file."""
+        partial = self.path.with_name(f".{self.path.name}.partial")
+        try:
+            with partial.open("wb") as file:
+                file.writelines(self.line(place) for place in places)
+            self._file.close()
+            partial.replace(self.path)
+        except OSError as error:
+            raise DataError(f"cannot write {self.path}: {error}; its lines are all kept, run again to go on") from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def lock(file: IO[bytes], path: Path, what: str) -> None:
+    """Keep a second run out of the file while this one writes; the lock ends with the process.
+
+    The file itself is locked, so that no lock file is left in a folder of results. Where the system or the file system
+    has no locks, nothing is locked.
+
+    Raises:
+        DataError: while another run holds the lock.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise DataError(f"another {what} is writing {path}; wait for it, or use another folder") from None
+    except OSError:  # a file system without locks
+        return
+
+
+def same_settings(folder: Path, what: str, before: Mapping[str, Any], now: Mapping[str, Any], instead: str) -> None:
+    """Refuse to mix results of different settings in one folder.
+
+    Raises:
+        ConfigError: naming each setting that differs, and what to do `instead`.
+    """
+    differing = [name for name, value in now.items() if before.get(name) != value]
+    if differing:
+        named = "; ".join(f"{name}: {before.get(name)!r} there, {now[name]!r} now" for name in differing)
+        raise ConfigError(f"{folder} holds {what} made with other settings ({named}): {instead}")
+
+
+def results_folder(out: Path) -> Path:
+    """The folder, made where it does not exist. Raises `DataError` when it cannot be."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot make the folder {out}: {error}") from error
+    return out
+
+
+def write_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Write a JSON file, which appears when complete. Raises `DataError` when it cannot be written."""
+    try:
+        write_metrics(path, result)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error}") from error

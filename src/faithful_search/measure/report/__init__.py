@@ -1,0 +1,5 @@
+"""What was measured, to read: `tables` as text, `page` an audit as HTML, `label_card` a folder of labels as a card."""
+
+from .tables import Evaluated, aligned, as_evaluation, interval, table, table_rows, write_metrics
+
+__all__ = ["Evaluated", "aligned", "as_evaluation", "interval", "table", "table_rows", "write_metrics"]

@@ -1,0 +1,81 @@
+"""`README.md` of a folder of labels: a data set card that says what a label means and where it comes from."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.resources import files
+from pathlib import Path
+
+from ...errors import DataError
+from ...text import as_markdown, printable
+from ...wire.redact import redact
+from ..provenance import PAIRS, PROVENANCE, Provenance
+
+MEANINGS = {
+    "info_think": (
+        "what the calls of a turn returned",
+        "the agent's thought right after it",
+        "the thought takes what was returned into account",
+    ),
+    "think_search": ("a thought", "the words of the call right after it", "the call follows from the thought"),
+    "think_answer": ("the last thought", "the answer", "the answer follows from the thought"),
+    "answer_support": (
+        "the evidence that the answer cites (all that was retrieved, where the dialect has no citations)",
+        "a claim of the answer",
+        "the evidence supports the claim",
+    ),
+}
+"""Of each metric: premise, hypothesis, and when the label is true."""
+SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+LARGER = "n>1M"
+
+
+def write(folder: Path, found: Provenance) -> Path:
+    """Write the card; it is made anew by each run. Raises `DataError` when it cannot be written."""
+    from huggingface_hub import DatasetCard
+
+    path, partial = folder / "README.md", folder / ".README.md.partial"
+    try:
+        DatasetCard(redact(text(found, folder.resolve().name))).save(partial)
+        partial.replace(path)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def text(found: Provenance, title: str) -> str:
+    """The card's text, front matter included."""
+    from huggingface_hub import DatasetCardData
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    environment.filters |= {"code": _code, "text": as_markdown}
+    premise, hypothesis, meaning = MEANINGS[found.metric]
+    body = environment.from_string((files(__package__) / "label_card.md.j2").read_text("utf-8")).render(
+        found=found,
+        title=as_markdown(title),
+        premise=premise,
+        hypothesis=hypothesis,
+        meaning=meaning,
+        task="support" if found.metric == "answer_support" else found.metric,
+        provenance=PROVENANCE,
+        load=repr(title),
+        pairs_file=printable(shlex.quote(f"{' '.join(title.split())}/{PAIRS}")),
+    )
+    data = DatasetCardData(
+        license=found.license or None,
+        task_categories=["text-classification"],
+        task_ids=["natural-language-inference"],
+        annotations_creators=["machine-generated"],
+        size_categories=[next((name for most, name in SIZES if found.pairs < most), LARGER)],
+        tags=["faithful-search", "faithfulness", "search-agent", found.metric],
+        configs=[{"config_name": "default", "data_files": [{"split": "train", "path": PAIRS}]}],
+    )
+    return f"---\n{data.to_yaml()}\n---\n\n{body}"
+
+
+def _code(name: str) -> str:
+    """A name as code, which nothing in it can end; `provenance.json` has it as it is."""
+    return f"`{printable(' '.join(name.split())).replace('`', chr(39)).replace('|', '¦')}`"

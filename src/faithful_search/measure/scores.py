@@ -1,0 +1,127 @@
+"""`scores.jsonl`: a line for each row of an audit as soon as it is scored, so that no judge is asked twice.
+
+While an audit runs the file only grows, and a later line of a row stands for the earlier ones. When it ends, the file
+is put in the order of the source, each row once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+
+import msgspec
+
+from ..errors import DataError
+from .ledger import Ledger
+
+SCORES = "scores.jsonl"
+
+
+class Flags(msgspec.Struct, frozen=True):
+    """Of a score's parts: whether its judge gave no verdict."""
+
+    abstained: bool = False
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One metric's score of a row, as a measurement; `None` where it does not apply or the judge abstained."""
+
+    value: float | None = None
+    why: str = ""
+    parts: Flags = Flags()
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What is read back of one line; `error` is set for a row that could not be read."""
+
+    row: int
+    digest: str
+    error: str | None = None
+    question: str | None = None
+    answer: str | None = None
+    stop_reason: str | None = None
+    dialect: str = ""
+    scores: dict[str, Cell] = {}
+    tools: dict[str, int] = {}
+    issues: dict[str, int] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the row was read and no judge abstained: such a row is not scored again."""
+        return self.error is None and not any(cell.parts.abstained for cell in self.scores.values())
+
+
+_LINE = msgspec.json.Decoder(Line)
+
+
+def read_scores(path: str | os.PathLike[str], at_most: int | None = None) -> Iterator[Line]:
+    """Yield the lines of a `scores.jsonl`, or only the first `at_most` of them.
+
+    Raises:
+        DataError: when the file cannot be read, or a line does not hold a row's scores.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            for number, line in enumerate(islice(file, at_most), start=1):
+                try:
+                    found = _LINE.decode(line)
+                except (msgspec.MsgspecError, UnicodeError) as error:
+                    raise DataError(f"{path}, line {number}: not a row's scores ({error})") from error
+                yield found
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+
+
+class ScoreLog(Ledger):
+    """The open file. What an earlier run left in it is found by row and digest.
+
+    `places` are the rows of this run, with where their lines begin: kept instead of the lines, which may be larger than
+    memory.
+    """
+
+    def __init__(self, path: Path, resume: bool = True) -> None:
+        super().__init__(path, "audit", anew=not resume)
+        self.places: dict[int, int] = {}
+        self._old: dict[int, tuple[str, int]] = {}
+        self._digests: dict[str, int] = {}
+        for place, data in self.read():
+            try:
+                line = _LINE.decode(data)
+            except (msgspec.MsgspecError, UnicodeError):
+                continue  # damaged: the row is scored again
+            self._old.pop(line.row, None)
+            if line.complete:
+                self._old[line.row] = (line.digest, place)
+                self._digests[line.digest] = place
+
+    def holds(self, row: int, digest: str) -> bool:
+        """Whether an earlier run scored this row completely; it then counts as a row of this run."""
+        known = self._old.get(row)
+        if known is not None and known[0] == digest:
+            self.places[row] = known[1]
+            return True
+        if digest not in self._digests:
+            return False
+        # The same row at another place: rows were added to or taken from the source
+        moved = {**msgspec.json.decode(self.line(self._digests[digest])), "row": row}
+        self.add([row], [msgspec.json.encode(moved) + b"\n"])
+        return True
+
+    def add(self, rows: Sequence[int], lines: Sequence[bytes]) -> None:
+        """Append the lines of these rows; errors as those of `Ledger.append`."""
+        self.places.update(zip(rows, self.append(lines), strict=True))
+
+    def finish(self, whole: bool) -> None:
+        """Put the file in the source's order, each row once; it is replaced only when the new one is complete.
+
+        Args:
+            whole: whether this run saw the whole source. Lines of other rows are then of a source that has changed,
+                and go; otherwise they follow at the end.
+        """
+        order = [self.places[row] for row in sorted(self.places)]
+        if not whole:
+            order += [place for row, (_, place) in sorted(self._old.items()) if row not in self.places]
+        if len(order) != self.count or not all(one < two for one, two in pairwise(order)):
+            self.replace(order)

@@ -1,0 +1,65 @@
+"""What an audit and a labelling can be told: typed once, checked once, and what their commands' flags are made of.
+
+Nothing heavy is imported here, because the command line reads these classes before it knows which command will run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .. import dialects
+from ..errors import ConfigError
+
+How = Literal["squad", "pokee"]
+"""The normaliser of compared answers."""
+PairMetric = Literal["info_think", "think_search", "think_answer", "answer_support"]
+"""The metrics that ask a judge about pairs of texts."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the rows of files are read.
+
+    Raises:
+        ConfigError: for a number below 1.
+        DialectError: for an unknown dialect.
+    """
+
+    dialect: str | None = field(
+        default=None, metadata={"help": "how all rows are written; by default each row's is detected"}
+    )
+    text_column: str | None = field(
+        default=None, metadata={"help": "the column that holds the text; by default a known name"}
+    )
+    limit: int | None = field(default=None, metadata={"help": "read only so many of the first rows of each file"})
+    workers: int | None = field(default=None, metadata={"help": "processes; by default one for each core"})
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "workers", "sample"):
+            value = getattr(self, name, None)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if self.dialect is not None:
+            dialects.load(self.dialect)
+
+
+@dataclass(frozen=True)
+class AuditSettings(Reading):
+    """What an audit measures."""
+
+    metrics: tuple[str, ...] | None = field(
+        default=None, metadata={"help": "names, separated by commas; by default all that need no policy"}
+    )
+    how: How = field(default="squad", metadata={"help": "normaliser of answers"})
+
+
+@dataclass(frozen=True)
+class LabelSettings(Reading):
+    """What is labelled."""
+
+    workers: int | None = field(default=1, metadata={"help": "processes that read rows"})
+    metric: PairMetric = field(default="info_think", metadata={"help": "whose pairs are labelled"})
+    sample: int | None = field(default=None, metadata={"help": "label only so many pairs; more contain the fewer"})
+    seed: int = field(default=0, metadata={"help": "of the sample"})
+    license: str = field(default="", metadata={"help": "of the labels, for the card: an id of the Hub's, as cc-by-4.0"})
