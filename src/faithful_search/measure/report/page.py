@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from ... import __version__
-from ...trajectory import Issue, Step, Trajectory
+from ...trajectory import ToolCall, Trajectory
 from ..metrics import LOWER_IS_BETTER
 from ..scores import read_scores
 from ..stats import Estimate
@@ -65,11 +65,8 @@ def write(
         OSError: when the page cannot be written.
     """
     path = Path(path)
-    limits = {"calls": (0.0, math.inf), **audit.bounds}
     shown = list(rollouts)
-    values, rows = _read(scores, {row for row, _ in shown})
-    rollouts_shown = [_rollout(row, trajectory, rows.get(row, _Row(row))) for row, trajectory in shown]
-    page = _render(_view(audit, limits, values, rollouts_shown, _examples(trajectory for _, trajectory in shown)))
+    page = _render(audit, *_read(scores, {row for row, _ in shown}), shown)
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_text(page, encoding="utf-8", errors="replace")
@@ -79,16 +76,40 @@ def write(
     return path
 
 
-def _render(view: Mapping[str, Any]) -> str:
+def _render(
+    audit: Audit,
+    values: Mapping[str, Sequence[float]],
+    rows: Mapping[int, _Row],
+    shown: Sequence[tuple[int, Trajectory]],
+) -> str:
     from jinja2 import Environment, StrictUndefined
 
     folder = files(__package__) / "page_files"
     template, style, script = (
         (folder / name).read_text("utf-8") for name in ("template.html", "style.css", "script.js")
     )
+    # Everything that an agent or tool wrote is untrusted, so the template escapes all but our own style and script
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    own = {"style": style, "script": script, "style_hash": _hash(style), "script_hash": _hash(script)}
-    return environment.from_string(template).render({**view, **own})
+    environment.filters |= {"plain": _plain, "arguments": _arguments}
+    limits = {"calls": (0.0, math.inf), **audit.bounds}
+    examples: dict[str, str] = {}  # the first Issue of each kind explains the kind
+    for _, trajectory in shown:
+        for issue in trajectory.all_issues():
+            examples.setdefault(issue.kind, issue.why)
+    return environment.from_string(template).render(
+        audit=audit,
+        style=style,
+        script=script,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        title=Path(str(audit.settings.get("source", "trajectories"))).name,
+        version=__version__,
+        date=date.today().isoformat(),
+        metrics=[(name, asks(name), row, _bar(row, limits.get(name, (0.0, 1.0)))) for name, row in audit.rows.items()],
+        histograms=[_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
+        examples=examples,
+        rollouts=[_rollout(row, trajectory, rows.get(row, _Row(row))) for row, trajectory in shown],
+    )
 
 
 def _hash(source: str) -> str:
@@ -108,60 +129,12 @@ def _read(path: str | os.PathLike[str], wanted: set[int]) -> tuple[dict[str, lis
         return values, {row.row: row for row in rows if row.row in wanted}
 
 
-def _view(
-    audit: Audit,
-    limits: Mapping[str, tuple[float, float]],
-    values: Mapping[str, Sequence[float]],
-    rollouts: list[dict[str, Any]],
-    examples: Mapping[str, str],
-) -> dict[str, Any]:
-    settings = audit.settings
-    return {
-        "title": Path(str(settings.get("source", "trajectories"))).name,
-        "version": __version__,
-        "date": date.today().isoformat(),
-        "judge": settings.get("judge") or "none, words are compared",
-        "counts": {"scored": audit.n, "errors": audit.errors},
-        "dialects": list(audit.dialects.items()),
-        "metrics": [_metric(name, row, limits.get(name, (0.0, 1.0))) for name, row in audit.rows.items()],
-        "by_dialect": list(audit.by_dialect),
-        "divided": audit.divided(),
-        "histograms": [_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
-        "blocks": _blocks(audit),
-        "issues": [(kind, count, examples.get(kind, "")) for kind, count in audit.issues.items()],
-        "clean": f"{audit.clean:,} of {audit.n:,} trajectories were read without Issues",
-        "primary": audit.primary,
-        "errors": [(item.row, item.error) for item in audit.unread],
-        "chosen": f"the lowest by {audit.primary} and others spread over the file"
-        if audit.primary
-        else "spread evenly",
-        "rollouts": rollouts,
-        "rollout_dialects": sorted({rollout["dialect"] for rollout in rollouts}),
-        "settings": [(name, _plain(value)) for name, value in settings.items()],
-    }
-
-
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {item}" for name, item in value.items()) or EMPTY
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or EMPTY
     return EMPTY if value is None else str(value)
-
-
-def _metric(name: str, estimate: Estimate, limits: tuple[float, float]) -> dict[str, Any]:
-    left_out = [f"{estimate.not_applicable:,} n/a"] if estimate.not_applicable else []
-    left_out += [f"{estimate.abstained:,} abstained"] if estimate.abstained else []
-    known = estimate.low is not None and estimate.high is not None
-    return {
-        "name": name,
-        "asks": asks(name),
-        "value": EMPTY if estimate.value is None else f"{estimate.value:.3f}",
-        "interval": f"[{estimate.low:.3f}, {estimate.high:.3f}]" if known else "",
-        "bar": _bar(estimate, limits),
-        "n": f"{estimate.n:,}",
-        "left_out": ", ".join(left_out),
-    }
 
 
 def _bar(estimate: Estimate, limits: tuple[float, float]) -> dict[str, float] | None:
@@ -197,55 +170,18 @@ def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) 
     return {"name": name, "n": len(column), "most": most, "bins": bins, "width": width - 1, **ends}
 
 
-def _blocks(audit: Audit) -> list[dict[str, Any]]:
-    calls = sum(audit.tools.counts.values())
-    entropy = audit.tools.entropy
-    return [
-        {
-            "title": "Calls by tool",
-            "rows": [(name, count, _share(count, calls)) for name, count in list(audit.tools.counts.items())[:12]],
-            "none": "No tool was called.",
-            "note": "" if entropy.value is None else f"normalised entropy {entropy}",
-        },
-        {
-            "title": "How episodes ended",
-            "rows": [(name, count, _share(count, audit.n)) for name, count in audit.stop_reasons.items()],
-            "none": "Nothing was read.",
-            "note": "",
-        },
-    ]
-
-
-def _examples(trajectories: Iterable[Trajectory]) -> dict[str, str]:
-    """What the first Issue of each kind says: it explains the kind."""
-    found: dict[str, str] = {}
-    for trajectory in trajectories:
-        for issue in trajectory.all_issues():
-            found.setdefault(issue.kind, issue.why)
-    return found
-
-
-def _share(count: int, total: int) -> str:
-    return f"{count / total:.1%}" if total else ""
-
-
 def _rollout(row: int, trajectory: Trajectory, scores: _Row) -> dict[str, Any]:
-    cited = {name for step in trajectory.steps for name in step.refs}
-    marks = _marks(scores)
-    steps = enumerate(trajectory.steps, start=1)
+    abstained = {name for name, score in scores.scores.items() if score.parts.get("abstained")}
+    said = {name: score for name, score in scores.scores.items() if score.value is not None or name in abstained}
     return {
         "row": row,
-        "question": trajectory.question,
-        "answer": trajectory.answer,
-        "answers": " | ".join(trajectory.answers),
-        "dialect": trajectory.dialect or "unknown",
-        "issues": trajectory.all_issues(),
-        "own_issues": [_issue(issue) for issue in trajectory.issues],
-        "measures": {name: score.value for name, score in scores.scores.items()},
-        "scores": [_chip(name, score) for name, score in scores.scores.items()],
-        "reasons": _reasons(scores, lambda score: score.value is not None or score.parts.get("abstained")),
-        "left_out": _reasons(scores, lambda score: score.value is None and not score.parts.get("abstained")),
-        "steps": [_step(number, step, cited, marks.get(number, [])) for number, step in steps],
+        "trajectory": trajectory,
+        "cited": {name for step in trajectory.steps for name in step.refs},
+        "values": {name: score.value for name, score in scores.scores.items()},
+        "chips": [_chip(name, score) for name, score in scores.scores.items()],
+        "reasons": _reasons(said),
+        "left_out": _reasons({name: score for name, score in scores.scores.items() if name not in said}),
+        "marks": _marks(scores),
     }
 
 
@@ -257,54 +193,19 @@ def _chip(name: str, score: _Score) -> dict[str, str]:
     return {"name": name, "shown": f"{score.value:.2f}", "level": level}
 
 
-def _reasons(scores: _Row, kept: Callable[[_Score], Any]) -> list[tuple[list[str], str]]:
-    """Each reason of the kept scores once, with the metrics that gave it."""
+def _reasons(scores: Mapping[str, _Score]) -> dict[str, list[str]]:
+    """Each reason once, with the metrics that gave it."""
     found: dict[str, list[str]] = {}
-    for name, score in scores.scores.items():
-        if score.why and kept(score):
+    for name, score in scores.items():
+        if score.why:
             found.setdefault(score.why, []).append(name)
-    return [(names, why) for why, names in found.items()]
+    return found
 
 
-def _step(number: int, step: Step, cited: set[str], marks: list[dict[str, str]]) -> dict[str, Any]:
-    verdict = "" if step.helpful is None else f"helpful, cites {', '.join(step.refs) or 'nothing'}"
-    evidence = [
-        {
-            "id": item.id,
-            "title": item.title,
-            "text": item.text,
-            "url": item.url,
-            "cited": item.id in cited,
-        }
-        for item in step.evidence
-    ]
-    return {
-        "number": number,
-        "same_turn": step.same_turn,
-        "helpful": step.helpful,
-        "verdict": "not helpful" if step.helpful is False else verdict,
-        "verified": step.verified,
-        "think": None if step.think is None else step.think.strip(),
-        "call": step.call.name if step.call else "",
-        "arguments": _arguments(step),
-        "answer": step.answer,
-        "evidence": evidence,
-        "note": step.note,
-        "marks": marks,
-        "issues": [_issue(issue) for issue in step.issues],
-    }
-
-
-def _arguments(step: Step) -> str:
-    if step.call is None:
-        return ""
-    if set(step.call.arguments) == {"query"} and isinstance(step.call.arguments["query"], str):
-        return step.call.arguments["query"]
-    return msgspec.json.encode(step.call.arguments).decode() if step.call.arguments else step.call.raw
-
-
-def _issue(issue: Issue) -> str:
-    return f"{issue.kind}: {issue.why}"
+def _arguments(call: ToolCall) -> str:
+    if set(call.arguments) == {"query"} and isinstance(call.arguments["query"], str):
+        return call.arguments["query"]
+    return msgspec.json.encode(call.arguments).decode() if call.arguments else call.raw
 
 
 def _marks(scores: _Row) -> dict[int, list[dict[str, str]]]:
