@@ -31,8 +31,9 @@ from faithful_search.judges import Judge
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.measure import report
 from faithful_search.measure.controls import QUESTIONS
+from faithful_search.measure.evaluation import Evaluation, differences
 from faithful_search.measure.probes import blanked
-from faithful_search.measure.suite import Evaluation, default_rewards, differences, evaluate_policy
+from faithful_search.measure.suite import default_rewards, evaluate_policy
 from faithful_search.measure.tool_use import tool_counts
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments

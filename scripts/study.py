@@ -29,6 +29,7 @@ from tqdm.auto import tqdm
 
 from faithful_search.analysis import plots
 from faithful_search.bundled import tiny_policy
+from faithful_search.measure.evaluation import POOLED, Evaluation
 from faithful_search.measure.report import write_metrics
 from faithful_search.measure.stats import (
     DRAWS,
@@ -38,7 +39,6 @@ from faithful_search.measure.stats import (
     question_means,
     resampled,
 )
-from faithful_search.measure.suite import POOLED, Evaluation
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 CONFIGS = RECIPES / "configs"

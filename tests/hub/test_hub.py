@@ -18,10 +18,10 @@ from paths import ROOT
 
 from faithful_search.errors import ConfigError
 from faithful_search.hub import model_card, push, push_metrics, usage
+from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.install import metrics_folder
 from faithful_search.measure.metrics import names
 from faithful_search.measure.stats import Estimate, mean_ci
-from faithful_search.measure.suite import Evaluation
 
 
 def evaluation(values):

@@ -109,7 +109,9 @@ def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
     nobody = {name: None for name in agents()}
     assert run_study(nobody, found, tmp_path, settings) == study
     assert kept(tmp_path / "nowhere", settings) == {}
-    with pytest.raises(ConfigError, match="holds rollouts of another policy; give another --out, or --overwrite"):
+    with pytest.raises(
+        ConfigError, match=r"made with other settings \(policy: .* now\): give another --out, or --overwrite"
+    ):
         kept(tmp_path, {"policy": "other"})
 
 
@@ -275,4 +277,4 @@ def test_a_policy_of_this_machine_is_asked(tmp_path):
     assert done.exit_code == 0, done.output
     assert "of the right answers were given without the evidence" in done.output
     other = CliRunner().invoke(cli, ["controls", "tiny", "--limit", "3", "--out", str(tmp_path)])
-    assert other.exit_code == 1 and "holds rollouts of another questions, turns" in other.output
+    assert other.exit_code == 1 and "questions: " in other.output and "turns: 4 there, 10 now" in other.output

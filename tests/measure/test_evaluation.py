@@ -16,6 +16,7 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, JudgeError
 from faithful_search.inference.base import Completion, Sampling
+from faithful_search.measure.evaluation import Evaluation, difference, entropy_estimate
 from faithful_search.measure.probes import blanked
 from faithful_search.measure.report import table, table_rows, write_metrics
 from faithful_search.measure.stats import (
@@ -26,14 +27,7 @@ from faithful_search.measure.stats import (
     question_means,
     t_quantile,
 )
-from faithful_search.measure.suite import (
-    Evaluation,
-    default_rewards,
-    difference,
-    entropy_estimate,
-    evaluate_policy,
-    evaluate_rollouts,
-)
+from faithful_search.measure.suite import default_rewards, evaluate_policy, evaluate_rollouts
 from faithful_search.measure.tool_use import tool_entropy
 from faithful_search.rewards import AnswerSupport, Citation, Format
 from faithful_search.rollout import Engine, Limits

@@ -24,6 +24,7 @@ from faithful_search.judges import GroundingJudge, LexicalJudge, Verdict, reads_
 from faithful_search.judges.embedding import EmbeddingJudge
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.judges.nli import NLIJudge
+from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, difference, differences
 from faithful_search.measure.pooled import pooled_estimate
 from faithful_search.measure.probes import (
     BLANK_TURNS,
@@ -36,18 +37,7 @@ from faithful_search.measure.probes import (
 )
 from faithful_search.measure.record import Record
 from faithful_search.measure.report import table_rows
-from faithful_search.measure.suite import (
-    AUROC,
-    GAP,
-    NO,
-    RETRY,
-    Evaluation,
-    default_rewards,
-    difference,
-    differences,
-    evaluate_policy,
-    evaluate_rollouts,
-)
+from faithful_search.measure.suite import NO, RETRY, default_rewards, evaluate_policy, evaluate_rollouts
 from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, auroc_counts, gap, gap_counts
 from faithful_search.rewards import CitationStatesFact, EvidenceSensitivity
 from faithful_search.rewards.perturbation import NEUTRAL

@@ -19,8 +19,9 @@ from faithful_search.analysis.results import leave
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.judges import GroundingJudge, Verdict
+from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.record import Record
-from faithful_search.measure.suite import Evaluation, default_rewards, evaluate_rollouts
+from faithful_search.measure.suite import default_rewards, evaluate_rollouts
 from faithful_search.rewards import Warmup
 from faithful_search.tasks import load_tasks
 from faithful_search.training.policies import policy_source

@@ -22,7 +22,7 @@ from faithful_search.errors import ConfigError
 from faithful_search.judges import GroundingJudge, LexicalJudge
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.facts import FactsJudge
-from faithful_search.measure.suite import Evaluation
+from faithful_search.measure.evaluation import Evaluation
 from faithful_search.rewards import AnswerSupport, Correctness, Shuffled, SourceGated
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.training.config import parse_recipe, read_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import study
 
-from faithful_search.measure.suite import Evaluation
+from faithful_search.measure.evaluation import Evaluation
 
 QUESTIONS = [f"q{number}" for number in range(40)]
 

@@ -21,9 +21,9 @@ from checkpoints import SMALL, checkpoint, equal, note
 from paths import ROOT, SUPPORT
 
 from faithful_search.errors import ConfigError
+from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.report import write_metrics
 from faithful_search.measure.stats import Estimate
-from faithful_search.measure.suite import Evaluation
 from faithful_search.tasks import Task
 from faithful_search.training import checkpoints, endings, runs
 from faithful_search.training.checkpoints import inspect, last_checkpoint, set_aside

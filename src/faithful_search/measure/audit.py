@@ -23,9 +23,8 @@ from .rows import Raw, Source, pick, read_trajectories, total_rows
 from .scores import SCORES, ScoreLog
 from .scoring import Plan, Scorer
 from .settings import AuditSettings
-from .suite import progress_bar
 from .summary import Audit, choose_rows, summarize
-from .workers import in_order
+from .workers import in_order, progress_bar
 
 __all__ = ["SCORES", "SPOOLED", "Audit", "audit", "choose_rows", "pick", "read_trajectories"]
 

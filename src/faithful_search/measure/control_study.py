@@ -14,7 +14,7 @@ from ..rewards import Reward
 from ..rollout.served import FAILED
 from ..tasks import Task
 from ..text import exact_match
-from ..trajectory import Evidence, Trajectory, read_jsonl, write_jsonl
+from ..trajectory import Evidence, Trajectory, read_jsonl
 from ..wire.redact import redact
 from .controls import (
     BLOCKED,
@@ -33,8 +33,10 @@ from .controls import (
     same_answer,
 )
 from .decoration import Decorated, declines
-from .report import aligned, interval, write_metrics
+from .ledger import Ledger, results_folder, same_settings, write_result
+from .report import aligned, interval
 from .stats import Estimate, mean_ci, paired_difference
+from .workers import progress_bar
 
 ROLLOUTS, SETTINGS, RESULTS = "rollouts.jsonl", "settings.json", "controls.json"
 RIGHT, SAME = "right", "same_answer"
@@ -79,15 +81,8 @@ class Study(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """The table, a row a condition, and the sentence."""
-        header = [
-            "condition",
-            "right [95% CI]",
-            "minus open [95% CI]",
-            "same answer",
-            "given all the same",
-            "follow rate",
-        ]
-        cells = [[*header, "decorated", "n"]]
+        header = "condition|right [95% CI]|minus open [95% CI]|same answer|given all the same|follow rate|decorated|n"
+        cells = [header.split("|")]
         for condition, row in self.rows.items():
             shown = [interval(row.get(name)) for name in (SAME, MEMORY, FOLLOW, "decorated")]
             change = interval(self.differences.get(condition, {}).get(RIGHT), sign=True)
@@ -150,9 +145,7 @@ def kept(folder: Path, settings: Mapping[str, Any]) -> dict[tuple[str, str], Tra
     if not found or not path.exists():
         return {}
     before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(redact(dict(settings))))
-    other = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    if other:
-        raise ConfigError(f"{folder} holds rollouts of another {', '.join(other)}; give another --out, or --overwrite")
+    same_settings(folder, "rollouts", before, now, "give another --out, or --overwrite")
     return found
 
 
@@ -178,17 +171,38 @@ def run_study(
         ConfigError: as `kept`; when no question was answered by the endpoint.
     """
     done = kept(folder, settings)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_metrics(folder / SETTINGS, settings)
-    write_jsonl(folder / ROLLOUTS, done.values())  # without a line that was cut off
     failed: dict[str, str] = {}
-    for condition, tasks in found.asked.items():
-        missing = [task for id, task in tasks.items() if (condition, id) not in done]
-        if missing:
-            failed |= _ask(agents[condition], condition, missing, folder / ROLLOUTS, done, on_progress)
+    write_result(results_folder(folder) / SETTINGS, settings)
+    with Ledger(folder / ROLLOUTS, "study", anew=not done) as ledger:
+        ledger.cut()
+        for condition, tasks in found.asked.items():
+            missing = [task for id, task in tasks.items() if (condition, id) not in done]
+            if missing:
+                failed |= _ask(agents[condition], condition, missing, ledger, done, on_progress or progress_bar)
     result = compare(found, done, right, failed)
-    write_metrics(folder / RESULTS, {**msgspec.to_builtins(result), "settings": dict(settings)})
+    write_result(folder / RESULTS, {**msgspec.to_builtins(result), "settings": dict(settings)})
     return result
+
+
+def _ask(
+    agent: Agent,
+    condition: str,
+    tasks: Sequence[Task],
+    ledger: Ledger,
+    done: dict[tuple[str, str], Trajectory],
+    progress: Callable[..., Any],
+) -> dict[str, str]:
+    """Run these, each written down as it ends; returns those that failed, with the reason."""
+    with progress(total=len(tasks), desc=condition, unit="rollout") as bar:
+
+        def keep(rollout: Trajectory) -> None:
+            about = {**rollout.meta, "condition": condition, "question": rollout.id}
+            done[condition, rollout.id] = rollout = msgspec.structs.replace(rollout, tokens=None, meta=about)
+            ledger.append([f"{rollout.to_json()}\n".encode()])
+            bar.update(1)
+
+        ended = agent.run(tasks, keep)
+    return {f"{item.id} ({condition})": item.meta["why"] for item in ended if item.stop_reason == FAILED}
 
 
 def compare(
@@ -216,34 +230,6 @@ def compare(
         if name != OPEN
     }
     return Study(rows, differences, _sentence(values), found.left_out, dict(failed or {}))
-
-
-def _ask(
-    agent: Agent,
-    condition: str,
-    tasks: Sequence[Task],
-    path: Path,
-    done: dict[tuple[str, str], Trajectory],
-    on_progress: Callable[..., Any] | None,
-) -> dict[str, str]:
-    """Run these, each written down as it ends; returns those that failed, with the reason."""
-    from .suite import progress_bar
-
-    with (
-        (on_progress or progress_bar)(total=len(tasks), desc=condition, unit="rollout") as bar,
-        path.open("a", encoding="utf-8") as file,
-    ):
-
-        def keep(rollout: Trajectory) -> None:
-            about = {**rollout.meta, "condition": condition, "question": rollout.id}
-            rollout = msgspec.structs.replace(rollout, tokens=None, meta=about)
-            done[condition, rollout.id] = rollout
-            file.write(rollout.to_json() + "\n")
-            file.flush()
-            bar.update(1)
-
-        ended = agent.run(tasks, keep)
-    return {f"{item.id} ({condition})": item.meta["why"] for item in ended if item.stop_reason == FAILED}
 
 
 def _values(

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -202,13 +202,6 @@ def unremembered(tasks: Iterable[Task]) -> frozenset[str] | None:
     """
     told: Mapping[str, Any] = {task.id: task.meta["remembered"] for task in tasks if "remembered" in task.meta}
     return frozenset(id for id, known in told.items() if known is False) if told else None
-
-
-def unremembered_values(
-    right: Sequence[float | None], questions: Sequence[str], among: Collection[str]
-) -> list[float | None]:
-    """Exact match on these questions alone."""
-    return [value if question in among else None for value, question in zip(right, questions, strict=True)]
 
 
 def _without(task: Task, texts: Iterable[str]) -> Task:

@@ -26,8 +26,7 @@ from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
 from .report import label_card
 from .rows import Source, total_rows
 from .settings import LabelSettings
-from .suite import progress_bar
-from .workers import chunks, in_order
+from .workers import chunks, in_order, progress_bar
 
 __all__ = ["METRICS", "PAIRS", "LabelledPair", "Provenance", "label"]
 

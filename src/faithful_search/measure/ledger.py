@@ -62,6 +62,11 @@ class Ledger:
             self._end += len(line)
         self._file.truncate(self._end)
 
+    def cut(self) -> None:
+        """Cut off half a last line, where the file was read in another way."""
+        for _ in self.read():
+            pass
+
     def line(self, place: int) -> bytes:
         """The line that begins at `place`."""
         self._file.seek(place)

@@ -19,8 +19,8 @@ from ..judges import Judge, Writer, prompting
 from ..rewards import Reward, Score
 from ..trajectory import Trajectory
 from . import metrics
+from .evaluation import entropy_estimate, mean_of
 from .stats import Estimate
-from .suite import entropy_estimate, mean_of
 from .tool_use import tool_counts, tool_ratios
 
 ARGUMENTS = """

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from .suite import Evaluation, differences
+from .evaluation import Evaluation, differences
 
 MERGED = "merged"
 """Where in a run's folder its adapter lies as a full model, when it was asked to be merged."""

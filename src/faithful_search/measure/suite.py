@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
-import numpy as np
 
 from ..errors import DataError
 from ..inference.base import Generator
 from ..judges import Judge, is_lexical, reads_queries
 from ..judges.facts import FactsJudge
-from ..rewards import (
-    AnswerSupport,
-    Citation,
-    CitationStatesFact,
-    Correctness,
-    EvidenceSensitivity,
-    Format,
-    Reward,
-    Score,
-)
+from ..rewards import AnswerSupport, Citation, CitationStatesFact, Correctness, EvidenceSensitivity, Format, Reward
 from ..rollout import Engine
 from ..tasks import Task
 from ..trajectory import Trajectory
@@ -38,54 +28,16 @@ from .controls import (
     control_values,
     run_controls,
     unremembered,
-    unremembered_values,
 )
 from .decoration import Decorated
-from .pooled import Counts, Function, pooled_difference, pooled_estimate
+from .evaluation import ENTROPY, GAP, Evaluation, entropy_estimate, mean_of, verdict_rows
 from .probes import UNSEEN_SNIPPETS, blank_engine, no_share, retry_share
-from .stats import NOTHING, Estimate, Floats, left_out, mean_ci, paired_difference, question_means
 from .tool_use import tool_counts
-from .verdicts import Seen, Verdicts, auroc, auroc_counts, gap, gap_counts
+from .verdicts import Verdicts
+from .workers import progress_bar
 
-ENTROPY = "tool_entropy"
-GAP, AUROC = "verdict_gap", "verdict_auroc"
 NO, RETRY = "no_on_blank", "retry_on_blank"
-
-
-class Evaluation(msgspec.Struct, frozen=True):
-    """What one policy did on one suite.
-
-    Attributes:
-        rows: each metric's estimate; see `evaluate_policy`.
-        questions: the task's id of each rollout. All lists below are in this order.
-        values: each metric's value for each rollout; `None` where it does not apply or the judge abstained.
-        tool_calls: calls of each of the toolbox's tools.
-        verdicts: what was seen of each rollout's verdicts; empty where nobody could tell what its evidence states.
-        made_by: the reward behind each metric, with its knobs.
-        endings: how many rollouts ended for which reason.
-        trajectories: the rollouts, their `scores` and `reasons` in `meta`; empty when read back from a dictionary.
-    """
-
-    rows: dict[str, Estimate]
-    questions: list[str]
-    values: dict[str, list[float | None]]
-    tool_calls: dict[str, list[int]]
-    verdicts: list[list[Seen]] = []
-    made_by: dict[str, str] = {}
-    endings: dict[str, int] = {}
-    trajectories: list[Trajectory] = []
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the trajectories, as plain JSON types; `from_dict` reads it back."""
-        return {name: value for name, value in msgspec.to_builtins(self).items() if name != "trajectories"}
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Evaluation:
-        """Read what `to_dict` gave. Raises `DataError` for anything else."""
-        try:
-            return msgspec.convert(dict(data), Evaluation)
-        except (msgspec.ValidationError, TypeError, ValueError) as error:
-            raise DataError(f"not an evaluation: {error}") from error
+Progress = Callable[..., Any]
 
 
 def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: bool = False) -> dict[str, Reward]:
@@ -113,34 +65,30 @@ def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: boo
         >>> "verdict_gap" in default_rewards(), "verdict_gap" in default_rewards(facts=True)
         (False, True)
     """
+    reads = judge is not None and not is_lexical(judge)
     rewards: dict[str, Reward] = {"exact_match": Correctness("em"), "f1": Correctness("f1")}
-    if judge is not None and not is_lexical(judge):
+    if reads:
         rewards["lm_accuracy"] = Correctness("judge", judge=judge)
     rewards |= {"valid_format": Format(), "decorated": Decorated(), "answer_first": Decorated("answer_first")}
     cites = Citation().covers(dialect)
     if cites:
-        rewards |= _proof_of_use(judge, facts)
+        rewards |= {
+            "citation_validity": Citation(),
+            "evidence_sensitivity": EvidenceSensitivity(),
+            "evidence_sensitivity_unseen": EvidenceSensitivity(snippets=UNSEEN_SNIPPETS),
+        }
+        if facts:
+            rewards["answer_support_facts"] = AnswerSupport(FactsJudge())
+        if judge is not None and (reads or not facts):
+            rewards["answer_support" if reads else "answer_support_lexical"] = AnswerSupport(judge)
+        elif not facts:
+            rewards["answer_support_lexical"] = AnswerSupport()
+        states = FactsJudge() if facts else judge
+        if states is not None and reads_queries(states):
+            rewards |= {"citation_states_fact": CitationStatesFact(states), GAP: Verdicts(states)}
     if judge is not None or not cites:
         for name in ("info_think_faithfulness", "think_search_faithfulness", "think_answer_faithfulness"):
             rewards |= metrics.load(name, judge)
-    return rewards
-
-
-def _proof_of_use(judge: Judge | None, facts: bool) -> dict[str, Reward]:
-    rewards: dict[str, Reward] = {
-        "citation_validity": Citation(),
-        "evidence_sensitivity": EvidenceSensitivity(),
-        "evidence_sensitivity_unseen": EvidenceSensitivity(snippets=UNSEEN_SNIPPETS),
-    }
-    if facts:
-        rewards["answer_support_facts"] = AnswerSupport(FactsJudge())
-    if judge is not None and not is_lexical(judge):
-        rewards["answer_support"] = AnswerSupport(judge)
-    elif not facts:
-        rewards["answer_support_lexical"] = AnswerSupport() if judge is None else AnswerSupport(judge)
-    states = FactsJudge() if facts else judge
-    if states is not None and reads_queries(states):
-        rewards |= {"citation_states_fact": CitationStatesFact(states), GAP: Verdicts(states)}
     return rewards
 
 
@@ -149,7 +97,7 @@ def evaluate_policy(
     tasks: Sequence[Task],
     rewards: Mapping[str, Reward] | None = None,
     policy: Generator | None = None,
-    on_progress: Callable[..., Any] | None = None,
+    on_progress: Progress | None = None,
     changes: Changes | None = None,
     controls: int = QUESTIONS,
 ) -> Evaluation:
@@ -223,36 +171,28 @@ def evaluate_policy(
 
 
 def run_episodes(
-    engine: Engine, tasks: Sequence[Task], on_progress: Callable[..., Any] | None = None
+    engine: Engine, tasks: Sequence[Task], on_progress: Progress | None = None, what: str = "evaluating"
 ) -> list[Trajectory]:
     """The engine's rollouts of the tasks, with a progress bar (`on_progress` as in `evaluate_policy`)."""
-    return _run(engine, tasks, "evaluating", on_progress)
+    with (on_progress or progress_bar)(total=len(tasks), desc=what, unit="rollout") as bar:
+        return engine.run(tasks, on_end=lambda trajectory: bar.update(1))
 
 
-def run_blanked(
-    engine: Engine, tasks: Sequence[Task], on_progress: Callable[..., Any] | None = None
-) -> list[Trajectory]:
+def run_blanked(engine: Engine, tasks: Sequence[Task], on_progress: Progress | None = None) -> list[Trajectory]:
     """Rollouts of the tasks with blanked tools; none where the dialect has no verdicts to see in them."""
     if not Citation().covers(engine.dialect.name):
         return []
-    return _run(blank_engine(engine), tasks, "blanked", on_progress)
+    return run_episodes(blank_engine(engine), tasks, on_progress, "blanked")
 
 
 def run_controlled(
-    engine: Engine, asked: Sequence[tuple[str, str, Task]], on_progress: Callable[..., Any] | None = None
+    engine: Engine, asked: Sequence[tuple[str, str, Task]], on_progress: Progress | None = None
 ) -> list[Control]:
     """The rollouts of `controls.control_tasks`; none where nothing is asked."""
     if not asked:
         return []
     with (on_progress or progress_bar)(total=len(asked), desc="controls", unit="rollout") as bar:
         return run_controls(engine, asked, lambda trajectory: bar.update(1))
-
-
-def _run(
-    engine: Engine, tasks: Sequence[Task], what: str, on_progress: Callable[..., Any] | None = None
-) -> list[Trajectory]:
-    with (on_progress or progress_bar)(total=len(tasks), desc=what, unit="rollout") as bar:
-        return engine.run(tasks, on_end=lambda trajectory: bar.update(1))
 
 
 def evaluate_rollouts(
@@ -280,28 +220,37 @@ def evaluate_rollouts(
     if len(questions) != len(trajectories):
         raise DataError(f"{len(trajectories)} trajectories for {len(questions)} question ids: give one for each")
     scores = {name: reward.score_batch(trajectories) for name, reward in rewards.items()}
+    # `Verdicts` has no value for a rollout: its rows are computed from all rollouts together
     seen = [scores.pop(name) for name, reward in rewards.items() if isinstance(reward, Verdicts)]
     values = {name: [rewards[name].measure(score) for score in column] for name, column in scores.items()}
-    values["answered"] = [float(item.stop_reason == "answered" or _ends_with_answer(item)) for item in trajectories]
+    counts = [tool_counts([item]) for item in trajectories]
+    values["answered"] = [float(_answered(item)) for item in trajectories]
     if forced:
         values["answered_forced"] = [float(item.stop_reason == "answered_forced") for item in trajectories]
-    values["calls"] = [float(tool_counts([item]).total()) for item in trajectories]
+    values["calls"] = [float(own.total()) for own in counts]
     values |= control_values(trajectories, questions, controls)
     if unremembered is not None and "exact_match" in values:
-        values[EM_UNREMEMBERED] = unremembered_values(values["exact_match"], questions, unremembered)
-    calls = {tool: [tool_counts([item])[tool] for item in trajectories] for tool in tools}
-    annotated = [_annotated(item, number, scores, values) for number, item in enumerate(trajectories)]
+        paired = zip(values["exact_match"], questions, strict=True)
+        values[EM_UNREMEMBERED] = [value if question in unremembered else None for value, question in paired]
+    about = [
+        {
+            "scores": {name: column[number] for name, column in values.items()},
+            "reasons": {name: column[number].why for name, column in scores.items() if column[number].why},
+        }
+        for number in range(len(trajectories))
+    ]
     if blind:
         values[NO] = [no_share(item) for item in blind]
-    if blind and len(tools) > 1:
-        values[RETRY] = [retry_share(item, tools) for item in blind]
+        if len(tools) > 1:
+            values[RETRY] = [retry_share(item, tools) for item in blind]
     bounds = {name: reward.bounds for name, reward in rewards.items()} | {"calls": (0.0, math.inf)}
     rows = {
         name: mean_of(column, scores.get(name, []), questions, bounds.get(name, (0.0, 1.0)))
         for name, column in values.items()
     }
     for column in seen:
-        rows |= _verdict_rows(column, questions)
+        rows |= verdict_rows(column, questions)
+    calls = {tool: [own[tool] for own in counts] for tool in tools}
     if len(calls) > 1:
         rows[ENTROPY] = entropy_estimate(calls, questions)
     return Evaluation(
@@ -312,119 +261,13 @@ def evaluate_rollouts(
         verdicts=[score.parts["verdicts"] for column in seen for score in column],
         made_by={name: repr(reward) for name, reward in rewards.items()},
         endings=dict(Counter(item.stop_reason or "unknown" for item in trajectories)),
-        trajectories=annotated,
+        trajectories=[
+            msgspec.structs.replace(item, meta={**item.meta, **own})
+            for item, own in zip(trajectories, about, strict=True)
+        ],
     )
 
 
-def progress_bar(**settings: Any) -> Any:
-    """A progress bar, shown on a terminal only."""
-    from tqdm.auto import tqdm
-
-    return tqdm(disable=None, **settings)
-
-
-def mean_of(
-    column: Sequence[float | None], scores: Sequence[Score], questions: Sequence[str], bounds: tuple[float, float]
-) -> Estimate:
-    """The mean of a metric over questions with its interval, and how many rollouts were left out of it, and why.
-
-    Args:
-        column: its value for each rollout, `None` where there is none.
-        scores: what the values were measured from; they tell abstentions from what does not apply.
-        questions: the question of each rollout.
-        bounds: what the values can be.
-    """
-    kept = [(value, question) for value, question in zip(column, questions, strict=True) if value is not None]
-    abstained = sum(bool(score.parts.get("abstained")) for score in scores)
-    estimate = mean_ci([value for value, _ in kept], [question for _, question in kept], bounds)
-    return left_out(estimate, len(kept), len(column) - len(kept) - abstained, abstained)
-
-
-def entropy_estimate(tool_calls: Mapping[str, Sequence[int]], questions: Sequence[Hashable]) -> Estimate:
-    """Normalised tool entropy with its bootstrap interval over questions; no value without a call or with one tool."""
-    return pooled_estimate(_call_counts(tool_calls, len(questions)), _entropy, questions)
-
-
-def _call_counts(tool_calls: Mapping[str, Sequence[int]], rollouts: int) -> Counts:
-    table = np.array([*tool_calls.values()], dtype=np.float64).reshape(len(tool_calls), rollouts).T
-    return Counts(tuple(tool_calls), table)
-
-
-def _verdict_rows(scores: Sequence[Score], questions: Sequence[Hashable]) -> dict[str, Estimate]:
-    verdicts = [score.parts["verdicts"] for score in scores]
-    abstained = sum(bool(score.parts.get("abstained")) for score in scores)
-    rows = {}
-    for name, counts, function in ((GAP, gap_counts(verdicts), gap), (AUROC, auroc_counts(verdicts), auroc)):
-        found = pooled_estimate(counts, function, questions)
-        rows[name] = left_out(found, len(scores) - found.not_applicable, found.not_applicable - abstained, abstained)
-    return rows
-
-
-def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
-    """after - before over the questions that both answered: paired, or a paired bootstrap for what is no mean."""
-    if metric in POOLED:
-        return _pooled_difference(before, after, POOLED[metric])
-    if metric not in before.values or metric not in after.values:
-        return NOTHING
-    first, second = (question_means(run.questions, run.values[metric]) for run in (before, after))
-    return paired_difference(first, second)
-
-
-def differences(before: Evaluation, after: Evaluation) -> dict[str, dict[str, Any]]:
-    """Every row's difference as plain JSON types: `value`, `low`, `high`, `n`."""
-    found = {name: difference(before, after, name) for name in before.rows if name in after.rows}
-    return {name: {key: getattr(of, key) for key in ("value", "low", "high", "n")} for name, of in found.items()}
-
-
-def _pooled_difference(before: Evaluation, after: Evaluation, pooled: Pooled) -> Estimate:
-    first, second = pooled.counts(before), pooled.counts(after)
-    if not (first.keys and second.keys) or (pooled.same and set(first.keys) != set(second.keys)):
-        return NOTHING
-    return pooled_difference(first, second, pooled.function, before.questions, after.questions)
-
-
-def _entropy(tools: Sequence[Hashable], sums: Floats) -> Floats:
-    """Normalised entropy of each row of counts, (draws, K) to (draws,); NaN without a call or with K < 2."""
-    if len(tools) < 2:
-        return np.full(len(sums), np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = sums / sums.sum(axis=1, keepdims=True)
-        parts = np.where(shares > 0, shares * np.log(shares), np.where(np.isnan(shares), np.nan, 0.0))
-        return np.abs(parts.sum(axis=1)) / np.log(len(tools))
-
-
-class Pooled(NamedTuple):
-    """A row that is no mean: what is summed of an evaluation, and the function of the sums.
-
-    `same`: two evaluations are comparable only where they count the same things.
-    """
-
-    counts: Callable[[Evaluation], Counts]
-    function: Function
-    same: bool = False
-
-
-POOLED = {
-    GAP: Pooled(lambda run: gap_counts(run.verdicts), gap),
-    AUROC: Pooled(lambda run: auroc_counts(run.verdicts), auroc),
-    ENTROPY: Pooled(lambda run: _call_counts(run.tool_calls, len(run.questions)), _entropy, same=True),
-}
-"""The rows that are computed from sums over all rollouts."""
-
-
-def _ends_with_answer(trajectory: Trajectory) -> bool:
-    return trajectory.stop_reason is None and trajectory.answer is not None
-
-
-def _annotated(
-    trajectory: Trajectory,
-    number: int,
-    scores: Mapping[str, Sequence[Score]],
-    values: Mapping[str, Sequence[float | None]],
-) -> Trajectory:
-    meta = {
-        **trajectory.meta,
-        "scores": {name: column[number] for name, column in values.items()},
-        "reasons": {name: column[number].why for name, column in scores.items() if column[number].why},
-    }
-    return msgspec.structs.replace(trajectory, meta=meta)
+def _answered(trajectory: Trajectory) -> bool:
+    """Whether the episode ended with an answer; where nobody says how it ended, whether there is one."""
+    return trajectory.stop_reason == "answered" or (trajectory.stop_reason is None and trajectory.answer is not None)

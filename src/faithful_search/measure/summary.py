@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from ..errors import DataError
+from .evaluation import ENTROPY, Evaluation, entropy_estimate
 from .report.tables import aligned, interval, table
 from .scores import Line, read_scores
 from .stats import NOTHING, Estimate, left_out, mean_ci
-from .suite import ENTROPY, Evaluation, entropy_estimate
 from .tool_use import tool_ratios
 
 NAMED = 20

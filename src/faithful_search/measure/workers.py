@@ -28,6 +28,13 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield part
 
 
+def progress_bar(**settings: Any) -> Any:
+    """A progress bar, shown on a terminal only."""
+    from tqdm.auto import tqdm
+
+    return tqdm(disable=None, **settings)
+
+
 def in_order(make: Callable[[], Callable[[T], R]], batches: Iterator[T], workers: int) -> Iterator[R]:
     """What the function that `make` gives says of each batch; with one worker, or few batches, in this process.
 

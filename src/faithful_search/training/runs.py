@@ -23,8 +23,9 @@ from ..inference.loading import read_tokenizer
 from ..judges.arguments import JudgeArguments
 from ..measure import report
 from ..measure.controls import QUESTIONS, control_tasks, unremembered
+from ..measure.evaluation import Evaluation
 from ..measure.record import Record
-from ..measure.suite import Evaluation, evaluate_rollouts, run_blanked, run_controlled, run_episodes
+from ..measure.suite import evaluate_rollouts, run_blanked, run_controlled, run_episodes
 from ..rewards import Reward
 from ..rollout import Engine
 from ..rollout.arguments import EnvironmentArguments

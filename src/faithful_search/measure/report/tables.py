@@ -10,8 +10,8 @@ from typing import Any
 
 from ...errors import DataError
 from ...wire.redact import redact
+from ..evaluation import Evaluation, difference
 from ..stats import Estimate
-from ..suite import Evaluation, difference
 
 Evaluated = Evaluation | Mapping[str, Any]
 EMPTY = "-"
