@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import ConfigError
 from ..measure.settings import AuditSettings
 from .flags import Progress, flags, judge_flags, judge_of, taken
 from .options import FOLDER, config, debug, echo, trust_remote_code
 
 if TYPE_CHECKING:
-    from ..inference.base import Generator
     from ..measure.audit import Audit
 
 UNFINISHED = 3
@@ -54,6 +52,7 @@ def audit(
     """
     from ..measure.audit import SPOOLED
     from ..measure.audit import audit as measure
+    from ..measure.scoring import open_policy
 
     settings, judge, progress = taken(AuditSettings, given), judge_of(given), Progress()
     name = "stdin" if file == "-" else Path(file.removesuffix(".gz")).stem or "trajectories"
@@ -62,7 +61,7 @@ def audit(
         file,
         folder,
         judge=progress.of(judge),
-        policy=None if policy is None else _generator(policy, trust_remote_code),
+        policy=None if policy is None else open_policy(str(policy), "--policy", trust_remote_code),
         resume=not overwrite,
         on_progress=progress,
         **vars(settings),
@@ -76,14 +75,6 @@ def audit(
     if not found.complete:
         echo(_incomplete(found), err=True)
         ctx.exit(UNFINISHED)
-
-
-def _generator(policy: Path, trust_remote_code: bool) -> Generator:
-    try:
-        from ..inference.loading import open_generator
-    except ImportError as error:
-        raise ConfigError(f"--policy needs {error.name}: pip install 'faithful-search[train]'") from error
-    return open_generator(str(policy), trust_remote_code=trust_remote_code)
 
 
 def _report(folder: Path, found: Audit, source: Path, settings: AuditSettings, rows: int) -> bool:

@@ -180,16 +180,13 @@ def _agents(
         how = {name: given[name] for name in ("turns", "concurrency")} | {"max_tokens": given["turn_tokens"]}
         served = [ServedAgent(policy, given["url"], tools, **how) for tools in (toolbox, Closed(toolbox))]
         return {OPEN: served[0], BLOCKED: served[0], CHANGED: served[0], CLOSED: served[1]}
-    try:
-        from ..inference.loading import open_generator
-    except ImportError as error:
-        raise ConfigError(f"a policy of your own needs {error.name}: pip install 'faithful-search[train]'") from error
     from ..bundled import bundled_policy
     from ..inference.base import Sampling
+    from ..measure.scoring import open_policy
     from ..rollout import Engine
 
     source = bundled_policy(policy, environment.dialect)
-    generator = open_generator(source, trust_remote_code=given["trust_remote_code"])
+    generator = open_policy(source, "a policy of your own", given["trust_remote_code"])
     limits, greedy = environment.limits(given["total_tokens"]), Sampling(temperature=0.0)
     engines = [Engine(generator, tools, environment.dialect, limits, greedy) for tools in (toolbox, Closed(toolbox))]
     return {OPEN: engines[0], BLOCKED: engines[0], CHANGED: engines[0], CLOSED: engines[1]}

@@ -20,6 +20,8 @@ from ..rewards import Reward, Score
 from ..trajectory import Trajectory
 from . import metrics
 from .evaluation import entropy_estimate, mean_of
+from .scoring import open_policy, shown
+from .settings import How
 from .stats import Estimate
 from .tool_use import tool_counts, tool_ratios
 
@@ -168,7 +170,7 @@ class TrajectoryMetric(evaluate.Metric):
         judge_model: str | None = None,
         judge_url: str | None = None,
         judge_options: Mapping[str, Any] | None = None,
-        how: metrics.How = "squad",
+        how: How = "squad",
         policy: Generator | str | os.PathLike[str] | None = None,
         tools: Sequence[str] | None = None,
         details: bool = False,
@@ -176,17 +178,10 @@ class TrajectoryMetric(evaluate.Metric):
     ) -> dict[str, Any]:
         if dialect is not None:
             dialects.load(dialect)  # an unknown name is one error, not one for each row
-        rewards = metrics.load(self.measure, _judge(judge, judge_model, judge_url, judge_options or {}), how, **knobs)
+        asked = metrics.load(self.measure, _judge(judge, judge_model, judge_url, judge_options or {}), how, **knobs)
         rows = list(zip(predictions, references, strict=True))
         usual = None if dialect else dialects.usual(_read(*row, fenced) for row in rows)
         read = [_read(*row, fenced, dialect, usual) for row in rows]
-        kept = self._usable(read)
-        bound = _bound(self.measure, rewards, policy)
-        scores = {name: reward.score_batch(kept) for name, reward in bound.items()}
-        result = self._summary(bound, scores, kept) | self.corpus(kept, tools) | {"errors": _errors(read)}
-        return result | {"details": _details(read, bound, scores)} if details else result
-
-    def _usable(self, read: Sequence[Trajectory | str]) -> list[Trajectory]:
         kept = [item for item in read if isinstance(item, Trajectory)]
         if not kept:
             raise DataError(f"none of {len(read)} predictions can be read; the first: {read[0]}" if read else NO_ROWS)
@@ -194,17 +189,17 @@ class TrajectoryMetric(evaluate.Metric):
             raise ConfigError(
                 f"{self.measure} compares with gold answers: pass references=[…], one string or list each"
             )
-        return kept
-
-    def _summary(
-        self, rewards: Mapping[str, Reward], scores: Mapping[str, Sequence[Score]], kept: Sequence[Trajectory]
-    ) -> dict[str, Any]:
+        rewards = _bound(self.measure, asked, policy)
+        scores = {name: reward.score_batch(kept) for name, reward in rewards.items()}
         result: dict[str, Any] = {}
         for name, reward in rewards.items():
             column = [reward.measure(score) for score in scores[name]]
             result |= _flat(name, mean_of(column, scores[name], _questions(kept), reward.bounds), len(kept))
         written = Counter(item.dialect or "unnamed" for item in kept)
-        return result | {"judge": self._judged_by(rewards), "trajectories": len(kept), "dialects": dict(written)}
+        result |= {"judge": self._judged_by(rewards), "trajectories": len(kept), "dialects": dict(written)}
+        result |= self.corpus(kept, tools)
+        result["errors"] = [{"index": at, "error": item} for at, item in enumerate(read) if isinstance(item, str)]
+        return result | {"details": _details(read, rewards, scores)} if details else result
 
     def _judged_by(self, rewards: Mapping[str, Reward]) -> str | None:
         """The judge's name, as in its verdicts: with the prompts and their versions where it is prompted."""
@@ -316,16 +311,8 @@ def _bound(name: str, rewards: Mapping[str, Reward], policy: Any) -> dict[str, R
             f"{name} measures a model: pass policy=, the Generator that wrote the trajectories, its Hub id or directory"
         )
     if isinstance(policy, (str, os.PathLike)):
-        policy = _opened(str(policy))
+        policy = open_policy(str(policy), "a policy")
     return {result: reward.bind(policy=policy) for result, reward in rewards.items()}
-
-
-def _opened(policy: str) -> Any:
-    try:
-        from ..inference.loading import open_generator
-    except ImportError as error:
-        raise ConfigError(f"a policy needs {error.name}: pip install 'faithful-search[train]'") from error
-    return open_generator(policy)
 
 
 def _questions(trajectories: Sequence[Trajectory]) -> list[str]:
@@ -346,10 +333,6 @@ def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:
     }
 
 
-def _errors(read: Sequence[Trajectory | str]) -> list[dict[str, Any]]:
-    return [{"index": index, "error": item} for index, item in enumerate(read) if isinstance(item, str)]
-
-
 def _details(
     read: Sequence[Trajectory | str], rewards: Mapping[str, Reward], scores: Mapping[str, Sequence[Score]]
 ) -> list[dict[str, Any]]:
@@ -359,12 +342,8 @@ def _details(
         if isinstance(item, str):
             found.append({"index": index, "error": item})
             continue
-        own = {name: _shown(rewards[name], next(column)) for name, column in columns.items()}
+        own = {name: shown(rewards[name], next(column)) for name, column in columns.items()}
         issues = dict(Counter(issue.kind for issue in item.all_issues()))
         read_as = {"id": item.id, "question": item.question, "answer": item.answer, "dialect": item.dialect}
         found.append({"index": index, **read_as, "scores": own, "issues": issues})
     return found
-
-
-def _shown(reward: Reward, score: Score) -> dict[str, Any]:
-    return {"value": reward.measure(score), "why": score.why, "parts": score.parts}

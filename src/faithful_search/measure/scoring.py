@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import JudgeError
+from ..errors import ConfigError, JudgeError
 from ..inference.base import Generator
 from ..judges import Judge, Pair, Request, Verdict, Writer, is_lexical
 from ..rewards import Reward, Score
@@ -43,6 +43,15 @@ class Plan:
         bound = {} if self.policy is None else {"policy": self.policy}
         loaded = (metrics.load(name, judge or self.judge, self.how) for name in self.metrics)
         return {name: reward.bind(**bound) for own in loaded for name, reward in own.items()}
+
+
+def open_policy(policy: str, what: str, trust_remote_code: bool = False) -> Generator:
+    """The model in a directory or Hub repository. Raises `ConfigError` saying `what` needs which package."""
+    try:
+        from ..inference.loading import open_generator
+    except ImportError as error:
+        raise ConfigError(f"{what} needs {error.name}: pip install 'faithful-search[train]'") from error
+    return open_generator(policy, trust_remote_code=trust_remote_code)
 
 
 class Batch(msgspec.Struct, frozen=True):
