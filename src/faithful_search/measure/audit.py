@@ -18,13 +18,14 @@ from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
 from . import metrics
 from .files import STDIN, local_file
-from .ledger import results_folder, same_settings, write_result
+from .ledger import same_settings
 from .rows import Raw, Source, pick, read_trajectories, total_rows
 from .scores import SCORES, ScoreLog
 from .scoring import Plan, Scorer
 from .settings import AuditSettings
 from .summary import Audit, choose_rows, summarize
 from .workers import in_order, progress_bar
+from .writing import replacing, results_folder, write_result
 
 __all__ = ["SCORES", "SPOOLED", "Audit", "audit", "choose_rows", "pick", "read_trajectories"]
 
@@ -143,15 +144,12 @@ def _header(source: str | os.PathLike[str], given: AuditSettings, plan: Plan) ->
 
 def _spooled(folder: Path) -> Path:
     """The standard input as a file: it can be read again, to go on and to show its rows."""
-    path, partial = folder / SPOOLED, folder / f".{SPOOLED}.partial"
+    path = folder / SPOOLED
     try:
-        with partial.open("wb") as file:
+        with replacing(path) as file:
             shutil.copyfileobj(sys.stdin.buffer, file, _BYTES)
-        partial.replace(path)
     except OSError as error:
         raise DataError(f"cannot keep the standard input in {path}: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return path
 
 

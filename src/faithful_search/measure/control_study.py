@@ -33,10 +33,11 @@ from .controls import (
     same_answer,
 )
 from .decoration import Decorated, declines
-from .ledger import Ledger, results_folder, same_settings, write_result
+from .ledger import Ledger, same_settings
 from .report import aligned, interval
 from .stats import Estimate, mean_ci, paired_difference
 from .workers import progress_bar
+from .writing import results_folder, write_result
 
 ROLLOUTS, SETTINGS, RESULTS = "rollouts.jsonl", "settings.json", "controls.json"
 RIGHT, SAME = "right", "same_answer"

@@ -20,13 +20,14 @@ from ..judges.base import Task
 from . import provenance
 from .asking import ask_in_parts
 from .files import STDIN, local_file
-from .ledger import Ledger, results_folder, same_settings, write_result
+from .ledger import Ledger, same_settings
 from .pairs import METRICS, Cut, Cutter, reward, sampled
 from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
 from .report import label_card
 from .rows import Source, total_rows
 from .settings import LabelSettings
 from .workers import chunks, in_order, progress_bar
+from .writing import results_folder, write_result
 
 __all__ = ["METRICS", "PAIRS", "LabelledPair", "Provenance", "label"]
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from ..errors import ConfigError, DataError
-from .report.tables import write_metrics
+from .writing import replacing
 
 
 class Ledger:
@@ -96,16 +96,12 @@ class Ledger:
 
     def replace(self, places: Iterable[int]) -> None:
         """Keep only the lines at these places, in this order, and close the file."""
-        partial = self.path.with_name(f".{self.path.name}.partial")
         try:
-            with partial.open("wb") as file:
+            with replacing(self.path) as file:
                 file.writelines(self.line(place) for place in places)
-            self._file.close()
-            partial.replace(self.path)
+                self._file.close()
         except OSError as error:
             raise DataError(f"cannot write {self.path}: {error}; its lines are all kept, run again to go on") from error
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def lock(file: IO[bytes], path: Path, what: str) -> None:
@@ -140,20 +136,3 @@ def same_settings(folder: Path, what: str, before: Mapping[str, Any], now: Mappi
     if differing:
         named = "; ".join(f"{name}: {before.get(name)!r} there, {now[name]!r} now" for name in differing)
         raise ConfigError(f"{folder} holds {what} made with other settings ({named}): {instead}")
-
-
-def results_folder(out: Path) -> Path:
-    """The folder, made where it does not exist. Raises `DataError` when it cannot be."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot make the folder {out}: {error}") from error
-    return out
-
-
-def write_result(path: Path, result: Mapping[str, Any]) -> None:
-    """Write a JSON file, which appears when complete. Raises `DataError` when it cannot be written."""
-    try:
-        write_metrics(path, result)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error}") from error

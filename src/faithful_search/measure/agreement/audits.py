@@ -11,8 +11,8 @@ from pathlib import Path
 from ...errors import ConfigError, DataError
 from ...judges import Verdict
 from ...tasks import read_rows
-from ..ledger import results_folder, write_result
 from ..stats import DRAWS
+from ..writing import results_folder, write_result
 from .run import RESULT
 from .table import Agreement, Ratings, measured
 

@@ -13,8 +13,9 @@ import msgspec
 from ...errors import ConfigError, DataError
 from ...judges import Judge, Verdict, prompting
 from ..asking import ask_in_parts
-from ..ledger import Ledger, results_folder, write_result
+from ..ledger import Ledger
 from ..stats import DRAWS
+from ..writing import results_folder, write_result
 from .labelled import Labelled, sample
 from .table import Agreement, Ratings, measured
 

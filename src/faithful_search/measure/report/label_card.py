@@ -10,6 +10,7 @@ from ...errors import DataError
 from ...text import as_markdown, printable
 from ...wire.redact import redact
 from ..provenance import PAIRS, PROVENANCE, Provenance
+from ..writing import replacing
 
 MEANINGS = {
     "info_think": (
@@ -34,14 +35,12 @@ def write(folder: Path, found: Provenance) -> Path:
     """Write the card; it is made anew by each run. Raises `DataError` when it cannot be written."""
     from huggingface_hub import DatasetCard
 
-    path, partial = folder / "README.md", folder / ".README.md.partial"
+    path = folder / "README.md"
     try:
-        DatasetCard(redact(text(found, folder.resolve().name))).save(partial)
-        partial.replace(path)
+        with replacing(path) as file:
+            file.write(str(DatasetCard(redact(text(found, folder.resolve().name)))).encode())
     except OSError as error:
         raise DataError(f"cannot write {path}: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return path
 
 

@@ -25,6 +25,7 @@ from ..metrics import LOWER_IS_BETTER
 from ..scores import read_scores
 from ..stats import Estimate
 from ..summary import Audit
+from ..writing import replacing
 from .asks import asks
 from .tables import EMPTY
 
@@ -67,12 +68,8 @@ def write(
     path = Path(path)
     shown = list(rollouts)
     page = _render(audit, *_read(scores, {row for row, _ in shown}), shown)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(page, encoding="utf-8", errors="replace")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(page.encode("utf-8", "replace"))  # half characters have no form in UTF-8
     return path
 
 

@@ -1,15 +1,10 @@
-"""Evaluations as a table to read and a file to keep."""
+"""Evaluations as tables to read."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from ...errors import DataError
-from ...wire.redact import redact
 from ..evaluation import Evaluation, difference
 from ..stats import Estimate
 
@@ -69,57 +64,16 @@ def interval(estimate: Estimate | None, sign: bool = False) -> str:
     return f"{estimate.value:{form}}{band}"
 
 
-def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> Path:
-    """Write JSON that appears under its name only when complete; evaluations and estimates in it become dictionaries.
-
-    No secret is written: see `wire.redact`.
-
-    Raises:
-        DataError: for a value that JSON has no form for, NaN included.
-    """
-    path = Path(path)
-    try:
-        plain = redact(dict(metrics))
-        text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False, default=lambda one: redact(_plain(one)))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{path}: these metrics are not JSON ({error})") from error
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text + "\n", encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
-
-
 def _row(first: Evaluation, second: Evaluation, metric: str) -> list[str]:
     one, two = first.rows.get(metric), second.rows.get(metric)
     change = difference(first, second, metric)
     counts = list(dict.fromkeys(_count(estimate) for estimate in (one, two) if estimate is not None))
-    changed = interval(change, sign=True) + (" *" if _clear(change) else "")
-    return [metric, interval(one), interval(two), changed, " / ".join(counts)]
-
-
-def _clear(change: Estimate) -> bool:
-    if change.n < MIN_PAIRS or change.low is None or change.high is None:
-        return False
-    return change.low > 0 or change.high < 0
+    clear = change.low is not None and change.high is not None and (change.low > 0 or change.high < 0)
+    mark = " *" if clear and change.n >= MIN_PAIRS else ""
+    return [metric, interval(one), interval(two), interval(change, sign=True) + mark, " / ".join(counts)]
 
 
 def _count(estimate: Estimate) -> str:
     notes = [f"+{estimate.not_applicable} n/a"] if estimate.not_applicable else []
     notes += [f"+{estimate.abstained} abstained"] if estimate.abstained else []
     return " ".join([str(estimate.n), *notes])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Evaluation):
-        return value.to_dict()
-    if isinstance(value, Estimate):
-        return {name: getattr(value, name) for name in value.__struct_fields__}
-    if isinstance(value, (os.PathLike, tuple, set, frozenset)):
-        return str(value) if isinstance(value, os.PathLike) else sorted(value)
-    if hasattr(value, "item"):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} has no JSON form")
