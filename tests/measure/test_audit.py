@@ -102,11 +102,8 @@ ENDLESS = """
 from itertools import count
 from faithful_search.measure.workers import in_order
 
-def make():
-    return abs
-
 if __name__ == "__main__":
-    for found in in_order(make, count(), 2):
+    for found in in_order(abs, count(), 2):
         print(found, flush=True)
 """
 

@@ -1,4 +1,4 @@
-"""`faithful-search label`: a judge's verdicts over trajectories, as a data set."""
+"""`faithful-search label`: a judge's verdicts over trajectories, as a dataset."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _SHOWN = 5
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @judge_flags
 @flags(LabelSettings)
-@click.option("--out", type=FOLDER, default=Path("labels"), show_default=True, help="Folder of the data set.")
-@click.option("--push-to", metavar="REPO", help="Upload the folder to this data set of the Hub, OWNER/NAME.")
-@click.option("--private", is_flag=True, help="Make that data set a private one.")
+@click.option("--out", type=FOLDER, default=Path("labels"), show_default=True, help="Folder of the dataset.")
+@click.option("--push-to", metavar="REPO", help="Upload the folder to this dataset of the Hub, OWNER/NAME.")
+@click.option("--private", is_flag=True, help="Make that dataset a private one.")
 @config
 @debug
 @click.pass_context
 def label(
     ctx: click.Context, files: tuple[Path, ...], out: Path, push_to: str | None, private: bool, **given: Any
 ) -> None:
-    """Ask a judge about the pairs of texts in the trajectories of FILES, and keep its labels as a data set.
+    """Ask a judge about the pairs of texts in the trajectories of FILES, and keep its labels as a dataset.
 
     FILES are what audit reads. Run the same command again to go on after an interruption, and to ask again about pairs
     that the judge abstained from. For a second opinion of the same judge use another --out and --judge-cache none, then

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +173,7 @@ def _score(rows: Source, plan: Plan, log: ScoreLog, workers: int, bar: Any) -> N
     abstained = unread = 0
     judged = False
     with bar:
-        for batch in in_order(partial(_scorer, plan), _batches(_todo(rows, log, bar), _size(plan)), workers):
+        for batch in in_order(Scorer(plan).score, _batches(_todo(rows, log, bar), _size(plan)), workers):
             log.add(batch.rows, batch.lines)
             # A judge that refuses from the start has a wrong key or address: no row after it can be judged either
             if batch.refusal and not judged:
@@ -185,10 +184,6 @@ def _score(rows: Source, plan: Plan, log: ScoreLog, workers: int, bar: Any) -> N
             if abstained or unread:
                 counts = {"abstained": abstained, "unread": unread}
                 bar.set_postfix({name: count for name, count in counts.items() if count}, refresh=False)
-
-
-def _scorer(plan: Plan) -> Callable[[list[Raw]], Any]:
-    return Scorer(plan).score
 
 
 def _todo(rows: Iterable[Raw], log: ScoreLog, bar: Any) -> Iterator[Raw]:

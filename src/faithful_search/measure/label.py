@@ -1,4 +1,4 @@
-"""Ask a judge about the pairs of trajectories and keep its labels as a data set: streaming, and able to go on."""
+"""Ask a judge about the pairs of trajectories and keep its labels as a dataset: streaming, and able to go on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ def label(
     on_progress: Progress | None = None,
     **settings: Any,
 ) -> Provenance:
-    """Write `pairs.jsonl` while the judge answers, then `provenance.json` and `README.md`, a data set card.
+    """Write `pairs.jsonl` while the judge answers, then `provenance.json` and `README.md`, a dataset card.
 
     The pairs are those of the metric's reward, so that what is labelled is what is scored. Equal pairs are one row.
     Pairs that need no judge (an action after a response without a thought in between) are left out and counted. A pair
@@ -195,7 +194,7 @@ class _Reading:
                 rows = Source(path, self._given.dialect, self._given.text_column, self._given.limit)
                 stem = Path(path.name.removesuffix(".gz")).stem
                 cutter = replace(self._cutter, source=stem, reader=rows.reader)
-                for cuts in in_order(partial(_itself, cutter), chunks(rows, ROWS), self._workers):
+                for cuts in in_order(cutter, chunks(rows, ROWS), self._workers):
                     file = file.counting(cuts)
                     self.unsplit += [f"{path.name}, {why}" for why in cuts.unsplit]
                     yield from cuts.cuts
@@ -203,15 +202,11 @@ class _Reading:
                 self.files.append(msgspec.structs.replace(file, broken_off=rows.error))
 
 
-def _itself(cutter: Cutter) -> Cutter:
-    return cutter
-
-
 class _Labels(Ledger):
     """The open `pairs.jsonl`: its `ids`, how many rows say yes, and who labelled them.
 
     Raises:
-        DataError: for a line that holds no labelled pair: people edit data sets, and a label is never thrown away.
+        DataError: for a line that holds no labelled pair: people edit datasets, and a label is never thrown away.
     """
 
     def __init__(self, path: Path) -> None:

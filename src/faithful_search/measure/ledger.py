@@ -1,7 +1,7 @@
 """A JSONL file that only grows: each result is in it as soon as it is known, so nothing is asked for twice.
 
 Audits (`scores.jsonl`), labels (`pairs.jsonl`) and the verdicts of an agreement (`verdicts.jsonl`) are ledgers. The
-settings that made a ledger lie beside it in a JSON file of their own, because `pairs.jsonl` is also a data set that
+settings that made a ledger lie beside it in a JSON file of their own, because `pairs.jsonl` is also a dataset that
 other programs load line by line.
 """
 

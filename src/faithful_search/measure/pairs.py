@@ -124,7 +124,7 @@ def reward(metric: str, judge: Judge | None = None) -> JudgedReward:
 
 
 def pair_id(pair: Pair) -> str:
-    """A digest of what a judge reads: equal pairs are one row of a data set.
+    """A digest of what a judge reads: equal pairs are one row of a dataset.
 
     Example:
         >>> pair_id(Pair("It rained.", "Rain fell."))

@@ -26,7 +26,7 @@ class File(msgspec.Struct, frozen=True):
     Attributes:
         name, sha256: of the file.
         rows: how many were read.
-        pairs: cut from them, repeated ones included; `settled` ones need no judge and are not in the data set.
+        pairs: cut from them, repeated ones included; `settled` ones need no judge and are not in the dataset.
         skipped: rows that could not be read; the first are named in `reasons`.
         dialects: trajectories of each dialect.
         broken_off: why it could not be read to its end, if so.

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -67,16 +68,27 @@ class Batch(msgspec.Struct, frozen=True):
     refusal: str = ""
 
 
+@dataclass(frozen=True)
 class Scorer:
-    """Scores batches of rows. A judge is asked about all pairs of a batch at once, each different one once."""
+    """Scores batches of rows. A judge is asked about all pairs of a batch at once, each different one once.
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.shared: _Shared | None = None
-        if plan.judge is not None and plan.asks_a_model:
-            self.shared = (_SharedWriter if isinstance(plan.judge, Writer) else _Shared)(plan.judge)
-        self.rewards = plan.rewards(self.shared)
-        self._encoder = msgspec.json.Encoder(enc_hook=_plain)
+    Pickled it is its plan; each process makes rewards of that when the first batch comes.
+    """
+
+    plan: Plan
+
+    @cached_property
+    def shared(self) -> _Shared | None:
+        """The judge, where it is a model."""
+        judge = self.plan.judge
+        if judge is None or not self.plan.asks_a_model:
+            return None
+        return _SharedWriter(judge) if isinstance(judge, Writer) else _Shared(judge)
+
+    @cached_property
+    def rewards(self) -> dict[str, Reward]:
+        """The rewards by the names of their results."""
+        return self.plan.rewards(self.shared)
 
     def score(self, batch: Sequence[Raw]) -> Batch:
         """One line a row. Raises nothing that a row or a metric did."""
@@ -125,15 +137,18 @@ class Scorer:
 
     def _line(self, record: dict[str, Any]) -> bytes:
         try:
-            return self._encoder.encode(record) + b"\n"
+            return _ENCODER.encode(record) + b"\n"
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             record["error"] = f"its scores have no JSON form ({error})"
-            return self._encoder.encode({name: record[name] for name in ("row", "digest", "error")}) + b"\n"
+            return _ENCODER.encode({name: record[name] for name in ("row", "digest", "error")}) + b"\n"
 
 
 def _plain(value: Any) -> Any:
     """Numbers of numpy as Python's; whatever else a reward puts into its parts as text."""
     return value.item() if hasattr(value, "item") else str(value)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def shown(reward: Reward, score: Score) -> dict[str, Any]:

@@ -35,11 +35,11 @@ def progress_bar(**settings: Any) -> Any:
     return tqdm(disable=None, **settings)
 
 
-def in_order(make: Callable[[], Callable[[T], R]], batches: Iterator[T], workers: int) -> Iterator[R]:
-    """What the function that `make` gives says of each batch; with one worker, or few batches, in this process.
+def in_order(function: Callable[[T], R], batches: Iterator[T], workers: int) -> Iterator[R]:
+    """What the function gives for each batch, in order; with one worker, or few batches, in this process.
 
     Args:
-        make: called once in each process, where there are several; must then be picklable.
+        function: where there are several processes, it is pickled once for each.
         batches: at most two for each worker are under way.
         workers: processes.
 
@@ -48,12 +48,13 @@ def in_order(make: Callable[[], Callable[[T], R]], batches: Iterator[T], workers
     """
     first = list(islice(batches, WORTH_A_POOL)) if workers > 1 else []
     if workers == 1 or len(first) < WORTH_A_POOL:
-        return map(make(), chain(first, batches))
-    return _pooled(make, chain(first, batches), workers)
+        return map(function, chain(first, batches))
+    return _pooled(function, chain(first, batches), workers)
 
 
-def _pooled(make: Callable[[], Callable[[T], R]], batches: Iterable[T], workers: int) -> Iterator[R]:
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _set_up, (make,))
+def _pooled(function: Callable[[T], R], batches: Iterable[T], workers: int) -> Iterator[R]:
+    # Spawned, not forked: the parent may have threads, of a judge's client or of numpy, that a fork would break
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _set_up, (function,))
     waiting: deque[Future[R]] = deque()
     try:
         for batch in batches:
@@ -74,12 +75,12 @@ def _pooled(make: Callable[[], Callable[[T], R]], batches: Iterable[T], workers:
 _function: Callable[[Any], Any] | None = None
 
 
-def _set_up(make: Callable[[], Callable[[Any], Any]]) -> None:
-    """A worker's beginning. An interruption is the parent's business."""
+def _set_up(function: Callable[[Any], Any]) -> None:
+    """A worker's beginning. Ctrl-C reaches it too, but what happens then is for the parent to decide."""
     global _function
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, daemon=True).start()
-    _function = make()
+    _function = function
 
 
 def _follow() -> None:

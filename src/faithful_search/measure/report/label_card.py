@@ -1,4 +1,4 @@
-"""`README.md` of a folder of labels: a data set card that says what a label means and where it comes from."""
+"""`README.md` of a folder of labels: a dataset card that says what a label means and where it comes from."""
 
 from __future__ import annotations
 
