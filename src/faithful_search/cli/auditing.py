@@ -26,7 +26,7 @@ UNFINISHED = 3
 )
 @trust_remote_code
 @click.option("--out", type=FOLDER, help="Folder of the results; by default NAME-audit here.")
-@click.option("--overwrite", is_flag=True, help="Begin anew and replace what the folder holds.")
+@click.option("--overwrite", is_flag=True, help="Start over and replace what the folder holds.")
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
 @click.option(
     "--report-rows", type=click.IntRange(min=0), default=200, show_default=True, help="Rows shown in the report."

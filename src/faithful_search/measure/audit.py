@@ -30,7 +30,7 @@ __all__ = ["SCORES", "SPOOLED", "Audit", "audit", "choose_rows", "pick", "read_t
 
 SUMMARY, SPOOLED = "audit.json", "source.jsonl"
 _ROWS, _BYTES = 64, 1 << 20
-"""A batch is so many rows or bytes: what is in memory at a time, for each worker twice."""
+"""The most rows or bytes of a batch. Memory holds two batches for each worker."""
 _JUDGED = 16
 """Rows of a batch where a model on this machine judges: what an interruption loses, and when the bar moves."""
 _NO_VERDICT = frozenset(("lure", "condense"))
@@ -58,7 +58,7 @@ def audit(
         out: the folder for what is written.
         judge: who judges; default the comparison of words, and the names of the results say so.
         policy: the model that wrote the trajectories, for what asks it.
-        resume: `False` begins anew and replaces what is in `out`.
+        resume: `False` starts over and replaces what is in `out`.
         on_progress: a `tqdm`-like class; default a progress bar on a terminal.
         settings: fields of `AuditSettings`: `metrics` (names from `metrics.names()`; default all,
             `evidence_sensitivity` only with a `policy`), `how`, `dialect`, `text_column`, `limit`, and `workers` (one

@@ -137,7 +137,7 @@ def recalled(rollout: Trajectory, before: Trajectory, golds: Sequence[str], righ
 
     It is when it is the old gold answer; or the answer that was given before (`before`: the rollout with the evidence
     as it is), unless something that the agent received holds it: then it may have been read, then and now. An answer
-    that declines is none. A right guess counts. `right` compares with gold answers.
+    that declines does not count. A right guess counts. `right` compares with gold answers.
     """
     answer = rollout.answer
     if answer is None or declines(answer):

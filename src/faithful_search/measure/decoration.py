@@ -23,7 +23,7 @@ _DECLINES = re.compile(
 )
 
 _WORDS = 3
-"""Words that are neither names nor numbers, of which so many show use, as in `ToolUse`."""
+"""How many words that are neither names nor numbers show use, as in `ToolUse`."""
 
 
 @dataclass(frozen=True)

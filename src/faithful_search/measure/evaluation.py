@@ -26,7 +26,7 @@ class Evaluation(msgspec.Struct, frozen=True):
         questions: the task's id of each rollout. All lists below are in this order.
         values: each metric's value for each rollout; `None` where it does not apply or the judge abstained.
         tool_calls: calls of each of the toolbox's tools.
-        verdicts: what was seen of each rollout's verdicts; empty where nobody could tell what its evidence states.
+        verdicts: each rollout's verdicts; empty where it is not known what its evidence states.
         made_by: the reward behind each metric, with its knobs.
         endings: how many rollouts ended for which reason.
         trajectories: the rollouts, their `scores` and `reasons` in `meta`; empty when read back from a dictionary.

@@ -1,4 +1,4 @@
-"""What a report says of an error, and what is left to the local log."""
+"""What a report says about an unexpected error, and what only the local log says."""
 
 from __future__ import annotations
 

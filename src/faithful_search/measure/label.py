@@ -83,7 +83,7 @@ def label(
         judge: who labels; default the comparison of words.
         on_progress: a `tqdm`-like class; default a progress bar on a terminal.
         settings: fields of `LabelSettings`: `metric` (one of `METRICS`); `dialect`, `text_column`, `limit` as in
-            `audit`; `sample` labels only so many of all pairs, chosen by hash with `seed`, after all rows were read;
+            `audit`; `sample` labels that many of all pairs, chosen by hash with `seed`, after all rows were read;
             `workers` (1 where the judge also makes claims of answers); `license` (default: what the card says already).
 
     Raises:

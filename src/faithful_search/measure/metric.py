@@ -55,7 +55,7 @@ Examples:
     >>> metric = evaluate.load("{name}")
     >>> metric.compute({example})  # doctest: +SKIP
 """
-"""What `compute` returns, likewise."""
+"""What `compute` returns, the same for every module."""
 SQUAD = """\
 @inproceedings{rajpurkar2016squad,
   title     = {{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
@@ -95,7 +95,7 @@ class TrajectoryMetric(evaluate.Metric):
     NAME_abstained              trajectories whose judge gave no verdict
     ```
 
-    and beside them `judge` (who judged, `None` where nobody was asked), `trajectories` (how many were scored),
+    and beside them `judge` (who judged, `None` where no judge was asked), `trajectories` (how many were scored),
     `dialects` (how many of each) and `errors`: `{"index", "error"}` of every prediction that could not be read and was
     left out.
     With `details` there is also a list `details`, one entry for each prediction in order.
@@ -110,7 +110,7 @@ class TrajectoryMetric(evaluate.Metric):
     needs_references: ClassVar[bool] = False
 
     def _info(self) -> evaluate.MetricInfo:
-        """What the module says of itself. Its features are strings, whatever `compute` is given: it serialises."""
+        """The module's description. Its features are strings, because `compute` serialises whatever it is given."""
         features = Features({"predictions": Value("string"), "references": Value("string")})
         told = RESULTS.format(returns=self.returns, name=self.measure, example=self.example)
         return evaluate.MetricInfo(self.about, self.paper, features, ARGUMENTS + told, license="Apache-2.0")

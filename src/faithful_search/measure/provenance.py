@@ -111,7 +111,7 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 def read(folder: Path) -> Provenance | None:
-    """What the folder says of itself; `None` where it says nothing.
+    """The folder's provenance; `None` where it has none.
 
     Raises:
         ConfigError: when that cannot be read.

@@ -132,7 +132,7 @@ def read_trajectories(
     text_column: str | None = None,
     only: Container[int] | None = None,
 ) -> Iterator[Row]:
-    """Yield every row of a file as a trajectory, or as the reason why it is none; a broken row never ends the run.
+    """Yield every row of a file: its trajectory, or the reason why it has none. A broken row never ends the run.
 
     A row is what `Trajectory.to_json` wrote, an object with chat `messages`, or an object with a column of text
     (`TEXT_COLUMNS`, or `text_column`). Question, gold answers and id are taken from the columns that are usual for
@@ -196,7 +196,7 @@ def parse_row(
     """Read one row's JSON; `usual` as in `dialects.parse`.
 
     Raises:
-        DataError: naming what is wrong: no JSON, no text, a trajectory that is none.
+        DataError: naming what is wrong: not JSON, no text, or fields that are not a trajectory's.
         DialectError: when its dialect is unknown, or none fits.
 
     Example:

@@ -157,7 +157,7 @@ def shown(reward: Reward, score: Score) -> dict[str, Any]:
 
 
 class _Shared:
-    """A judge that remembers what it said about the batch at hand. `refusal` is why it could not be asked, at last.
+    """A judge that remembers what it said about the batch at hand. `refusal`: why it could not be asked.
 
     Several metrics ask about the same pairs, and all pairs of a batch are known before the first metric is scored.
     """

@@ -32,7 +32,7 @@ class Reading:
     text_column: str | None = field(
         default=None, metadata={"help": "the column that holds the text; by default a known name"}
     )
-    limit: int | None = field(default=None, metadata={"help": "read only so many of the first rows of each file"})
+    limit: int | None = field(default=None, metadata={"help": "read only the first rows of a file, this many"})
     workers: int | None = field(default=None, metadata={"help": "processes; by default one for each core"})
 
     def __post_init__(self) -> None:
@@ -60,6 +60,6 @@ class LabelSettings(Reading):
 
     workers: int | None = field(default=1, metadata={"help": "processes that read rows"})
     metric: PairMetric = field(default="info_think", metadata={"help": "whose pairs are labelled"})
-    sample: int | None = field(default=None, metadata={"help": "label only so many pairs; more contain the fewer"})
+    sample: int | None = field(default=None, metadata={"help": "how many pairs are labelled; more contain fewer"})
     seed: int = field(default=0, metadata={"help": "of the sample"})
     license: str = field(default="", metadata={"help": "of the labels, for the card: an id of the Hub's, as cc-by-4.0"})

@@ -115,7 +115,7 @@ def evaluate_policy(
     | follow_rate | share of changed gold among the answers there that are it or are given all the same |
     | memory_share | share of the answers that are given all the same with the gold evidence blocked |
     | decorated | share of the calls whose result nothing after depends on, see `decoration.Decorated` |
-    | answer_first | 1 when the agent stated its answer before any evidence that holds it, likewise |
+    | answer_first | 1 when the agent stated its answer before any evidence that holds it, see there |
     | valid_format | 1 when the basic tags of every turn are right and the last turn answers |
     | citation_validity | share of the steps t ≥ 2 with R_cite = +1, in [0, 1]: (R_cite + 1) / 2; T = 1 does not apply |
     | evidence_sensitivity | R_pt in [-1, 1], where there was a step to perturb |
@@ -130,7 +130,7 @@ def evaluate_policy(
     | no_on_blank | share of the verdicts on blanked responses that are no; the words are `probes.UNSEEN_BLANKS` |
     | retry_on_blank | share of these no's whose turn calls another tool; with a single tool there is no such row |
     | verdict_gap | p(yes) with the fact minus without it in natural states, see `verdicts.Verdicts` |
-    | verdict_auroc | how often p(yes) is greater with the fact than without it, likewise |
+    | verdict_auroc | how often p(yes) is greater with the fact than without it, see there |
     | tool_entropy | normalised entropy of all calls over the toolbox's tools; with a single tool there is none |
 
     The last three are no means but statistics of all rollouts, bootstrapped over questions.
@@ -142,7 +142,7 @@ def evaluate_policy(
         tasks: the suite.
         rewards: by row name; default `default_rewards()` of the engine's dialect, with facts when all questions are
             the bundled world's.
-        policy: whom the rewards that need the policy ask; default the engine's generator.
+        policy: the model that rewards may ask; default the engine's generator.
         on_progress: a `tqdm`-like class, called with `total`, `desc` and `unit`; default a progress bar on a terminal.
         changes: makes the changed worlds, by default the bundled world's.
         controls: how many questions are asked again under these conditions; 0: none.
@@ -214,7 +214,7 @@ def evaluate_rollouts(
         tools: names of the tools that were available.
         forced: whether agents were made to answer, so that there is a row for it.
         blind: the same questions' rollouts with blanked tools, in the same order; none leaves their rows out.
-        controls: rollouts of these questions in changed worlds and without their gold evidence, likewise.
+        controls: rollouts of these questions in changed worlds and without their gold evidence; or none.
         unremembered: the questions that `exact_match_unremembered` is of; `None` leaves that row out.
     """
     if len(questions) != len(trajectories):
@@ -269,5 +269,5 @@ def evaluate_rollouts(
 
 
 def _answered(trajectory: Trajectory) -> bool:
-    """Whether the episode ended with an answer; where nobody says how it ended, whether there is one."""
+    """Whether the episode ended with an answer; without a recorded ending, whether there is one."""
     return trajectory.stop_reason == "answered" or (trajectory.stop_reason is None and trajectory.answer is not None)

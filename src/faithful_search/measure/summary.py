@@ -148,7 +148,7 @@ class Audit(msgspec.Struct, frozen=True):
         return "\n".join(["calls by tool:", *lines])
 
     def _usage(self) -> str:
-        """What a judge that counts its work says of it."""
+        """Requests, tokens and cost, where the judge counts them."""
         used = self.usage
         if not used:
             return ""

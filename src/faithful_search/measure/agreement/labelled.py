@@ -79,7 +79,7 @@ Reader = Callable[[Row, str], Iterator[Keyed]]
 def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Labelled]:
     """The labelled rows of a file, or of every `.jsonl[.gz]` file in a directory, in order.
 
-    The kind of a file is told by the columns of its first row. A file that is none of the four above needs a premise, a
+    The columns of the first row say which kind of file it is. Any other file needs a premise, a
     hypothesis and a label in columns of one of these names (and may have `question`, `id`, `source`, `task`, `p`):
 
     ```

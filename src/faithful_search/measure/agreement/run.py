@@ -41,9 +41,9 @@ def run(
 
     Args:
         rows: of `labelled.load`.
-        judges: by the names they shall have in the results, see `parse_judge`.
+        judges: by their names in the results, see `parse_judge`.
         out: a directory, made where it does not exist.
-        limit: at most so many rows of each source, chosen by `seed`.
+        limit: the most rows of each source, chosen by `seed`.
         seed, draws: of the sample and the bootstrap.
         chunk: pairs handed to a judge at once, and written at once.
         progress: show a bar (on a terminal).

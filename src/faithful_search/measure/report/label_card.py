@@ -32,7 +32,7 @@ LARGER = "n>1M"
 
 
 def write(folder: Path, found: Provenance) -> Path:
-    """Write the card; it is made anew by each run. Raises `DataError` when it cannot be written."""
+    """Write the card; each run replaces it. Raises `DataError` when it cannot be written."""
     from huggingface_hub import DatasetCard
 
     path = folder / "README.md"
