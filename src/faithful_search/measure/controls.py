@@ -69,7 +69,7 @@ def control_tasks(
     changed = [(task, changes.change(task)) for task in first]
     found = [(CHANGED, task.id, other) for task, other in changed if other is not None]
     found += [(BLOCKED, task.id, other) for task in first if (other := blocked_in_world(task)) is not None]
-    return [(condition, id, _named(task, f"{id}@{condition}")) for condition, id, task in found]
+    return [(condition, id, msgspec.structs.replace(task, id=f"{id}@{condition}")) for condition, id, task in found]
 
 
 def run_controls(engine: Engine, asked: Sequence[tuple[str, str, Task]], on_end: Any = None) -> list[Control]:
@@ -206,7 +206,3 @@ def unremembered(tasks: Iterable[Task]) -> frozenset[str] | None:
 
 def _without(task: Task, texts: Iterable[str]) -> Task:
     return msgspec.structs.replace(task, edits={**task.edits, **dict.fromkeys(texts)})
-
-
-def _named(task: Task, id: str) -> Task:
-    return msgspec.structs.replace(task, id=id)

@@ -94,10 +94,6 @@ def _think_answer(judge: Judge, how: How) -> Rewards:
     return found if is_lexical(judge) else found | {"think_answer_faithfulness": ThinkAnswer(judge, how=how)}
 
 
-def _answer_support(judge: Judge, how: How) -> Rewards:
-    return {"answer_support_lexical" if is_lexical(judge) else "answer_support": AnswerSupport(judge)}
-
-
 def _answer_correctness(judge: Judge, how: How) -> Rewards:
     found: Rewards = {
         f"exact_match_{how}": Correctness("em", how),
@@ -115,7 +111,9 @@ _MAKERS: dict[str, Callable[[Judge, How], Rewards]] = {
     "think_search_faithfulness": lambda judge, how: {_faithfulness("think_search", judge): ThinkSearch(judge)},
     "think_answer_faithfulness": _think_answer,
     "citation_validity": lambda judge, how: {"citation_validity": Citation()},
-    "answer_support": _answer_support,
+    "answer_support": lambda judge, how: {
+        "answer_support_lexical" if is_lexical(judge) else "answer_support": AnswerSupport(judge)
+    },
     "evidence_sensitivity": lambda judge, how: {"evidence_sensitivity": EvidenceSensitivity()},
     "answer_correctness": _answer_correctness,
     "protocol_format": lambda judge, how: {"protocol_format": Format()},

@@ -95,22 +95,25 @@ class Source:
         text_column: str | None = None,
         limit: int | None = None,
     ) -> None:
-        self.path, self.error = path, ""
-        self._limit, self._raw = limit, read_rows(path, text_column)
-        self._head: list[Raw] = []
-        try:
-            self._head.extend(islice(self._raw, dialects.USUAL_OF))
-        except DataError as error:
-            if not self._head:
-                raise
-            self._raw = _raising(error)
+        self.error = ""
+        rows = read_rows(path, text_column)
+        head = [next(rows)]
+        rows = self._whole(rows)
+        head += islice(rows, dialects.USUAL_OF - 1)
+        if limit is not None and limit <= len(head):
+            self.error = ""  # the file is broken only after the last row that is wanted
+        self._rows = islice(chain(head, rows), limit)
         reader = Reader(dialect, text_column)
-        usual = None if dialect else dialects.usual(reader(raw).trajectory for raw in self._head)
+        usual = None if dialect else dialects.usual(reader(raw).trajectory for raw in head)
         self.reader = replace(reader, usual=usual)
 
     def __iter__(self) -> Iterator[Raw]:
+        return self._rows
+
+    def _whole(self, rows: Iterator[Raw]) -> Iterator[Raw]:
+        """The rows as far as they can be read."""
         try:
-            yield from islice(chain(self._head, self._raw), self._limit)
+            yield from rows
         except DataError as error:
             self.error = str(error)
 
@@ -183,11 +186,6 @@ def read_rows(path: str | os.PathLike[str], text_column: str | None = None) -> I
         yield Raw(number, blake2b(data.strip(), digest_size=16).hexdigest(), data)
     if not found:
         raise DataError(f"{called(path)}: no rows in it")
-
-
-def _raising(error: DataError) -> Iterator[Raw]:
-    raise error
-    yield
 
 
 def parse_row(

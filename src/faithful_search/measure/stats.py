@@ -141,7 +141,7 @@ def bootstrap(
     rows = _finite(features)
     rows = rows[:, None] if rows.ndim == 1 else rows
     if statistic is None:
-        rows, statistic = np.column_stack([rows[:, 0], np.ones(len(rows))]) if rows.size else rows, _ratio
+        rows, statistic = np.column_stack([rows[:, 0], np.ones(len(rows))]) if rows.size else rows, _mean
     if clusters is not None:
         rows = _summed(rows, clusters)
     if not rows.size:
@@ -242,7 +242,7 @@ def _finite(values: ArrayLike) -> Floats:
     return data
 
 
-def _ratio(sums: Floats) -> Floats:
+def _mean(sums: Floats) -> Floats:
     return sums[:, 0] / sums[:, 1]
 
 

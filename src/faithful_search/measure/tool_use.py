@@ -23,7 +23,7 @@ def tool_ratios(counts: Mapping[str, int], tools: Sequence[str] | None = None) -
         >>> tool_ratios({"search": 3, "read": 1})
         {'search': 0.75, 'read': 0.25}
     """
-    known = _known(counts, tools)
+    known = [tool for tool, count in counts.items() if count] if tools is None else list(tools)
     total = sum(counts.get(tool, 0) for tool in known)
     return {tool: counts.get(tool, 0) / total if total else 0.0 for tool in known}
 
@@ -42,7 +42,3 @@ def tool_entropy(counts: Mapping[str, int], tools: Sequence[str] | None = None) 
     if len(ratios) < 2 or not any(ratios.values()):
         return None
     return abs(-sum(p * math.log(p) for p in ratios.values() if p > 0) / math.log(len(ratios)))
-
-
-def _known(counts: Mapping[str, int], tools: Sequence[str] | None) -> list[str]:
-    return [tool for tool, count in counts.items() if count] if tools is None else list(tools)

@@ -172,7 +172,9 @@ def gap_counts(verdicts: Sequence[Sequence[Seen]]) -> Counts:
 def auroc_counts(verdicts: Sequence[Sequence[Seen]]) -> Counts:
     """By stratum, kind and bin of p(yes) how many verdicts each rollout has."""
     rows = _comparable(verdicts)
-    return tabulate([Counter((seen.stratum, seen.states, _bin(seen.q)) for seen in own) for own in rows])
+    return tabulate(
+        [Counter((seen.stratum, seen.states, min(int(seen.q * BINS), BINS - 1)) for seen in own) for own in rows]
+    )
 
 
 def gap(keys: Sequence[Any], sums: Floats) -> Floats:

@@ -51,8 +51,13 @@ def explain(
         return str(error), []
     assert result is not None  # only other processes of a distributed run get none
     found = result["details"][0]
-    rows = [[name, _value(score["value"]), score["why"]] for name, score in found["scores"].items()]
-    return _summary(found, result["judge"]), rows
+    rows = [
+        [name, "does not apply" if score["value"] is None else f"{score['value']:.3f}", score["why"]]
+        for name, score in found["scores"].items()
+    ]
+    issues = ", ".join(f"{kind} ({count})" for kind, count in found["issues"].items()) or "none"
+    judge = result["judge"] or "none needed"
+    return f"dialect: {found['dialect']}; answer: {found['answer']}; issues: {issues}; judge: {judge}", rows
 
 
 def build(metric: TrajectoryMetric, **settings: Any) -> gradio.Blocks:
@@ -76,12 +81,3 @@ def build(metric: TrajectoryMetric, **settings: Any) -> gradio.Blocks:
             partial(explain, metric, **settings), [text, question, reference], [summary, table], api_name="score"
         )
     return page
-
-
-def _value(value: float | None) -> str:
-    return "does not apply" if value is None else f"{value:.3f}"
-
-
-def _summary(found: dict[str, Any], judge: str | None) -> str:
-    issues = ", ".join(f"{kind} ({count})" for kind, count in found["issues"].items()) or "none"
-    return f"dialect: {found['dialect']}; answer: {found['answer']}; issues: {issues}; judge: {judge or 'none needed'}"

@@ -123,7 +123,11 @@ def measured(ratings: Ratings, settings: Mapping[str, Any], draws: int, seed: in
             for source, part in parts.items()
             for one, other in combinations(judges, 2)
         ),
-        {source: _among(part, **how) for source, part in parts.items() if len(judges) > 1},
+        {
+            source: statistics.fleiss_kappa([part.labels(judge) for judge in judges], part.groups, **how)
+            for source, part in parts.items()
+            if len(judges) > 1
+        },
         {judge: tuple(statistics.reliability(ratings.truth or (), ratings.p(judge))) for judge in judges if labelled},
         {**settings, **how, "bins": statistics.BINS, "pairs": dict(Counter(ratings.sources))},
     )
@@ -151,10 +155,6 @@ def _between(part: Ratings, one: str, other: str, source: str, draws: int, seed:
     a, b = part.labels(one), part.labels(other)
     alike = statistics.agreement_rate(a, b, part.groups, draws, seed)
     return Between(one, other, source, alike, statistics.cohen_kappa(a, b, part.groups, draws, seed))
-
-
-def _among(part: Ratings, draws: int, seed: int) -> Estimate:
-    return statistics.fleiss_kappa([part.labels(judge) for judge in part.verdicts], part.groups, draws, seed)
 
 
 def _against_cells(row: Against) -> list[str]:
