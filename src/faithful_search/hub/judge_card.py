@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..measure.labelling import provenance
+from ..measure import provenance
 from ..text import as_markdown, printable
 from ..wire.redact import redact
 from .pushing import is_hub_id

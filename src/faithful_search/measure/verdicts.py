@@ -220,10 +220,6 @@ def _strata(keys: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys(key[0] for key in keys))
 
 
-def _bin(q: float) -> int:
-    return min(int(q * BINS), BINS - 1)
-
-
 def _ratio(sums: Floats, of: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(of > 0, sums / of, np.nan)
