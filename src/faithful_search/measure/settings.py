@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .. import dialects
 from ..errors import ConfigError
 
 How = Literal["squad", "pokee"]
@@ -41,6 +40,8 @@ class Reading:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if self.dialect is not None:
+            from .. import dialects
+
             dialects.load(self.dialect)
 
 
