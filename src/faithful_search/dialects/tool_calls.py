@@ -20,7 +20,7 @@ from ..trajectory import Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, tags
 from .segments import Segment
-from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip
+from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip, trimmed
 
 OPEN, CLOSE = "<tool_response>", "</tool_response>"
 NAMES = ("think", "tool_call", "tool_response", "answer")
@@ -36,7 +36,6 @@ PLACES = r"<tool_response>|<\|im_start\|>(?:user|tool)\n|(?<=>)\s{0,4}user\n|(?<
 _AGENT_AGAIN = re.compile(r"<\|im_start\|>assistant\n?|(?<=\n)assistant\n")
 _ANY_ROLE = re.compile(r"user|tool|ipython|system|assistant|model")
 _CUT_TAG = re.compile(r"<(?:/?[a-z_]{0,24})?\Z")
-_MOST_TOKENS_AT_END = 8
 _MOST_REPAIRED, _MOST_BRACKETS = 2_000, 40
 _LENIENT = json.JSONDecoder(strict=False)
 _CALL_END = "</tool_call>"
@@ -116,13 +115,9 @@ class CallReader(TurnReader):
             return
         begin = skip(self.text, begin, end)
         cut = _CUT_TAG.search(self.text, max(begin, end - 30), end) if end == self.end else None
-        piece = self.text[begin : cut.start() if cut else end].rstrip()
-        for _ in range(_MOST_TOKENS_AT_END):
-            if not (piece.endswith("|>") and "<|" in piece[-44:]):
-                break
-            piece = piece[: piece.rindex("<|")].rstrip()
-        if piece:
-            self.loose.append((begin, begin + len(piece)))
+        span = trimmed(self.text, begin, cut.start() if cut else end)
+        if span[0] < span[1]:
+            self.loose.append(span)
 
     def _step(self) -> Fields:
         """Text outside all tags is the answer of a turn without calls, else the thought of one that has no other."""
