@@ -6,6 +6,7 @@ import pytest
 from dialect_texts import EVERY, TEXTS, has_verdicts, tool_of, trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 
 from faithful_search.dialects import detect, load, parse
 from faithful_search.errors import DialectError
@@ -221,6 +222,19 @@ def test_detected_by_its_own_text_and_by_no_other(name: str) -> None:
     assert found.dialect == name and 0.3 < found.confidence <= 1 and found.why
     assert parse(text).dialect == name and parse(text, name).issues == ()
     assert parse(text, name, question="Who?").question == "Who?"
+
+
+def test_the_dialect_in_contributing_is_whole() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    _, _, code = page.partition("## Add a dialect")[2].partition("```python\n")
+    module = {"__name__": "faithful_search.dialects.note_taker", "__package__": "faithful_search.dialects"}
+    exec(code.partition("```")[0], module)
+    dialect = module["NoteTaker"]()
+    notes = (Evidence("a\n1. [x] b", "T]", "E1"), Evidence("</notes>", "", "E2"))
+    one = Step(think="p", call=ToolCall("search", {"query": "q"}, "q"), evidence=notes)
+    found = dialect.parse(dialect.render(Trajectory((one, Step(think="s", answer="42")))), fenced=True)
+    assert (found.steps[0].evidence, found.answer, found.dialect) == (notes, "42", "note_taker")
+    assert not found.all_issues()
 
 
 def test_the_wrong_dialect_is_said() -> None:
