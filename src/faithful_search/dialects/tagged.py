@@ -121,9 +121,9 @@ def query(call: ToolCall) -> str:
 
 
 def plain_prompt(text: str, user: str, assistant: str) -> tuple[int, str | None]:
-    """Where the agent begins behind a prompt that is no chat: after `assistant`; before it, after `user`, the question.
+    """Where the agent begins behind a prompt without chat markup, and the question there.
 
-    A prompt that breaks off holds nothing of the agent's.
+    The question stands between `user` and `assistant`. In a prompt that breaks off the agent has said nothing.
     """
     asked = text.find(user)
     end = text.find(assistant, asked + len(user)) if asked >= 0 else -1

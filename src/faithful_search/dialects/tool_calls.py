@@ -1,8 +1,8 @@
 """What the dialects share whose calls are JSON in `<tool_call>` and whose tool responses stand in `<tool_response>`.
 
 A text is cut into turns of the agent and what came between them: tool responses, and words of a controller (a user's
-message that is no response). A response counts as the environment's when the end of a call or a role precedes it; one
-that the agent opens elsewhere it wrote itself. Kinds of issues are those of `pou` without the verdict's, and
+message that is not a response). A response is the environment's when the end of a call or a role precedes it; one that
+the agent opens elsewhere it wrote itself. Kinds of issues are those of `pou` without the verdict's, and
 `think_unopened` (a thought is closed that was never opened), `response_missing` (parallel calls, fewer responses),
 `response_unasked` (a response to a turn that made no call).
 """
@@ -56,7 +56,7 @@ _decode = msgspec.json.Decoder(_Call).decode
 
 
 def read_json(text: str) -> Any:
-    """The JSON value in `text`, bare line breaks in its strings allowed; `None` for what is none."""
+    """The JSON value in `text`, bare line breaks in its strings allowed; `None` for anything else."""
     try:
         value, end = _LENIENT.raw_decode(text.lstrip())
     except (ValueError, RecursionError):
@@ -138,7 +138,6 @@ class ToolCalls(Dialect):
     Attributes:
         prefilled: whether the opening think tag may be part of the prompt, and so absent.
         asked: finds the question in the prompt's user message, as group 1; `None` where the message is the question.
-        prompt_words: first words of a prompt that may stand before the text without any chat markup.
         places: where a turn may end, a pattern.
     """
 
@@ -152,7 +151,6 @@ class ToolCalls(Dialect):
     no_call: ClassVar[tuple[str, str]] = ("call_json", 'the call is not JSON of the form {"name": …, "arguments": {…}}')
     prefilled: ClassVar[bool] = False
     asked: ClassVar[re.Pattern[str] | None] = None
-    prompt_words: ClassVar[str] = ""
     places: ClassVar[re.Pattern[str]] = re.compile(PLACES)
 
     def split(self, text: str, start: int, end: int, fenced: bool) -> Iterator[Segment]:
@@ -215,12 +213,6 @@ class ToolCalls(Dialect):
         if call.arguments is msgspec.UNSET:
             return None if strict else ToolCall(call.name, raw=raw)
         return ToolCall(call.name, call.arguments, raw)
-
-    def begin_plain(self, text: str) -> tuple[int, str | None]:
-        """Behind a prompt that begins with `prompt_words`."""
-        plain = self.asked is not None and self.prompt_words and text.lstrip().startswith(self.prompt_words)
-        asked = self.asked.search(text) if plain and self.asked else None
-        return (asked.end(), asked[1].strip()) if asked else (0, None)
 
     def asked_in(self, message: str) -> str:
         """What `asked` finds, or all of the message."""
