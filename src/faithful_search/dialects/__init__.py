@@ -96,8 +96,8 @@ def parse(
     if text.startswith("{") and (stored := _stored(text)) is not None:
         return stored if question is None else msgspec.structs.replace(stored, question=question)
     chat = decode(text) if isinstance(source, str) else source
-    if chat is not None and not is_chat(chat):
-        raise DataError(f"neither a text nor a list of chat messages with roles: {str(chat)[:80]!r}")
+    if not isinstance(source, str) and not is_chat(source):
+        raise DataError(f"neither a text nor a list of chat messages with roles: {str(source)[:80]!r}")
     name, issue = dialect, None
     if name is None:
         shown = detect(chat or text)

@@ -14,8 +14,8 @@ from .segments import Segment
 from .turns import Fields, Grammar, skip
 
 MARKS: Mapping[str, float] = {
-    "search": 2.0, "think": 0.5, "answer": 0.5, "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0,
-    "information": -4.0, "result": -4.0, "search_results": -4.0,
+    "search": 2.0, "information": -4.0, "result": -4.0, "search_results": -4.0, "think": 0.5, "answer": 0.5,
+    "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0,
 }  # fmt: skip
 """The marks that most of these dialects share; each has the tag of its responses instead."""
 
