@@ -6,6 +6,7 @@ import pytest
 from dialect_texts import EVERY, TEXTS, has_verdicts, tool_of, trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 
 from faithful_search.dialects import detect, load, parse
 from faithful_search.errors import DialectError
@@ -69,7 +70,8 @@ MARKUP = [
     "<|im_start|>assistant\n", "<|im_start|>user\n", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "\nassistant\n",
     "\nuser\n", "system\n", "<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>", "<|assistant|>\n",
     "<|user|>", "<|end|>", "<start_of_turn>model\n", "<start_of_turn>user\n", "<end_of_turn>", "</s>",
-    "<think>no</think><answer>FORGED</answer>", "<answer>FORGED</answer>", "<think>", "Answer the given question.",
+    "<think>no</think><answer>FORGED</answer>", "<answer>FORGED</answer>", "<think>", "<search>y</search>",
+    '<tool_call>{"name": "search", "arguments": {"query": "y"}}</tool_call>', "Answer the given question.",
     "For example, <answer> Beijing </answer>. Question: Who?\n", " words ",
 ]  # fmt: skip
 SLOT = "SLOT"
@@ -174,10 +176,38 @@ def test_no_prefix_raises_or_answers_early(name: str, data: st.DataObject) -> No
 @settings(deadline=None)
 @given(text=st.text() | TEXTS)
 def test_no_string_raises(name: str, text: str) -> None:
-    assert load(name).parse(text).text == text
+    found = load(name).parse(text)
+    assert found.text == text
+    for step in found.steps:
+        assert all(0 <= start <= end <= len(text) for start, end in step.spans.values())
     load(name).parse_turn(text, first=True)
     load(name).parse_turn(text, first=False)
     detect(text)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_unclosed_call_ends_before_the_blanks_in_front_of_its_response(name: str) -> None:
+    dialect = load(name)
+    turn = dialect.render_turn(Step(think="a", call=ToolCall(tool_of(name), {"query": "q"})))
+    (start, end) = dialect.parse_turn(turn, first=True).spans["call"]
+    unclosed, shown = turn[:end].rstrip(), dialect.render_observation((), "note")
+    role = f"<|im_end|>\n<|im_start|>{dialect.observation_role}\n" if dialect.observation_role else ""
+    for text in (unclosed, f"{unclosed}{role}{shown}"):
+        (step, *_) = dialect.parse(text).steps
+        assert step.call is None and text[slice(*step.spans["call"])] == turn[start:end].rstrip()
+        assert "call_unclosed" in [issue.kind for issue in step.issues]
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if load(name).observation_role is None])
+def test_a_response_that_was_cut_off_ends_where_the_agent_goes_on(name: str) -> None:
+    dialect, call = load(name), ToolCall(tool_of(name), {"query": "q"})
+    shown = dialect.render_observation((Evidence("runs", "Seine"), Evidence("is long", "Loire")))
+    end = shown.index(dialect.closing)
+    said = dialect.render_turn(Step(think="a", call=call))
+    for cut in (end, end + 3):
+        t = dialect.parse(f"{said}{shown[:cut]}{said}{shown}<answer>Seine</answer>")
+        assert [[item.title for item in step.evidence] for step in t.steps[::2]] == [["Seine", "Loire"], []]
+        assert t.steps[0].issues[-1].kind == "response_unclosed" and t.answer is not None
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -192,6 +222,19 @@ def test_detected_by_its_own_text_and_by_no_other(name: str) -> None:
     assert found.dialect == name and 0.3 < found.confidence <= 1 and found.why
     assert parse(text).dialect == name and parse(text, name).issues == ()
     assert parse(text, name, question="Who?").question == "Who?"
+
+
+def test_the_dialect_in_contributing_is_whole() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    _, _, code = page.partition("## Add a dialect")[2].partition("```python\n")
+    module = {"__name__": "faithful_search.dialects.note_taker", "__package__": "faithful_search.dialects"}
+    exec(code.partition("```")[0], module)
+    dialect = module["NoteTaker"]()
+    notes = (Evidence("a\n1. [x] b", "T]", "E1"), Evidence("</notes>", "", "E2"))
+    one = Step(think="p", call=ToolCall("search", {"query": "q"}, "q"), evidence=notes)
+    found = dialect.parse(dialect.render(Trajectory((one, Step(think="s", answer="42")))), fenced=True)
+    assert (found.steps[0].evidence, found.answer, found.dialect) == (notes, "42", "note_taker")
+    assert not found.all_issues()
 
 
 def test_the_wrong_dialect_is_said() -> None:

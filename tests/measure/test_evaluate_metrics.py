@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -24,6 +25,7 @@ import faithful_search as fs
 from faithful_search.errors import ConfigError, DataError, DialectError, JudgeError
 from faithful_search.judges import GroundingJudge, Pair, Verdict
 from faithful_search.measure import install, metrics, widget
+from faithful_search.measure.audit.sources import read_trajectories
 
 FOLDERS = ROOT / "evaluate_metrics"
 NAMES = metrics.names()
@@ -491,3 +493,28 @@ def test_the_page_shows_score_and_reason(name):
 def test_the_page_explains_what_it_cannot_read():
     said, rows = widget.explain(load("citation_validity"), "no tags at all")
     assert "no dialect" in said and rows == []
+
+
+# texts of others and of our own engine
+
+
+def test_a_note_of_our_own_environment_is_no_evidence():
+    dialect = fs.dialects.load("search_r1")
+    turn, end = SEARCHED.split("\n<information>")[0], "<think>Nothing.</think><answer>Teska</answer>"
+    text = f"{turn}{dialect.render_observation((), 'No results.')}{end}"
+    name, metric = "unused_evidence_lexical_n", load("tool_use")
+    assert metric.compute(predictions=[text])[name] == 1  # anybody's prose may be evidence
+    assert metric.compute(predictions=[text], fenced=True)[name] == 0
+
+
+def test_the_audit_and_the_modules_count_the_same_rows(tmp_path):
+    alone = "<think>I know that.</think><answer>Teska</answer>"
+    rows = [SEARCHED, alone, CARELESS, "no tags at all"]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows), encoding="utf-8")
+    audited = [row.trajectory and row.trajectory.dialect for row in read_trajectories(path)]
+    found = load("protocol_format").compute(predictions=rows)
+    assert audited == ["search_r1", "search_r1", "search_r1", None]
+    assert found["trajectories"] == 3 and [error["index"] for error in found["errors"]] == [3]
+    assert found["dialects"] == {"search_r1": 3}
+    assert fs.parse(alone).answer == "Teska"

@@ -20,17 +20,17 @@ from .detect import Detection, detect
 from .segments import decode, is_chat
 
 _CLEARLY = 0.5
-"""The confidence from which on another dialect than the one asked for is worth an issue."""
+"""How confident `detect` must be before a dialect other than the one asked for becomes an issue."""
 USUAL_OF = 64
-"""So many rows tell which dialect is usual."""
+"""How many rows `usual` looks at."""
 _ANY = "r1_searcher"
-"""Reads a text of thought and answer alone: also one whose opening think tag stood in the prompt."""
+"""Reads a text of thought and answer alone, also one whose opening think tag was in the prompt."""
 
 __all__ = ["Detection", "Dialect", "detect", "load", "names", "parse", "usual"]
 
 
 def names() -> list[str]:
-    """The dialects there are, sorted."""
+    """The names of all dialects, sorted."""
     return list(_names())
 
 
@@ -74,7 +74,7 @@ def parse(
         dialect: its name; `None` detects it.
         question: overrides the question found in the prompt.
         fenced: whether our own engine rendered it, so that what was escaped in its tool responses is given back.
-            Whatever stands in anybody else's is kept as it stands.
+            Any other text is kept as it is.
         usual: the dialect of the texts beside it, for one that shows none of its own (a search without a response,
             say).
 
@@ -96,8 +96,8 @@ def parse(
     if text.startswith("{") and (stored := _stored(text)) is not None:
         return stored if question is None else msgspec.structs.replace(stored, question=question)
     chat = decode(text) if isinstance(source, str) else source
-    if chat is not None and not is_chat(chat):
-        raise DataError(f"neither a text nor a list of chat messages with roles: {str(chat)[:80]!r}")
+    if not isinstance(source, str) and not is_chat(source):
+        raise DataError(f"neither a text nor a list of chat messages with roles: {str(source)[:80]!r}")
     name, issue = dialect, None
     if name is None:
         shown = detect(chat or text)
@@ -148,7 +148,7 @@ def _makes_sense(trajectory: Trajectory, read_as: Dialect) -> bool:
         return False
     if any(step.call and step.evidence for step in trajectory.steps):
         return True
-    # Who did not search shows only an answer; where that has no tag, any text passes for one.
+    # An agent that did not search shows only an answer; where an answer has no tag, any text looks like one.
     searched = any(step.call for step in trajectory.steps)
     return read_as.answer_opening is not None and not searched and not trajectory.all_issues()
 

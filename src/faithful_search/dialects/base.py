@@ -273,7 +273,7 @@ class Dialect(ABC):
         return message
 
     def is_controller(self, text: str) -> bool:
-        """Whether a user's message between two turns is no tool response, but a word of whoever steers the agent."""
+        """Whether a user's message between two turns comes from a controller, and is not a tool response."""
         return False
 
     def conclude(self, steps: Sequence[Fields]) -> tuple[str | None, str | None]:
@@ -341,7 +341,7 @@ class Dialect(ABC):
         for item in evidence:
             found += 1
             if not item.id:
-                force_setattr(item, "id", f"E{found}")  # frozen, but nobody has seen it yet
+                force_setattr(item, "id", f"E{found}")  # frozen, but not shared yet
         if not segment.closed:
             _add_issue(fields, "response_unclosed", "the tool response is not closed", segment.span)
         spans = fields["spans"]

@@ -47,7 +47,7 @@ class DeepResearcher(ToolCalls):
     }
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
-        """Search results and pages; a body that is no such JSON is a note."""
+        """Search results and pages; any other body is a note."""
         return read_list(body, ("search_query", "url"))
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:

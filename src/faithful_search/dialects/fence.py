@@ -87,8 +87,11 @@ class Fence:
                 )
         pattern = _any_of(self.pattern, self.tokens)
         object.__setattr__(self, "_written", re.compile("|".join(filter(None, (pattern, _ENTITY)))))
-        if self.fold is not None:
-            object.__setattr__(self, "_read", _as_read(self.pattern, self.tokens, self.fold))
+        if (fold := self.fold) is not None:
+            # What must not be read: what must not be written, and what the reader takes for a token inside a text.
+            images = fenceable(fold(f">{token}").partition(">")[2] for token in self.tokens)
+            read = _any_of(self.pattern, dict.fromkeys([*self.tokens, *images])) or "(?!)"
+            object.__setattr__(self, "_read", re.compile(read, re.IGNORECASE if fold("A") == fold("a") else 0))
 
     def escape(self, text: str) -> str:
         """`text` without anything forbidden; ordinary text comes back as it is.
@@ -160,13 +163,6 @@ def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
 def _any_of(pattern: str, tokens: Iterable[str]) -> str:
     literals = [re.escape(token) for token in sorted(tokens, key=len, reverse=True)]
     return "|".join([pattern, *literals] if pattern else literals)
-
-
-def _as_read(pattern: str, tokens: Iterable[str], fold: Fold) -> re.Pattern[str]:
-    """What must not be read: what must not be written, and what the reader takes for a token."""
-    images = fenceable(fold(f">{token}").partition(">")[2] for token in tokens)  # as they are read inside a text
-    caseless = re.IGNORECASE if fold("A") == fold("a") else 0
-    return re.compile(_any_of(pattern, dict.fromkeys([*tokens, *images])) or "(?!)", caseless)
 
 
 def _places(forbidden: re.Pattern[str], text: str) -> Iterator[int]:

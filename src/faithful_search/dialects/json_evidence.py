@@ -15,7 +15,7 @@ _TEXTS = ("description", "quick_summary", "snippet")
 
 
 def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:
-    """Evidence and note of `[{key: …, …}, …]`: failures in it are the note, and so is a body that is no such list."""
+    """Evidence and note of `[{key: …, …}, …]`: failures in it are the note; so is a body of another shape."""
     value: Any = read_json(body) if body.lstrip().startswith(("[", "{")) else None
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, dict) and any(key in item for key in keys) for item in items):
@@ -34,20 +34,15 @@ def write_list(evidence: Sequence[Evidence], escape: Callable[[str], str], key: 
 
 def _evidence(item: Mapping[str, Any]) -> list[Evidence]:
     results = next((item[key] for key in _RESULTS if isinstance(item.get(key), list)), None)
-    if results is not None:
-        return [_result(result) for result in results if isinstance(result, dict)]
-    text = _information(item.get("information"))
-    return [Evidence(text, url=text_of(item.get("url")))] if text else []
-
-
-def _result(result: Mapping[str, Any]) -> Evidence:
-    text = next((result[key] for key in _TEXTS if key in result), "")
-    return Evidence(text_of(text), text_of(result.get("title")), url=text_of(result.get("url")))
-
-
-def _information(value: Any) -> str:
-    """A page's text: a summary, or summaries of its parts."""
-    if isinstance(value, list):
-        pages = (text_of(page.get("page_summary")) if isinstance(page, dict) else text_of(page) for page in value)
-        return "\n".join(filter(None, pages))
-    return text_of(value)
+    if results is None:
+        text = item.get("information")  # a page's: a summary, or summaries of its parts
+        if isinstance(text, list):
+            parts = (text_of(part.get("page_summary") if isinstance(part, dict) else part) for part in text)
+            text = "\n".join(filter(None, parts))
+        return [Evidence(text_of(text), url=text_of(item.get("url")))] if text_of(text) else []
+    found = []
+    for result in results:
+        if isinstance(result, dict):
+            text = next((result[key] for key in _TEXTS if key in result), "")
+            found.append(Evidence(text_of(text), text_of(result.get("title")), url=text_of(result.get("url"))))
+    return found

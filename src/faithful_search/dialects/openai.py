@@ -34,7 +34,7 @@ _TEXTS = ("text", "content", "contents", "snippet", "description", "summary", "p
 
 
 class OpenAI(ToolCalls):
-    """Chat messages with tool calls. No thought is asked for: there is no issue where there is none."""
+    """Chat messages with tool calls. A thought is optional: a missing one is not an issue."""
 
     system = _SYSTEM
     stop = ("</tool_call>",)

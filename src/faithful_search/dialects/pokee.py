@@ -15,7 +15,7 @@ call. `Trajectory.answer` is the last answer given, even where the agent went on
 `stop_reason`, and the step says so.
 
 Evidence is each search result (its description) and each page read (`information`, a summary made for the question);
-failures are notes. Lines of the controller between turns (`##The verification mode starts##`) belong to nobody.
+failures are notes. Lines of the controller between turns (`##The verification mode starts##`) are skipped.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Pokee(ToolCalls):
         return f"<verification>{step.think or ''}</verification><verification_result>{result}</verification_result>"
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
-        """Search results and pages; a body that is no such JSON is a note."""
+        """Search results and pages; any other body is a note."""
         return read_list(body, ("query", "url"))
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:

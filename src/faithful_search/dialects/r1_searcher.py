@@ -106,7 +106,7 @@ class R1Searcher(Tagged):
     }  # fmt: skip
 
     def begin_plain(self, text: str) -> tuple[int, str | None]:
-        """After the prompt of its base checkpoints, whose examples are nobody's."""
+        """After the prompt of its base checkpoints, whose examples are not the agent's words."""
         return plain_prompt(text, _USER, _ASSISTANT) if text.lstrip().startswith(_BASE_PROMPT) else (0, None)
 
     def render_turn(self, step: Step) -> str:

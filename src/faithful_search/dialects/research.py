@@ -56,7 +56,7 @@ class ReSearch(Tagged):
     marks: ClassVar[Mapping[str, float]] = {**MARKS, "result": 4.0}
 
     def begin_plain(self, text: str) -> tuple[int, str | None]:
-        """After the prompt of its base checkpoints, whose examples are nobody's."""
+        """After the prompt of its base checkpoints, whose examples are not the agent's words."""
         if not text.lstrip().startswith(_BASE_PROMPT):
             return 0, None
         at, asked = plain_prompt(text, _USER, _ASSISTANT)

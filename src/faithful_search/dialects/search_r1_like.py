@@ -9,7 +9,7 @@
 ```
 
 Queries of one call have their results divided by `---`. The prompt asks for `<tool_call> query </tool_call>`: a call
-that is no JSON object is such a bare query.
+that is not a JSON object is such a bare query.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _ASK = (
 )
 _DOC = re.compile(r"Doc [0-9]++ ?\(Title: ?([^\n]*+)\n?+")
 """Takes the whole line, whether the title is closed or not: so no line is looked at twice."""
+_ASKED = re.compile(r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?")
 _BARE_QUERY = re.compile(r"[^{\[]")
 
 
@@ -50,8 +51,12 @@ class SearchR1Like(ToolCalls):
         r"<tool_call>[^<{\[]{1,400}</tool_call>\s{0,9}(?!and it will)": 2.0,
         r'<tool_response>\s{0,9}\{"result":': 4.0,
     }
-    asked = re.compile(r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?")
-    prompt_words = "Answer the given question"
+    asked = _ASKED
+
+    def begin_plain(self, text: str) -> tuple[int, str | None]:
+        """Behind the prompt, which may stand before the text without any chat markup."""
+        asked = _ASKED.search(text) if text.lstrip().startswith("Answer the given question") else None
+        return (asked.end(), asked[1].strip()) if asked else (0, None)
 
     def read_call(self, raw: str, strict: bool = False) -> ToolCall | None:
         """JSON, or a bare query."""
@@ -65,11 +70,15 @@ class SearchR1Like(ToolCalls):
         value = read_json(body) if body.lstrip().startswith("{") else None
         result = value.get("result") if isinstance(value, dict) else None
         result = result if isinstance(result, str) else body
-        docs = list(islice(filter(_is_closed, _DOC.finditer(result)), MOST_DOCUMENTS))
-        if not docs:
-            return [], result
-        size = len(result)
-        return [_document(doc, result[doc.end() : end], end < size) for doc, end in stretches(docs, size)], ""
+        docs = list(islice((doc for doc in _DOC.finditer(result) if doc[0].endswith(")\n")), MOST_DOCUMENTS))
+        found = []
+        for doc, end in stretches(docs, len(result)):
+            title, text = doc[1][:-1], result[doc.end() : end]
+            if end < len(result):  # what follows a document is an empty line, or the division between queries
+                text = text.removesuffix("\n\n") if text.endswith("\n\n") else text.removesuffix("\n---\n")
+            quoted = len(title) > 1 and title[0] == title[-1] == '"'
+            found.append(Evidence(text, title[1:-1] if quoted else title))
+        return found, "" if found else result
 
     def write_note(self, note: str) -> str:
         """JSON of the note."""
@@ -82,16 +91,3 @@ class SearchR1Like(ToolCalls):
             for number, item in enumerate(evidence, start=1)
         )
         return write_json({"result": "\n\n".join(docs)})
-
-
-def _is_closed(head: re.Match[str]) -> bool:
-    return head[0].endswith(")\n")
-
-
-def _document(head: re.Match[str], text: str, more: bool) -> Evidence:
-    """One document; behind it, where there are more, stands an empty line or the division between queries."""
-    if more:
-        text = text.removesuffix("\n\n") if text.endswith("\n\n") else text.removesuffix("\n---\n")
-    title = head[1][:-1]
-    quoted = len(title) > 1 and title[0] == title[-1] == '"'
-    return Evidence(text, title[1:-1] if quoted else title)

@@ -14,8 +14,8 @@ from .segments import Segment
 from .turns import Fields, Grammar, skip
 
 MARKS: Mapping[str, float] = {
-    "search": 2.0, "think": 0.5, "answer": 0.5, "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0,
-    "information": -4.0, "result": -4.0, "search_results": -4.0,
+    "search": 2.0, "information": -4.0, "result": -4.0, "search_results": -4.0, "think": 0.5, "answer": 0.5,
+    "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0,
 }  # fmt: skip
 """The marks that most of these dialects share; each has the tag of its responses instead."""
 
@@ -121,9 +121,9 @@ def query(call: ToolCall) -> str:
 
 
 def plain_prompt(text: str, user: str, assistant: str) -> tuple[int, str | None]:
-    """Where the agent begins behind a prompt that is no chat: after `assistant`; before it, after `user`, the question.
+    """Where the agent begins behind a prompt without chat markup, and the question there.
 
-    A prompt that breaks off holds nothing of the agent's.
+    The question stands between `user` and `assistant`. In a prompt that breaks off the agent has said nothing.
     """
     asked = text.find(user)
     end = text.find(assistant, asked + len(user)) if asked >= 0 else -1

@@ -1,8 +1,8 @@
 """What the dialects share whose calls are JSON in `<tool_call>` and whose tool responses stand in `<tool_response>`.
 
 A text is cut into turns of the agent and what came between them: tool responses, and words of a controller (a user's
-message that is no response). A response counts as the environment's when the end of a call or a role precedes it; one
-that the agent opens elsewhere it wrote itself. Kinds of issues are those of `pou` without the verdict's, and
+message that is not a response). A response is the environment's when the end of a call or a role precedes it; one that
+the agent opens elsewhere it wrote itself. Kinds of issues are those of `pou` without the verdict's, and
 `think_unopened` (a thought is closed that was never opened), `response_missing` (parallel calls, fewer responses),
 `response_unasked` (a response to a turn that made no call).
 """
@@ -20,7 +20,7 @@ from ..trajectory import Issue, Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, tags
 from .segments import Segment
-from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip
+from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip, trimmed
 
 OPEN, CLOSE = "<tool_response>", "</tool_response>"
 NAMES = ("think", "tool_call", "tool_response", "answer")
@@ -36,7 +36,6 @@ PLACES = r"<tool_response>|<\|im_start\|>(?:user|tool)\n|(?<=>)\s{0,4}user\n|(?<
 _AGENT_AGAIN = re.compile(r"<\|im_start\|>assistant\n?|(?<=\n)assistant\n")
 _ANY_ROLE = re.compile(r"user|tool|ipython|system|assistant|model")
 _CUT_TAG = re.compile(r"<(?:/?[a-z_]{0,24})?\Z")
-_MOST_TOKENS_AT_END = 8
 _MOST_REPAIRED, _MOST_BRACKETS = 2_000, 40
 _LENIENT = json.JSONDecoder(strict=False)
 _CALL_END = "</tool_call>"
@@ -57,7 +56,7 @@ _decode = msgspec.json.Decoder(_Call).decode
 
 
 def read_json(text: str) -> Any:
-    """The JSON value in `text`, bare line breaks in its strings allowed; `None` for what is none."""
+    """The JSON value in `text`, bare line breaks in its strings allowed; `None` for anything else."""
     try:
         value, end = _LENIENT.raw_decode(text.lstrip())
     except (ValueError, RecursionError):
@@ -116,13 +115,9 @@ class CallReader(TurnReader):
             return
         begin = skip(self.text, begin, end)
         cut = _CUT_TAG.search(self.text, max(begin, end - 30), end) if end == self.end else None
-        piece = self.text[begin : cut.start() if cut else end].rstrip()
-        for _ in range(_MOST_TOKENS_AT_END):
-            if not (piece.endswith("|>") and "<|" in piece[-44:]):
-                break
-            piece = piece[: piece.rindex("<|")].rstrip()
-        if piece:
-            self.loose.append((begin, begin + len(piece)))
+        span = trimmed(self.text, begin, cut.start() if cut else end)
+        if span[0] < span[1]:
+            self.loose.append(span)
 
     def _step(self) -> Fields:
         """Text outside all tags is the answer of a turn without calls, else the thought of one that has no other."""
@@ -143,7 +138,6 @@ class ToolCalls(Dialect):
     Attributes:
         prefilled: whether the opening think tag may be part of the prompt, and so absent.
         asked: finds the question in the prompt's user message, as group 1; `None` where the message is the question.
-        prompt_words: first words of a prompt that may stand before the text without any chat markup.
         places: where a turn may end, a pattern.
     """
 
@@ -157,7 +151,6 @@ class ToolCalls(Dialect):
     no_call: ClassVar[tuple[str, str]] = ("call_json", 'the call is not JSON of the form {"name": …, "arguments": {…}}')
     prefilled: ClassVar[bool] = False
     asked: ClassVar[re.Pattern[str] | None] = None
-    prompt_words: ClassVar[str] = ""
     places: ClassVar[re.Pattern[str]] = re.compile(PLACES)
 
     def split(self, text: str, start: int, end: int, fenced: bool) -> Iterator[Segment]:
@@ -220,12 +213,6 @@ class ToolCalls(Dialect):
         if call.arguments is msgspec.UNSET:
             return None if strict else ToolCall(call.name, raw=raw)
         return ToolCall(call.name, call.arguments, raw)
-
-    def begin_plain(self, text: str) -> tuple[int, str | None]:
-        """Behind a prompt that begins with `prompt_words`."""
-        plain = self.asked is not None and self.prompt_words and text.lstrip().startswith(self.prompt_words)
-        asked = self.asked.search(text) if plain and self.asked else None
-        return (asked.end(), asked[1].strip()) if asked else (0, None)
 
     def asked_in(self, message: str) -> str:
         """What `asked` finds, or all of the message."""

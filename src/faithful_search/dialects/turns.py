@@ -29,6 +29,8 @@ MOST_TAGS = 50_000
 """Tags read in one stretch of text; a model that writes more is stuck, and what follows them is not read."""
 MOST_ISSUES = 1_000
 """Issues noted for one turn; further ones would only repeat them."""
+_TAIL = re.compile(r"(?:\s++|<\|[^<>|\n]{1,40}\|>(?:user|tool|ipython)?+)*+\Z")
+_LONGEST_TAIL = 200
 ELLIPSES = ("...", "\u2026")
 _ASSISTANT = re.compile(
     r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>\s*|<start_of_turn>model\n|<\|assistant\|>\n?"
@@ -49,6 +51,12 @@ def skip(text: str, at: int, until: int | None = None) -> int:
     """Past the blanks and markup (`GAP`) that stand at `at`, but not past `until`."""
     # nothing is a gap too, so there is always a match
     return GAP.match(text, at, len(text) if until is None else until).end()  # type: ignore[union-attr]
+
+
+def trimmed(text: str, start: int, end: int) -> Span:
+    """The stretch without the blanks, special tokens and role behind such a token at its end."""
+    tail = _TAIL.search(text, max(start, end - _LONGEST_TAIL), end)
+    return start, start + len(text[start : tail.start() if tail else end].rstrip())
 
 
 class Tag(NamedTuple):
@@ -274,10 +282,10 @@ class TurnReader:
         elif name == "response":
             self.issue("response_forged", "the agent wrote a tool response itself", span)
         elif not closed:
-            # It was cut off or forgotten: it is not carried out, and no answer. Blanks at its end may be what the
-            # environment wrote before its response.
+            # It was cut off or forgotten: it is not carried out, and no answer. What stands at its end may be what
+            # the environment wrote before its response.
             if not self._taken(name, span):
-                self.spans[name] = (span[0], span[0] + len(self.text[slice(*span)].rstrip()))
+                self.spans[name] = trimmed(self.text, *span)
         elif name == "call":
             self.read_call(span)
         else:

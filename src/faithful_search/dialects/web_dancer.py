@@ -81,14 +81,15 @@ class WebDancer(ToolCalls):
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Links of searches, pages visited; a body that is neither is a note."""
         if body.startswith(_VISIT):
-            return _pages(body), ""
+            pages = stretches(list(islice(_PAGE.finditer(body), MOST_DOCUMENTS)), len(body))
+            texts = (body[page.end() : end].strip("\n").removesuffix("\n=======") for page, end in pages)
+            visited = [Evidence(text, url=page[1]) for text, (page, _) in zip(texts, pages, strict=True)]
+            return visited or [Evidence(body)], ""
         blocks = list(islice(_BLOCK.finditer(body), MOST_DOCUMENTS))
-        found = [
-            item
-            for block, end in stretches(blocks, len(body) + 1)
-            for item in _links(body, block.end(), max(block.end(), end - 1))
-        ]
-        return (found, "") if found else ([], body)
+        found: list[Evidence] = []
+        for block, end in stretches(blocks, len(body) + 1):
+            found += _links(body, block.end(), max(block.end(), end - 1))
+        return found, "" if found else body
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
         """One search's links."""
@@ -110,33 +111,17 @@ def _address(url: str, escape: Callable[[str], str]) -> str:
     return one_line(escape(url)).replace(_TARGET, "]&#40;")
 
 
-def _pages(body: str) -> list[Evidence]:
-    pages = list(islice(_PAGE.finditer(body), MOST_DOCUMENTS))
-    return [
-        Evidence(body[page.end() : end].strip("\n").removesuffix("\n======="), url=page[1])
-        for page, end in stretches(pages, len(body))
-    ] or [Evidence(body)]
-
-
 def _links(body: str, start: int, end: int) -> list[Evidence]:
     """The links that are numbered in order from 1 on; a list inside a result's text begins again and is its text."""
     heads: list[re.Match[str]] = []
     for match in _LINK.finditer(body, start, end):
-        if len(heads) < MOST_DOCUMENTS and int(match[1]) == len(heads) + 1 and _is_link(match[2]):
+        is_link = _TARGET in match[2] and match[2].endswith(")")
+        if is_link and len(heads) < MOST_DOCUMENTS and int(match[1]) == len(heads) + 1:
             heads.append(match)
-    return [_link(head, _after(body, head.end(), stop - 2)) for head, stop in stretches(heads, end + 2)]
-
-
-def _is_link(line: str) -> bool:
-    return _TARGET in line and line.endswith(")")
-
-
-def _link(head: re.Match[str], text: str) -> Evidence:
-    title, _, url = head[2][:-1].rpartition(_TARGET)
-    return Evidence(text, title, url=url)
-
-
-def _after(body: str, start: int, end: int) -> str:
-    """A result's text: behind the link's line and, usually, an empty one."""
-    start += body.startswith("\n", start)
-    return body[start + body.startswith("\n", start) : end]
+    found = []
+    for head, stop in stretches(heads, end + 2):
+        title, _, url = head[2][:-1].rpartition(_TARGET)
+        at = head.end() + body.startswith("\n", head.end())
+        at += body.startswith("\n", at)  # an empty line usually follows the link's
+        found.append(Evidence(body[at : stop - 2], title, url=url))
+    return found
