@@ -112,6 +112,7 @@ def check_verdicts(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]])
     assert moved[0][0] != 0 and all(other == pytest.approx(moved[0], rel=1e-4, abs=1e-8) for other in moved)
 
 
+@pytest.mark.slow
 def test_the_verdict_term_of_two_processes_is_that_of_one(tmp_path):
     """One of the processes has no probe at all, and takes part in the passes of the other's."""
     one = step(tmp_path, 1, 16, more=VERDICTS)
