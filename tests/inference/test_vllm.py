@@ -284,7 +284,7 @@ def installed(monkeypatch):
     ],
 )
 def test_settings_that_are_heeded_pass(tmp_path, installed, given):
-    check_vllm(settings(tmp_path, **given), "cuda")
+    assert check_vllm(settings(tmp_path, **given), "cuda") is None
 
 
 @pytest.mark.parametrize(
