@@ -89,7 +89,7 @@ def seen(chat: ChatFormat, text: str) -> Counter[str]:
     return found + Counter(str(number) for number in ids if number in control)
 
 
-def check(dialect: str, family: str, evidence: list[Evidence], note: str) -> None:
+def assert_data(dialect: str, family: str, evidence: list[Evidence], note: str) -> None:
     agree(chat_of(dialect, family), evidence, note)
 
 
@@ -127,8 +127,8 @@ def test_disguised_markup_is_not_read(dialect: str, family: str, rounds: int) ->
     random = Random(f"{dialect} {family}")
     for _ in range(rounds):
         items = [Evidence(hostile(random), hostile(random), f"E{n}") for n in range(1, random.randint(1, 3) + 1)]
-        check(dialect, family, items, "")
-        check(dialect, family, [], hostile(random))
+        assert_data(dialect, family, items, "")
+        assert_data(dialect, family, [], hostile(random))
 
 
 @pytest.mark.parametrize("dialect", EVERY)
@@ -150,8 +150,8 @@ def test_disguised_markup_is_not_read(dialect: str, family: str, rounds: int) ->
     ],
 )
 def test_what_once_came_through(dialect: str, family: str, text: str) -> None:
-    check(dialect, family, [Evidence(text, text, "E1")], "")
-    check(dialect, family, [], text)
+    assert_data(dialect, family, [Evidence(text, text, "E1")], "")
+    assert_data(dialect, family, [], text)
 
 
 @pytest.mark.parametrize("dialect", EVERY)

@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from checkpoints import SMALL, equal
+from checkpoints import SMALL, assert_equal_runs
 from paths import ROOT
 from served import COMMAND, environment
 from stub_server import StubServer
@@ -144,4 +144,4 @@ def test_training_goes_on_as_if_nothing_had_happened(rounds: int, tmp_path: Path
     folders = attacked([*command, "--max_steps=3", "--save_steps=1"], tmp_path, rounds, advised)
     whole = next(folders)
     for place in folders:
-        equal(place / "out", whole / "out")
+        assert_equal_runs(place / "out", whole / "out")

@@ -23,7 +23,7 @@ def spans(found: Trajectory) -> Iterator[Span]:
     yield from (issue.span for issue in found.issues if issue.span)
 
 
-def examine(dialect: Dialect, found: Trajectory, text: str) -> None:
+def assert_consistent(dialect: Dialect, found: Trajectory, text: str) -> None:
     assert found.dialect == dialect.name and found.text == text
     assert all(0 <= start <= end <= len(text) for start, end in spans(found))
     assert all(issue.kind and issue.why for issue in found.all_issues())
@@ -43,7 +43,7 @@ def test_a_mutated_transcript_is_read(name: str, rounds: int) -> None:
     dialect, random = load(name), Random(name)
     for _ in range(rounds):
         text = mutated(transcripts(dialect, random), random)
-        examine(dialect, dialect.parse(text), text)
+        assert_consistent(dialect, dialect.parse(text), text)
         for first in (True, False):
             dialect.parse_turn(text, first=first)
         dialect.repair_call(text)

@@ -67,7 +67,7 @@ def is_clean(text: str) -> bool:
     return not any(word in text for word in (SECRET, "10.0.0.7", ADDRESS, "admin"))
 
 
-def check_note(found: Observation) -> None:
+def assert_told(found: Observation) -> None:
     assert found.error and found.note and not found.evidence
     assert len(found.note) <= LONGEST and "\n" not in found.note and is_clean(found.note)
     assert found.note.encode().decode() == found.note
@@ -79,7 +79,7 @@ def test_whatever_a_tool_does_its_neighbours_are_answered_and_it_is_told(caplog)
         found = toolbox.run_batch(calls(ways), [toolbox.session() for _ in ways])
         stats = toolbox.stats()["odd"]
     for item in found[: len(FAULTS)]:
-        check_note(item)
+        assert_told(item)
     assert not any("did not answer" in item.note for item in found)
     assert [[each.text for each in item.evidence] for item in found[len(FAULTS) :]] == [[GOOD]] * len(FAULTS)
     assert (stats.errors, stats.calls, stats.retries >= len(PASSING)) == (len(FAULTS), len(ways), True)
@@ -92,7 +92,7 @@ def test_what_asyncio_cannot_carry_costs_a_time_out_at_most():
     with Toolbox([Odd()], **{**SETTINGS, "timeout": 2}) as toolbox:
         found = toolbox.run_batch(calls(ways), [toolbox.session() for _ in ways])
     for item in found[: len(HANGING)]:
-        check_note(item)
+        assert_told(item)
     assert {item.evidence[0].text for item in found[len(HANGING) :]} == {GOOD}
 
 
@@ -104,7 +104,7 @@ def test_what_is_shared_kept_and_recorded_of_faults_is_a_tools_own_words(tmp_pat
         found = toolbox.run_batch([call for call in calls(ways) for _ in range(3)], [session] * 3 * len(ways))
     for number, way in enumerate(FAULTS):
         equal = found[3 * number : 3 * number + 3]
-        check_note(equal[0])
+        assert_told(equal[0])
         assert equal[0] == equal[1] == equal[2] and "did not answer" not in equal[0].note, way
     assert {item.evidence[0].text for item in found[-3:]} == {GOOD}
     lines = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
@@ -123,7 +123,7 @@ def test_on_an_event_loop_of_the_callers_as_an_mcp_server_has():
 
     *found, good = asyncio.run(ask())
     for item in found:
-        check_note(item)
+        assert_told(item)
         assert is_clean(as_text(item))
     assert GOOD in as_text(good)
 
@@ -230,7 +230,7 @@ def test_no_rollout_is_lost_and_each_fault_is_text_that_the_policy_saw(rounds, k
     print(f"{rounds} rollouts, {stats.calls} calls, {stats.errors} faults, {time.monotonic() - begun:.1f} s")
     assert [t.id for t in found] == [task.id for task in tasks]
     assert {t.stop_reason for t in found} == {"answered"} and stats.calls == CALLS * rounds
-    faults = check_steps(found, plan)
+    faults = assert_steps(found, plan)
     assert stats.errors == faults > 0.5 * SHARE * CALLS * rounds
     assert is_clean("".join(t.to_json() for t in found))
     assert max(len(t.to_json()) for t in found) < 300_000
@@ -238,7 +238,7 @@ def test_no_rollout_is_lost_and_each_fault_is_text_that_the_policy_saw(rounds, k
     assert [t.steps for t in again] == [t.steps for t in found]
 
 
-def check_steps(found: list[Trajectory], plan: list[list[str]]) -> int:
+def assert_steps(found: list[Trajectory], plan: list[list[str]]) -> int:
     """How many calls failed: each of them, and nothing else, was answered by a note that is in the policy's text."""
     faults = 0
     for t, ways in zip(found, plan, strict=True):

@@ -24,7 +24,7 @@ PAPER = SHARED / "seeds" / "veritas.txt"
 EVERY = names()
 
 
-def check(found: Trajectory, text: str) -> None:
+def assert_consistent(found: Trajectory, text: str) -> None:
     """What holds of any text."""
     assert found.text == text
     for step in found.steps:
@@ -46,7 +46,7 @@ def check(found: Trajectory, text: str) -> None:
 @given(data=st.data())
 def test_mutated_real_trajectories(name: str, data: st.DataObject) -> None:
     text = data.draw(mutated())
-    check(load(name).parse(text), text)
+    assert_consistent(load(name).parse(text), text)
     for first in (True, False):
         spans = load(name).parse_turn(text, first=first).spans
         assert all(0 <= start <= end <= len(text) for start, end in spans.values())
@@ -64,7 +64,7 @@ def test_detection_of_mutated_real_trajectories(text: str) -> None:
 @settings(max_examples=100)
 @given(text=st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=20).map("".join) | st.text())
 def test_arbitrary_text(name: str, text: str) -> None:
-    check(load(name).parse(text), text)
+    assert_consistent(load(name).parse(text), text)
 
 
 SHAPES = [
@@ -114,7 +114,7 @@ def test_r1_searcher_rollouts(name: str) -> None:
     for row in rows(name):
         text = row["gen_text_store"]
         found = dialect.parse(text)
-        check(found, text)
+        assert_consistent(found, text)
         assert found.answer == row["pred_ans"].strip() and found.stop_reason == "answered"
         asked = text.count("<|begin_of_query|>")
         assert [len(step.evidence) for step in found.steps] == [5] * asked + [0]
@@ -129,7 +129,7 @@ def test_search_r1_logs() -> None:
     dialect, agree, kinds = load("search_r1"), 0, Counter()
     for row in rows("search_r1_ppo_3b"):
         found = dialect.parse(row["solution"])
-        check(found, row["solution"])
+        assert_consistent(found, row["solution"])
         kinds.update({issue.kind for issue in found.all_issues()})
         agree += (found.answer or "") == (row["extracted"] or "").strip()
         assert found.question.rstrip("?") == row["question"].strip().rstrip("?")
@@ -145,7 +145,7 @@ def test_search_r1_logs() -> None:
 def test_web_dancer_chats() -> None:
     for row in rows("webdancer"):
         found = parse(row["messages"], "web_dancer")
-        check(found, found.text)
+        assert_consistent(found, found.text)
         assert found.answer and found.question and any(step.evidence for step in found.steps)
 
 

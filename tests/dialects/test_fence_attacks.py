@@ -207,7 +207,7 @@ def own_tags(dialect: str) -> re.Pattern[str]:
     return re.compile("|".join(blanks), re.IGNORECASE)
 
 
-def check(dialect: str, family: str, evidence: Sequence[Evidence], note: str = "") -> None:
+def assert_data(dialect: str, family: str, evidence: Sequence[Evidence], note: str = "") -> None:
     """The observation alone, without an engine."""
     chat, (first, second) = chat_of(dialect, family), turns_of(dialect)
     held = tuple(evidence) if evidence and evidence[0].id else numbered(evidence)
@@ -225,15 +225,15 @@ def check(dialect: str, family: str, evidence: Sequence[Evidence], note: str = "
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dialect", EVERY)
 def test_every_known_attack_on_every_dialect_and_tokenizer(dialect, family):
-    check(dialect, family, ATTACKS)
-    check(dialect, family, (), "".join(HOSTILE))
+    assert_data(dialect, family, ATTACKS)
+    assert_data(dialect, family, (), "".join(HOSTILE))
 
 
 @pytest.mark.parametrize("dialect", EVERY)
 def test_every_known_attack_alone_as_text_title_address_and_note(dialect):
     for text in HOSTILE:
-        check(dialect, "qwen3_thinking", [Evidence(text, text, url=text), Evidence(text, url=f"http://{text}")])
-        check(dialect, "qwen3_thinking", (), text)
+        assert_data(dialect, "qwen3_thinking", [Evidence(text, text, url=text), Evidence(text, url=f"http://{text}")])
+        assert_data(dialect, "qwen3_thinking", (), text)
 
 
 @pytest.mark.parametrize("dialect", EVERY)
@@ -245,7 +245,7 @@ def test_attacks_that_nobody_thought_of(dialect, data):
     evidence = [
         Evidence(data.draw(TEXTS), data.draw(TEXTS), url=data.draw(urls)) for _ in range(data.draw(st.integers(0, 3)))
     ]
-    check(dialect, family, evidence, data.draw(TEXTS))
+    assert_data(dialect, family, evidence, data.draw(TEXTS))
 
 
 @pytest.mark.parametrize("dialect", EVERY)
@@ -260,13 +260,13 @@ def test_no_tag_is_put_together_from_two_pieces(dialect):
     ]:
         cuts = [(whole[:cut], whole[cut:]) for cut in range(1, len(whole))]
         pairs = [(Evidence(head, head), Evidence(tail, tail, url=f"http://{head}")) for head, tail in cuts]
-        check(dialect, "chatml", [item for pair in pairs for item in pair])
-        check(dialect, "chatml", [Evidence(tail, head, url=f"http://{tail}") for head, tail in cuts])
+        assert_data(dialect, "chatml", [item for pair in pairs for item in pair])
+        assert_data(dialect, "chatml", [Evidence(tail, head, url=f"http://{tail}") for head, tail in cuts])
 
 
 @pytest.mark.parametrize("dialect", EVERY)
 def test_titles_and_addresses_stay_apart(dialect):
-    check(dialect, "chatml", [Evidence("x", title, url=url) for title in LINKS for url in LINKS])
+    assert_data(dialect, "chatml", [Evidence("x", title, url=url) for title in LINKS for url in LINKS])
 
 
 def test_a_tokenizer_that_normalizes_would_be_fooled_without_the_fences_folding():
@@ -468,4 +468,4 @@ def test_the_attacks_came_through_the_real_tools(observations):
 @pytest.mark.parametrize("family", ["deepseek", "folded"])
 def test_what_real_tools_brought_is_data_in_every_dialect(dialect, family, observations):
     for seen in observations.values():
-        check(dialect, family, seen.evidence, seen.note)
+        assert_data(dialect, family, seen.evidence, seen.note)

@@ -201,6 +201,7 @@ class Spaces(SimpleHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_a_pushed_metric_is_loaded_from_there(tmp_path):
     code = (
         "import evaluate\nmetric = evaluate.load('team/protocol_format')\n"

@@ -49,7 +49,7 @@ def both(model: Any, prompts: list[list[int]], choices: Any = None) -> tuple[lis
     return shared, plain
 
 
-def check_same(model: Any, prompts: list[list[int]], choices: Any = None) -> None:
+def assert_same(model: Any, prompts: list[list[int]], choices: Any = None) -> None:
     for one, two in zip(*both(model, prompts, choices), strict=True):
         assert one == pytest.approx(two, rel=1e-4, abs=1e-12)
 
@@ -87,7 +87,7 @@ def test_probabilities_are_those_without_sharing(made, data):
     choices = [data.draw(st.lists(some(1, 3), min_size=1, max_size=2)) for _ in rows]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sharing.CALLS, "cpu", data.draw(st.sampled_from([0, 20])))  # worth while for short rows, too
-        check_same(lab.sharp(lab.model()), rows, choices)
+        assert_same(lab.sharp(lab.model()), rows, choices)
 
 
 def test_a_common_beginning_is_computed_once():
@@ -101,7 +101,7 @@ def test_what_a_family_shares_is_computed_once_beside_rows_of_their_own():
     rows = [[*STEM, *ONE, 7, 8], [*STEM, *TWO, 7, 9], [*STEM, *ONE, 7, 7], [*STEM, *range(4, 40)], [*STEM, *TWO, 8, 9]]
     found = [(sorted(part.rows), sorted(map(len, part.heads))) for part in plan(rows)]
     assert found[0] == ([0, 1, 2, 4], [350, 451])
-    check_same(lab.sharp(lab.model()), rows)
+    assert_same(lab.sharp(lab.model()), rows)
 
 
 @pytest.mark.parametrize("rows", [[[1] * 500], [[1, 2, 3], [1, 2, 4]], [[1] * 300, [2] * 300], [[], [1]], []])
@@ -115,7 +115,7 @@ def test_a_row_is_padded_only_where_a_pass_of_its_own_costs_more():
     rows = [[n, *[9] * (length - 1)] for n, length in enumerate(lengths, start=10)]
     generator.choice_probs(rows, [[[5], [6]]] * 5)
     assert (counting.passes, counting.tokens) == (3, 2 * 400 + 100 + 2 * 60)
-    check_same(generator.model, rows, [[[4], [5, 6, 7]]] * 5)
+    assert_same(generator.model, rows, [[[4], [5, 6, 7]]] * 5)
 
 
 def test_rows_behind_one_head_are_read_in_several_passes():
@@ -123,7 +123,7 @@ def test_rows_behind_one_head_are_read_in_several_passes():
     rows = [[*STEM, n, *[9] * length] for n, length in ((11, 10), (12, 400), (13, 12), (14, 380))]
     generator.choice_probs(rows, [[[5], [6]]] * 4)
     assert (counting.passes, counting.tokens) == (3, 150 + 2 * 401 + 2 * 13)
-    check_same(generator.model, rows)
+    assert_same(generator.model, rows)
 
 
 @settings(max_examples=100)
@@ -158,7 +158,7 @@ def test_what_a_probe_compares_is_not_torn_apart_by_its_length():
     generator.choice_probs(rows, [[[5]]] * 8)
     assert counting.tokens < 1.1 * (4 * 300 + sum(map(len, rows)) - 8 * 300)
     assert {frozenset(batch) for batch in sharing.batches(rows, 2)} == {frozenset({n, n + 1}) for n in (0, 2, 4, 6)}
-    check_same(generator.model, rows)
+    assert_same(generator.model, rows)
 
 
 def test_a_process_makes_as_many_passes_as_the_one_that_makes_most():
@@ -183,7 +183,7 @@ def test_a_row_that_another_begins_with_keeps_its_last_tokens():
     for keep in (1, 3):
         (part,) = plan(rows, keep)
         assert [len(head) for head in part.heads] == [150 - keep]
-    check_same(lab.sharp(lab.model()), rows, [[[4], [5, 6, 7]], [[4, 4]]])
+    assert_same(lab.sharp(lab.model()), rows, [[[4], [5, 6, 7]], [[4, 4]]])
 
 
 def test_an_adapter_that_is_switched_on_is_used():
@@ -194,7 +194,7 @@ def test_an_adapter_that_is_switched_on_is_used():
     )
     rows = [[*STEM, *range(n, n + 20)] for n in range(4)]
     assert can_share(model)
-    check_same(model, rows)
+    assert_same(model, rows)
     with model.disable_adapter():
         without = both(model, rows)[0]
     assert without[0] != pytest.approx(both(model, rows)[0][0], rel=1e-3)
@@ -229,7 +229,7 @@ def test_models_that_forget_or_sum_up_do_not_share_and_say_the_same():
     for model in map(lab.sharp, (sliding, mixed)):
         counting = Counting(model)
         assert not can_share(model)
-        check_same(model, rows)
+        assert_same(model, rows)
         assert counting.tokens == 2 * 4 * 170
 
 
@@ -237,7 +237,7 @@ def test_grouped_heads_and_learned_positions_share():
     rows = [[*STEM, *range(n, n + 2 + 9 * n)] for n in range(4)]
     for model in map(lab.sharp, (small("qwen2", **HEADS), small("gpt2", n_embd=32, n_head=2))):
         assert can_share(model)
-        check_same(model, rows)
+        assert_same(model, rows)
 
 
 def test_models_that_count_padding_do_not_share_and_say_the_same():
@@ -246,7 +246,7 @@ def test_models_that_count_padding_do_not_share_and_say_the_same():
     for kind, sizes in kinds.items():
         model = lab.sharp(small(kind, **sizes))
         assert not can_share(model)
-        check_same(model, rows)
+        assert_same(model, rows)
 
 
 def test_prompt_tuning_does_not_share():

@@ -80,7 +80,7 @@ def recomputed(model: Any, prompt: list[int], written: Completion, temperature: 
     return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(written.ids)[:, None])[:, 0].tolist()
 
 
-def check_recomputed(model: Any, prompts: Rows, written: list[Completion], temperature: float = 1.0) -> None:
+def assert_recomputed(model: Any, prompts: Rows, written: list[Completion], temperature: float = 1.0) -> None:
     for prompt, one in zip(prompts, written, strict=True):
         assert one.logprobs == pytest.approx(recomputed(model, prompt, one, temperature), abs=1e-4)
 
@@ -111,7 +111,7 @@ def played(
         order.shuffle(live)
         prompts, limits = [contexts[number] for number in live], [episodes[number][1][turn][0] for number in live]
         written = generator.generate(prompts, sampling, limits)
-        check_recomputed(generator.model, prompts, written, sampling.temperature or 1.0)
+        assert_recomputed(generator.model, prompts, written, sampling.temperature or 1.0)
         for number, one in zip(live, written, strict=True):
             found[number, turn] = one
             contexts[number] = contexts[number] + one.ids + episodes[number][1][turn][1]
@@ -183,7 +183,7 @@ def test_tokens_are_drawn_from_the_limited_distribution():
     assert seen.keys() <= expected.keys()
     for token, share in expected.items():
         assert abs(seen[token] / count - share) < 4 * (share * (1 - share) / count) ** 0.5
-    check_recomputed(one, [prompt] * 20, drawn[:20], 0.1)
+    assert_recomputed(one, [prompt] * 20, drawn[:20], 0.1)
     ranked = logits.softmax(-1).sort(descending=True)
     inside = int((ranked.values.cumsum(-1) < 0.02).sum()) + 1
     assert {one.ids[0] for one in nucleus} == set(ranked.indices[:inside].tolist())
@@ -230,7 +230,7 @@ def test_a_long_beginning_of_different_prompts_is_read_once():
         counting.taken()
         written = generator.generate(prompts, GREEDY, [1] * 6)
         assert counting.taken() == 300 + 6 * 9 + 6
-        check_recomputed(generator.model, prompts, written)
+        assert_recomputed(generator.model, prompts, written)
         counting.taken()
         generator.generate([[*[7] * 300, *range(50, 60)]], GREEDY, [1])  # of an episode that begins later
         assert counting.taken() == 9 + 1
@@ -246,9 +246,9 @@ def test_a_changed_context_is_noticed_and_read_from_there():
         counting.taken()
         again = generator.generate([context], GREEDY, [5])
         assert counting.taken() == len(context) - 40 - 1 + 5
-        check_recomputed(generator.model, [context], again)
+        assert_recomputed(generator.model, [context], again)
         shorter = generator.generate([context[:60]], GREEDY, [5])
-        check_recomputed(generator.model, [context[:60]], shorter)
+        assert_recomputed(generator.model, [context[:60]], shorter)
 
 
 def test_ended_episodes_are_forgotten_with_the_next_turn():
@@ -280,9 +280,9 @@ def test_nothing_is_left_afterwards_even_after_an_error(fails):
     with torch.no_grad():
         changed.model.embed_tokens.weight.mul_(3).add_(0.1)
     context = [7] * 50 + written.ids
-    check_recomputed(changed, [context], generator.generate([context], GREEDY))
+    assert_recomputed(changed, [context], generator.generate([context], GREEDY))
     with generator.keeping():
-        check_recomputed(changed, [context], generator.generate([context], GREEDY))
+        assert_recomputed(changed, [context], generator.generate([context], GREEDY))
 
 
 def test_what_was_read_before_an_error_goes_on_being_right():
@@ -304,7 +304,7 @@ def test_what_was_read_before_an_error_goes_on_being_right():
             generator.generate(further, GREEDY)
         hook.remove()
         assert [one.ids[0] for one in generator._turns.kept] == [7]
-        check_recomputed(generator.model, further, generator.generate(further, GREEDY))
+        assert_recomputed(generator.model, further, generator.generate(further, GREEDY))
 
 
 def test_an_inner_run_begins_with_nothing():

@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 from paths import ROOT
-from served import environment
 
 import faithful_search as fs
 
@@ -146,7 +145,7 @@ def readme_example() -> tuple[str, str]:
     return match[1], match[2]
 
 
-def test_the_readmes_own_agent_trains_on_a_cpu(tmp_path):
+def test_the_readmes_own_agent_trains_on_a_cpu(tmp_path, monkeypatch, capsys):
     """As it stands, in a folder where its names are there: the model is the bundled one, the corpus the world's."""
     from faithful_search.bundled import tiny_policy, world_file
 
@@ -158,10 +157,11 @@ def test_the_readmes_own_agent_trains_on_a_cpu(tmp_path):
     row = {"question": "What is the capital of Peru?", "answers": ["Lima"]}
     with gzip.open(tmp_path / "questions.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
-    on_cpu = environment(FAITHFUL_SEARCH_CACHE=str(tmp_path / "cache"), CUDA_VISIBLE_DEVICES="")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=on_cpu, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "'train_loss'" in done.stdout
+    monkeypatch.setenv("FAITHFUL_SEARCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {"__name__": "__main__"})
+    assert "'train_loss'" in capsys.readouterr().out
 
 
 def test_the_readmes_example_prints_what_it_says():

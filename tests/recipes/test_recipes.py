@@ -262,7 +262,8 @@ def test_a_file_that_extends_itself_is_named(tmp_path):
 def test_pou_leaves_what_it_promises(tmp_path, capsys):
     out = tmp_path / "pou"
     flags = ["--output_dir", str(out), "--save_steps=2", "--per_device_train_batch_size=8", "--threads=1"]
-    call("pou", *flags, "--max_steps=2", "--eval_limit=6")
+    flags += ["--turns=3", "--turn_tokens=64", "--max_completion_length=400"]
+    call("pou", *flags, "--max_steps=2", "--eval_limit=3")
     printed = capsys.readouterr().out
     for metric in (
         "exact_match",
@@ -290,7 +291,7 @@ def test_pou_leaves_what_it_promises(tmp_path, capsys):
     assert metrics["settings"]["precision"].startswith("cpu, ")
     for when in ("before", "after"):
         estimate = Evaluation.from_dict(metrics[when]).rows["exact_match"]
-        assert estimate.n == 6
+        assert estimate.n == 3
         assert estimate.low <= estimate.value <= estimate.high
     assert {"value", "low", "high", "n"} == set(metrics["differences"]["verdict_gap"])
     before = AutoModelForCausalLM.from_pretrained(tiny_policy("memory")).float().state_dict()

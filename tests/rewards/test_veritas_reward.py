@@ -21,6 +21,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import ROOT, SUPPORT
+from tiny_trainer import SETTINGS
 from trl import GRPOConfig
 
 import faithful_search as fs
@@ -268,24 +269,15 @@ def trainer(path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,
     own = {key: settings.pop(key) for key in names if key in settings}
     defaults = {
         "per_device_train_batch_size": 4,
-        "num_generations": 4,
         "max_steps": 2,
         "max_completion_length": 700,
         "learning_rate": 1e-3,
-        "use_cpu": True,
-        "report_to": "none",
-        "activation_checkpointing": False,
-        "bf16": False,
-        "logging_steps": 1,
         "save_strategy": "no",
-        "disable_tqdm": True,
-        "seed": 3,
-        "beta": 0.0,
     }
     made = SearchGRPOTrainer(
         model=lab.model(hidden=16),
         processing_class=lab.tokenizer(),
-        args=GRPOConfig(str(path), **{**defaults, **settings}),
+        args=GRPOConfig(str(path), **SETTINGS | defaults | settings),
         toolbox=Toolbox([Search(*evidence)]),
         reward=mix,
         dialect=Brief(),

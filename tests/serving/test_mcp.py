@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from paths import ROOT
-from served import COMMAND, command, environment
+from served import COMMAND, command, environment, invoked
 
 from faithful_search.errors import ToolError
 from faithful_search.serving.mcp import as_text, mcp_server
@@ -184,10 +184,8 @@ def test_more_tools_come_from_the_recipes_flags(tmp_path):
 def test_a_wrong_file_of_tools_is_refused(tmp_path, text, says):
     flags = tmp_path / "tools.yaml"
     flags.write_text(text)
-    ran = subprocess.run(
-        [*COMMAND, "serve", "world", "--mcp", "--tools", flags], capture_output=True, text=True, env=environment()
-    )
-    assert ran.returncode in (1, 2) and says in ran.stderr and "Traceback" not in ran.stderr
+    ran = invoked("serve", "world", "--mcp", "--tools", flags)
+    assert ran.exit_code in (1, 2) and says in ran.stderr and "Traceback" not in ran.stderr
 
 
 def test_the_command_over_http():

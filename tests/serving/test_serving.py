@@ -9,8 +9,6 @@ import json
 import re
 import runpy
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -20,31 +18,22 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paths import EXAMPLES
-from served import COMMAND, Shelf, command, environment
+from served import Shelf, app_of, command, connected, head, invoked
 
-from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
 from faithful_search.serving import connection, wire
-from faithful_search.serving.app import application
 from faithful_search.serving.layers import guarded
 from faithful_search.serving.metrics import Counter as Total
 from faithful_search.serving.metrics import Histogram
-from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import _server, bind, running
 from faithful_search.tools.retrieval.corpus import join_contents, split_contents
 from faithful_search.trajectory import Evidence
 from faithful_search.wire.network import new_pool
 
 SMALL = wire.Limits(body_bytes=2000, queries=5, query_chars=100, top_k=10, seconds=1.0, requests=4)
-
-
-def app_of(index, limits=None, **settings):
-    retrieval = Retrieval(index, limits=limits, **settings)
-    return application(retrieval.answers, limits=limits, metrics=retrieval.metrics, about={"passages": len(index)})
 
 
 @pytest.fixture(scope="module")
@@ -235,19 +224,17 @@ def test_a_body_without_a_length_ends_at_the_limit(small):
 
 
 def test_a_body_that_never_comes_is_given_up(small):
-    host, port = small.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as slow:
-        slow.sendall(b"POST /retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 50\r\n\r\n{")
+    with connected(small) as slow:
+        slow.sendall(head(50) + b"{")
         assert post(f"{small}/retrieve", queries=["a"]).status_code == 200  # others are served meanwhile
         answer = slow.recv(1000)
         assert answer.startswith(b"HTTP/1.1 408") and b"connection: close" in answer.lower()
 
 
 def test_a_wrong_length_header_is_refused(small):
-    host, port = small.removeprefix("http://").split(":")
     for length in (b"99999999999999999999999", b"-5", b"abc"):
-        with socket.create_connection((host, int(port)), timeout=30) as rough:
-            rough.sendall(b"POST /retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " + length + b"\r\n\r\n{")
+        with connected(small) as rough:
+            rough.sendall(head(length) + b"{")
             assert rough.recv(100)[9:12] in (b"400", b"413")
     assert httpx.get(f"{small}/health").status_code == 200
 
@@ -265,9 +252,9 @@ def prompt(request, monkeypatch):
 
 def _closed_after(url, *pieces):
     """Seconds until the server hangs up on one that sends these pieces."""
-    host, port = url.removeprefix("http://").split(":")
     start = time.monotonic()
-    with socket.create_connection((host, int(port)), timeout=0.05) as rough, suppress(ConnectionError):
+    with connected(url) as rough, suppress(ConnectionError):
+        rough.settimeout(0.05)
         for piece in itertools.chain(pieces, itertools.repeat(b"")):
             rough.sendall(piece)
             with suppress(TimeoutError):
@@ -316,7 +303,7 @@ def started(monkeypatch, tmp_path):
         keep = lambda app, bound, *_, **__: (apps.append(app), bound.close())  # noqa: E731
         monkeypatch.setattr("faithful_search.serving.server.serve", keep)
         monkeypatch.setenv("FAITHFUL_SEARCH_SERVE_TOKEN", token)
-        result = CliRunner().invoke(cli, ["serve", str(tmp_path / "corpus.jsonl"), "--port", "0", *flags])
+        result = invoked("serve", tmp_path / "corpus.jsonl", "--port", "0", *flags)
         assert result.exit_code == 0, result.output
         return apps[0], result
 
@@ -419,12 +406,9 @@ def test_too_many_at_once_are_sent_away_and_may_come_back():
 def test_what_nobody_waits_for_is_not_searched():
     shelf = Shelf(seconds=0.2)
     with running(app_of(shelf, batch=1)) as url:
-        host, port = url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=30) as leaving:
+        with connected(url) as leaving:
             body = json.dumps({"queries": [f"lost {n}" for n in range(20)]}).encode()
-            leaving.sendall(
-                b"POST /retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-            )
+            leaving.sendall(head(len(body)) + body)
             while not shelf.batches:
                 time.sleep(0.01)
         assert post(f"{url}/retrieve", queries=["kept"]).status_code == 200
@@ -523,36 +507,27 @@ def test_a_folder_of_files_is_a_corpus_too(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"title": name, "text": f"{name} is a capital"}))
     with command(str(tmp_path), FAITHFUL_SEARCH_CACHE=str(tmp_path / "cache")) as (_, url):
         (found,) = post(f"{url}/retrieve", queries=["capital"]).json()["result"]
-        second = subprocess.run([*COMMAND, "serve", url], capture_output=True, text=True, timeout=60, env=environment())
+        second = invoked("serve", url)
     assert [item["contents"].partition("\n")[0] for item in found] == ['"paris"', '"rome"']
-    assert second.returncode == 1 and f"{url} is served already" in second.stderr
+    assert second.exit_code == 1 and f"{url} is served already" in second.stderr
 
 
 def test_a_taken_port_is_said_plainly(world):
     port = world.rpartition(":")[2]
-    second = subprocess.run(
-        [*COMMAND, "serve", "world", "--port", port], capture_output=True, text=True, timeout=60, env=environment()
-    )
-    assert second.returncode == 1
-    assert second.stderr.startswith("error: cannot listen on 127.0.0.1:" + port) and "Traceback" not in second.stderr
+    second = invoked("serve", "world", "--port", port)
+    assert second.exit_code == 1 and second.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port}")
 
 
 def test_an_unknown_host_and_a_missing_corpus_are_said_plainly():
     with pytest.raises(ConfigError, match="cannot listen on no such host"):
         bind("no such host", 0)
-    missing = subprocess.run(
-        [*COMMAND, "serve", "/no/corpus.jsonl", "--port", "0"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(),
-    )
-    assert missing.returncode == 1 and "/no/corpus.jsonl" in missing.stderr and "Traceback" not in missing.stderr
+    missing = invoked("serve", "/no/corpus.jsonl", "--port", "0")
+    assert missing.exit_code == 1 and missing.stderr.startswith("error: ") and "/no/corpus.jsonl" in missing.stderr
 
 
 @pytest.mark.parametrize("flags", [("--mcp", "--mcp-http"), ("--triples", "world")])
 def test_flags_that_do_not_go_together_are_refused(flags):
-    answer = CliRunner().invoke(cli, ["serve", "world", *flags])
+    answer = invoked("serve", "world", *flags)
     assert answer.exit_code == 2 and flags[0] in answer.stderr
 
 
@@ -560,29 +535,27 @@ def test_flags_that_do_not_go_together_are_refused(flags):
 def test_a_running_request_ends_before_the_server_does(number, tmp_path):
     """Bodies that are still being sent count as running."""
     with command("world", "--drain", "20") as (process, url):
-        host, port = url.removeprefix("http://").split(":")
         body = b'{"queries": ["capital"], "topk": 1}'
-        with socket.create_connection((host, int(port)), timeout=30) as running_one:
-            running_one.sendall(b"POST /retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body))
-            idle = socket.create_connection((host, int(port)), timeout=30)
-            time.sleep(0.3)
-            process.send_signal(number)
-            _refused(host, int(port))
-            assert process.poll() is None
-            running_one.sendall(body)
-            answer = http.client.HTTPResponse(running_one)
-            answer.begin()
-            assert answer.status == 200 and len(json.loads(answer.read())["result"][0]) == 1
-        assert process.wait(30) == 0
-        idle.close()
+        with connected(url):  # it says nothing
+            with connected(url) as running_one:
+                running_one.sendall(head(len(body)))
+                time.sleep(0.3)
+                process.send_signal(number)
+                _refused(url)
+                assert process.poll() is None
+                running_one.sendall(body)
+                answer = http.client.HTTPResponse(running_one)
+                answer.begin()
+                assert answer.status == 200 and len(json.loads(answer.read())["result"][0]) == 1
+            assert process.wait(30) == 0
         assert "Traceback" not in process.stdout.read()
 
 
-def _refused(host, port):
+def _refused(url):
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
-            socket.create_connection((host, port), timeout=1).close()
+            connected(url).close()
             time.sleep(0.05)
         except OSError:
             return
@@ -590,17 +563,15 @@ def _refused(host, port):
 
 
 def test_an_endless_request_does_not_keep_the_server():
-    with command("world", "--drain", "1") as (process, url):
-        host, port = url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=30) as endless:
-            endless.sendall(b"POST /retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{")
-            time.sleep(0.3)
-            start = time.monotonic()
-            process.send_signal(signal.SIGTERM)
-            assert endless.recv(100).startswith(b"HTTP/1.1 503")
-            assert process.wait(30) == 0
-            assert time.monotonic() - start < 15
-            assert "Traceback" not in process.stdout.read()
+    with command("world", "--drain", "1") as (process, url), connected(url) as endless:
+        endless.sendall(head(1000) + b"{")
+        time.sleep(0.3)
+        start = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert endless.recv(100).startswith(b"HTTP/1.1 503")
+        assert process.wait(30) == 0
+        assert time.monotonic() - start < 15
+        assert "Traceback" not in process.stdout.read()
 
 
 def test_requests_that_still_wait_are_answered_at_the_end():
@@ -617,11 +588,6 @@ def requests_at(url):
     """How many are being answered or were."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
     return sum(float(line.split()[1]) for line in lines if re.match("faithful_search_requests_(running|total{)", line))
-
-
-def test_the_token_of_the_environment():
-    with command("world", FAITHFUL_SEARCH_SERVE_TOKEN="s3cret") as (_, url):
-        assert post(f"{url}/retrieve", queries=["a"]).status_code == 401
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):

@@ -42,7 +42,7 @@ SMALL = (
 )
 
 
-def equal(out: Path, other: Path) -> None:
+def assert_equal_runs(out: Path, other: Path) -> None:
     """The same weights, rollouts with their rewards, and evaluations."""
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (out, other))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)

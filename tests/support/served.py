@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from click.testing import CliRunner, Result
 from paths import ROOT
 
+from faithful_search.cli import cli
 from faithful_search.errors import ToolError
+from faithful_search.serving.app import application
+from faithful_search.serving.retrieval import Retrieval
 from faithful_search.tools.retrieval.index import Index
 from faithful_search.trajectory import Evidence
 
@@ -47,6 +52,29 @@ def passage(query: str, number: int) -> Evidence:
     return Evidence(
         text=f"text of {query} #{number}", title=f"{query} #{number}", source=f"p{number}", score=1 / (1 + number)
     )
+
+
+def app_of(index: Index, limits=None, **settings):
+    """The retrieval server's application over an index."""
+    retrieval = Retrieval(index, limits=limits, **settings)
+    return application(retrieval.answers, limits=limits, metrics=retrieval.metrics, about={"passages": len(index)})
+
+
+def connected(url: str) -> socket.socket:
+    """A bare connection, for what no client would send."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def head(length: int | bytes, path: str = "/retrieve") -> bytes:
+    """The head of a request whose body is said to have so many bytes."""
+    said = length if isinstance(length, bytes) else b"%d" % length
+    return b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %s\r\n\r\n" % (path.encode(), said)
+
+
+def invoked(*arguments: object) -> Result:
+    """What `faithful-search ARGUMENTS` ends with, in this process: for what is refused before it serves."""
+    return CliRunner().invoke(cli, [str(item) for item in arguments])
 
 
 def environment(**more: str) -> dict[str, str]:

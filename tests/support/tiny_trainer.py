@@ -44,6 +44,21 @@ class Shy(Luck):
         return Score(None, "the judge is down", {"abstained": True}) if score.value < 0.3 else score
 
 
+SETTINGS = {
+    "learning_rate": 1e-2,
+    "num_generations": 4,
+    "use_cpu": True,
+    "report_to": "none",
+    "activation_checkpointing": False,
+    "bf16": False,
+    "logging_steps": 1,
+    "disable_tqdm": True,
+    "seed": 3,
+    "beta": 0.0,
+}
+"""Of every trainer of a tiny policy."""
+
+
 def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **settings) -> SearchGRPOTrainer:
     names = ("advantages", "trajectory_file", "callbacks", "dialect", "verdict_weight", "uniform_groups")
     names += ("counterfactual", "counterfactual_groups", "counterfactual_world")
@@ -51,25 +66,15 @@ def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **
     tasks = settings.pop("tasks", TASKS)
     defaults = {
         "per_device_train_batch_size": 8,
-        "num_generations": 4,
         "max_steps": 4,
         "max_completion_length": 400,
-        "learning_rate": 1e-2,
-        "use_cpu": True,
-        "report_to": "none",
-        "activation_checkpointing": False,
-        "bf16": False,
-        "logging_steps": 1,
         "save_steps": 2,
-        "disable_tqdm": True,
-        "seed": 3,
-        "beta": 0.0,
         "lr_scheduler_type": "constant",
     }
     made = SearchGRPOTrainer(
         model=lab.model(),
         processing_class=lab.tokenizer(),
-        args=GRPOConfig(str(path), **{**defaults, **settings}),
+        args=GRPOConfig(str(path), **SETTINGS | defaults | settings),
         train_dataset=tasks,
         toolbox=Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]),
         reward=reward or Luck(),

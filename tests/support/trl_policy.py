@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lab
 import pytest
 
 
@@ -9,17 +10,11 @@ def scripted_policy(turns):
     """A two-layer Qwen2 whose generation follows a script: episodes go on by themselves, everything else is real."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
     from trl.chat_template_utils import qwen2_5_chat_template
 
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator([], tokenizers.trainers.BpeTrainer(initial_alphabet=alphabet))
-    backend.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|pad|>"])
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|pad|>", chat_template=qwen2_5_chat_template
+    special = ("<|im_start|>", "<|im_end|>", "<|pad|>")
+    tokenizer = lab.byte_tokenizer(
+        special, eos_token="<|im_end|>", pad_token="<|pad|>", chat_template=qwen2_5_chat_template
     )
     config = transformers.Qwen2Config(
         vocab_size=len(tokenizer),

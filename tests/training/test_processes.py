@@ -60,9 +60,9 @@ def launch_step(out: Path, processes: int, rows: int, kind: str, more: dict[str,
     assert found.returncode == 0, found.stderr[-3000:]
 
 
-def check_equal(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) -> None:
+def assert_equal(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) -> None:
     (gradient, [whole]), (other, parts) = one, several
-    check_gradients(gradient, other)
+    assert_gradients(gradient, other)
     assert [reward for part in parts for reward in part["rewards"]] == pytest.approx(
         whole["rewards"],
         rel=0,
@@ -75,7 +75,7 @@ def check_equal(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) ->
     assert [bool(part["written"]) for part in parts] == [True, False]
 
 
-def check_gradients(gradient: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+def assert_gradients(gradient: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
     assert max(value.norm() for value in gradient.values()) > 0.05
     for name, value in gradient.items():
         assert (value - other[name]).abs().max() < 1e-5 * max(1.0, float(value.norm())), name
@@ -83,12 +83,12 @@ def check_gradients(gradient: dict[str, torch.Tensor], other: dict[str, torch.Te
 
 @pytest.mark.slow
 def test_two_processes_and_one_make_the_same_step(tmp_path):
-    check_equal(step(tmp_path, 1, 16), step(tmp_path, 2, 8))
+    assert_equal(step(tmp_path, 1, 16), step(tmp_path, 2, 8))
 
 
 @pytest.mark.slow
 def test_a_group_may_be_spread_over_processes(tmp_path):
-    check_equal(step(tmp_path, 1, 4), step(tmp_path, 2, 2))
+    assert_equal(step(tmp_path, 1, 4), step(tmp_path, 2, 2))
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_sharded_processes_make_the_same_step(kind, tmp_path):
     """Episodes and probes differ in number from process to process, where every pass through shards needs them all."""
     if kind == "zero3" and importlib.util.find_spec("deepspeed") is None:
         pytest.skip("needs deepspeed")
-    check_equal(step(tmp_path, 1, 16), step(tmp_path, 2, 8, kind))
+    assert_equal(step(tmp_path, 1, 16), step(tmp_path, 2, 8, kind))
 
 
 VERDICTS = {
@@ -106,17 +106,18 @@ VERDICTS = {
 }
 
 
-def check_verdicts(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) -> None:
-    check_gradients(one[0], several[0])
+def assert_verdicts(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) -> None:
+    assert_gradients(one[0], several[0])
     moved = [seen["moved"] for seen in one[1] + several[1] if seen["moved"]]
     assert moved[0][0] != 0 and all(other == pytest.approx(moved[0], rel=1e-4, abs=1e-8) for other in moved)
 
 
+@pytest.mark.slow
 def test_the_verdict_term_of_two_processes_is_that_of_one(tmp_path):
     """One of the processes has no probe at all, and takes part in the passes of the other's."""
     one = step(tmp_path, 1, 16, more=VERDICTS)
-    check_equal(one, several := step(tmp_path, 2, 8, more=VERDICTS))
-    check_verdicts(one, several)
+    assert_equal(one, several := step(tmp_path, 2, 8, more=VERDICTS))
+    assert_verdicts(one, several)
     plain, _ = step(tmp_path, 1, 16, more={**VERDICTS, "trainer": {}})
     assert max((value - plain[name]).norm() for name, value in one[0].items()) > 0.05
 
@@ -134,7 +135,7 @@ def test_the_verdict_term_adds_up_over_the_batches_of_a_step(more, tmp_path):
     """In two or four batches a step, and with activations computed again."""
     many = {**VERDICTS, "args": {"gradient_accumulation_steps": more.get("steps_per_generation", 2), **more}}
     rows = 16 // many["args"]["gradient_accumulation_steps"]
-    check_verdicts(step(tmp_path, 1, 16, more=VERDICTS), step(tmp_path, 1, rows, more=many))
+    assert_verdicts(step(tmp_path, 1, 16, more=VERDICTS), step(tmp_path, 1, rows, more=many))
 
 
 @pytest.mark.slow
@@ -154,12 +155,12 @@ def test_the_verdict_term_is_the_same_however_a_step_is_spread(kind, more, tmp_p
         pytest.skip("needs deepspeed")
     alone = {**VERDICTS, "lora": more.get("lora")}
     rows = 8 // more.get("args", {}).get("gradient_accumulation_steps", 1)
-    check_verdicts(step(tmp_path, 1, 16, more=alone), step(tmp_path, 2, rows, kind, VERDICTS | more))
+    assert_verdicts(step(tmp_path, 1, 16, more=alone), step(tmp_path, 2, rows, kind, VERDICTS | more))
 
 
 @pytest.mark.slow
 def test_the_verdict_term_of_a_group_that_is_spread_over_processes(tmp_path):
-    check_verdicts(step(tmp_path, 1, 4, more=VERDICTS), step(tmp_path, 2, 2, more=VERDICTS))
+    assert_verdicts(step(tmp_path, 1, 4, more=VERDICTS), step(tmp_path, 2, 2, more=VERDICTS))
 
 
 @pytest.mark.parametrize("file", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda file: file.stem)

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import textwrap
 from functools import partial
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from socket import socket
 from types import SimpleNamespace
@@ -59,27 +61,21 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
         pass
 
 
+def hold(folder: Path, told: Connection) -> None:
+    with owned(folder):
+        told.send("mine")
+        told.recv()
+
+
 def test_a_run_of_another_process_keeps_its_folder_until_it_is_killed(tmp_path):
-    code = f"""
-    from pathlib import Path
-    from faithful_search.training.starting import StartArguments, owned
-    with owned(Path({str(tmp_path)!r})):
-        print("mine", flush=True)
-        input()
-    """
-    other = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    with other:
-        assert other.stdout.readline() == "mine\n"
-        with pytest.raises(DataError, match="another run is writing"), owned(tmp_path):
-            pass
-        other.kill()
-        other.wait()
+    fork, (ours, theirs) = get_context("fork"), Pipe()
+    other = fork.Process(target=hold, args=(tmp_path, theirs))
+    other.start()
+    assert ours.recv() == "mine"
+    with pytest.raises(DataError, match="another run is writing"), owned(tmp_path):
+        pass
+    other.kill()
+    other.join()
     with owned(tmp_path):
         pass
 

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import torch
-from checkpoints import SMALL, checkpoint, equal, note
+from checkpoints import SMALL, assert_equal_runs, checkpoint, note
 from paths import ROOT, SUPPORT
 
 from faithful_search.errors import ConfigError
@@ -475,7 +475,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(processes, fau
     said = finished(out, processes, "--resume=true")
     assert sorted(path.name for path in out.glob("_broken-*")) == moved
     assert all(any(name in line for line in said[0]) for name in moved)
-    equal(out, whole(processes))
+    assert_equal_runs(out, whole(processes))
 
 
 @pytest.mark.slow
@@ -487,4 +487,4 @@ def test_sigterm_with_a_checkpoint_leaves_one_at_the_end_of_the_step(tmp_path, w
     for rank, [line] in enumerate(lines):
         assert line.startswith(f"error: process {rank} of 2: told to end (SIGTERM): checkpoint-3 is saved"), line
     finished(out, 2, "--resume=true")
-    equal(out, whole(2))
+    assert_equal_runs(out, whole(2))

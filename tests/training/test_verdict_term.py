@@ -75,7 +75,7 @@ def test_they_are_what_the_reward_sees():
     assert moves[2] == pytest.approx(q[4] - q[5], abs=1e-7)
 
 
-def check_gradient(model, at_once: int = 3) -> None:
+def assert_gradient(model, at_once: int = 3) -> None:
     """Against differences along each parameter's own gradient, and along a random direction."""
     columns = exact_columns()
     parameters = [part for part in model.parameters() if part.requires_grad]
@@ -108,13 +108,13 @@ def exact(monkeypatch):
 
 
 def test_the_gradient_is_that_of_the_moves(exact):
-    check_gradient(tiny_model())
+    assert_gradient(tiny_model())
 
 
 def test_an_adapters_gradient_is_that_of_the_moves(exact):
     torch.manual_seed(2)
     adapted = get_peft_model(tiny_model(), LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False))
-    check_gradient(adapted.double())
+    assert_gradient(adapted.double())
 
 
 def test_with_activations_computed_again(exact):

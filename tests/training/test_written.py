@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 
 import msgspec
 import pytest
-from paths import ROOT
+from recipe_runs import call
 from transformers import AutoTokenizer
 
 from faithful_search import dialects
@@ -272,18 +270,17 @@ def test_what_was_read_and_why_it_was_rejected_is_written(read, tmp_path):
     assert lines[1]["where"].endswith("w.jsonl, line 2") and lines[1]["why"].startswith("not JSON")
 
 
-def test_the_recipe_trains_on_them(tmp_path):
+def test_the_recipe_trains_on_them(tmp_path, capsys):
     """A file of all kinds, as a user would give it."""
     bare = {"question": QUESTION, "output": GOOD, "id": "no_gold"}
     path = save(tmp_path / "w.jsonl.gz", [row(id="a"), "{broken", stored("openai"), row(SEARCH_R1), bare] + [row()] * 4)
     out = tmp_path / "out"
     small = ["--max_steps", "1", "--per_device_train_batch_size", "2", "--threads", "1", "--save_strategy", "no"]
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    command = ["recipes/sft.py", "--trajectories", str(path), "--output_dir", str(out), *small]
-    command += ["--tiny", json.dumps(shape), "--loss_on", "agent", "--swaps_per_episode", "0", "--max_length", "1500"]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = done.stdout.splitlines()
+    flags = ["--trajectories", str(path), "--output_dir", str(out), *small]
+    flags += ["--tiny", json.dumps(shape), "--loss_on", "agent", "--swaps_per_episode", "0", "--max_length", "1500"]
+    call("sft", *flags)
+    said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("cpu, ")
     assert "7 of 9 trajectories kept; rejected: 1 unreadable, 1 no_verdicts" in said
     assert any(line.startswith(f"{path}, line 2: not JSON") for line in said)
