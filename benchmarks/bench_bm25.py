@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from faithful_search.tools import LocalSearch, Toolbox
+from faithful_search.tools import Toolbox
+from faithful_search.tools.opening import open_search
 from faithful_search.tools.retrieval.index_folder import build_folder
 from faithful_search.trajectory import ToolCall
 
@@ -59,7 +60,7 @@ def questions(texts: Sequence[str], count: int, seed: int = 1) -> list[str]:
 def ours(texts: Sequence[str], folder: Path) -> Iterator[Peer]:
     """The index, the tool, and the toolbox that trainings use."""
     build_folder([{"id": str(number), "text": text} for number, text in enumerate(texts)], folder)
-    tool = LocalSearch.open(folder, top_k=TOP_K)
+    tool = open_search(str(folder), top_k=TOP_K)
     toolbox = Toolbox([tool], concurrency=64)
     sessions = [toolbox.session() for _ in range(64)]
 

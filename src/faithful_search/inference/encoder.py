@@ -75,6 +75,7 @@ class Encoder:
         """
         files = partial(_beside, model, revision)
         parts = {each["type"].rsplit(".", 1)[-1]: each for each in files("modules.json") or [_PLAIN]}
+        # a dense layer left out would give other vectors without a word
         if unknown := set(parts) - {"Transformer", "Pooling", "Normalize"}:
             raise ConfigError(f"{model!r} has parts that cannot be used here: {', '.join(sorted(unknown))}")
         folder = parts.get("Transformer", _PLAIN)["path"]

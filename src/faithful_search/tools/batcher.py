@@ -57,6 +57,7 @@ class Batcher(Generic[Item, Result]):
 
     def _worker(self) -> _Worker:
         process = os.getpid()
+        # by process: threads do not cross a fork, so a child starts its own
         worker = self._workers.get(process)
         if worker is None:
             worker = self._workers.setdefault(process, _Worker(self.run, self.most, self.threads))

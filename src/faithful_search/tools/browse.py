@@ -97,6 +97,7 @@ class Browse(Tool):
         """
         urls = one_or_several("url", url, url_list)
         deadline = time.monotonic() + self.timeout
+        # a page that fails must not take the others with it, so failures are values here
         read = await asyncio.gather(*(self._within(each, deadline) for each in urls))
         found = [page for page in read if not isinstance(page, ToolError)]
         failed = [(each, page) for each, page in zip(urls, read, strict=True) if isinstance(page, ToolError)]

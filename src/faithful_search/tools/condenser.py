@@ -51,6 +51,7 @@ async def condensed(condenser: Condenser, query: str, facts: Sequence[Evidence],
             _log.warning("no summary, so the facts themselves are shown: %s", error)
             return None
 
+    # one request to a model each, so no more than will be shown
     about = list(by_entity.values())[:top_k]
     texts = await asyncio.gather(*map(paragraph, about))
     told = [msgspec.structs.replace(items[0], text=text) for text, items in zip(texts, about, strict=True) if text]

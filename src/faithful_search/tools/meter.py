@@ -73,19 +73,21 @@ class Meter:
 
     def count(self, *, hit: bool = False, error: bool = False, refused: bool = False) -> None:
         """One call was answered."""
-        self._add(calls=1, hits=hit, errors=error, refused=refused)
+        with self._lock:
+            self._counts["calls"] += 1
+            self._counts["hits"] += hit
+            self._counts["errors"] += error
+            self._counts["refused"] += refused
 
     def took(self, seconds: float, attempts: int) -> None:
         """One call reached the tool and took so long."""
-        self._add((seconds,), made=1, seconds=seconds, retries=max(0, attempts - 1))
+        with self._lock:
+            self._counts["made"] += 1
+            self._counts["seconds"] += seconds
+            self._counts["retries"] += max(0, attempts - 1)
+            self._latest.append(seconds)
 
     def stats(self) -> ToolStats:
         """The counts up to now."""
         with self._lock:
             return ToolStats(**self._counts, latest=tuple(self._latest))
-
-    def _add(self, latest: tuple[float, ...] = (), **counts: float) -> None:
-        with self._lock:
-            self._latest.extend(latest)
-            for name, count in counts.items():
-                self._counts[name] += count

@@ -44,6 +44,7 @@ class Session:
         with self._lock:
             self.closed = True
             tasks = list(self._tasks)
+        # outside of the lock: cancelling may run callbacks that want it
         for task in tasks:
             with suppress(RuntimeError):  # the loop of an abandoned call may be closed
                 task.get_loop().call_soon_threadsafe(task.cancel)

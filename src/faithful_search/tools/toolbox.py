@@ -209,6 +209,7 @@ class Toolbox:
         with self._lock:
             if self._loop is background:
                 self._loop = None
+        # a tool holds that loop, perhaps for ever: nobody waits for it
         background.stop(wait=0)
 
     async def _gather(
@@ -289,6 +290,7 @@ class Toolbox:
 
     def _unknown(self, call: ToolCall) -> Observation:
         name = _short(str(call.name), _NAME_LENGTH)
+        # a name that is nearly right is a slip, which the right one mends
         near = difflib.get_close_matches(name, self.names, n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
         return _error(f"Unknown tool {name!r}.{meant} {self._available()}")

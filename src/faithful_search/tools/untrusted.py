@@ -33,6 +33,7 @@ def rows(document: Any, key: str) -> Iterator[Mapping[str, Any]]:
     """The objects in the list `document[key]`."""
     value = document.get(key) if isinstance(document, Mapping) else None
     for row in value if isinstance(value, list) else ():
+        # a row of another form is not worth losing the others for
         if isinstance(row, Mapping):
             yield row
 

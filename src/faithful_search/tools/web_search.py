@@ -84,9 +84,13 @@ class WebSearch(Tool):
             raise unexpected[0]
         if len(failed) == len(queries):
             raise failed[0]
-        told = [_told(each, result) for each, result in zip(queries, found, strict=True)]
-        # what is cut off is the worst of each query, not the last query
-        results = _interleaved(told)[: self.top_k if len(queries) == 1 else self.limit]
+        told = [
+            [Evidence(text=f"Not searched: {result}", title=each)] if isinstance(result, BaseException) else result
+            for each, result in zip(queries, found, strict=True)
+        ]
+        # every query's first, then every query's second: what is cut off is the worst of each, not the last query
+        mixed = _distinct(item for item in chain.from_iterable(zip_longest(*told)) if item is not None)
+        results = mixed[: self.top_k if len(queries) == 1 else self.limit]
         return Partial(results) if any(error.passing for error in failed) else results
 
     def _queries(self, query: str, query_list: Sequence[str] | None) -> list[str]:
@@ -102,17 +106,6 @@ class WebSearch(Tool):
     def _excluded(self, url: str) -> bool:
         host = (urlsplit(url).hostname or "").rstrip(".")
         return any(host == each.lower() or host.endswith("." + each.lower()) for each in self.exclude)
-
-
-def _told(query: str, found: list[Evidence] | BaseException) -> list[Evidence]:
-    if isinstance(found, BaseException):
-        return [Evidence(text=f"Not searched: {found}", title=query)]
-    return found
-
-
-def _interleaved(found: Iterable[list[Evidence]]) -> list[Evidence]:
-    """Every list's first, then every list's second, …"""
-    return _distinct(item for item in chain.from_iterable(zip_longest(*found)) if item is not None)
 
 
 def _distinct(found: Iterable[Evidence]) -> list[Evidence]:

@@ -125,6 +125,7 @@ def evidence_of(facts: Sequence[Fact]) -> Evidence:
         'Lyon and Nice, country: France.'
     """
     first = facts[0]
+    # two sources may state the same fact
     values = list(dict.fromkeys(f.triple.subject if f.incoming else f.triple.object for f in facts))
     one, other = ([first.entity], values) if not first.incoming else (values, [first.entity])
     text = f"{listed(one)}, {first.triple.relation}: {listed(other)}."

@@ -27,6 +27,7 @@ class Labels:
             node = self.root
             for word in words(label, fold):
                 node = node.setdefault(word, {})
+            # a label without a word in it would be found everywhere
             if node is not self.root:
                 node.setdefault(None, []).append(key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 
 from ..words import words
 
@@ -46,32 +47,28 @@ def _capitalised(text: str) -> list[str]:
     runs: list[list[str]] = [[]]
     for token in _TOKEN.findall(text):
         word = _OWNER.sub("", token)
-        if word[0].isupper() or (runs[-1] and (word[0].isdigit() or word.casefold() in _LINKS)):
+        small = word[0].isdigit() or _is_link(word)
+        if word[0].isupper() or (runs[-1] and small):
             runs[-1].append(word)
         # "Ann's": what follows belongs to another name
-        if word is not token or not (word[0].isupper() or word[0].isdigit() or word.casefold() in _LINKS):
+        if word is not token or not (word[0].isupper() or small):
             runs.append([])
-    whole = [run for run in (_trimmed(run) for run in runs) if run]
-    pieces = [part for run in whole for part in _parts(run) if part != run]
-    return [" ".join(run) for run in [*sorted(whole, key=len, reverse=True), *pieces]]
+    whole = [run for run in map(_trimmed, runs) if run]
+    parts = [list(part) for run in whole for linked, part in groupby(run, key=_is_link) if not linked]
+    return [" ".join(run) for run in [*sorted(whole, key=len, reverse=True), *parts]]
+
+
+def _is_link(word: str) -> bool:
+    return word.casefold() in _LINKS
 
 
 def _trimmed(run: list[str]) -> list[str]:
-    while run and run[0].casefold() in _ASKING and len(run) > 1:
+    """Without "Who" and "The" at its beginning and "of" at its end."""
+    while len(run) > 1 and run[0].casefold() in _ASKING:
         run = run[1:]
-    while run and run[-1].casefold() in _LINKS:
+    while run and _is_link(run[-1]):
         run = run[:-1]
     return run
-
-
-def _parts(run: list[str]) -> list[list[str]]:
-    parts: list[list[str]] = [[]]
-    for word in run:
-        if word.casefold() in _LINKS:
-            parts.append([])
-        else:
-            parts[-1].append(word)
-    return [part for part in parts if part]
 
 
 def _divided(text: str) -> list[str]:

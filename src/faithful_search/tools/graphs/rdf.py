@@ -41,6 +41,7 @@ def read_rdf(path: Path, languages: Sequence[str] = ("en",)) -> Graph:
     best: dict[tuple[NamedNode, NamedNode], int] = {}  # how foreign the least foreign value of a property is
     for quad in _parsed(path):
         subject, predicate, value = quad.subject, quad.predicate, quad.object
+        # a blank node has no name by which a reader could know it again
         if not isinstance(subject, NamedNode) or not isinstance(value, (NamedNode, Literal)):
             continue
         foreign = _foreign(value, languages)

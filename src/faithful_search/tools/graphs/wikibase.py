@@ -136,6 +136,7 @@ def time_text(time: Any, precision: Any) -> str:
         return ""
     year, month, day = int(match[2]), int(match[3]), int(match[4])
     era = " BCE" if match[1] == "-" else ""
+    # the service writes 0 for a day or month that it does not know
     if precision >= 10 and 1 <= month <= 12:
         return f"{f'{day} ' if precision >= 11 and day else ''}{month_name[month]} {year}{era}"
     if precision in (6, 7):

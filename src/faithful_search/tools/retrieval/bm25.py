@@ -64,6 +64,7 @@ class BM25Index(Index):
             return
         import bm25s
 
+        # numbers in the order of the corpus: the same passages give the same files
         vocabulary: dict[str, int] = {}
         columns = []  # arrays, since lists of numbers would take many times their place
         with progress(desc="counting words", unit=" passages", total=len(passages)) as bar:

@@ -209,6 +209,7 @@ def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
         return [world_file("passages.jsonl.gz")]
     path = Path(corpus).expanduser()
     if path.is_dir():
+        # sorted, since a passage without an id is called by its number
         found = [file for file in sorted(path.rglob("*")) if file.name.endswith(_SUFFIXES) and file.is_file()]
         if not found:
             raise DataError(f"{path}: no {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} file in it")

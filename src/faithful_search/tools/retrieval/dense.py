@@ -157,6 +157,7 @@ class DenseIndex(Index):
             self._faiss.omp_set_num_threads(1)  # the parent's OpenMP threads do not exist here, and are waited for
             self._process = os.getpid()
         scores, numbers = self._search(np.ascontiguousarray(vectors, dtype=np.float32), min(top_k, len(self)))
+        # FAISS returns equals in any order; policies are trained on what a query returns
         order = np.lexsort((numbers, -scores))
         return np.take_along_axis(scores, order, 1), np.take_along_axis(numbers, order, 1)
 

@@ -116,6 +116,7 @@ class Embedder:
             )
 
     def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"]) -> np.ndarray:
+        # torch's threads are the parent's
         if os.getpid() != self._process:
             from ...inference.encoder import one_thread
 

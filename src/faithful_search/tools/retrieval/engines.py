@@ -104,6 +104,7 @@ def fill_engine(
 
     index = _engine(url, TIMEOUT, _embedder(url, model, knobs or {}))
     try:
+        # before the first passage is written
         there = index.made_of()
         if there is None and len(index):
             raise ConfigError(f"{url} has passages of another origin: name another, or delete it there")

@@ -60,6 +60,7 @@ class HybridIndex(Index):
         Raises:
             ToolError: when one of the parts fails.
         """
+        # deeper than what is shown: what both parts find late may beat what one finds early
         found = [part.search_batch(queries, max(top_k, self.depth)) for part in self.parts]
         return [self._fused(rankings)[:top_k] for rankings in zip(*found, strict=True)]
 

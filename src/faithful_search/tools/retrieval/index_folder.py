@@ -121,6 +121,7 @@ def build_folder(
     if (kind == "bm25") is not (dense is None):
         raise ConfigError(f"an index of kind {kind!r} {'has no' if dense else 'needs a'} model")
     plan = Plan(kind, digest(corpus), paragraph_characters, limit, dense)
+    # the same command twice is no mistake: whoever resumes a script runs it again
     there = _there(target, overwrite)
     if there is not None and not overwrite:
         _check_same(target, there.plan, plan)
@@ -324,6 +325,7 @@ def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
             begun = read_manifest(work).plan
     except msgspec.DecodeError as error:
         raise DataError(f"{file} was not written by this version ({error}): delete its folder") from error
+    # what is there is of the same corpus and settings, so every finished step counts
     if begun == plan:
         return
     if begun is not None and not overwrite:

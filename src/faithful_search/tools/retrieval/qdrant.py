@@ -19,7 +19,7 @@ from ..untrusted import check_address, is_loopback
 from .embedder import Described, Embedder
 from .engine_index import FIELDS, EngineIndex, document_of, passage_of, refusal
 
-_ENCODER, _MADE_OF = "encoder", "made_of"  # notes at the first passage: not every server keeps some of a collection
+_ENCODER, _MADE_OF = "encoder", "made_of"
 
 
 class QdrantIndex(EngineIndex):
@@ -126,6 +126,7 @@ class QdrantIndex(EngineIndex):
 
         vectors = self.embedder.passages(part).tolist()
         payloads: list[dict[str, Any]] = [*map(document_of, part)]
+        # the notes travel with the first passage: not every server keeps some of a collection
         if start == 0:
             payloads[0] |= {_ENCODER: msgspec.to_builtins(self.embedder.described()), _MADE_OF: made_of}
         rows = enumerate(zip(vectors, payloads, strict=True), start=start)

@@ -109,6 +109,7 @@ class Jina:
     async def fetch(self, url: str) -> Document:
         # the service resolves names itself; here only what is plainly not public is stopped
         url = self.guard.check(url)
+        # pictures would be long addresses in the text
         headers = {"Accept": "application/json", "X-Retain-Images": "none", **self._authorization()}
         try:
             reply = await self.http.post(self.url.rstrip("/") + "/", json={"url": url}, headers=headers)

@@ -86,6 +86,7 @@ def _well_formed(text: str) -> bool:
 
 
 def _guess(body: bytes) -> str:
+    # from few bytes a guess is worse than the commonest set
     foreign = sum(byte > 0x7F for byte in body[:_SAMPLE])
     if foreign < _FEW and 5 * foreign < len(body):
         return body.decode("cp1252", "replace")

@@ -35,6 +35,7 @@ def read_html(text: str) -> tuple[str, list[Block]]:
     found = trafilatura.bare_extraction(tree, include_comments=False)
     body = getattr(found, "body", None)
     main = list(_walk(body)) if body is not None else []
+    # lists, forms and tables have no main text by its measure
     if _size(main) < _THIN:
         whole = list(_walk(tree, unseen=_UNSEEN))
         main = whole if _size(whole) > 3 * _size(main) else main

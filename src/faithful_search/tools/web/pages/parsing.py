@@ -51,6 +51,7 @@ def parse(body: bytes, content_type: str, reading: Reading) -> Page:
     found = list(pack(blocks, reading.shortest, reading.longest))
     if not found:
         raise ToolError("there is no text in it that could be read")
+    # a table of a million rows would be searched paragraph by paragraph
     if len(found) > _MOST:
         found, cut = found[:_MOST], f"the first {_MOST} of its {len(found)} paragraphs"
     return Page(title[:_TITLE], tuple(found), cut)

@@ -192,6 +192,7 @@ def _exactly(pipe: BinaryIO, size: int) -> bytes:
 def _environment() -> dict[str, str]:
     """What Python needs to find the same packages; a document that breaks out finds no key here."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    # each would start as many threads as there are cores
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {**kept, **one_thread, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 

@@ -59,6 +59,7 @@ class Ddgs(Provider):
         except TimeoutException as error:
             raise ToolError("Web search failed: the search engines did not answer in time.", passing=True) from error
         except DDGSException as error:
+            # the package raises where there is nothing to find
             if "no results" in str(error).casefold():
                 return []
             raise ToolError("Web search failed: none of the search engines answered.", passing=True) from error
