@@ -2,7 +2,7 @@
 
 ```
 accelerate launch recipes/self_eval.py              # the embedded default: a tiny policy that can score, bundled world
-accelerate launch recipes/self_eval.py --config recipes/configs/self_eval_tiny_answer_only.yaml    # the paper's baseline
+accelerate launch recipes/self_eval.py --config recipes/configs/self_eval_tiny_answer_only.yaml   # the paper's baseline
 accelerate launch recipes/self_eval.py --config recipes/configs/self_eval_qwen2.5-7b.yaml \\
     --questions train.jsonl.gz --eval_questions test.jsonl.gz --corpus http://127.0.0.1:8000    # QLoRA, as in the paper
 ```
@@ -47,7 +47,8 @@ class SelfEvalArguments(RunArguments):
     triples: str = field(default="none", metadata={"help": "as for the other recipes; the dialect has search only"})
     observation_tokens: int = field(default=500, metadata={"help": "tokens of a search's result; 0: no limit"})
     reward: str = field(
-        default="trajectory", metadata={"help": "'trajectory' (equation 3), or 'answer_only' (equation 2, the baseline)"}
+        default="trajectory",
+        metadata={"help": "'trajectory' (equation 3), or 'answer_only' (equation 2, the baseline)"},
     )
     correctness: str = field(
         default="self", metadata={"help": "R_a by 'self' (the policy's verdict, paper), or 'em', 'f1' by words"}

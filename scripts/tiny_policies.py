@@ -3,7 +3,7 @@
 ```
 python scripts/tiny_policies.py pou                       # outputs/sft_tiny, then two stages more
 python scripts/tiny_policies.py search_r1 --install       # and put it where the package looks for it
-python scripts/tiny_policies.py self_eval                 # the one that scores itself, from the one that writes Search-R1
+python scripts/tiny_policies.py self_eval                 # the one that scores itself, from the Search-R1 one
 python scripts/tiny_policies.py memory                    # the one that can hack, from the bundled one that writes pou
 ```
 

@@ -140,10 +140,7 @@ def _without(gold: str, calls: Sequence[Step]) -> list[Step]:
     def silent(item: Evidence) -> bool:
         return not (contains(item.text, gold) or contains(item.title, gold))
 
-    return [
-        msgspec.structs.replace(step, evidence=tuple(filter(silent, step.evidence)), spans={})
-        for step in calls
-    ]
+    return [msgspec.structs.replace(step, evidence=tuple(filter(silent, step.evidence)), spans={}) for step in calls]
 
 
 def scored_file(path: str | os.PathLike[str]) -> list[Trajectory]:

@@ -84,6 +84,7 @@ SCRIPTS = {
         ("unknown", "True", "False", *map(str, RUBRIC.values())),
         chat_template=CHAT_TEMPLATE,
         phrases=(
+            "The answer is missing.",
             *EXPLANATIONS.values(),
             *(reward.question(Trajectory(), Fence("")) for reward in (SelfRubric(), SelfCorrectness())),
             "Score: ",

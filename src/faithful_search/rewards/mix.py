@@ -251,7 +251,9 @@ class Mix(Reward):
         adaptive = self._adaptive()
         if adaptive is not None:
             return adaptive.outcome.name
-        found = [name for name, part in self.parts.items() if isinstance(part, (Correctness, SelfCorrectness, SourceGated))]
+        found = [
+            name for name, part in self.parts.items() if isinstance(part, (Correctness, SelfCorrectness, SourceGated))
+        ]
         return found[0] if len(found) == 1 else None
 
     def alpha(self, state: MixState) -> float | None:

@@ -48,7 +48,7 @@ class SelfAsked(Reward):
 
     def bind(self, **resources: Any) -> Self:
         """As every reward's. A trainer that samples its policy elsewhere (vLLM) gives that as `sampler`."""
-        return super().bind(**resources, **({"policy": resources["sampler"]} if "sampler" in resources else {}))
+        return super().bind(**resources | ({"policy": resources["sampler"]} if "sampler" in resources else {}))
 
     @abstractmethod
     def settled(self, trajectory: Trajectory) -> Score | None:

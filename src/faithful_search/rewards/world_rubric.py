@@ -12,13 +12,13 @@ from .base import Reward, Score
 from .self_rubric import RUBRIC
 
 EXPLANATIONS = {
-    "none": "The evidence states {gold}.",
+    "none": "It is right, and the evidence states it.",
     "extras": "The evidence states {gold}, but the answer says more than was asked.",
-    "misread": "The evidence states {gold}, but the answer is {answer}.",
-    "silent": "The evidence states {gold}, but no answer was given.",
+    "misread": "The evidence states {gold}.",
+    "silent": "The evidence states {gold}.",
     "early": "The search stopped before the evidence stated {gold}.",
-    "lost": "{answer} is not what was asked.",
-    "memory": "No evidence holds {answer}.",
+    "lost": "That is not what was asked.",
+    "memory": "No evidence holds it.",
 }
 """What is wrong with a trajectory, by the name of the error."""
 
@@ -65,7 +65,7 @@ class WorldRubric(Reward):
         >>> last = (Step(think="I know this.", answer="Tokyo"),)
         >>> score = WorldRubric().score(Trajectory(last, asked, "Tokyo", answers=("Tokyo",)))
         >>> score.value, score.why
-        (0.0, 'No evidence holds Tokyo.')
+        (0.0, 'The answer is Tokyo. No evidence holds it.')
 
     How to hack it: search until the fact is there by chance, whatever the queries say. It reads evidence and answer
     only.
@@ -106,8 +106,9 @@ def gravest_error(trajectory: Trajectory) -> str:
 
 
 def explained(error: str, trajectory: Trajectory) -> str:
-    """The error in words, with the trajectory's own names."""
-    return EXPLANATIONS[error].format(gold=trajectory.answers[0], answer=trajectory.answer)
+    """The error in words, with the trajectory's own names: first what was answered, then what is wrong with it."""
+    said = EXPLANATIONS[error].format(gold=trajectory.answers[0])
+    return f"The answer is {trajectory.answer or 'missing'}. {said}"
 
 
 def _states(world: World, asked: tuple[str, str], texts: list[str]) -> bool:

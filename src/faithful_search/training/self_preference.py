@@ -66,8 +66,8 @@ class SelfPreference(TrainerCallback):
         if apart and not self.parted and state.is_world_process_zero:
             better = "above" if grown > 0 else "below"
             logger.warning(
-                "step %d: the policy's own scores have moved %.2f %s the rule's since training began: what it thinks of "
-                "its searches changes, not the searches. Its rewards can no longer be trusted; take an earlier "
+                "step %d: the policy's own scores have moved %.2f %s the rule's since training began: what it thinks "
+                "of its searches changes, not the searches. Its rewards can no longer be trusted; take an earlier "
                 "checkpoint, a smaller learning rate, or a judge that is not trained",
                 state.global_step,
                 abs(grown),
