@@ -83,9 +83,8 @@ def test_a_good_episode_is_good_and_labels_follow_swapped_names(episodes):
     row = next(row for row in rows if row.meta[LABEL]["error"] == "misread")
     swapped = relabelled(NameSwapper(NAMES).swap(row, random.Random(1)))
     assert swapped.meta[LABEL]["score"] == row.meta[LABEL]["score"]
-    assert (
-        swapped.meta[LABEL]["why"] == f"The evidence states {swapped.answers[0]}, but the answer is {swapped.answer}."
-    )
+    said = f"The answer is {swapped.answer}. The evidence states {swapped.answers[0]}."
+    assert swapped.meta[LABEL]["why"] == said
     assert swapped.answers != row.answers
 
 

@@ -40,7 +40,7 @@ def test_a_growing_gap_is_said_once_in_words(caplog):
     with caplog.at_level(logging.WARNING):
         steps([[(0.6, 0.5)]] * 4 + [[(0.9, 0.5)]] * 4, window=2)
     said = [record.message for record in caplog.records]
-    assert len(said) == 1 and "step 6" in said[0] and "0.30 above the rule's" in said[0]
+    assert len(said) == 1 and "step 5" in said[0] and "0.15 above the rule's" in said[0]
 
 
 def test_a_steady_gap_and_scores_that_rise_together_are_quiet(caplog):

@@ -282,8 +282,8 @@ def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[
         controlled = run_controlled(engine, asked)
     rollouts, blind, controls = gather_object(episodes), gather_object(blanked), gather_object(controlled)
     order = [task.id for start in range(state.num_processes) for task in tasks[start :: state.num_processes]]
-    asked = {"policy": trainer.policy, "sampler": trainer.generator}
-    bound = {name: reward.bind(**asked) for name, reward in metrics.items()}
+    policy, sampler = trainer.policy, trainer.generator
+    bound = {name: reward.bind(policy=policy, sampler=sampler) for name, reward in metrics.items()}
     with trainer.asking(*bound.values()):
         if state.is_main_process:
             forced = engine.limits.force_answer
