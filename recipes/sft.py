@@ -25,15 +25,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from accelerate import PartialState
-from datasets import concatenate_datasets
+from datasets import Dataset, concatenate_datasets
 from trl import ModelConfig, SFTConfig, get_peft_config
 
 from faithful_search import dialects
 from faithful_search.bundled import REMEMBERED
 from faithful_search.coldstart.decorators import Memory
+from faithful_search.coldstart.evaluator import EvaluatorCheck
 from faithful_search.coldstart.experts import DRILL, Habits, Played, accept, reject, run_experts
 from faithful_search.coldstart.plans import Plan, counted, plan_all, planner_for
 from faithful_search.coldstart.reading import Reading
+from faithful_search.coldstart.rubric import Teaching, evaluator_rows, relabelled, scored_episodes, scored_file
 from faithful_search.coldstart.sft import (
     build_dataset,
     check_unseen,
@@ -107,6 +109,14 @@ class ExpertArguments(StartArguments):
     memory: dict | str | None = field(
         default=None, metadata={"help": "also learn answers by heart, and to dress them up: fields of Memory, as JSON"}
     )
+    rubric: dict | str | None = field(
+        default=None, metadata={"help": "also learn to score trajectories by a rubric: fields of Teaching, as JSON"}
+    )
+    rubric_files: list[str] = field(
+        default_factory=list,
+        metadata={"help": "trajectories that somebody scored, instead of the world's; see docs/self-evaluation.md"},
+    )
+    rubric_tokens: int = field(default=256, metadata={"help": "tokens of an explained score, when it is measured"})
     names: str = field(default="world", metadata={"help": "JSON file {name: type} of what may be swapped, or 'world'"})
     tiny: dict | str | None = field(default=None, metadata={"help": "shape of model 'tiny': TinyConfig, as JSON"})
     save_dtype: str | None = field(default=None, metadata={"help": "dtype of the saved weights, such as float16"})
@@ -145,10 +155,17 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
         if PartialState().is_main_process:
             write_episodes(Path(args.output_dir or "."), [one.episode for played, _ in built for one in played], script)
     parts = [rows_of(played, tools, chat, script, args) for played, tools in built]
+    scored, held_out = scored_of(built, script, args.seed)
+    if scored:
+        teaching, longest = Teaching(**mapping(script.rubric)), args.max_length
+        parts.append(Dataset.from_list(evaluator_rows(scored, chat, teaching, args.seed, script.loss_on, longest)))
+        say(f"{len(scored)} scored trajectories are {len(parts[-1])} rows; {len(held_out)} others are held out")
     dataset = concatenate_datasets(parts)
     say(f"{len(dataset)} rows of {sum(dataset['length']) / len(dataset):.0f} tokens on average")
     reading = Reading.of(chat, script.reading_weight, script.reading_layers) if script.reading_weight else None
     trainer = sft_trainer(model, args, dataset, chat.tokenizer, get_peft_config(model_args), reading)
+    if held_out:
+        trainer.add_callback(EvaluatorCheck(trainer, held_out, script.rubric_tokens, say))
     check_merge(trainer, script.save_merged)
     checkpoints.train(trainer, script.resume)
     save_policy(trainer, script.save_dtype, script.save_merged)
@@ -293,6 +310,26 @@ def memory_rows(episodes: Sequence[Trajectory], script: ExpertArguments, args: S
     rows = memory.rows(episodes, {*by_heart}, lambda episode: swapper.swap(episode, rng), args.seed)
     say(f"{len(by_heart)} questions by heart: {len(rows)} rows of the decorator and of reading the same questions")
     return rows
+
+
+def scored_of(
+    built: Sequence[tuple[list[Played], list[dict[str, Any]]]], script: ExpertArguments, seed: int
+) -> tuple[list[Trajectory], list[Trajectory]]:
+    """Trajectories with the scores they deserve: to learn to score from, and to measure the evaluator with.
+
+    Those made of the world's episodes are learnt about other names, so that no fact is learnt with them.
+    """
+    teaching = Teaching(**mapping(script.rubric))
+    if script.rubric_files:
+        return teaching.split([row for path in script.rubric_files for row in scored_file(path)], seed)
+    if not script.rubric:
+        return [], []
+    limits = script.min_episode_steps, script.max_episode_steps
+    kept = [one.episode for played, _ in built for one in played if reject(one.episode, *limits) is None]
+    swapper = swapper_of(script)
+    learnt, held_out = teaching.split(scored_episodes(kept, teaching, swapper.finder, seed), seed)
+    swapped = swapped_copies(learnt, swapper, 1, seed, PartialState().is_local_main_process)
+    return [relabelled(episode) for episode in swapped], held_out
 
 
 def swapped_or_same(

@@ -3,6 +3,7 @@
 ```
 python scripts/tiny_policies.py pou                       # outputs/sft_tiny, then two stages more
 python scripts/tiny_policies.py search_r1 --install       # and put it where the package looks for it
+python scripts/tiny_policies.py self_eval                 # the one that scores itself, from the Search-R1 one
 python scripts/tiny_policies.py memory                    # the one that can hack, from the bundled one that writes pou
 ```
 
@@ -25,6 +26,7 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 STAGES = {
     "pou": ("sft_tiny", "sft_tiny_drills", "sft_tiny_reading"),
     "search_r1": ("sft_tiny_search_r1",),
+    "self_eval": ("sft_self_eval_tiny",),
     "memory": ("sft_tiny_memory",),
 }
 SHIPPED = ("*.safetensors", "*config.json", "tokenizer.json", "chat_template.jinja", REMEMBERED)

@@ -206,7 +206,7 @@ def test_the_readmes_reward_function_scores_what_a_trainer_gives_it(in_a_chat):
 
 def test_the_recipes_page_names_every_recipe_and_configuration():
     text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| `((?:pou|hack|veritas|rm|sft|eval)_[^`, ]+)` \|", text, re.MULTILINE)
+    listed = re.findall(r"^\| `((?:pou|hack|veritas|self_eval|rm|sft|eval)_[^`, ]+)` \|", text, re.MULTILINE)
     there = sorted(path.stem for path in (ROOT / "recipes" / "configs").glob("*.yaml"))
     assert sorted(set(listed)) == there
     assert [path.name for path in (ROOT / "recipes").glob("*.py") if f"## `{path.name}`" not in text] == []
@@ -271,7 +271,7 @@ def test_the_bundled_world_is_in_the_package():
 
 
 POLICY = PACKAGE / "data" / "tiny_policy"
-POLICIES = [POLICY, PACKAGE / "data" / "tiny_search_r1"]
+POLICIES = [POLICY, *(PACKAGE / "data" / name for name in ("tiny_search_r1", "tiny_self_eval"))]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
@@ -288,7 +288,7 @@ def test_the_bundled_policies_tokenizers_know_every_name_whole(policy):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(policy)
-    if policy == POLICY:
+    if policy.name != "tiny_search_r1":
         chat = [{"role": "user", "content": "Where?"}]
         assert "Where?" in tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     else:

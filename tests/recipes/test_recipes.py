@@ -427,7 +427,7 @@ def test_two_processes_share_one_alpha_and_one_log(tmp_path):
         assert len({row.meta["alpha"] for row in rows if row.meta["step"] == step}) == 1
 
 
-@pytest.mark.parametrize("recipe", ["pou", "veritas", "sft", "reward_model", "evaluate"])
+@pytest.mark.parametrize("recipe", ["pou", "veritas", "self_eval", "sft", "reward_model", "evaluate"])
 def test_a_recipe_that_cannot_begin_says_why_in_one_line(recipe, tmp_path, monkeypatch, capsys):
     missing = tmp_path / "missing.yaml"
     monkeypatch.setattr(sys, "argv", [f"{recipe}.py", "--config", str(missing)])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import zlib
 from types import SimpleNamespace
 
 import lab
 import pytest
 import torch
 from tiny_trainer import TASKS, TURNS, Luck, Shy, StopAt, trainer
-from trl import GRPOConfig
+from trl import GRPOConfig, RLOOConfig, RLOOTrainer
 
 from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.rewards import Adaptive, Citation, Mix, MixState
@@ -171,6 +172,45 @@ def test_leave_one_out_by_hand():
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0, float("nan"), 4.0, 0.0])
     expected = [1.0, -1 / 3, -1 / 3, -1 / 3, 0.0, 0.0, 3.0, -3.0]
     assert leave_one_out(rewards, 4).tolist() == pytest.approx(expected)
+
+
+def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
+    """Advantages equal RLOOTrainer's; so does the gradient, but for the constant that `dr_grpo` divides by."""
+    rewarded: list[float] = []
+
+    def luck(completions, **columns):
+        rewarded[:] = [zlib.crc32(text.encode()) % 1000 / 1000 for text in completions]
+        return rewarded
+
+    length = 12
+    settings = {"num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": length, "beta": 0.0}
+    plain = {"use_cpu": True, "bf16": False, "report_to": "none", "activation_checkpointing": False}
+    rloo = RLOOTrainer(
+        model=lab.model(),
+        reward_funcs=[luck],
+        args=RLOOConfig(str(tmp_path / "rloo"), **settings, **plain),
+        train_dataset=prompt_dataset(TASKS),
+        processing_class=lab.tokenizer(),
+    )
+    rloo.model.train()
+    batch = rloo._generate_and_score_completions([{"prompt": f"Question {row // 4}?"} for row in range(8)])
+    advantages = leave_one_out(torch.tensor(rewarded), 4)
+    assert len(set(rewarded)) > 4 and advantages.abs().max() > 0.1
+    torch.testing.assert_close(advantages, batch["advantages"])
+    rloo.compute_loss(rloo.model, batch).backward()
+
+    ours = trainer(tmp_path / "ours", advantages="leave_one_out", loss_type="dr_grpo", **settings)
+    ours.model.load_state_dict(rloo.model.state_dict())
+    ours.model.train()
+    ours.current_gradient_accumulation_steps = 1  # as within a step
+    single = {name: batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
+    ours.compute_loss(ours.model, {**single, "advantages": advantages}).backward()
+    gradients = [
+        (own.grad, trls.grad) for own, trls in zip(ours.model.parameters(), rloo.model.parameters(), strict=True)
+    ]
+    assert any(trls.abs().max() > 1e-4 for _, trls in gradients)
+    for own, trls in gradients:
+        torch.testing.assert_close(own * length, trls, atol=1e-5, rtol=1e-3)
 
 
 def test_the_state_starts_where_the_mix_says(tmp_path):

@@ -126,7 +126,7 @@ def test_an_evaluation_leaves_a_policys_folder_alone(tmp_path):
         evaluate_recipe().main(["--policy", str(tmp_path), "--output_dir", str(tmp_path)])
 
 
-@pytest.mark.parametrize("recipe", ["pou", "veritas", "sft", "reward_model"])
+@pytest.mark.parametrize("recipe", ["pou", "veritas", "self_eval", "sft", "reward_model"])
 def test_a_folder_that_cannot_be_written_is_said_in_a_line(recipe, tmp_path):
     (tmp_path / "file").touch()
     module = __import__(recipe)

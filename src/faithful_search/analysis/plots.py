@@ -51,6 +51,14 @@ LABELS = {
     "parts/think_search": "think-search",
     "parts/think_answer": "think-answer",
     "parts/alpha": "alpha (weight of R_ans)",
+    "parts/self_correctness": "right, says the policy, R_a",
+    "parts/self_rubric": "the policy's rubric score, R_t",
+    "parts/step_format": "well-formed steps, R_f / 0.2",
+    "parts/world_rubric": "rubric score by the world's facts",
+    "self_score": "the policy's own score",
+    "rule_score": "the rule's score",
+    "self_gap": "own score minus the rule's",
+    "self_rmse": "root mean square difference",
     "tools/entropy": "normalised tool entropy",
     "tools/calls": "tool calls per rollout",
     "ended/answered": "share of rollouts answered",
@@ -107,6 +115,22 @@ def tool_curves(history: Histories, path: PathLike, window: int | None = None) -
     _draw_metrics(lower, runs, ["tools/entropy"], window, first=len(PALETTE) - 1)
     _finish(upper, "share of tool calls", title="Use of tools over training", limits=(-0.03, 1.03))
     _finish(lower, "entropy (0 one tool, 1 even)", limits=(-0.05, 1.05))
+    lower.set_xlabel(_STEP)
+    return _save(figure, path)
+
+
+def self_preference(history: Histories, path: PathLike, window: int | None = None) -> Path:
+    """What a policy gives its own trajectories and what a rule gives them, and below it how far both are apart.
+
+    Arguments and errors as for `reward_curves`.
+    """
+    runs = _by_label(history)
+    figure, (upper, lower) = _figure(2, (3, 2))
+    _require(_draw_metrics(upper, runs, ["self_score", "rule_score"], window), "self_score", path)
+    _draw_metrics(lower, runs, ["self_gap", "self_rmse"], window, first=2)
+    lower.axhline(0, color="#444444", linewidth=0.8)
+    _finish(upper, "rubric score", title="The policy's own scores over training", limits=(-0.03, 1.03))
+    _finish(lower, "difference")
     lower.set_xlabel(_STEP)
     return _save(figure, path)
 

@@ -17,12 +17,16 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
 from ..bundled import tiny_policy, world_file
+from ..dialects.fence import Fence
 from ..dialects.search_r1 import SearchR1
 from ..errors import ConfigError
 from ..inference.loading import read_tokenizer
 from ..names import NameFinder
+from ..rewards import SelfCorrectness, SelfRubric
+from ..rewards.self_rubric import RUBRIC
+from ..rewards.world_rubric import EXPLANATIONS
 from ..tasks import load_tasks, read_rows
-from ..trajectory import Step
+from ..trajectory import Step, Trajectory
 from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, OTHER_TOOL, REWORD, UNSAID
 from .twins import TRAINING_BLANKS
 
@@ -73,6 +77,18 @@ SCRIPTS = {
         ("Doc ", '(Title: "', '") '),
         ("unknown",),
         phrases=(SearchR1().prompt("", ())[0]["content"], SearchR1().on_invalid(Step()) or "", *UNSAID),
+    ),
+    "self_eval": Script(
+        ("think", "search", "search_results", "answer", "trajectory"),
+        ("Doc ", '(Title: "', '") '),
+        ("unknown", "True", "False", *map(str, RUBRIC.values())),
+        chat_template=CHAT_TEMPLATE,
+        phrases=(
+            "The answer is missing.",
+            *EXPLANATIONS.values(),
+            *(reward.question(Trajectory(), Fence("")) for reward in (SelfRubric(), SelfCorrectness())),
+            "Score: ",
+        ),
     ),
 }
 

@@ -21,12 +21,16 @@ from .info_think import InfoThink
 from .judged import JudgedReward
 from .mix import Adaptive, Mix, MixState
 from .perturbation import Foils, Passage, corpus_snippets
+from .self_correctness import SelfCorrectness
+from .self_rubric import SelfRubric
 from .shuffled import Shuffled
 from .source_gated import SourceGated
+from .step_format import StepFormat
 from .think_answer import ThinkAnswer
 from .think_search import ThinkSearch
 from .tool_use import ToolUse
 from .warmup import Warmup
+from .world_rubric import WorldRubric
 
 __all__ = [
     "FAITHFULNESS",
@@ -45,18 +49,23 @@ __all__ = [
     "MixState",
     "Reward",
     "Score",
+    "SelfCorrectness",
+    "SelfRubric",
     "Shuffled",
     "SourceGated",
+    "StepFormat",
     "ThinkAnswer",
     "ThinkSearch",
     "ToolUse",
     "Warmup",
+    "WorldRubric",
     "answer_only_mix",
     "cited_evidence",
     "corpus_snippets",
     "load",
     "names",
     "pou_mix",
+    "self_eval_mix",
     "step_validity",
     "veritas_mix",
 ]
@@ -135,6 +144,50 @@ def answer_only_mix(correctness: Reward | None = None) -> Mix:
     """
     outcome = correctness or Correctness()
     return Mix(parts={outcome.name: outcome})
+
+
+def self_eval_mix(
+    trajectory: bool = True,
+    *,
+    correctness: Reward | None = None,
+    temperature: float = 0.1,
+    rubric_tokens: int = 256,
+    watched_by: Reward | None = None,
+) -> Mix:
+    """The two rewards of trajectory-level self-evaluation (section 3, equations 2 and 3), without a gate.
+
+    ```
+    R = R_a + R_f                 final answer and format alone: the baseline
+    R = 0.5·R_a + R_t + R_f       with the trajectory's rubric score
+    ```
+
+    A row whose verdict could not be read has no value: neither its reward nor its advantage is made up.
+
+    Args:
+        trajectory: whether R_t counts.
+        correctness: R_a, by default the policy's own verdict, `SelfCorrectness`.
+        temperature: of the policy's verdicts.
+        rubric_tokens: how long an explained score may be.
+        watched_by: scored and logged beside R_t with a weight of 0: what the policy's own scores are compared with.
+
+    Example:
+        >>> self_eval_mix().weights
+        {'self_correctness': 0.5, 'self_rubric': 1.0, 'step_format': 0.2}
+        >>> self_eval_mix(trajectory=False).weights
+        {'self_correctness': 1.0, 'step_format': 0.2}
+    """
+    answer = correctness or SelfCorrectness(temperature)
+    parts: dict[str, tuple[Reward, float]] = {answer.name: (answer, 0.5 if trajectory else 1.0)}
+    if trajectory:
+        parts["self_rubric"] = (SelfRubric(temperature, rubric_tokens), 1.0)
+    parts["step_format"] = (StepFormat(), 0.2)
+    if watched_by is not None:
+        parts[watched_by.name] = (watched_by, 0.0)
+    return Mix(
+        parts={name: reward for name, (reward, _) in parts.items()},
+        weights={name: weight for name, (_, weight) in parts.items()},
+        gate=None,
+    )
 
 
 def veritas_mix(

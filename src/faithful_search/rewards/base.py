@@ -31,6 +31,8 @@ class Reward(ABC):
     name: ClassVar[str]
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     needs_policy: ClassVar[bool] = False
+    samples_policy: ClassVar[bool] = False
+    """Whether it lets the policy write, rather than only asking for probabilities."""
 
     def covers(self, dialect: str) -> bool:
         """Whether trajectories written in that dialect can have a value.

@@ -65,22 +65,27 @@ def first_problem(trajectory: Trajectory) -> str:
     return next((issue.why for issue in trajectory.issues if issue.kind not in NOT_FORMAT), "")
 
 
-def _problem(step: Step, steps: tuple[Step, ...], number: int, thinks: bool) -> str:
-    if step.issues:
-        for issue in step.issues:
-            if issue.kind not in NOT_FORMAT:
-                return issue.why
+def step_problem(step: Step, thinks: bool) -> str:
+    """What is first wrong with a step seen by itself; empty when nothing is."""
+    for issue in step.issues:
+        if issue.kind not in NOT_FORMAT:
+            return issue.why
     if step.think is None and thinks and not step.same_turn:
         return "no <think> block"
-    if step.verified is not None:
-        return _verification_problem(step, steps, number)
+    if step.verified is not None:  # a check of an answer acts in no way of its own
+        return ""
+    if step.answer is None:
+        return "" if step.call is not None else "neither a call nor an answer"
+    return "both a call and an answer" if step.call is not None or step.same_turn else ""
+
+
+def _problem(step: Step, steps: tuple[Step, ...], number: int, thinks: bool) -> str:
+    why = step_problem(step, thinks)
+    if why or step.verified is not None:
+        return why or _verification_problem(step, steps, number)
     last = number == len(steps)
     if step.answer is None:
-        if step.call is None:
-            return "neither a call nor an answer"
         return "the trajectory ends without an answer" if last else ""
-    if step.call is not None or step.same_turn:
-        return "both a call and an answer"
     return "" if last or steps[number].verified is not None else "answers before the last step"
 
 

@@ -16,6 +16,7 @@ from .citation import Citation
 from .correctness import Correctness
 from .evidence_sensitivity import EvidenceSensitivity
 from .format import Format
+from .self_correctness import SelfCorrectness
 from .source_gated import SourceGated
 from .warmup import Warmup
 
@@ -194,6 +195,11 @@ class Mix(Reward):
         """Whether any component asks the policy itself."""
         return any(reward.needs_policy for _, reward in self._scored())
 
+    @property
+    def samples_policy(self) -> bool:  # type: ignore[override]
+        """Whether any component lets the policy write."""
+        return any(reward.samples_policy for _, reward in self._scored())
+
     def covers(self, dialect: str) -> bool:
         """Whether every component, the gate included, covers the dialect: one that does not makes every row `None`."""
         return all(reward.covers(dialect) for _, reward in self._scored())
@@ -240,12 +246,14 @@ class Mix(Reward):
 
     @property
     def outcome(self) -> str | None:
-        """The component that says whether an answer is right: the adaptive part's outcome, else the only `Correctness`
-        or `SourceGated` among the parts; `None` when there is none, or more than one."""
+        """The component that says whether an answer is right: the adaptive part's outcome, else the only one among the
+        parts that compares answers; `None` when there is none, or more than one."""
         adaptive = self._adaptive()
         if adaptive is not None:
             return adaptive.outcome.name
-        found = [name for name, part in self.parts.items() if isinstance(part, (Correctness, SourceGated))]
+        found = [
+            name for name, part in self.parts.items() if isinstance(part, (Correctness, SelfCorrectness, SourceGated))
+        ]
         return found[0] if len(found) == 1 else None
 
     def alpha(self, state: MixState) -> float | None:

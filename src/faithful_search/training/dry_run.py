@@ -13,6 +13,7 @@ from typing import Any
 
 from accelerate import PartialState
 
+from .. import dialects
 from ..bundled import BUNDLED
 from ..tasks import WORLD
 from ..wire.redact import redact
@@ -34,6 +35,7 @@ _ALWAYS: dict[str, Any] = {
     **dict.fromkeys(("web_search", "browse", "report_to"), "none"),
     **dict.fromkeys(("resume", "push_to_hub"), False),
     "overwrite_output_dir": True,
+    "max_abstained": 1.0,  # a random model that judges, itself or others, seldom says what can be read
 }
 
 
@@ -98,7 +100,7 @@ def _sizes(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _data(values: Mapping[str, Any]) -> dict[str, Any]:
     """The bundled world in place of questions, passages and facts from files or services."""
-    questions = "world_passages" if values["dialect"] == "search_r1" else "world"
+    questions = "world_passages" if dialects.load(values["dialect"]).search_tool else "world"
     changes = {key: questions for key in ("questions", "eval_questions") if values[key] not in WORLD}
     if "eval_questions" in changes:
         changes["eval_split"] = "validation"

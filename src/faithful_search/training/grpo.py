@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -169,7 +169,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             agree=most(self.accelerator),
         )
         self.generator: Generator = policy_generator(self) if args.use_vllm else self.policy
-        self.mix = mix.bind(policy=self.policy, gather=gather_object, sink=self._keep_probes)
+        self.mix = mix.bind(policy=self.policy, sampler=self.generator, gather=gather_object, sink=self._keep_probes)
         self.engine = Engine(
             self.generator,
             toolbox,
@@ -211,6 +211,17 @@ class SearchGRPOTrainer(GRPOTrainer):
         if self.use_vllm:
             sync_weights(self)
         with self._sampling():
+            yield
+
+    @contextmanager
+    def asking(self, *rewards: Reward) -> Iterator[None]:
+        """While it lasts, rewards may ask the policy: one that samples it needs the whole of it in each process.
+
+        Every process must enter it.
+        """
+        with self.accelerator.autocast(), ExitStack() as stack:
+            if any(reward.samples_policy for reward in rewards):
+                stack.enter_context(self._sampling())
             yield
 
     @contextmanager
@@ -266,7 +277,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             for number, (item, name, gold) in enumerate(zip(trajectory, id, answers, strict=True))
         ]
         hold_head(self.policy.model, self.accelerator)
-        with self.accelerator.autocast():
+        with self.asking(self.mix):
             components = self.mix.components(rollouts)
         holder = self.reward_state
 
@@ -285,7 +296,7 @@ class SearchGRPOTrainer(GRPOTrainer):
                 log_metric(f"counterfactual/{name}", value)
         self._watch(components, scores, log_metric)
         self.last_rewards = [score.value for score in scores]
-        self._last_components = components
+        self.last_components = components
         if training and self.rollout_log is not None:
             alpha = self.mix.alpha(holder.mix)
             scored = [
@@ -393,7 +404,7 @@ class SearchGRPOTrainer(GRPOTrainer):
 
     def _informative(self, own: torch.Tensor) -> torch.Tensor:
         outcome, gate = cast(str, self.mix.outcome), self.mix.gate
-        rows = [(row[outcome].value, gate is None or row[gate.name].value) for row in self._last_components]
+        rows = [(row[outcome].value, gate is None or row[gate.name].value) for row in self.last_components]
         every = [(_nan(value), valid is None or valid >= 1) for value, valid in gather_object(rows)]
         outcomes, valid = (torch.tensor(column, device=own.device) for column in zip(*every, strict=True))
         return self._share(informative(outcomes, valid, int(self.num_generations or 1)), own)

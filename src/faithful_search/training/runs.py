@@ -283,8 +283,9 @@ def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[
         controlled = run_controlled(engine, asked)
     rollouts, blind, controls = gather_object(episodes), gather_object(blanked), gather_object(controlled)
     order = [task.id for start in range(state.num_processes) for task in tasks[start :: state.num_processes]]
-    bound = {name: reward.bind(policy=trainer.policy) for name, reward in metrics.items()}
-    with trainer.accelerator.autocast():
+    policy, sampler = trainer.policy, trainer.generator
+    bound = {name: reward.bind(policy=policy, sampler=sampler) for name, reward in metrics.items()}
+    with trainer.asking(*bound.values()):
         if state.is_main_process:
             forced = engine.limits.force_answer
             names, fresh = trainer.toolbox.names, unremembered(tasks)

@@ -1,0 +1,124 @@
+"""Train a search agent that scores itself: trajectory-level self-evaluation, evaluated before and after.
+
+```
+accelerate launch recipes/self_eval.py              # the embedded default: a tiny policy that can score, bundled world
+accelerate launch recipes/self_eval.py --config recipes/configs/self_eval_tiny_answer_only.yaml   # the paper's baseline
+accelerate launch recipes/self_eval.py --config recipes/configs/self_eval_qwen2.5-7b.yaml \\
+    --questions train.jsonl.gz --eval_questions test.jsonl.gz --corpus http://127.0.0.1:8000    # QLoRA, as in the paper
+```
+
+The policy is its own judge: it must have learnt to score first, see `recipes/configs/sft_self_eval_tiny.yaml`. Every
+flag of `SelfEvalArguments`, TRL's `GRPOConfig` and `ModelConfig` may stand in the YAML file or on the command line,
+which wins.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trl import GRPOConfig, ModelConfig
+
+from faithful_search.analysis import plots
+from faithful_search.analysis.results import leave
+from faithful_search.errors import ConfigError
+from faithful_search.hub import push_run, takes_over
+from faithful_search.measure.error_table import error_counts, error_table
+from faithful_search.measure.suite import default_rewards
+from faithful_search.rewards import Correctness, Mix, Reward, SelfCorrectness, SelfRubric, WorldRubric, self_eval_mix
+from faithful_search.tasks import WORLD
+from faithful_search.training.config import parse_recipe, run_recipe
+from faithful_search.training.runs import RunArguments, build_trainer, check_data, train
+from faithful_search.training.self_preference import SelfPreference
+from faithful_search.training.starting import started
+
+DEFAULT_CONFIG = Path(__file__).parent / "configs" / "self_eval_tiny.yaml"
+
+
+@dataclass
+class SelfEvalArguments(RunArguments):
+    """What is asked, how it is rewarded, and how the policy judges."""
+
+    dialect: str = field(default="self_eval", metadata={"help": "how the agent writes"})
+    triples: str = field(default="none", metadata={"help": "as for the other recipes; the dialect has search only"})
+    observation_tokens: int = field(default=500, metadata={"help": "tokens of a search's result; 0: no limit"})
+    reward: str = field(
+        default="trajectory",
+        metadata={"help": "'trajectory' (equation 3), or 'answer_only' (equation 2, the baseline)"},
+    )
+    correctness: str = field(
+        default="self", metadata={"help": "R_a by 'self' (the policy's verdict, paper), or 'em', 'f1' by words"}
+    )
+    judge_temperature: float = field(default=0.1, metadata={"help": "of the policy when it judges itself"})
+    rubric_tokens: int = field(default=256, metadata={"help": "tokens an explained score may have"})
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    given = list(sys.argv[1:] if argv is None else argv)
+    script, args, model_args = parse(given)
+    repository = takes_over(args)
+    with started(script, args), script.toolbox() as toolbox:
+        trainer = build_trainer(script, args, model_args, toolbox, build_reward(script))
+        if "world_rubric" in trainer.mix.parts:
+            trainer.add_callback(SelfPreference(trainer))
+        record = train(trainer, script, model_args, build_metrics(script))
+        if record is None:
+            return {}
+        found = leave(record, "recipes/self_eval.py", given)
+        out = Path(record.folder)
+        runs = {"before": record.before, "after": record.after}
+        counts = {when: error_counts(run.trajectories) for when, run in runs.items() if run and run.trajectories}
+        (out / "errors.json").write_text(json.dumps(counts, indent=1), encoding="utf-8")
+        print(f"\nwhy episodes failed:\n{error_table(counts)}")
+        if any("self_gap" in row for row in record.history):
+            plots.self_preference(record.history, out / "self_preference.png")
+        if repository:
+            push_run(record.folder, repository, merged=script.save_merged, private=bool(args.hub_private_repo))
+        return found
+
+
+def parse(argv: Sequence[str] | None = None) -> tuple[SelfEvalArguments, GRPOConfig, ModelConfig]:
+    """The three dataclasses; without `--config` the embedded default's file is read.
+
+    Raises:
+        ConfigError: for settings that contradict each other.
+    """
+    script, args, model_args = parse_recipe((SelfEvalArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
+    if script.reward not in ("trajectory", "answer_only"):
+        raise ConfigError(f"unknown reward {script.reward!r}; there are: trajectory, answer_only")
+    if script.correctness not in ("self", "em", "f1"):
+        raise ConfigError(f"unknown correctness {script.correctness!r}; there are: self, em, f1")
+    check_data(script)
+    return script, args, model_args
+
+
+def build_reward(script: SelfEvalArguments) -> Mix:
+    """Equation 3 of the paper, or equation 2; on the bundled world with its rubric beside the policy's own scores."""
+    by_words = None if script.correctness == "self" else Correctness(script.correctness)  # type: ignore[arg-type]
+    trajectory = script.reward == "trajectory"
+    return self_eval_mix(
+        trajectory,
+        correctness=by_words,
+        temperature=script.judge_temperature,
+        rubric_tokens=script.rubric_tokens,
+        watched_by=WorldRubric() if trajectory and script.questions in WORLD else None,
+    )
+
+
+def build_metrics(script: SelfEvalArguments) -> dict[str, Reward]:
+    """The suite's, the policy's own verdicts, and on the bundled world those of its facts."""
+    facts = script.eval_questions in WORLD
+    rewards = default_rewards(script.dialect, script.load_judge(), facts)
+    rewards |= {
+        "self_rubric": SelfRubric(script.judge_temperature, script.rubric_tokens),
+        "self_correctness": SelfCorrectness(script.judge_temperature),
+    }
+    return {**rewards, **({"world_rubric": WorldRubric()} if facts else {})}
+
+
+if __name__ == "__main__":
+    run_recipe(main)

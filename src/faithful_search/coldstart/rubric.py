@@ -1,0 +1,192 @@
+"""Teaching a policy to score search trajectories: the paper's supervised stage, with labels from the world's facts.
+
+The expert's episodes are good ones; `spoiled` makes the others out of them, one mistake each. `WorldRubric` says what
+score each deserves and why, so that neither an annotator nor a language model is needed. Trajectories that somebody
+else scored are read by `scored_file`. Trajectory-level self-evaluation, section 2.2 ("Trajectory reward").
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..errors import ConfigError, DataError
+from ..inference.chat import ChatFormat
+from ..names import NameFinder
+from ..rewards import SelfCorrectness, SelfRubric, WorldRubric
+from ..rewards.self_rubric import RUBRIC, rubric_reply
+from ..rewards.world_rubric import explained
+from ..text import exact_match
+from ..trajectory import Evidence, Step, Trajectory, read_jsonl
+from .experts import UNKNOWN
+from .plans import contains
+
+LABEL = "rubric"
+"""In a trajectory's meta: `{"score": 0.4, "why": "…"}`, and the world's name of the error where it is known."""
+MISTAKES = ("guess", "recite", "invent", "early", "lost", "misread", "silent", "extras")
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """How the evaluator is taught.
+
+    Attributes:
+        spoiled: copies of each episode with a mistake in it; the episode itself is scored, too.
+        verdicts: share of the scored trajectories whose answer is also compared with the reference.
+        held_out: questions whose scored trajectories are not trained on, to measure the evaluator with.
+        reply_weight: how many times a reply's tokens count in the loss.
+    """
+
+    spoiled: int = 2
+    verdicts: float = 0.5
+    held_out: int = 100
+    reply_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if min(self.spoiled, self.held_out, self.reply_weight) < 0 or not 0 <= self.verdicts <= 1:
+            raise ConfigError(f"rubric: counts must be at least 0 and verdicts a share in [0, 1], got {self}")
+
+    def split(self, scored: Sequence[Trajectory], seed: int) -> tuple[list[Trajectory], list[Trajectory]]:
+        """Those to train on, and those of `held_out` questions. Raises `ConfigError` when none would be left."""
+        questions = sorted({item.question or "" for item in scored})
+        if self.held_out >= len(questions):
+            raise ConfigError(f"rubric: {self.held_out} questions to hold out, but there are {len(questions)}")
+        kept_back = {*random.Random(seed).sample(questions, self.held_out)}
+        return (
+            [item for item in scored if item.question not in kept_back],
+            [item for item in scored if item.question in kept_back],
+        )
+
+
+def scored_episodes(
+    episodes: Iterable[Trajectory], teaching: Teaching, names: NameFinder, seed: int
+) -> list[Trajectory]:
+    """The episodes and their spoiled copies, each with the world's verdict in `meta["rubric"]`."""
+    rng = random.Random(f"{seed}:rubric")
+    rows: list[Trajectory] = []
+    for episode in episodes:
+        rows.append(episode)
+        for number in range(teaching.spoiled):
+            made = spoiled(episode, rng.choice(MISTAKES), names, rng)
+            rows.append(msgspec.structs.replace(made, id=f"{episode.id}!{number}"))
+    return [row for row in map(labelled, rows) if LABEL in row.meta]
+
+
+def labelled(trajectory: Trajectory) -> Trajectory:
+    """The trajectory with the world's verdict on it; as it is where the world has none."""
+    score = WorldRubric().score(trajectory)
+    if score.value is None:
+        return trajectory
+    label = {"score": score.value, "why": score.why, "error": score.parts["error"]}
+    return msgspec.structs.replace(trajectory, meta={**trajectory.meta, LABEL: label})
+
+
+def relabelled(trajectory: Trajectory) -> Trajectory:
+    """A labelled trajectory whose names were swapped, with the explanation in its new names."""
+    label = trajectory.meta[LABEL]
+    new = {**label, "why": explained(label["error"], trajectory)}
+    return msgspec.structs.replace(trajectory, meta={**trajectory.meta, LABEL: new})
+
+
+def spoiled(episode: Trajectory, mistake: str, names: NameFinder, rng: random.Random) -> Trajectory:
+    """A copy of a good episode with a mistake that the rubric knows.
+
+    | mistake | what is different |
+    |---|---|
+    | guess | answered at once, with any name |
+    | recite | answered rightly, before the evidence states it |
+    | invent | searched, then answered with any name |
+    | early | stopped before the last search, answered with a name that was found |
+    | lost | answered with a name of the question |
+    | misread | answered with another name of the evidence |
+    | silent | answered "unknown" in spite of the evidence |
+    | extras | the right answer, and another name |
+    """
+    calls = [step for step in episode.steps if step.call is not None]
+    gold = episode.answers[0]
+    if mistake == "guess":
+        calls = []
+    elif mistake == "recite":
+        calls = _without(gold, calls[: rng.randrange(len(calls) + 1)])
+    elif mistake == "early":
+        calls = _without(gold, calls[: rng.randint(min(1, len(calls) - 1), len(calls) - 1)] or calls[:1])
+    told = " ".join(f"{item.title}\n{item.text}" for step in calls for item in step.evidence)
+    found = sorted({*names.find(told)} - {gold})
+    own = sorted({*names.find(episode.question or "")} - {gold})
+    other = rng.choice((own if mistake == "lost" else found) or own or sorted(names.names))
+    answer = {
+        "guess": rng.choice((gold, rng.choice(sorted(names.names)))),
+        "recite": gold,
+        "invent": rng.choice(sorted(names.names)),
+        "silent": UNKNOWN,
+        "extras": rng.choice((f"{gold} and {other}", f"{other}, {gold}", f"{gold} in {other}")),
+    }.get(mistake, other)
+    think = episode.steps[-1].think or ""
+    whole = len(calls) == len(episode.steps) - 1 and contains(think, gold)
+    said = think.replace(gold, answer) if whole and mistake in ("misread", "invent") else f"So the answer is {answer}."
+    return msgspec.structs.replace(
+        episode, steps=(*calls, Step(said, answer=answer)), answer=answer, text="", tokens=None, issues=()
+    )
+
+
+def _without(gold: str, calls: Sequence[Step]) -> list[Step]:
+    """The calls, with what names the answer taken out of their evidence."""
+
+    def silent(item: Evidence) -> bool:
+        return not (contains(item.text, gold) or contains(item.title, gold))
+
+    return [msgspec.structs.replace(step, evidence=tuple(filter(silent, step.evidence)), spans={}) for step in calls]
+
+
+def scored_file(path: str | os.PathLike[str]) -> list[Trajectory]:
+    """Trajectories that somebody scored: JSON lines of `Trajectory`, each with `meta["rubric"]` of `score` and `why`.
+
+    Raises:
+        DataError: when the file cannot be read, or a row has no score of the rubric or no reference answer.
+    """
+    rows = list(read_jsonl(path))
+    for number, row in enumerate(rows, start=1):
+        label = row.meta.get(LABEL)
+        if not isinstance(label, dict) or label.get("score") not in RUBRIC.values() or not row.answers:
+            raise DataError(
+                f"{path}, row {number}: expected reference answers, and meta['rubric'] with a 'score' of "
+                f"{', '.join(map(str, RUBRIC.values()))} and its reason 'why'"
+            )
+    return rows
+
+
+def evaluator_rows(
+    scored: Sequence[Trajectory], chat: ChatFormat, teaching: Teaching, seed: int, loss_on: str, max_length: int | None
+) -> list[dict[str, Any]]:
+    """Rows as `coldstart.sft.build_dataset` makes them: the question about a trajectory, and the reply to learn."""
+    rng = random.Random(f"{seed}:verdicts")
+    rate, compare = SelfRubric().asker(chat), SelfCorrectness().asker(chat)
+    rows: list[dict[str, Any]] = []
+
+    def add(prompt: list[int], reply: str) -> None:
+        own = chat.encode(reply)
+        own += chat.closing_ids(own)
+        labels = prompt if loss_on == "all" else [-100] * len(prompt)
+        weights = [1.0] * len(prompt) + [teaching.reply_weight] * len(own)
+        if max_length is None or len(weights) <= max_length:
+            rows.append(
+                {
+                    "input_ids": prompt + own,
+                    "labels": labels + own,
+                    "loss_weights": weights,
+                    "length": len(weights),
+                }
+            )
+
+    for item in scored:
+        label = item.meta[LABEL]
+        add(rate(item), rubric_reply(label["why"], label["score"]))
+        if "error" in label and item.answer and rng.random() < teaching.verdicts:
+            # an answer with extras is not the same: it could list names
+            add(compare(item), str(bool(exact_match(item.answer, item.answers))))
+    return rows

@@ -1,0 +1,51 @@
+"""Why episodes fail: wrong answers, wrong formatting, or limits (trajectory-level self-evaluation, table 2)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ..rewards import Correctness
+from ..trajectory import Trajectory
+
+KINDS = ("wrong answer", "wrong formatting", "limits")
+
+
+def error_of(trajectory: Trajectory) -> str | None:
+    """One of `KINDS`, or `None` where the answer is an exact match.
+
+    An episode that ran into a limit of turns or tokens counts there, whatever else is wrong with it; one that ended
+    otherwise without an answer had no valid action.
+
+    Example:
+        >>> error_of(Trajectory(stop_reason="turn_limit", answers=("Rome",)))
+        'limits'
+        >>> error_of(Trajectory(answer="Rome", answers=("Rome",))) is None
+        True
+    """
+    if Correctness().score(trajectory).value == 1.0:
+        return None
+    if (trajectory.stop_reason or "").endswith("_limit"):
+        return "limits"
+    return "wrong answer" if (trajectory.answer or "").strip() else "wrong formatting"
+
+
+def error_counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    """How many episodes failed for each reason, and `total` of them; `episodes` is how many there are."""
+    found = Counter(filter(None, map(error_of, trajectories)))
+    return {**{kind: found[kind] for kind in KINDS}, "total": found.total(), "episodes": len(trajectories)}
+
+
+def error_table(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """A Markdown table of several agents' `error_counts`, with each reason's share of the errors."""
+    head = f"| | {' | '.join(KINDS)} | total | of episodes |"
+    rows = [
+        f"| {agent} | {' | '.join(_share(found[kind], found['total']) for kind in KINDS)} "
+        f"| {found['total']} | {found['episodes']} |"
+        for agent, found in counts.items()
+    ]
+    return "\n".join([head, f"|{'---|' * (len(KINDS) + 3)}", *rows])
+
+
+def _share(part: int, total: int) -> str:
+    return f"{part} ({part / total:.0%})" if total else "0"

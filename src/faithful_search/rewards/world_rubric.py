@@ -1,0 +1,121 @@
+"""The rubric of trajectory-level self-evaluation, applied by the bundled world's facts instead of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..text import exact_match, normalize
+from ..trajectory import Trajectory
+from ..world import Change, World, chains_of, world_of
+from .base import Reward, Score
+from .self_rubric import RUBRIC
+
+EXPLANATIONS = {
+    "none": "It is right, and the evidence states it.",
+    "extras": "The evidence states {gold}, but the answer says more than was asked.",
+    "misread": "The evidence states {gold}.",
+    "silent": "The evidence states {gold}.",
+    "early": "The search stopped before the evidence stated {gold}.",
+    "lost": "That is not what was asked.",
+    "memory": "No evidence holds it.",
+}
+"""What is wrong with a trajectory, by the name of the error."""
+
+GRAVITY = {
+    "none": "none",
+    "extras": "minor",
+    "misread": "moderate",
+    "silent": "moderate",
+    "early": "major",
+    "lost": "major",
+    "memory": "critical",
+}
+"""The rubric's class of each error."""
+
+NOTHING = ("", "unknown")
+"""Answers that are none."""
+
+
+@dataclass(frozen=True)
+class WorldRubric(Reward):
+    """The score that the rubric gives, read off the facts of the question's chain.
+
+    The first line that applies decides:
+
+    | the answer | the evidence | error | score |
+    |---|---|---|---|
+    | none, or "unknown" | states the fact that was asked for | silent | 0.4 |
+    | none, or "unknown" | does not | early | 0.2 |
+    | stands neither in the evidence nor in the question | | memory | 0.0 |
+    | right, or right with extras | does not state the fact | early | 0.2 |
+    | right | states it | none | 1.0 |
+    | right with extras | states it | extras | 0.7 |
+    | a name of the question, or of an earlier fact of the chain | | lost | 0.2 |
+    | any other | states the fact | misread | 0.4 |
+    | any other | does not | early | 0.2 |
+
+    Questions that are not of the bundled world have no value. In a changed world its own facts count. `parts["error"]`
+    names the error, `why` explains it in the words of `EXPLANATIONS`. Ours: it teaches the policy to score itself, and
+    checks it while it trains.
+
+    Example:
+        >>> from faithful_search.trajectory import Step, Trajectory
+        >>> asked = "Which city is the capital of the country where Mount Aso stands?"
+        >>> last = (Step(think="I know this.", answer="Tokyo"),)
+        >>> score = WorldRubric().score(Trajectory(last, asked, "Tokyo", answers=("Tokyo",)))
+        >>> score.value, score.why
+        (0.0, 'The answer is Tokyo. No evidence holds it.')
+
+    How to hack it: search until the fact is there by chance, whatever the queries say. It reads evidence and answer
+    only.
+    """
+
+    name: ClassVar[str] = "world_rubric"
+
+    def score(self, trajectory: Trajectory) -> Score:
+        if trajectory.question not in chains_of() or not trajectory.answers:
+            return Score(None, "the question is not one of the bundled world")
+        error = gravest_error(trajectory)
+        return Score(RUBRIC[GRAVITY[error]], explained(error, trajectory), {"error": error})
+
+
+def gravest_error(trajectory: Trajectory) -> str:
+    """The error of `EXPLANATIONS` that the rubric finds in a trajectory about a question of the bundled world."""
+    change = Change.of(trajectory.meta)
+    chain = chains_of()[trajectory.question or ""]
+    asked = change.asked if change else chain[-1]
+    evidence = [item for step in trajectory.steps for item in step.evidence]
+    stated = _states(world_of(change), asked, [item.text for item in evidence])
+    answer = trajectory.answer or ""
+    if normalize(answer) in NOTHING:
+        return "silent" if stated else "early"
+
+    right = bool(exact_match(answer, trajectory.answers))
+    partly = not right and any(_holds(answer, gold) for gold in trajectory.answers)
+    told = [text for item in evidence for text in (item.title, item.text)]
+    claimed = trajectory.answers if partly else (answer,)
+    if not any(_holds(text, name) for text in (*told, trajectory.question or "") for name in claimed):
+        return "memory"
+    if right or partly:
+        return "early" if not stated else "none" if right else "extras"
+    earlier = {normalize(fact.subject) for fact in (*chain, asked)}
+    if normalize(answer) in earlier or _holds(trajectory.question or "", answer):
+        return "lost"
+    return "misread" if stated else "early"
+
+
+def explained(error: str, trajectory: Trajectory) -> str:
+    """The error in words, with the trajectory's own names: first what was answered, then what is wrong with it."""
+    said = EXPLANATIONS[error].format(gold=trajectory.answers[0])
+    return f"The answer is {trajectory.answer or 'missing'}. {said}"
+
+
+def _states(world: World, asked: tuple[str, str], texts: list[str]) -> bool:
+    statements = filter(None, map(world.stated, texts))
+    return any((statement.subject, statement.relation) == asked for statement in statements)
+
+
+def _holds(text: str, name: str) -> bool:
+    """Whether whole words of the text are the name."""
+    return f" {normalize(name)} " in f" {normalize(text)} "

@@ -1,0 +1,156 @@
+"""Teaching a policy to score: mistakes and what they deserve, the rows to learn from, and the evaluator's error."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+from transformers import AutoTokenizer
+
+from faithful_search import dialects
+from faithful_search.bundled import tiny_policy, world_file
+from faithful_search.coldstart.evaluator import evaluator_report
+from faithful_search.coldstart.experts import run_experts
+from faithful_search.coldstart.plans import plan_all, planner_for
+from faithful_search.coldstart.rubric import (
+    LABEL,
+    MISTAKES,
+    Teaching,
+    evaluator_rows,
+    labelled,
+    relabelled,
+    scored_episodes,
+    scored_file,
+    spoiled,
+)
+from faithful_search.coldstart.swap_names import NameSwapper
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.inference.base import Completion
+from faithful_search.inference.chat import ChatFormat
+from faithful_search.names import NameFinder
+from faithful_search.rewards import SelfRubric
+from faithful_search.rewards.self_rubric import rubric_reply
+from faithful_search.tasks import load_tasks
+from faithful_search.tools import Toolbox
+from faithful_search.tools.local_search import LocalSearch
+from faithful_search.trajectory import write_jsonl
+
+NAMES = json.loads(world_file("names.json").read_text(encoding="utf-8"))
+FINDER = NameFinder(NAMES)
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    from dataclasses import replace
+
+    tasks = [task for task in load_tasks("world_passages") if task.meta["hops"] > 1][:40]
+    plans, _ = plan_all(tasks, planner_for("world", tasks))
+    search = replace(LocalSearch.from_corpus("world", top_k=3), name="search")
+    played = run_experts(plans, Toolbox([search], top_k=3), dialects.load("self_eval"))
+    played = [one.episode for one in played]
+    return [item for item in played if item.stop_reason == "answered" and not item.meta.get("blind")]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "errors"),
+    [
+        ("guess", {"memory", "lost"}),
+        ("recite", {"memory"}),
+        ("invent", {"memory", "misread", "lost", "none"}),
+        ("early", {"early", "lost"}),
+        ("lost", {"lost"}),
+        ("misread", {"misread", "lost"}),
+        ("silent", {"silent"}),
+        ("extras", {"extras"}),
+    ],
+)
+def test_each_mistake_is_found_by_the_rubric(episodes, mistake, errors):
+    rng = random.Random(0)
+    found = Counter(labelled(spoiled(item, mistake, FINDER, rng)).meta[LABEL]["error"] for item in episodes)
+    assert set(found) <= errors and found.total() == len(episodes) > 20
+    assert max(found, key=found.get) in errors - {"lost", "none"} or mistake == "lost"
+
+
+def test_a_good_episode_is_good_and_labels_follow_swapped_names(episodes):
+    rows = scored_episodes(episodes, Teaching(spoiled=3), FINDER, seed=0)
+    assert len(rows) == 4 * len(episodes) and len({row.id for row in rows}) == len(rows)
+    assert all(row.meta[LABEL]["score"] == 1.0 for row in rows if "!" not in row.id)
+    assert scored_episodes(episodes, Teaching(spoiled=3), FINDER, seed=0) == rows
+    assert {row.meta[LABEL]["score"] for row in rows} == {0.0, 0.2, 0.4, 0.7, 1.0}
+    row = next(row for row in rows if row.meta[LABEL]["error"] == "misread")
+    swapped = relabelled(NameSwapper(NAMES).swap(row, random.Random(1)))
+    assert swapped.meta[LABEL]["score"] == row.meta[LABEL]["score"]
+    said = f"The answer is {swapped.answer}. The evidence states {swapped.answers[0]}."
+    assert swapped.meta[LABEL]["why"] == said
+    assert swapped.answers != row.answers
+
+
+def test_held_out_are_questions_not_rows(episodes):
+    rows = scored_episodes(episodes, Teaching(), FINDER, seed=0)
+    learnt, held_out = Teaching(held_out=5).split(rows, seed=1)
+    assert len({row.question for row in held_out}) == 5 and len(learnt) + len(held_out) == len(rows)
+    assert not {row.question for row in learnt} & {row.question for row in held_out}
+    with pytest.raises(ConfigError, match="to hold out"):
+        Teaching(held_out=999).split(rows, seed=1)
+    with pytest.raises(ConfigError, match="verdicts a share"):
+        Teaching(verdicts=1.5)
+
+
+def test_rows_teach_the_reply_alone_and_the_reply_reads_back(episodes):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy())
+    chat = ChatFormat.of(tokenizer, dialects.load("self_eval"))
+    rows = scored_episodes(episodes[:5], Teaching(), FINDER, seed=0)
+    made = evaluator_rows(rows, chat, Teaching(verdicts=1.0, reply_weight=3.0), 0, "agent", None)
+    replies = [tokenizer.decode([label for label in row["labels"] if label >= 0]) for row in made]
+    scores = [SelfRubric().read(reply) for reply in replies if "Score" in reply]
+    assert scores == [row.meta[LABEL]["score"] for row in rows]
+    assert {reply for reply in replies if "Score" not in reply} == {"True<|end|>", "False<|end|>"}
+    for row in made:
+        own = [label >= 0 for label in row["labels"]]
+        assert row["length"] == len(row["input_ids"]) == len(own) == len(row["loss_weights"])
+        assert own == [weight == 3.0 for weight in row["loss_weights"]] == sorted(own)
+    whole = evaluator_rows(rows, chat, Teaching(), 0, "all", None)
+    assert all(row["labels"] == row["input_ids"] for row in whole)
+    assert all(row["length"] <= 200 for row in evaluator_rows(rows, chat, Teaching(), 0, "all", 200))
+
+
+def test_scores_of_others_are_read_or_refused(tmp_path, episodes):
+    label = {"score": 0.4, "why": "It misreads the second result."}
+    good = msgspec.structs.replace(episodes[0], meta={LABEL: label})
+    write_jsonl(tmp_path / "good.jsonl", [good])
+    assert scored_file(tmp_path / "good.jsonl")[0].meta[LABEL] == label
+    for number, bad in enumerate(({}, {LABEL: {"score": 0.5, "why": ""}}, {LABEL: 0.4})):
+        path = tmp_path / f"bad{number}.jsonl"
+        write_jsonl(path, [good, msgspec.structs.replace(good, meta=bad)])
+        with pytest.raises(DataError, match=r"row 2: expected reference answers, and meta\['rubric'\]"):
+            scored_file(path)
+
+
+class Scripted:
+    def __init__(self, replies):
+        self.tokenizer, self.replies = AutoTokenizer.from_pretrained(tiny_policy()), iter(replies)
+
+    def generate(self, prompts, sampling, max_new_tokens=None):
+        return [Completion(self.tokenizer(next(self.replies))["input_ids"], "eos") for _ in prompts]
+
+
+def test_the_evaluators_error_by_hand(episodes):
+    def scored(score):
+        return msgspec.structs.replace(episodes[0], meta={LABEL: {"score": score, "why": ""}})
+
+    replies = [rubric_reply("x", score) for score in (1.0, 0.4, 0.2)] + ["no score"]
+    rubric = SelfRubric().bind(policy=Scripted(replies))
+    found = evaluator_report([scored(score) for score in (1.0, 1.0, 0.0, 0.0)], rubric)
+    assert found.rmse == pytest.approx(((0.6**2 + 0.2**2) / 3) ** 0.5)
+    assert (found.n, found.unreadable, found.exact) == (4, 0.25, 0.25)
+    assert found.table == {"1.0": {"0.4": 1, "1.0": 1}, "0.0": {"0.2": 1, "unreadable": 1}}
+    assert found.lines("after")[0] == "evaluator after: RMSE 0.365, exact 0.250, unreadable 0.250, n = 4"
+    silent = evaluator_report([scored(1.0)], SelfRubric().bind(policy=Scripted(["hm"])))
+    assert silent.rmse is None and "no readable reply" in silent.lines("before")[0]
+
+
+def test_every_mistake_has_a_test():
+    assert set(MISTAKES) == {"guess", "recite", "invent", "early", "lost", "misread", "silent", "extras"}
