@@ -16,7 +16,6 @@ from pathlib import Path
 import evaluate
 import msgspec
 import pytest
-from faithful_search.measure.audit.sources import read_trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab import tokenizer
@@ -26,6 +25,7 @@ import faithful_search as fs
 from faithful_search.errors import ConfigError, DataError, DialectError, JudgeError
 from faithful_search.judges import GroundingJudge, Pair, Verdict
 from faithful_search.measure import install, metrics, widget
+from faithful_search.measure.rows import read_trajectories
 
 FOLDERS = ROOT / "evaluate_metrics"
 NAMES = metrics.names()
