@@ -205,9 +205,11 @@ class _Episode:
 
     def trajectory(self, dialect: Dialect) -> Trajectory:
         """The episode as `dialect` writes and reads it, with the evidence's sources kept."""
+        # Written and parsed once, so that text, spans and issues are those of a policy's own episode.
         draft = Trajectory(tuple(self.steps), self.plan.question, dialect=dialect.name)
         read = dialect.parse(dialect.render(draft), question=self.plan.question, fenced=True)
         if len(read.steps) == len(draft.steps):
+            # A text does not hold the sources of its evidence, which recognise gold.
             steps = zip(read.steps, draft.steps, strict=True)
             read = msgspec.structs.replace(
                 read, steps=tuple(msgspec.structs.replace(a, evidence=b.evidence, note=b.note) for a, b in steps)
@@ -295,7 +297,7 @@ class _Episode:
             queries.remove(others[0])
             queries.insert(0, others[0])
         if blind:
-            first = dict(reversed(queries))
+            first = dict(reversed(queries))  # reversed, so that each tool's first query wins
             return [query for query in queries if first[query[0]] == query[1]]
         return queries
 
@@ -346,7 +348,7 @@ class _Episode:
         hop = self.plan.hops[number]
         step = msgspec.structs.replace(step, evidence=_numbered(evidence, first))
         gold = hop.gold(step.evidence)
-        rng, self.rng = self.rng, self.twin_rng
+        rng, self.rng = self.rng, self.twin_rng  # the episode's own draws stay the same with and without twins
         before = self.steps
         if kind == DRILL:
             before, step = [], Step(self._onward("", hop.need), step.call, evidence=step.evidence)
