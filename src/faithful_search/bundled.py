@@ -34,7 +34,7 @@ def tiny_policy(name: str = "pou") -> Path:
     """Directory of a bundled tiny policy, cold-started by `recipes/sft.py`.
 
     Args:
-        name: the dialect it writes, or `"memory"`: one that writes pou and can hack, see `training.decorators`.
+        name: the dialect it writes, or `"memory"`: one that writes pou and can hack, see `coldstart.decorators`.
 
     Raises:
         DataError: when there is none.

@@ -283,7 +283,7 @@ def installed(monkeypatch):
         {"vllm_mode": "server", "vllm_importance_sampling_mode": "token_truncate"},
     ],
 )
-def test_settings_that_are_heeded_pass(tmp_path, installed, given):
+def test_settings_that_are_used_pass(tmp_path, installed, given):
     check_vllm(settings(tmp_path, **given), "cuda")
 
 
@@ -292,12 +292,12 @@ def test_settings_that_are_heeded_pass(tmp_path, installed, given):
     [
         ({"vllm_mode": "colocate", "vllm_tensor_parallel_size": 2}, "start a server over several GPUs"),
         ({"vllm_mode": "colocate", "vllm_enable_sleep_mode": True}, "lower vllm_gpu_memory_utilization"),
-        ({"vllm_mode": "colocate", "vllm_server_base_url": "http://a:1"}, "vllm_server_base_url: not heeded"),
-        ({"vllm_mode": "colocate", "vllm_structured_outputs_regex": "a"}, "vllm_structured_outputs_regex: not heeded"),
-        ({"vllm_mode": "server", "vllm_structured_outputs_regex": "a"}, "vllm_structured_outputs_regex: not heeded"),
-        ({"vllm_mode": "server", "vllm_gpu_memory_utilization": 0.5}, "say it to the server's command"),
-        ({"vllm_mode": "server", "vllm_tensor_parallel_size": 2}, "say it to the server's command"),
-        ({"vllm_mode": "server", "vllm_enable_sleep_mode": True}, "say it to the server's command"),
+        ({"vllm_mode": "colocate", "vllm_server_base_url": "http://a:1"}, "vllm_server_base_url: ignored"),
+        ({"vllm_mode": "colocate", "vllm_structured_outputs_regex": "a"}, "vllm_structured_outputs_regex: ignored"),
+        ({"vllm_mode": "server", "vllm_structured_outputs_regex": "a"}, "vllm_structured_outputs_regex: ignored"),
+        ({"vllm_mode": "server", "vllm_gpu_memory_utilization": 0.5}, "give it to the server's command"),
+        ({"vllm_mode": "server", "vllm_tensor_parallel_size": 2}, "give it to the server's command"),
+        ({"vllm_mode": "server", "vllm_enable_sleep_mode": True}, "give it to the server's command"),
         ({"vllm_mode": "elsewhere"}, "unknown vllm_mode 'elsewhere'"),
         ({"vllm_mode": "server", "temperature": 2.5}, "temperatures up to 2"),
     ],
@@ -307,9 +307,9 @@ def test_settings_that_cannot_be_right_are_refused(tmp_path, installed, given, t
         check_vllm(settings(tmp_path, **given), "cuda")
 
 
-def test_what_is_heeded_is_there_to_be_set():
+def test_what_is_used_is_there_to_be_set():
     there = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
-    assert there >= with_vllm._BOTH.union(*with_vllm._HEARD.values())
+    assert there >= with_vllm._BOTH.union(*with_vllm._USED.values())
 
 
 def test_vllm_needs_to_be_installed_and_a_gpu(tmp_path, monkeypatch):

@@ -388,7 +388,7 @@ def test_an_adapter_is_trained_on_against_itself(tmp_path):
     disturb(first.model, 0.05)
     save_policy(first)
     again = ("--model_name_or_path", str(tmp_path / "first"))
-    with pytest.raises(ConfigError, match=r"is an adapter already: leave out --use_peft .*faithful-search merge"):
+    with pytest.raises(ConfigError, match=r"is already an adapter: leave out --use_peft .*faithful-search merge"):
         pou_trainer(tmp_path / "second", *again, *LORA)
     made = pou_trainer(tmp_path / "second", *again, "--beta", "0.1")
     start = {name: own for name, own in adapter(first.model).items()}

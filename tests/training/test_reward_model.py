@@ -370,7 +370,7 @@ def test_no_group_is_on_two_sides(made, share):
 def test_what_cannot_be_trained_is_told():
     with pytest.raises(DataError, match="none is left for: heldout"):
         divided([row(number, bool(number % 2)) for number in range(50)])
-    with pytest.raises(DataError, match="no pair is left to learn from"):
+    with pytest.raises(DataError, match="no pair is left to train on"):
         distillation._dataset([])
     with pytest.raises(DataError, match="have the label True"):
         divided([row(number, True, "heldout" if number % 2 else "train") for number in range(50)])
@@ -386,8 +386,8 @@ def test_what_cannot_be_trained_is_told():
         ({"patience": -1}, "patience must be at least 0"),
         ({"freeze_layers": -1}, "freeze_layers must be at least 0"),
         ({"head": "generator", "freeze_layers": 2}, "go with the encoder head"),
-        ({"save_dtype": "flot16"}, "'flot16' is no dtype"),
-        ({"measure_dtype": "half precision"}, "is no dtype"),
+        ({"save_dtype": "flot16"}, "'flot16' is not a dtype"),
+        ({"measure_dtype": "half precision"}, "is not a dtype"),
     ],
 )
 def test_knobs_out_of_range(knobs, said):

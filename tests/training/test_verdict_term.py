@@ -181,7 +181,7 @@ def test_the_loss_is_trls_less_the_weighted_mean_of_the_moves(tmp_path):
     with_term = made.compute_loss(made.model, inputs)
     made.verdict_weight = 0.0
     plain = made.compute_loss(made.model, inputs)
-    moves = [row["evidence_sensitivity"].value for row in made._last_components]
+    moves = [row["evidence_sensitivity"].value for row in made.last_components]
     assert len(moves) == 8 and abs(sum(moves)) > 1e-4
     assert float(plain - with_term) == pytest.approx(0.5 * sum(moves) / 8, abs=1e-6)
 

@@ -105,11 +105,15 @@ def run_experts(
     the only one to learn from; `meta["twin"]` says how the response was changed. A drill is a twin that begins with the
     response's own call.
     """
-    names = {SEARCH: dialect.search_tool} if dialect.search_tool else {}
-    desk = _Desk(toolbox, habits or Habits(), seed, names)
-    bar = tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress)
+    functions = [schema["function"] for schema in toolbox.schemas]
+    desk = _Desk(
+        habits=habits or Habits(),
+        seed=seed,
+        names={SEARCH: dialect.search_tool} if dialect.search_tool else {},
+        arguments={own["name"]: next(iter(own["parameters"]["properties"])) for own in functions},
+    )
     done: list[Played] = []
-    with bar:
+    with tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress) as bar:
         for start in range(0, len(plans), concurrency):
             episodes = [_Episode(plan, desk) for plan in plans[start : start + concurrency]]
             calls = {number: call for number, episode in enumerate(episodes) if (call := next(episode.play, None))}
@@ -149,15 +153,9 @@ def accept(
     trajectories: Iterable[Trajectory], min_steps: int = 3, max_steps: int = 10
 ) -> tuple[list[Trajectory], Counter[str]]:
     """The episodes that `reject` lets pass, and counts of the others by reason."""
-    kept: list[Trajectory] = []
-    reasons: Counter[str] = Counter()
-    for trajectory in trajectories:
-        reason = reject(trajectory, min_steps, max_steps)
-        if reason is None:
-            kept.append(trajectory)
-        else:
-            reasons[reason] += 1
-    return kept, reasons
+    judged = [(trajectory, reject(trajectory, min_steps, max_steps)) for trajectory in trajectories]
+    kept = [trajectory for trajectory, reason in judged if reason is None]
+    return kept, Counter(reason for _, reason in judged if reason is not None)
 
 
 def _grounded(trajectory: Trajectory) -> bool:
@@ -172,19 +170,13 @@ def _grounded(trajectory: Trajectory) -> bool:
 
 @dataclass
 class _Desk:
-    """What all episodes share: the tools' names and arguments, the habits, and the evidence so far."""
+    """What all episodes share: the dialect's names of tools, each tool's argument, and the evidence so far."""
 
-    toolbox: Toolbox
     habits: Habits
     seed: int
     names: Mapping[str, str]
-    arguments: dict[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, str]
     shelf: twins.Shelf = field(default_factory=twins.Shelf)
-
-    def __post_init__(self) -> None:
-        for schema in self.toolbox.schemas:
-            function = schema["function"]
-            self.arguments[function["name"]] = next(iter(function["parameters"]["properties"]))
 
 
 class _Episode:
@@ -213,9 +205,11 @@ class _Episode:
 
     def trajectory(self, dialect: Dialect) -> Trajectory:
         """The episode as `dialect` writes and reads it, with the evidence's sources kept."""
+        # Written and parsed once, so that text, spans and issues are those of a policy's own episode.
         draft = Trajectory(tuple(self.steps), self.plan.question, dialect=dialect.name)
         read = dialect.parse(dialect.render(draft), question=self.plan.question, fenced=True)
         if len(read.steps) == len(draft.steps):
+            # A text does not hold the sources of its evidence, which recognise gold.
             steps = zip(read.steps, draft.steps, strict=True)
             read = msgspec.structs.replace(
                 read, steps=tuple(msgspec.structs.replace(a, evidence=b.evidence, note=b.note) for a, b in steps)
@@ -303,7 +297,7 @@ class _Episode:
             queries.remove(others[0])
             queries.insert(0, others[0])
         if blind:
-            first = dict(reversed(queries))
+            first = dict(reversed(queries))  # reversed, so that each tool's first query wins
             return [query for query in queries if first[query[0]] == query[1]]
         return queries
 
@@ -354,7 +348,7 @@ class _Episode:
         hop = self.plan.hops[number]
         step = msgspec.structs.replace(step, evidence=_numbered(evidence, first))
         gold = hop.gold(step.evidence)
-        rng, self.rng = self.rng, self.twin_rng
+        rng, self.rng = self.rng, self.twin_rng  # the episode's own draws stay the same with and without twins
         before = self.steps
         if kind == DRILL:
             before, step = [], Step(self._onward("", hop.need), step.call, evidence=step.evidence)

@@ -228,6 +228,7 @@ def _musique_hop(row: Mapping[str, Any], answers: Sequence[str]) -> Hop:
     question = f"{asked[:1].upper()}{asked[1:].rstrip(' ?')}?"
     query = f"{relation} of {subject}" if arrow else question
     reworded = f"{subject} {relation}" if arrow else question.rstrip("?")
+    # The last attempt is names and numbers alone: BM25 may be misled by the question's other words.
     names = [word for word in reworded.split()[1:] if word[:1].isupper() or word[:1].isdigit()]
     return Hop(
         need=f"the {query}" if arrow else f'to know "{question}"',

@@ -55,6 +55,7 @@ def build_dataset(
     """
     if loss_on not in ("agent", "all"):
         raise ConfigError(f"loss_on must be 'agent' or 'all', got {loss_on!r}")
+    # Tokenised first and filtered then: how often a token is copied is counted over all rows.
     rows = [_row(trajectory, chat, tools, loss_on, verdict_weight, reading) for trajectory in trajectories]
     if copied_weight != 1.0:
         weigh_copied(rows, copied_weight)
@@ -204,7 +205,7 @@ def _row(
     ids, first = tokens.prompt_ids + tokens.completion_ids, len(tokens.prompt_ids)
     learnt = [loss_on == "all"] * first + [loss_on == "all" or bool(own) for own in tokens.mask]
     if "twin" in trajectory.meta:
-        before = first + tokens.turns[-1][0]
+        before = first + tokens.turns[-1][0]  # the turns before are learnt from the episode itself
         learnt[:before] = [False] * before
     weights = [1.0] * len(ids)
     reads = DECORATED not in trajectory.meta  # what a decorator says about evidence must not be learnt as a verdict

@@ -73,7 +73,7 @@ class NameSwapper:
 
         _mapped(trajectory, look)
         names = sorted(known)
-        for _ in range(self.tries):
+        for _ in range(self.tries):  # a draw may happen to state a held-out fact
             image = self._draw(names, rng).__getitem__
             swapped: Trajectory = _mapped(trajectory, partial(self.finder.sub, image))
             if not self.leaks(swapped):

@@ -150,6 +150,7 @@ def take_over(model: Any, tokenizer: Any, start: Path) -> None:
     old = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, trust_remote_code=False)
     known, places = read_tokenizer(str(start)).get_vocab(), tokenizer.get_vocab()
     shared = [token for token in places if token in known]
+    # By text and not by id: the vocabularies of two dialects have the same words in other places.
     rows = model.get_input_embeddings().weight.detach().clone()
     weights = old.state_dict()
     learnt = weights["model.embed_tokens.weight"]
@@ -168,6 +169,7 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
     """
     script = script_of(config.dialect)
     backend: Any = Tokenizer(models.BPE(byte_fallback=True, unk_token=None))
+    # As SentencePiece has it: a blank is part of the word after it, and nothing is lost in decoding.
     backend.normalizer = normalizers.Replace(" ", "▁")
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"▁?\p{L}+|▁?\p{N}|▁?[^\s\p{L}\p{N}▁]+|▁+|\s"), "isolated")
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])

@@ -24,7 +24,7 @@ def fit_temperature(p: Sequence[float], labels: Sequence[bool]) -> float:
         return 1.0
     sure = np.clip(np.asarray(p, dtype=np.float64), _EDGE, 1 - _EDGE)
     logits, truth = np.log(sure / (1 - sure)), np.asarray(labels, dtype=np.float64)
-    low, high = 1 / HOTTEST, 1 / COLDEST
+    low, high = 1 / HOTTEST, 1 / COLDEST  # in 1/T the loss is convex, in T it is not
     for _ in range(60):
         middle = (low + high) / 2
         said = 1 / (1 + np.exp(-np.clip(logits * middle, -700, 700)))

@@ -153,9 +153,10 @@ def _arranged(args: Any, how: Distillation) -> Any:
     args = copy.copy(args)
     if str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
         raise ConfigError("set eval_strategy to 'steps' or 'epoch': the judge with the best κ is kept")
+    # The state with the best κ can only be loaded if every evaluation has a checkpoint.
     args.save_strategy, args.save_steps = type(args.save_strategy)(args.eval_strategy.value), args.eval_steps or 500
     args.load_best_model_at_end, args.metric_for_best_model, args.greater_is_better = True, "kappa", True
-    args.restore_callback_states_from_checkpoint = True
+    args.restore_callback_states_from_checkpoint = True  # or a resumed run would forget how long it has been patient
     args.save_only_model = False
     return args
 
@@ -249,7 +250,7 @@ def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillati
     if how.head == "generator":
         file = msgspec.structs.replace(file, prompt=prompting.load(file.task).id)
     if trainer.is_world_process_zero():
-        file.write(args.output_dir)
+        file.write(args.output_dir)  # written twice: the temperature is fitted to the judge as it opens from here
         verdicts = _load(args, how).judge_batch([pair_of(row) for row in parts.validation])
         judged = [(own.p, row.label) for own, row in zip(verdicts, parts.validation, strict=True) if own.p is not None]
         temperature = fit_temperature([p for p, _ in judged], [label for _, label in judged])

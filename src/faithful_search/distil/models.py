@@ -34,7 +34,7 @@ def open_classifier(name: str, seed: int = 0, **how: Any) -> tuple[Any, Any]:
     try:
         kept = {str(label).lower() for label in config.id2label.values()} == set(LABELS.values())
         labels = {} if kept else {"id2label": LABELS, "label2id": {text: place for place, text in LABELS.items()}}
-        set_seed(seed)
+        set_seed(seed)  # a new head is random
         model = AutoModelForSequenceClassification.from_pretrained(
             name, ignore_mismatched_sizes=not kept, **labels, **where, **how
         )

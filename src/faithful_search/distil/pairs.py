@@ -62,6 +62,7 @@ def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
         DataError: if a part has no rows, or those to train on only one label.
     """
     learnt = [row for row in rows if row.split == "train"]
+    # By hash and not by position, so that adding pairs moves no group from one part to another.
     digests = {row.group: hashlib.sha256(f"validation {row.group}".encode()).hexdigest() for row in learnt}
     aside = {group for group, digest in digests.items() if int(digest[:8], 16) / 2**32 < validation}
     parts = Parts(

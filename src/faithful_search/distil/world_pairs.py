@@ -1,12 +1,12 @@
 """Information-think pairs of the bundled world whose labels are known by construction.
 
 Experts play the questions in Search-R1's form; each response with the thought after it is a true pair, and gives one
-false pair with the same response. What is true here: a thought deals with what it has read when it states what that
-says about the need at hand, or says that it is not there.
+false pair with the same response. A pair is true if the thought states what the response says about the current need,
+or says that the response does not have it.
 
 | false pair | the thought |
 |---|---|
-| `name` | states the finding with another name of the same type, one from the evidence where there is one |
+| `name` | states the finding with another name of the same type, from the evidence if it has one |
 | `claim` | states a finding that the evidence lacks |
 | `denial` | says that the evidence lacks what it holds |
 | `unsaid` | goes on as if nothing had been read |
@@ -51,15 +51,15 @@ _DENIES = ("Nothing on ", "This does not give ")
 def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True, top_k: int = 3) -> list[Labelled]:
     """As many true as false pairs; the same for the same arguments.
 
-    Pairs of training questions come from the training part of the passages, those of validation and test questions are
-    held out: no fact is on both sides.
+    Pairs of training questions come from the training part of the passages, and those of validation and test questions
+    are held out: no fact is on both sides.
 
     Args:
         seed: of the episodes, the false thoughts and the names.
-        limit: episodes of each split; all questions without it.
-        swap: exchange the names of training pairs for others of their type, so that a judge learns to read instead of
+        limit: episodes of each split; `None`: all questions.
+        swap: replace the names of training pairs by others of their type, so that a judge learns to read instead of
             remembering the world; held-out facts are never stated.
-        top_k: passages a response holds.
+        top_k: passages in a response.
     """
     names = json.loads(world_file("names.json").read_text(encoding="utf-8"))
     rows: list[Labelled] = []
@@ -70,7 +70,7 @@ def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True, top_
 
 @dataclass(frozen=True)
 class _Read:
-    """A response and the thought after it; `hop` is what the agent was after, `following` what it needs next."""
+    """A response and the thought after it; the agent was looking for `hop`, and `following` comes next."""
 
     pair: Pair
     hop: Hop
@@ -134,7 +134,7 @@ class _Maker:
         return own.pair.hypothesis.replace(found, rng.choice(fit))
 
     def _claim(self, own: _Read, rng: random.Random) -> str:
-        """A finding where there is none: what is true but was not read, or a name of its type."""
+        """A finding that the evidence lacks: a true one, or one with another name of its type."""
         subject, relation, found = _fact(own.hop)
         near = [name for name in self.finder.find(own.pair.premise) if self.names[name] == self.names.get(found)]
         pool = sorted({name for name in near if name != subject}) if rng.random() < 0.5 else []
@@ -150,7 +150,7 @@ class _Maker:
         return rng.choice(FIRST).format(need=rng.choice((own.hop, own.following)).need)
 
     def _other(self, own: _Read, rng: random.Random) -> str:
-        """What was found elsewhere and does not stand here."""
+        """What another episode found and this evidence does not state."""
         for _ in range(50):
             other = rng.choice(self.others)
             if not contains(own.pair.premise, _fact(other.hop)[0]) and other.pair.question != own.pair.question:
@@ -159,20 +159,17 @@ class _Maker:
 
 
 def _read(plan: Plan, episode: Trajectory) -> list[_Read]:
-    """The episode's pairs with what each thought is about; thoughts that cannot be told are left out."""
+    """The episode's pairs with the hop of each thought; thoughts without a recognisable hop are left out."""
     found = []
     for asked in InfoThink().pairs(episode):
         said = asked.pair.hypothesis
-        place = next((place for place, hop in enumerate(plan.hops) if _about(said, hop)), None)
+        about = (said.startswith((hop.statement, *(f"{deny}{hop.need}." for deny in _DENIES))) for hop in plan.hops)
+        place = next((place for place, right in enumerate(about) if right), None)
         if asked.settled is None and place is not None:
             following = plan.hops[place + 1] if place + 1 < len(plan.hops) else None
             denied = said.startswith(_DENIES)
             found.append(_Read(asked.pair, plan.hops[place], following, plan.answers[0], not denied))
     return found
-
-
-def _about(said: str, hop: Hop) -> bool:
-    return said.startswith((hop.statement, *(f"{start}{hop.need}." for start in _DENIES)))
 
 
 def _fact(hop: Hop) -> tuple[str, str, str]:
@@ -189,7 +186,7 @@ def _onward(own: _Read, found: str, rng: random.Random) -> str:
 
 
 def _swapped(rows: Sequence[Labelled], names: Mapping[str, str], seed: int) -> list[Labelled]:
-    """The rows, those to learn from about other names: a true pair and the false one after it about the same."""
+    """The rows, with other names in training rows; a true pair and the false one after it get the same ones."""
     tasks: list[Task] = [task for split in ("validation", "test") for task in load_tasks("world", split)]
     held = [row for file in ("passages", "triples") for row in read_rows(world_file(f"{file}.jsonl.gz"))]
     facts = held_out_facts(tasks, [row for row in held if row["split"] != "train"])
@@ -203,7 +200,7 @@ def _renamed(true: Labelled, false: Labelled, swapper: NameSwapper, seed: int) -
     draft = Trajectory((Step(evidence=(Evidence(true.premise),)), *said), true.question)
     try:
         swapped = swapper.swap(draft, random.Random(f"{seed} {true.id}"))
-    except DataError:  # so many names that each draw met a held-out fact: the pairs stay as they are
+    except DataError:  # with many names each draw can state a held-out fact; these pairs stay as they are
         return true, false
     new = {"premise": swapped.steps[0].evidence[0].text, "question": swapped.question}
     thoughts = zip((true, false), swapped.steps[1:], strict=True)

@@ -19,7 +19,7 @@ UNSEEN_BLANKS = (
     *("content", "nothing here", "garden", "lorem ipsum dolor"),
     *("n/a", "to be announced", "see above", "stone bridge"),
 )
-"""What blanked responses read in evaluations. Never train on these: `training.twins.TRAINING_BLANKS` are others."""
+"""What blanked responses read in evaluations. Never train on these: `coldstart.twins.TRAINING_BLANKS` are others."""
 
 BLANK_TURNS = 3
 """Turns of an episode with blanked tools: two verdicts, which is enough to see what an agent does then."""

@@ -1,4 +1,4 @@
-"""Advantage estimators, one function each: the one place where another estimator goes.
+"""Advantage estimators, one function each; another estimator goes here.
 
 Each takes the rewards of the global batch, shape `(questions · K,)` with the K rollouts of a question next to each
 other, and returns advantages of the same shape. A NaN reward (its judge abstained) is left out of its group's baseline
@@ -35,9 +35,9 @@ def leave_one_out(rewards: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def informative(outcomes: torch.Tensor, valid: torch.Tensor, k: int) -> torch.Tensor:
-    """1 for the rollouts of groups that say something about right and wrong, 0 for the others.
+    """1 for the rollouts of groups that tell right from wrong, 0 for the others.
 
-    A group does when its outcomes differ, or when some of its rollouts passed the format gate and some did not.
+    Such a group's outcomes differ, or some of its rollouts passed the format gate and some did not.
 
     Args:
         outcomes: of the global batch, shape `(questions · K,)`; NaN where there is none, which differs from nothing.

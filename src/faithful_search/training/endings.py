@@ -55,12 +55,7 @@ def leave(error: BaseException) -> NoReturn:
 @contextmanager
 def ending_after(seconds: float, line: str) -> Iterator[None]:
     """End the program with exit code 1 and that line if the block takes longer: for calls that have no time-out."""
-
-    def end() -> NoReturn:
-        _say(line)
-        os._exit(1)  # an exception in this thread would not end the blocked one
-
-    timer = threading.Timer(seconds, end)
+    timer = threading.Timer(seconds, _end, [line])
     timer.daemon = True
     timer.start()
     try:
@@ -137,6 +132,11 @@ def _say(line: str) -> None:
     print(
         f"\nerror: {who}{printable(redact(line))}", file=sys.stderr, flush=True
     )  # a progress bar may stand in the line
+
+
+def _end(line: str) -> NoReturn:
+    _say(line)
+    os._exit(1)  # an exception in the timer's thread would not end the blocked one
 
 
 def _processes() -> tuple[int, int]:

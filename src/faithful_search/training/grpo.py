@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,7 @@ from ..dialects.base import Dialect
 from ..errors import ConfigError, DataError
 from ..inference.base import Generator, Sampling
 from ..inference.transformers import TransformersGenerator
-from ..measure.decoration import Decorated
-from ..measure.tool_use import tool_counts, tool_entropy, tool_ratios
-from ..rewards import Correctness, Mix, Reward, Score
+from ..rewards import Mix, Reward, Score
 from ..rewards.evidence_sensitivity import EvidenceSensitivity, Probe
 from ..rollout import Engine, Limits
 from ..tasks import Task, task_from_row
@@ -43,14 +41,12 @@ from .config import without_token
 from .outage import JudgeWatch, silence, together, without_dump
 from .policies import policy_source
 from .processes import check_processes, gathered, hold_head, most
+from .step_metrics import part_metrics, rollout_metrics, tool_metrics
 from .trimming import by_length
 from .verdict_term import probe_columns, verdict_moves
 from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_generator, sync_weights
 
 logger = logging.getLogger(__name__)
-
-BEHAVIOUR: dict[str, Reward] = {"exact_match": Correctness(), "answer_first": Decorated("answer_first")}
-"""Measured on every step's rollouts, whatever they are rewarded for."""
 
 
 class SearchGRPOTrainer(GRPOTrainer):
@@ -280,20 +276,21 @@ class SearchGRPOTrainer(GRPOTrainer):
         with self.asking(self.mix):
             components = self.mix.components(rollouts)
         holder = self.reward_state
-
-        def log(name: str, value: float | None) -> None:
-            if value is not None:
-                log_metric(name, value)
-
         if training:
             outcomes = gather_object(self.mix.outcomes(components))
             holder.mix = self.mix.advance(holder.mix, outcomes, self.mix.state0.step + step + 1)
         scores = self.mix.combine(components, holder.mix)
-        self._log_parts(rollouts, components, log)
+        endings = ("answered", "answered_forced") if self.engine.limits.force_answer else ("answered",)
+        metrics = part_metrics(self.mix, holder.mix, components)
+        metrics |= rollout_metrics(rollouts, self.toolbox.names, endings)
+        metrics |= tool_metrics(self._used_tools(), len(rollouts))
+        for name, value in metrics.items():
+            if value is not None:
+                log_metric(name, value)
         if self.worlds is not None and training:
             rows = met(rollouts, self.worlds.due(id, first, step))
-            for name, value in world_figures(gather_object(rows)).items():
-                log_metric(f"counterfactual/{name}", value)
+            for name, share in world_figures(gather_object(rows)).items():
+                log_metric(f"counterfactual/{name}", share)
         self._watch(components, scores, log_metric)
         self.last_rewards = [score.value for score in scores]
         self.last_components = components
@@ -321,42 +318,10 @@ class SearchGRPOTrainer(GRPOTrainer):
             if trouble and main:
                 logger.warning("step %d: %s", self.state.global_step + 1, trouble)
 
-    def _log_parts(self, rollouts: list[Trajectory], components: list[Any], log_metric: Any) -> None:
-        for name in components[0]:
-            # A centred reward is 0 on average: log the values before centring.
-            scored = [row[name] for row in components if row[name].value is not None]
-            log_metric(f"parts/{name}", _mean(score.parts.get("raw", score.value) for score in scored))
-            log_metric(f"parts/{name}/abstained", _mean(bool(row[name].parts.get("abstained")) for row in components))
-        state = self.reward_state.mix
-        for name, weight in self.mix.weights_at(state.step).items():
-            log_metric(f"parts/{name}/weight", weight)
-        alpha = self.mix.alpha(state)
-        log_metric("parts/alpha", alpha)
-        log_metric("parts/outcome_ema", None if alpha is None else state.ema)
-        for name, reward in BEHAVIOUR.items():
-            values = (reward.score(item).value for item in rollouts)
-            log_metric(f"behaviour/{name}", _mean(value for value in values if value is not None))
-        counts = tool_counts(rollouts)
-        for tool, ratio in tool_ratios(counts, self.toolbox.names).items():
-            log_metric(f"tools/ratio/{tool}", ratio)
-        log_metric("tools/entropy", tool_entropy(counts, self.toolbox.names))
-        log_metric("tools/calls", sum(counts.values()) / len(rollouts))
-        self._log_tools(len(rollouts), log_metric)
-        for reason in ("answered", *(["answered_forced"] if self.engine.limits.force_answer else [])):
-            log_metric(f"ended/{reason}", _mean(item.stop_reason == reason for item in rollouts))
-
-    def _log_tools(self, rollouts: int, log_metric: Any) -> None:
-        now = self.toolbox.stats()
-        every = {name: stats - self._counted.get(name, ToolStats()) for name, stats in now.items()}
-        self._counted = now
-        for name, stats in every.items():
-            log_metric(f"tools/{name}/calls", stats.calls / rollouts)
-            log_metric(f"tools/{name}/hits", stats.hits / stats.calls if stats.calls else None)
-            log_metric(f"tools/{name}/errors", stats.errors / stats.calls if stats.calls else None)
-            log_metric(f"tools/{name}/p50", stats.p50)
-            log_metric(f"tools/{name}/p95", stats.p95)
-        calls = sum(stats.calls for stats in every.values())
-        log_metric("tools/errors", sum(stats.errors for stats in every.values()) / calls if calls else None)
+    def _used_tools(self) -> dict[str, ToolStats]:
+        """What was counted of the tools since the last call."""
+        before, self._counted = self._counted, self.toolbox.stats()
+        return {name: stats - before.get(name, ToolStats()) for name, stats in self._counted.items()}
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self._rows = inputs
@@ -479,11 +444,6 @@ def prompt_dataset(tasks: Sequence[Task] | Dataset) -> Dataset:
     if not rows:
         raise DataError("the dataset has no rows")
     return Dataset.from_list([{"prompt": row.question, "id": row.id, "answers": list(row.answers)} for row in rows])
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return sum(found) / len(found) if found else None
 
 
 def _nan(value: float | None) -> float:

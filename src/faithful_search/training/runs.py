@@ -1,4 +1,4 @@
-"""What the training recipes share: their flags, the trainer these make, and one run from before to after."""
+"""What the training recipes share: flags, the trainer made from them, and a run with an evaluation before and after."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ TRAINER_SETTINGS = (
     *("temperature", "top_p", "top_k", "num_generations", "num_iterations", "steps_per_generation"),
     *("per_device_train_batch_size", "gradient_accumulation_steps", "world_size"),
 )
-"""The trainer's, for `metrics.json` and the card."""
+"""Settings of the trainer that go into `metrics.json` and the card."""
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
-    """What is asked, with which tools, and who judges: the flags that every training recipe has."""
+    """The flags of every training recipe: questions, tools and judge."""
 
     questions: str = field(
         default="world", metadata={"help": "'world' or 'world_passages' (bundled), a local file or a Hub dataset"}
@@ -99,7 +99,7 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
 
 
 def check_data(script: RunArguments) -> None:
-    """Raise `ConfigError` when questions about the bundled world meet another corpus, or the other way round."""
+    """Raise `ConfigError` if the bundled world is mixed with other data, or changed worlds with tools without them."""
     asked = [script.questions, *([script.eval_questions] if script.eval_limit else [])]
     bundled = {name in WORLD for name in (script.corpus, *asked)}
     if len(bundled) > 1:
@@ -119,15 +119,14 @@ def check_data(script: RunArguments) -> None:
 
 
 def counterfactual_world(script: RunArguments, tasks: list[Task], seed: int) -> CounterfactualWorld:
-    """What changes the questions' world: the bundled one, or what the questions of a file are annotated with."""
+    """Changes the questions' world: the bundled one, or the facts that the questions of a file are annotated with."""
     if script.questions in WORLD:
         return CounterfactualWorld(bundled_world(), seed)
     return CounterfactualWorld.annotated(tasks, script.corpus_passages(), seed)
 
 
 def with_stale(tasks: list[Task], world: CounterfactualWorld, share: float) -> tuple[list[Task], int]:
-    """The questions, a share of them in a changed world, drawn by the world's seed among those that have one; and how
-    many these are."""
+    """The questions with a share of them in a changed world, drawn with the world's seed; and the number of these."""
     order = random.Random(world.seed).sample(range(len(tasks)), len(tasks))
     changed: dict[int, Task] = {}
     for number in order:
@@ -146,8 +145,8 @@ def build_trainer(
 ) -> SearchGRPOTrainer:
     """The trainer that the flags describe; `verdict_weight` is λ of the verdict term.
 
-    With Transformers' `--enable_jit_checkpoint true`, SIGTERM ends training with a checkpoint: see `SaveWhenTold`,
-    which takes the place of Transformers' own callback.
+    With Transformers' `--enable_jit_checkpoint true`, SIGTERM ends training with a checkpoint: `SaveWhenTold` replaces
+    Transformers' own callback, which saves in the middle of a batch of rollouts.
 
     Raises:
         ConfigError, DataError, TemplateError: as `SearchGRPOTrainer` does.
@@ -188,9 +187,9 @@ def build_trainer(
 
 
 class BeforeTraining(TrainerCallback):
-    """Evaluates the policy when training begins, so that it is prepared and on its device.
+    """Evaluates the policy when training begins, after the trainer has prepared it and moved it to its device.
 
-    What was found lies in the output directory: a resumed run reads it and compares with the true beginning.
+    The result is kept in the output directory, so that a resumed run compares with the true beginning.
     """
 
     def __init__(self, trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> None:
@@ -206,11 +205,11 @@ class BeforeTraining(TrainerCallback):
         if self.found is not None:
             report.write_metrics(self.path, self.found.to_dict())
         elif state.is_world_process_zero:
-            self.path.unlink(missing_ok=True)  # it is another run's
+            self.path.unlink(missing_ok=True)  # it would be an earlier run's
 
 
 def read_before(path: Path, tasks: list[Task]) -> Evaluation | None:
-    """The evaluation that a run made when it began; `None`, and a warning, where there is none of these questions."""
+    """The evaluation that a run made when it began; `None`, with a warning, if there is none of these questions."""
     if not tasks:
         return None
     try:
@@ -219,7 +218,7 @@ def read_before(path: Path, tasks: list[Task]) -> Evaluation | None:
         logger.warning("no evaluation of before training to compare with: %s", error)
         return None
     if {*found.questions} != {task.id for task in tasks}:
-        logger.warning("%s is of other questions than this run's evaluation: nothing is compared with it", path)
+        logger.warning("%s is of other questions than this run's evaluation and is not used", path)
         return None
     return found
 
@@ -229,8 +228,7 @@ def train(
 ) -> Record | None:
     """Evaluate, train, save, evaluate again; progress is one line a step.
 
-    A resumed run goes on from the last complete checkpoint; its evaluation before training is the one that the run made
-    when it began.
+    A resumed run starts from the last complete checkpoint, and keeps the evaluation that it made when it began.
 
     Args:
         trainer: from `build_trainer`.
@@ -238,15 +236,15 @@ def train(
         metrics: what the evaluations report, by row name; see `measure.suite.default_rewards`.
 
     Returns:
-        What came of it; `None` on all processes but the main one.
+        The run's record; `None` on all processes but the main one.
 
     Raises:
-        ConfigError: when it shall resume and there is no complete checkpoint.
-        JudgeError: when the run was stopped because its judge was silent; a checkpoint is there to resume from.
-        Terminated: when it was told to end, see `SaveWhenTold`.
+        ConfigError: if it is to resume and there is no complete checkpoint.
+        JudgeError: if the run was stopped because its judge abstained; it can be resumed from a checkpoint.
+        Terminated: if it was told to end, see `SaveWhenTold`.
     """
     before = BeforeTraining(trainer, script, metrics)
-    for callback in (before, StepLine()):  # in this order: the first step's time is without the evaluation's
+    for callback in (before, StepLine()):  # in this order, so that the first step's time excludes the evaluation
         trainer.add_callback(callback)
     checkpoints.train(trainer, script.resume)
     SaveWhenTold.check(trainer)
@@ -256,18 +254,17 @@ def train(
 
 
 def held_out(script: RunArguments) -> list[Task]:
-    """The questions of the evaluations; none where these are left out."""
-    if not script.eval_limit:
-        return []
-    return load_tasks(script.eval_questions, script.eval_split, script.eval_limit, seed=script.eval_sample_seed)
+    """The questions of the evaluations; none without `eval_limit`."""
+    many, seed = script.eval_limit, script.eval_sample_seed
+    return load_tasks(script.eval_questions, script.eval_split, many, seed=seed) if many else []
 
 
 def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> Evaluation | None:
     """Greedy episodes on the held-out questions, with tools as they are, blanked and under the conditions of
     `measure.controls`, shared out over the processes.
 
-    The main process scores them, and returns what it finds. Rewards that ask the policy are scored by all at once:
-    where its weights are shared out, no process can ask it alone.
+    The main process scores them and returns the result. Rewards that ask the policy are scored by all processes
+    together: if its weights are sharded, no process can ask it alone.
     """
     tasks = held_out(script)
     if not tasks:
@@ -303,7 +300,9 @@ def record(
     before: Evaluation | None,
     after: Evaluation | None,
 ) -> Record:
-    """The run as a value that needs no trainer to be read."""
+    def finite(value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no NaN
+
     args = cast(GRPOConfig, trainer.args)
     more = {name: getattr(args, name) for name in TRAINER_SETTINGS} | {"precision": precision_line(args)}
     return Record(
@@ -314,11 +313,7 @@ def record(
         questions=script.eval_questions,
         settings={**asdict(script), "total_tokens": args.max_completion_length, **more},
         steps=trainer.state.global_step,
-        history=[{key: _finite(value) for key, value in row.items()} for row in trainer.state.log_history],
+        history=[{key: finite(value) for key, value in row.items()} for row in trainer.state.log_history],
         before=before,
         after=after,
     )
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from math import log
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-import msgspec
 import torch
 from accelerate.utils import gather_object
 from torch.distributed.fsdp import FSDPModule
@@ -157,7 +156,8 @@ def sync_weights(trainer: GRPOTrainer) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
-class SyncCheck(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class SyncCheck:
     """Mean absolute differences of log-probs, in nats per token.
 
     `changed` and `restored` compare vLLM with the training model, with a changed and with the restored embedding;
@@ -247,7 +247,7 @@ class VLLMStart(TrainerCallback):
             logger.info("vLLM follows the training model to %.3g nats a token", max(found.changed, found.restored))
 
 
-class _Sampled(msgspec.Struct, frozen=True):
+class _Sampled(NamedTuple):
     ids: list[list[int]]
     sampled: list[float]
     scored: list[float]

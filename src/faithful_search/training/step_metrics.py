@@ -1,0 +1,63 @@
+"""What a step's log says of a process's rollouts: their rewards' parts, their endings, and their tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..measure.decoration import Decorated
+from ..measure.tool_use import tool_counts, tool_entropy, tool_ratios
+from ..rewards import Correctness, Mix, MixState, Reward, Score
+from ..tools import ToolStats
+from ..trajectory import Trajectory
+
+Metrics = dict[str, float | None]
+"""By name; `None` where there is nothing to measure."""
+
+BEHAVIOUR: dict[str, Reward] = {"exact_match": Correctness(), "answer_first": Decorated("answer_first")}
+"""Measured on every step's rollouts, whatever they are rewarded for."""
+
+
+def part_metrics(mix: Mix, state: MixState, components: Sequence[Mapping[str, Score]]) -> Metrics:
+    """`parts/…`: each part's mean value, share of abstentions and weight, and the mix's α."""
+    found: Metrics = {}
+    for name in components[0]:
+        scores = [row[name] for row in components]
+        # A centred reward is 0 on average: log the values before centring.
+        values = (score.parts.get("raw", score.value) for score in scores if score.value is not None)
+        found[f"parts/{name}"] = _mean(values)
+        found[f"parts/{name}/abstained"] = _mean(bool(score.parts.get("abstained")) for score in scores)
+    for name, weight in mix.weights_at(state.step).items():
+        found[f"parts/{name}/weight"] = weight
+    alpha = mix.alpha(state)
+    return found | {"parts/alpha": alpha, "parts/outcome_ema": None if alpha is None else state.ema}
+
+
+def rollout_metrics(rollouts: Sequence[Trajectory], tools: Sequence[str], endings: Sequence[str]) -> Metrics:
+    """`behaviour/…`, the shares of `endings`, and how calls spread over the tools."""
+    found: Metrics = {}
+    for name, reward in BEHAVIOUR.items():
+        values = (reward.score(item).value for item in rollouts)
+        found[f"behaviour/{name}"] = _mean(value for value in values if value is not None)
+    counts = tool_counts(rollouts)
+    for tool, ratio in tool_ratios(counts, tools).items():
+        found[f"tools/ratio/{tool}"] = ratio
+    found["tools/entropy"] = tool_entropy(counts, tools)
+    found["tools/calls"] = sum(counts.values()) / len(rollouts)
+    return found | {f"ended/{name}": _mean(item.stop_reason == name for item in rollouts) for name in endings}
+
+
+def tool_metrics(used: Mapping[str, ToolStats], rollouts: int) -> Metrics:
+    """`tools/…`: each tool's calls per rollout, shares of hits and errors, and seconds of a call."""
+    found: Metrics = {}
+    for name, stats in used.items():
+        found[f"tools/{name}/calls"] = stats.calls / rollouts
+        found[f"tools/{name}/hits"] = stats.hits / stats.calls if stats.calls else None
+        found[f"tools/{name}/errors"] = stats.errors / stats.calls if stats.calls else None
+        found |= {f"tools/{name}/p50": stats.p50, f"tools/{name}/p95": stats.p95}
+    calls = sum(stats.calls for stats in used.values())
+    return found | {"tools/errors": sum(stats.errors for stats in used.values()) / calls if calls else None}
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return sum(found) / len(found) if found else None
