@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import ToolError
 from ..trajectory import Evidence
-from ..wire.retry import Breaker, Patience, given_up, passing
+from ..wire.retry import Breaker, Patience, cancelled, passing
 from .base import Tool, method_of
 from .error_log import ErrorLog
 from .meter import Meter
@@ -145,7 +145,7 @@ class Lane:
         return task.result()
 
     def _failure(self, error: BaseException) -> ToolError | Fault:
-        if not issubclass(type(error), ToolError) and not given_up():
+        if not issubclass(type(error), ToolError) and not cancelled():
             self._errors.tell(self.name, error)
         return failure_of(self.name, error)
 

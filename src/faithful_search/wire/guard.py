@@ -14,6 +14,7 @@ import socket
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -257,6 +258,20 @@ def is_private(host: str) -> bool:
     if address is not None:
         return not is_public(address)
     return "." not in host or host.rpartition(".")[2] in _PRIVATE_ENDS
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL leads to this machine itself: no proxy has any business there.
+
+    Example:
+        >>> is_loopback("http://localhost:8000/v1"), is_loopback("http://127.1.2.3/"), is_loopback("http://10.0.0.1/")
+        (True, True, False)
+    """
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _check_public(host: str, port: int) -> None:
