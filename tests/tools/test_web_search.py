@@ -13,6 +13,7 @@ from search_servers import KEY, STRANGE, Request, SearchServer, searxng, serper
 
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools import Toolbox, schema_of
+from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.web import unavailable
 from faithful_search.tools.web.providers import base, load, names
 from faithful_search.tools.web.providers.base import Provider
@@ -22,7 +23,6 @@ from faithful_search.tools.web.providers.serper import Serper
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.cache import Cache
-from faithful_search.wire.cassette import Cassette
 from faithful_search.wire.http import Http
 from faithful_search.wire.retry import Patience
 

@@ -14,9 +14,9 @@ from ..text import shortened
 from ..trajectory import Evidence, ToolCall
 from ..wire.background import Background
 from ..wire.cache import Cache, key_of
-from ..wire.cassette import Cassette
 from ..wire.retry import Breaker, Patience
 from .base import NO_RESULTS, Observation, Tool, schema_of
+from .cassette import Cassette
 from .error_log import LONGEST
 from .kept import Ask, kept, recent
 from .lane import Lane, Refused, Slots

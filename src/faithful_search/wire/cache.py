@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import ConfigError, DataError
-from ..trajectory import Evidence
 from .single_flight import once
 
 _OURS = 0x46534348  # the application id that marks a file as this cache
@@ -42,10 +41,6 @@ _AROUND = 400  # bytes that an entry in memory takes besides the characters of i
 _ABSENT = (None, float("-inf"))
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-class Partial(list[Evidence]):
-    """A result that lacks what could not be had for the moment: returned, but neither cached nor recorded."""
 
 
 def key_of(**parts: Any) -> str:
@@ -150,6 +145,15 @@ class Cache:
             if stored:
                 self._remember(*entry[:3])
 
+    def keep(self, key: str, value: bytes) -> None:
+        """As `put`, but a value that cannot be written is logged: a result is worth more than its place in the file."""
+        try:
+            self.put(key, value)
+        except DataError as error:
+            self.unstored += 1
+            if self.unstored == 1:
+                _log.warning("results are no longer kept: %s", error)
+
     async def get_or_compute(self, key: str, compute: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
         """The value of `key`, and whether it was there already or somebody else computed it just now."""
         there = self.recent(key)
@@ -187,17 +191,8 @@ class Cache:
         if kept is not None:
             return kept, True
         value = await compute()
-        await asyncio.to_thread(self._keep, key, value)
+        await asyncio.to_thread(self.keep, key, value)
         return value, False
-
-    def _keep(self, key: str, value: bytes) -> None:
-        """A result is worth more than its place in the cache: one that cannot be written is reported, not lost."""
-        try:
-            self.put(key, value)
-        except DataError as error:
-            self.unstored += 1
-            if self.unstored == 1:
-                _log.warning("results are no longer kept: %s", error)
 
     def _remember(self, key: str, value: bytes, made: float) -> None:
         """Hold an entry in memory; the ones that came first make room."""
