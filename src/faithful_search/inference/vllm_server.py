@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -135,12 +136,8 @@ class VLLMServer(VLLM):
 
     def _send(self, path: str, bodies: list[dict[str, Any] | None]) -> list[Any]:
         """What the server answers to each body, asked for again while what fails may pass."""
-
-        async def send(body: dict[str, Any] | None) -> Any:
-            return await self._llm.post(path, body, read=lambda document: document)
-
         try:
-            return self._background.run(map_concurrently(send, bodies, most=max(1, len(bodies))))
+            return self._background.run(map_concurrently(partial(self._llm.post, path), bodies, self.concurrency))
         except Unanswered as fault:
             if not fault.passing:
                 raise ConfigError(f"the vLLM server at {self.url} refuses: {fault}") from None

@@ -131,7 +131,9 @@ class Asker:
         while True:
             form = self.ladder.current
             try:
-                reply = await self.llm.chat(question.messages, {**body, **form.body}, form.refused, on_retry)
+                reply = await self.llm.chat(
+                    question.messages, {**body, **form.body}, final=form.refused, on_retry=on_retry
+                )
             except Unanswered as fault:
                 if not self.ladder.step_down(form, fault):
                     raise

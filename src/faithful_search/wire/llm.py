@@ -147,27 +147,20 @@ class LLM:
         if self._breaker.remaining:
             self._breaker, self._doubtful = self._new_breaker(), True
 
-    async def chat(
-        self,
-        messages: Messages,
-        body: dict[str, Any],
-        final: Callable[[Unanswered], bool] = lambda fault: False,
-        on_retry: Callable[[], object] = lambda: None,
-    ) -> Reply:
-        """One chat completion.
-
-        Args:
-            messages: the chat.
-            body: further parameters of the request.
-            final: whether a failure is not to be retried, though it may pass.
-            on_retry: called whenever the question has to be asked again.
+    async def chat(self, messages: Messages, body: dict[str, Any], **how: Any) -> Reply:
+        """One chat completion: `body` are further parameters of the request, `how` those of `post`.
 
         Raises:
             Unanswered: when there is no answer; `Unreadable` when it cannot be read.
             JudgeError: when asking is pointless.
         """
-        asked = {"messages": messages, "model": self.endpoint.model, **body}
-        reply = await self.post("/chat/completions", asked, reply_of, final, on_retry)
+        document = await self.post(
+            "/chat/completions", {"messages": messages, "model": self.endpoint.model, **body}, **how
+        )
+        try:
+            reply = reply_of(document)
+        except ValueError as error:
+            raise Unreadable(f"the answer cannot be read: {self._hide(str(error))[:_SHOWN]}") from None
         self.stats.prompt_tokens += reply.prompt_tokens
         self.stats.completion_tokens += reply.completion_tokens
         # before anything of it is cut short, shown or kept: a server may repeat what it was sent
@@ -178,35 +171,51 @@ class LLM:
         self,
         path: str,
         body: dict[str, Any] | None,
-        read: Callable[[Any], T],
         final: Callable[[Unanswered], bool] = lambda fault: False,
         on_retry: Callable[[], object] = lambda: None,
-    ) -> T:
-        """What `read` makes of the JSON that a path of the API answers to a body, or to a GET without one.
+    ) -> Any:
+        """The JSON that a path of the API answers to a body, or to a GET without one.
 
-        Raises as `chat` does; a `ValueError` of `read` becomes `Unreadable`.
+        Args:
+            path: below `/v1`.
+            body: of the request.
+            final: whether a failure is not to be retried, though it may pass.
+            on_retry: called whenever the question has to be asked again.
+
+        Raises:
+            Unanswered: when there is no answer.
+            JudgeError: when asking is pointless.
         """
-
-        def retrying() -> None:
-            self.stats.retries += 1
-            on_retry()
-
-        connection = await self._connections.get(self._connect)
+        endpoint, connection = self.endpoint, await self._connections.get(self._connect)
+        request = connection.client.build_request(
+            "GET" if body is None else "POST",
+            self._address(path),
+            content=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
         async with connection.slots:
-            deadline = time.monotonic() + self.endpoint.patience
-            patience = Patience(
-                0 if self._doubtful else self.endpoint.retries, self.endpoint.backoff, self.endpoint.patience
-            )
-            request = connection.client.build_request(
-                "GET" if body is None else "POST",
-                self._address(path),
-                content=None if body is None else json.dumps(body).encode(),
-                headers={"Content-Type": "application/json"},
-            )
+            deadline = time.monotonic() + endpoint.patience
+
+            async def attempt() -> Any:
+                await self._wait_as_asked(deadline)
+                if self._breaker.remaining:
+                    lost = f"the endpoint left {endpoint.give_up_after} questions in a row without an answer"
+                    raise NotAsked(f"not asked: {lost}", passing=False)
+                try:
+                    return await self._send(connection.client, request, deadline)
+                except Unanswered as fault:
+                    if fault.retry_after is not None:  # the other questions wait, too
+                        self._not_before = max(self._not_before, time.monotonic() + fault.retry_after)
+                    fault.passing = fault.passing and not final(fault)
+                    raise
+
+            def retrying() -> None:
+                self.stats.retries += 1
+                on_retry()
+
+            patience = Patience(0 if self._doubtful else endpoint.retries, endpoint.backoff, endpoint.patience)
             try:
-                found = await patience.persist(
-                    lambda: self._once(connection.client, request, deadline, read, final), deadline, retrying
-                )
+                found = await patience.persist(attempt, deadline, retrying)
             except NotAsked:
                 raise
             except Unanswered as fault:
@@ -250,34 +259,22 @@ class LLM:
             return url
         return url.copy_with(path=f"{base if base.endswith('/v1') else f'{base}/v1'}{path}")
 
-    async def _once(
-        self,
-        client: httpx.AsyncClient,
-        request: httpx.Request,
-        deadline: float,
-        read: Callable[[Any], T],
-        final: Callable[[Unanswered], bool],
-    ) -> T:
-        await self._wait_as_asked(deadline)
-        if self._breaker.remaining:
-            given_up = f"the endpoint left {self._breaker.failures} questions in a row without an answer"
-            raise NotAsked(f"not asked: {given_up}", passing=False)
+    async def _send(self, client: httpx.AsyncClient, request: httpx.Request, deadline: float) -> Any:
         limit = min(self.endpoint.timeout, max(deadline - time.monotonic(), 0.01))
         self.stats.calls += 1
         try:
             async with asyncio.timeout(limit):
                 response = await client.send(request)
             if response.is_success:
-                return self._read(response, read)
-            fault = self._refusal(response)
+                return response.json()
         except TimeoutError:
-            fault = Unanswered(f"no complete answer within {round(limit, 1):g} s")
-        except (httpx.HTTPError, OSError) as error:
-            fault = Unanswered(self._hide(f"cannot talk to {self.endpoint.where}: {error or type(error).__name__}"))
-        if fault.retry_after is not None:  # the other questions wait, too
-            self._not_before = max(self._not_before, time.monotonic() + fault.retry_after)
-        fault.passing = fault.passing and not final(fault)
-        raise fault  # from here, because the chain would show the request with its headers
+            raise Unanswered(f"no complete answer within {round(limit, 1):g} s") from None
+        except (ValueError, RecursionError):
+            raise Unanswered("the answer cannot be read: it is not JSON") from None
+        except (httpx.HTTPError, OSError) as error:  # without its chain, which would show the request's headers
+            told = f"cannot talk to {self.endpoint.where}: {error or type(error).__name__}"
+            raise Unanswered(self._hide(told)) from None
+        raise self._refusal(response)
 
     async def _wait_as_asked(self, deadline: float) -> None:
         while (wait := self._not_before - time.monotonic()) > 0:
@@ -285,22 +282,12 @@ class LLM:
                 raise Unanswered(f"the endpoint asks to wait {wait:.0f} s, which is too long", 429, passing=False)
             await asyncio.sleep(wait)
 
-    def _read(self, response: httpx.Response, read: Callable[[Any], T]) -> T:
-        try:
-            document = response.json()
-        except (ValueError, RecursionError):
-            raise Unanswered("the answer cannot be read: it is not JSON") from None
-        try:
-            return read(document)
-        except ValueError as error:
-            raise Unreadable(f"the answer cannot be read: {self._hide(str(error))[:_SHOWN]}") from None
-
-    def _refusal(self, response: httpx.Response) -> Unanswered:
+    def _refusal(self, response: httpx.Response) -> Exception:
         status, said = response.status_code, self._hide(_message(response))[:_SHOWN]
         why = f"the endpoint answered {status}: {said}" if said else f"the endpoint answered {status}"
         if status in _ADVICE:
             where = redact(self.endpoint.where)
-            raise JudgeError(f"cannot ask {self.endpoint.model!r} at {where}: {_ADVICE[status]} ({why})")
+            return JudgeError(f"cannot ask {self.endpoint.model!r} at {where}: {_ADVICE[status]} ({why})")
         wait = retry_after(response.headers.get("Retry-After"))
         why += f"; it asks to wait {wait:.0f} s" if wait else ""
         return Unanswered(why, status, wait, status in TRANSIENT)
