@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 
-from ..errors import kind_of
+from ..errors import ToolError, kind_of
 from ..text import shortened, well_formed
 from ..wire.redact import redact
 
@@ -38,6 +39,21 @@ class ErrorLog:
             self._kinds.add((what, kind))
         if self._log.isEnabledFor(level := logging.WARNING if new else logging.DEBUG):
             self._log.log(level, "%s failed: %s: %s", what, kind, said(error))
+
+
+def unavailable(told: str, reason: str) -> ToolError:
+    """A failure that only the operator can mend, such as a key that a service refuses.
+
+    The policy reads no more than `told`; the log says `reason`, once. It is passing, because the operator may mend it:
+    what a wrong key did belongs into no cache and no recording.
+    """
+    _tell_operator(reason)
+    return ToolError(told, passing=True, tried=True)
+
+
+@cache
+def _tell_operator(reason: str) -> None:
+    logging.getLogger(__name__).error("%s", reason)
 
 
 def said(error: BaseException) -> str:
