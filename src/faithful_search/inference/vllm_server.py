@@ -15,7 +15,7 @@ from ..wire.background import Background, map_concurrently
 from ..wire.llm import LLM, Endpoint, Unanswered
 from .vllm import VLLM, Answer, Request
 
-_RETRIES, _BACKOFF = 4, 0.5  # of a row; the pauses grow from so many seconds
+_RETRIES, _BACKOFF = 4, 0.5  # of a row; the first pause, in seconds
 _LOOK = 5.0  # seconds that a look at a server's health may take
 _TOKEN = "token_id:"  # how the server writes a token where it would write its text
 
@@ -24,7 +24,7 @@ def wait_for_server(url: str, seconds: float) -> None:
     """Wait until a vLLM server says that it is up.
 
     Raises:
-        GeneratorError: when it does not within so many seconds.
+        GeneratorError: when it does not in time.
     """
     end = time.monotonic() + seconds
     while True:
@@ -46,7 +46,7 @@ def wait_for_server(url: str, seconds: float) -> None:
 class VLLMServer(VLLM):
     """A policy held by a vLLM server (`vllm serve MODEL --logprobs-mode processed_logprobs`).
 
-    A row is a request, so that the server batches the rows of all its clients, and nobody waits for another client.
+    A row is a request, so that the server batches the rows of all its clients, and no client waits for another.
     What fails on the way is asked for again a few times within some seconds; then the call ends in an error.
 
     Args:

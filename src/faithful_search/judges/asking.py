@@ -14,7 +14,7 @@ import msgspec
 from ..errors import DataError, JudgeError
 from ..wire.background import Background, map_concurrently
 from ..wire.cache import Cache
-from ..wire.llm import LLM, Reply, Stats, Unanswered, Unreadable
+from ..wire.llm import LLM, Endpoint, Reply, Stats, Unanswered, Unreadable
 from .labels import Constrained, Ladder, after_thought, label_of
 from .prompting import Messages
 from .together import labels_of
@@ -59,14 +59,15 @@ class Asker:
 
     def __init__(
         self,
-        connect: Callable[[Stats], LLM],
+        endpoint: Callable[[], Endpoint],
         cache: Callable[[], Cache | None],
         constrained: Constrained,
         prices: tuple[float, float] | None,
         on_progress: Callable[[int], object] | None,
     ) -> None:
-        self._connect, self._open_cache, self.on_progress = connect, cache, on_progress
+        self._endpoint, self._open_cache, self.on_progress = endpoint, cache, on_progress
         self._prices = prices or (0.0, 0.0)
+        # few threads: the only blocking calls on this loop read and write the cache, which one at a time may do anyway
         self._background = Background(threads=4)
         self.counts = Stats()
         self.ladder = Ladder(constrained)
@@ -83,7 +84,7 @@ class Asker:
     @cached_property
     def llm(self) -> LLM:
         """Made with the first question that is not cached: only then a key is needed."""
-        return self._connect(self.counts)
+        return LLM(self._endpoint(), self.counts)
 
     def answers(self, questions: Sequence[Question], groups: Sequence[Question] = ()) -> list[Answer | str]:
         """The answers in order; where there is none, why.
@@ -121,6 +122,7 @@ class Asker:
         except Unreadable:
             if question.members:
                 raise
+            # with temperature 0, the same seed would give the same unreadable reply
             seed = question.body.get("seed")
             again = question.body if seed is None else {**question.body, "seed": seed + 1}
             return self._read(question, await self._reply(question, again, on_retry))
@@ -178,6 +180,7 @@ class _Batch:
         kept = asker.cache.get_many([*alone, *(group.key for group in groups)]) if asker.cache else {}
         grouped: list[Question] = []
         for group in groups:
+            # a group whose members were all answered one by one, by an earlier run, is not asked again
             members = {member.key for member in group.members}
             if group.key in kept or not members <= kept.keys():
                 grouped.append(group)
@@ -217,6 +220,7 @@ class _Batch:
         try:
             self.settle(question, await self._answer(question, on_retry))
         except Unanswered as fault:
+            # several claims at once may be too long, or too much for a small model to keep apart
             if question.members and not fault.passing:
                 self.apart.extend(question.members)
             else:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from ..dialects.fence import Fence
 from ..errors import ConfigError
 from ..wire.cache import Cache, key_of
-from ..wire.llm import LLM, Endpoint, Stats, check_endpoint, key_for
+from ..wire.llm import Endpoint, Stats, with_key
 from .asking import Answer, Asker, Question
 from .base import Pair, Request, Task, Verdict
 from .labels import Constrained
@@ -97,15 +97,17 @@ class EndpointJudge:
     on_progress: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check(self)
+        if self.constrained not in get_args(Constrained):
+            known = ", ".join(get_args(Constrained))
+            raise ConfigError(f"unknown constrained={self.constrained!r}; there are: {known}")
         self._equip()
 
     def _equip(self) -> None:
         shared = ("url", "model", "timeout", "patience", "retries", "backoff", "concurrency", "give_up_after")
         endpoint = Endpoint(**{name: getattr(self, name) for name in shared})
         # without `self`: in a cycle, connections would wait for the garbage collector instead of being closed
-        connect = partial(_connect, endpoint, self.key_env)
-        asker = Asker(connect, partial(_cache, self.cache), self.constrained, self.prices, self.on_progress)
+        keyed, cache = partial(with_key, endpoint, self.key_env), partial(_cache, self.cache)
+        asker = Asker(keyed, cache, self.constrained, self.prices, self.on_progress)
         object.__setattr__(self, "_asker", asker)
 
     @property
@@ -173,7 +175,7 @@ class EndpointJudge:
         return {name: value for name, value in own.items() if value is not None} | dict(self.extra_body)
 
     def _write_limit(self) -> int | None:
-        """Who reasons before a label reasons before a text too."""
+        """A model that reasons before a label reasons before a text, too."""
         limits = (self.write_tokens, self.max_tokens)
         return None if None in limits else max(limits)  # type: ignore[type-var]
 
@@ -187,21 +189,6 @@ class EndpointJudge:
 
     if TYPE_CHECKING:
         _asker: ClassVar[Asker]
-
-
-def _check(judge: EndpointJudge) -> None:
-    numbers = (judge.concurrency, judge.timeout, judge.patience, judge.give_up_after)
-    if min(numbers) <= 0 or judge.retries < 0 or judge.backoff < 0:
-        raise ConfigError(
-            "concurrency, timeout, patience and give_up_after must be positive, retries and backoff not negative"
-        )
-    if judge.constrained not in get_args(Constrained):
-        raise ConfigError(f"unknown constrained={judge.constrained!r}; there are: {', '.join(get_args(Constrained))}")
-    check_endpoint(judge.url, "the judge")
-
-
-def _connect(endpoint: Endpoint, key_env: str | None, stats: Stats) -> LLM:
-    return LLM(replace(endpoint, key=key_for(endpoint.url, key_env)), stats)
 
 
 def _cache(place: str | os.PathLike[str] | None) -> Cache | None:

@@ -75,7 +75,7 @@ _TOO_LONG = re.compile(r"context|too (?:long|large|many)|maximum|exceed", re.IGN
 
 @dataclass(frozen=True)
 class Form:
-    """One way to ask for a label: with so many log-probs at each token, and with a constraint to the two labels."""
+    """One way to ask for a label: how many log-probs at each token, and whether only the two labels may be replied."""
 
     top_logprobs: int = 0
     choice: bool = False
@@ -131,7 +131,7 @@ class Ladder:
     def step_down(self, form: Form, error: Error) -> bool:
         """Whether to ask again because `form` was refused and another one is to be tried."""
         if form != self.current:
-            return True  # another question was refused meanwhile
+            return True  # another question was refused in the time between
         if self.settled or not form.refused(error):
             return False
         forms = _LADDERS[self.constrained]

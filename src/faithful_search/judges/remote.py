@@ -37,8 +37,8 @@ class RemoteJudge:
 
     Pairs are asked for in requests of at most 64, identical ones once; the server judges identical pairs of all its
     clients once. A pair without an answer gets a verdict that abstains and says why and what to do: the server was down
-    for longer than `patience`, it was busy for longer than `timeout`, what it sent is no verdict. A server that keeps
-    failing is left alone for a while, so that a batch is not slowed down by each of its pairs. Callable from threads
+    for longer than `patience`, it was busy for longer than `timeout`, or what it sent cannot be read. A server that
+    keeps failing is left alone for a while, so that not each pair slows a batch down. Callable from threads
     and inside a running event loop, which it blocks. A pickle carries the settings.
 
     A server that wants a token gets the one in the environment variable `FAITHFUL_SEARCH_SERVE_TOKEN`.
@@ -90,7 +90,7 @@ class RemoteJudge:
 
     @property
     def reads_queries(self) -> bool:
-        """Whether the judge that is served is none that compares texts; its name begins with its kind.
+        """Whether the served judge does more than compare texts; its name begins with its kind.
 
         Raises:
             JudgeError: when the server does not tell.
@@ -191,7 +191,7 @@ def _chunks(pairs: list[Pair]) -> list[list[Pair]]:
 
 
 def _read(body: bytes, count: int) -> list[Verdict]:
-    """The verdicts of so many pairs; none where these are none."""
+    """The verdicts of `count` pairs; an empty list where the body is something else."""
     try:
         found = msgspec.json.decode(body, type=_Answer).verdicts
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

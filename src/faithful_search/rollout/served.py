@@ -18,7 +18,7 @@ from ..tools.session import Session
 from ..tools.toolbox import Toolbox
 from ..trajectory import ToolCall, Trajectory
 from ..wire.background import map_concurrently
-from ..wire.llm import LLM, Endpoint, Stats, ToolRequest, Unanswered, check_endpoint, key_for
+from ..wire.llm import LLM, Endpoint, Stats, ToolRequest, Unanswered, with_key
 from .environment import inner_text, template_fence
 
 FAILED = "failed"
@@ -43,7 +43,7 @@ class ServedAgent:
         timeout: seconds for one request.
 
     Raises:
-        ConfigError: for limits below 1, or a URL that is none or holds a password.
+        ConfigError: for limits below 1, or a URL that is not http(s) or holds a password.
 
     Example:
         ```python
@@ -66,9 +66,8 @@ class ServedAgent:
     ) -> None:
         if min(turns, max_tokens, concurrency) < 1 or timeout <= 0:
             raise ConfigError("turns, max_tokens, concurrency and timeout of a served agent must be positive")
-        check_endpoint(url, "the endpoint")
-        self.model, self.url, self.toolbox, self.turns = model, url, toolbox, turns
-        self.concurrency, self.timeout = concurrency, timeout
+        self.endpoint = Endpoint(url, model, None, timeout, 3 * timeout, concurrency=concurrency)
+        self.toolbox, self.turns = toolbox, turns
         self.dialect = dialects.load("openai")
         self.stats = Stats()
         self._fence = template_fence(self.dialect)
@@ -83,9 +82,7 @@ class ServedAgent:
         return asyncio.run(self._run(list(tasks), on_end))
 
     async def _run(self, tasks: list[Task], on_end: Callable[[Trajectory], Any] | None) -> list[Trajectory]:
-        key = key_for(self.url)
-        endpoint = Endpoint(self.url, self.model, key, self.timeout, 3 * self.timeout, concurrency=self.concurrency)
-        llm = LLM(endpoint, self.stats)
+        llm = LLM(with_key(self.endpoint), self.stats)
 
         async def episode(task: Task) -> Trajectory:
             with closing(self.toolbox.session(task.edits)) as session:

@@ -179,7 +179,7 @@ class Cassette:
         return await asyncio.to_thread(self._keep, recorded)
 
     def _look_again(self, asked: Recorded) -> Recorded | None:
-        """Another process may have recorded the call meanwhile."""
+        """Another process may have recorded the call since the file was read."""
         try:
             with self._locked():
                 return self._calls.get(asked.key)
@@ -210,7 +210,7 @@ class Cassette:
 
     @contextmanager
     def _locked(self, repair: bool = False) -> Iterator[FileIO]:
-        """The file, read to its end, open for appending, and nobody else's until the end."""
+        """The file, read to its end and open for appending; no other process has it until the block ends."""
         with self._lock, _open_locked(self.path) as file:  # closing it unlocks it
             if repair:
                 self._repair(file)
@@ -296,4 +296,4 @@ def _open_locked(path: Path) -> FileIO:
         file.seek(0)
         if os.path.samestat(os.fstat(file.fileno()), path.stat()):
             return file
-        file.close()  # another process has put a sorted file in its place meanwhile
+        file.close()  # another process has just put a sorted file in its place

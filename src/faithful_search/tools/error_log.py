@@ -45,7 +45,7 @@ def unavailable(told: str, reason: str) -> ToolError:
     """A failure that only the operator can mend, such as a key that a service refuses.
 
     The policy reads no more than `told`; the log says `reason`, once. It is passing, because the operator may mend it:
-    what a wrong key did belongs into no cache and no recording.
+    so what a wrong key caused gets into no cache and no recording.
     """
     _tell_operator(reason)
     return ToolError(told, passing=True, tried=True)
@@ -73,5 +73,5 @@ def one_line(text: str) -> str:
     begun = str.__getitem__(text, slice(most + 1))  # a plain one, even of a `str` with methods of its own
     if len(begun) > most:
         *whole, _ = begun.rsplit(None, 1)
-        begun = whole[0] if whole else ""  # nobody would know half a key as one
+        begun = whole[0] if whole else ""  # half a key would not be recognised as one
     return shortened(" ".join(well_formed(redact(begun)).split()), LONGEST)

@@ -113,7 +113,7 @@ class Lane:
 
         deadline = start + self.timeout
         task = asyncio.ensure_future(self._patience.persist(lambda: self._attempt(arguments), deadline, retried))
-        # What a tool raises after it was given up is nobody's, and asyncio need not report it.
+        # No caller is left for what a tool raises after its time-out, and asyncio need not report it.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             # `wait`, unlike `wait_for`, does not wait for a tool that ignores its cancellation

@@ -114,7 +114,7 @@ class Background:
 
         Args:
             work: what to await.
-            patience: every so many seconds the loop must show that nothing blocks it.
+            patience: how often, in seconds, the loop must show that nothing blocks it.
 
         Raises:
             ConfigError: when called from the loop's own thread, which would wait for itself.

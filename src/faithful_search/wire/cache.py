@@ -216,6 +216,7 @@ class Cache:
         while True:
             connection.execute("BEGIN IMMEDIATE")
             pages, free, size = connection.execute(_PAGES).fetchone()
+            # an entry larger than a page goes to overflow pages, each of which begins with the next one's number
             needed = (len(entry[0]) + len(entry[1])) // (size - 4) + _SPLITS
             fits = pages - free + needed <= _room(max_bytes) // size
             changed = connection.execute(_PUT, entry) if fits else connection.execute(_OLDEST, (_BATCH,))
@@ -225,7 +226,7 @@ class Cache:
                 return fits and changed.rowcount > 0
 
     def _shorten_journal(self, connection: sqlite3.Connection, max_bytes: int) -> None:
-        """SQLite empties it only when nobody reads at that moment; under load it would grow on and on."""
+        """SQLite empties it only when no other connection reads at that moment; under load it would only grow."""
         try:
             length = os.stat(f"{self.path}-wal").st_size
         except FileNotFoundError:

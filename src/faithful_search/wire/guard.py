@@ -100,7 +100,7 @@ class Guard:
         resolve: gives the addresses of a host; may block.
 
     Raises:
-        ConfigError: for an entry of `allow` that is none of these.
+        ConfigError: for any other entry of `allow`.
 
     Example:
         >>> Guard().check("https://Example.org/a?b#c")

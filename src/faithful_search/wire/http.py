@@ -202,6 +202,7 @@ class _Client:
             raise
 
     async def _follow(self, request: _Request) -> Reply:
+        # by hand: a library's own redirects would be followed before the guard has judged them, and with our headers
         seen = {request.url}
         answer = await self._exchange(request)
         while not isinstance(answer, Reply):
@@ -250,6 +251,7 @@ class _Client:
             return answer
 
     def _breaker(self, server: bytes) -> Breaker:
+        # the least recently asked is forgotten first: a policy may name any number of hosts
         breaker = self._breakers.pop(server, None) or Breaker(failures=_CALLS * (1 + self._patience.retries))
         self._breakers[server] = breaker
         if len(self._breakers) > _MOST_HOSTS:
@@ -268,6 +270,7 @@ class _Client:
 
     async def _read(self, request: _Request, response: httpcore.Response) -> Reply | str:
         headers = read_headers(response.headers)
+        # a POST is not sent on: its body may hold what is meant for this server only
         if response.status in _REDIRECTS and request.method == "GET" and "location" in headers:
             return headers["location"]
         if not 200 <= response.status < 300:

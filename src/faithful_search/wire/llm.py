@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -69,6 +69,9 @@ class Endpoint:
         concurrency: requests under way at once.
         give_up_after: questions in a row without any answer, after which no more are asked.
         direct: whether no proxy stands before the server, whatever the environment says; none does on this machine.
+
+    Raises:
+        ConfigError: for settings that cannot work, and for a URL with a password in it, which would end up in logs.
     """
 
     url: str | None
@@ -81,6 +84,18 @@ class Endpoint:
     concurrency: int = 16
     give_up_after: int = 8
     direct: bool = False
+
+    def __post_init__(self) -> None:
+        numbers = (self.concurrency, self.timeout, self.patience, self.give_up_after)
+        if min(numbers) <= 0 or self.retries < 0 or self.backoff < 0:
+            raise ConfigError(
+                "concurrency, timeout, patience and give_up_after must be positive, retries and backoff not negative"
+            )
+        parts = urlsplit(self.url or _ROUTER)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"the endpoint's url must begin with http:// or https://; got {self.url!r}")
+        if parts.username or parts.password:
+            raise ConfigError("the endpoint's url must not hold a password: put the key into an environment variable")
 
     @property
     def where(self) -> str:
@@ -303,21 +318,8 @@ class _Connection:
     slots: asyncio.Semaphore
 
 
-def check_endpoint(url: str | None, what: str) -> None:
-    """Refuse a base URL that cannot work, or that has a password in it, which would end up in logs.
-
-    Raises:
-        ConfigError: naming `what` the URL is of.
-    """
-    parts = urlsplit(url or _ROUTER)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"{what}'s url must begin with http:// or https://; got {url!r}")
-    if parts.username or parts.password:
-        raise ConfigError(f"{what}'s url must not hold a password: put the key into an environment variable")
-
-
-def key_for(url: str | None, key_env: str | None = None) -> str | None:
-    """The key of an endpoint, from the environment.
+def with_key(endpoint: Endpoint, key_env: str | None = None) -> Endpoint:
+    """The endpoint with its key, from the environment.
 
     `key_env` if given, else `FAITHFUL_SEARCH_API_KEY`, else the Hub's token for Hugging Face hosts and `OPENAI_API_KEY`
     for all others. The Hub's token is sent to no other host.
@@ -325,10 +327,10 @@ def key_for(url: str | None, key_env: str | None = None) -> str | None:
     Raises:
         JudgeError: when one is needed and missing, or it cannot be sent in a header.
     """
-    key = (_found_key(url, key_env) or "").strip()
+    key = (_found_key(endpoint.url, key_env) or "").strip()
     if not (key.isascii() and key.isprintable()):  # an HTTP client would quote it in its complaint
         raise JudgeError("the judge's key holds characters that no header can carry; copy it anew")
-    return key or None
+    return replace(endpoint, key=key or None)
 
 
 def _found_key(url: str | None, key_env: str | None) -> str | None:
@@ -363,7 +365,7 @@ def reply_of(document: Any) -> Reply:
     """A chat completion, read.
 
     Raises:
-        ValueError: when it is none.
+        ValueError: when the document is something else.
     """
     try:
         choice = document["choices"][0]

@@ -17,7 +17,7 @@ import httpcore
 from .background import DaemonThreads
 from .guard import Guard, resolve
 
-# A resolver that hangs keeps its thread for as long; so many may hang before the next lookup has to wait.
+# A resolver that hangs keeps its thread for as long; when this many hang, the next lookup has to wait.
 _LOOKUPS = 64
 # Before the last address of a host, none is tried for longer, so that a dead one does not use up all the time.
 _FIRST_ADDRESSES = 3.0

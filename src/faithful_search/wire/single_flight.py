@@ -71,7 +71,7 @@ def _end(name: Hashable) -> None:
 
 
 def _forget() -> None:
-    """In a forked child nobody does the work that its parent had begun."""
+    """In a forked child no thread does the work that its parent had begun."""
     global _guard
     _guard = threading.Lock()
     _flights.clear()

@@ -238,7 +238,7 @@ def _build(
         if plan.dense is not None:
             settings = msgspec.structs.asdict(plan.dense) | dict(knobs)
             DenseIndex.build(work / "dense", found, progress=progress, **settings)
-        for half in work.rglob("*.new"):  # of a file that was being replaced
+        for half in work.rglob(".*.partial"):  # of a file that was being replaced
             half.unlink()
         files = [file for file in sorted(work.rglob("*")) if file.is_file() and file.name != BEGUN]
         sizes = {file.relative_to(work).as_posix(): file.stat().st_size for file in files}
