@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import msgspec
 
 from ..errors import ConfigError, JudgeError
@@ -257,24 +257,24 @@ class LLM:
 
             if constants.is_offline_mode():
                 raise JudgeError("HF_HUB_OFFLINE is set, so Inference Providers cannot be asked; give the judge a url")
-        client = httpx.AsyncClient(
+        client = httpx2.AsyncClient(
             headers={"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else None,
             timeout=None,  # `_once` limits the whole answer: a slow body would never trip a read time-out
-            limits=httpx.Limits(max_connections=None),  # a request waits before its time runs, not here
+            limits=httpx2.Limits(max_connections=None),  # a request waits before its time runs, not here
             follow_redirects=True,
             trust_env=not (endpoint.direct or is_loopback(endpoint.where)),
             verify=tls(),
         )
         return _Connection(client, asyncio.Semaphore(endpoint.concurrency))
 
-    def _address(self, path: str) -> httpx.URL:
-        url = httpx.URL(self.endpoint.url or _ROUTER)
+    def _address(self, path: str) -> httpx2.URL:
+        url = httpx2.URL(self.endpoint.url or _ROUTER)
         base = url.path.rstrip("/")
         if base.endswith(path):
             return url
         return url.copy_with(path=f"{base if base.endswith('/v1') else f'{base}/v1'}{path}")
 
-    async def _send(self, client: httpx.AsyncClient, request: httpx.Request, deadline: float) -> Any:
+    async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request, deadline: float) -> Any:
         limit = min(self.endpoint.timeout, max(deadline - time.monotonic(), 0.01))
         self.stats.calls += 1
         try:
@@ -286,7 +286,7 @@ class LLM:
             raise Unanswered(f"no complete answer within {round(limit, 1):g} s") from None
         except (ValueError, RecursionError):
             raise Unanswered("the answer cannot be read: it is not JSON") from None
-        except (httpx.HTTPError, OSError) as error:  # without its chain, which would show the request's headers
+        except (httpx2.HTTPError, OSError) as error:  # without its chain, which would show the request's headers
             told = f"cannot talk to {self.endpoint.where}: {error or type(error).__name__}"
             raise Unanswered(self._hide(told)) from None
         raise self._refusal(response)
@@ -297,7 +297,7 @@ class LLM:
                 raise Unanswered(f"the endpoint asks to wait {wait:.0f} s, which is too long", 429, passing=False)
             await asyncio.sleep(wait)
 
-    def _refusal(self, response: httpx.Response) -> Exception:
+    def _refusal(self, response: httpx2.Response) -> Exception:
         status, said = response.status_code, self._hide(_message(response))[:_SHOWN]
         why = f"the endpoint answered {status}: {said}" if said else f"the endpoint answered {status}"
         if status in _ADVICE:
@@ -314,7 +314,7 @@ class LLM:
 
 @dataclass(frozen=True)
 class _Connection:
-    client: httpx.AsyncClient
+    client: httpx2.AsyncClient
     slots: asyncio.Semaphore
 
 
@@ -348,7 +348,7 @@ def _found_key(url: str | None, key_env: str | None) -> str | None:
     return key
 
 
-def _message(response: httpx.Response) -> str:
+def _message(response: httpx2.Response) -> str:
     """What a server says of an error, however it wraps it, on one line."""
     said: Any = response.text
     try:
