@@ -17,6 +17,7 @@ import msgspec
 
 from .errors import DataError
 from .text import well_formed
+from .wire.files import replacing
 
 Span = tuple[int, int]
 """Half-open character range in `Trajectory.text`."""
@@ -171,17 +172,12 @@ def write_jsonl(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
     opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     count = 0
-    try:
-        with opener(partial, "wb") as file:
-            for trajectory in trajectories:
-                file.write(_encoded(trajectory) + b"\n")
-                count += 1
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as partial, opener(partial, "wb") as file:
+        for trajectory in trajectories:
+            file.write(_encoded(trajectory) + b"\n")
+            count += 1
     return count
 
 

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from faithful_search.errors import ConfigError, DataError, ToolError
+from faithful_search.tools.base import Partial
 from faithful_search.trajectory import Evidence
-from faithful_search.wire.cache import Partial
 
 SECRET = "s3cr3t-key-0815"
 ADDRESS = f"http://admin:{SECRET}@10.0.0.7:8080/?key={SECRET}"

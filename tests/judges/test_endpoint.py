@@ -13,14 +13,17 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import pytest
 from stub_server import StubServer
 
 from faithful_search.errors import ConfigError, DataError, JudgeError
-from faithful_search.judges import Judge, Pair, Request, Writer, chat, load, prompting, replies
+from faithful_search.judges import Judge, Pair, Request, Writer, load, prompting
 from faithful_search.judges.endpoint import EndpointJudge
-from faithful_search.judges.replies import Ladder, Reply, label_of
+from faithful_search.judges.labels import Form, Ladder, label_of
+from faithful_search.wire.llm import Reply, Unanswered
+from faithful_search.wire.retry import retry_after
 
 KEY = "sk-very-secret-0123456789"
 PAIRS = [Pair(f"evidence {n}", f"claim {n} {'yes-please' if n % 3 == 0 else ''}") for n in range(12)]
@@ -222,9 +225,9 @@ def test_the_next_form_is_the_richest_that_the_refusal_leaves(message, wanted):
     ladder = Ladder("auto")
     for _ in range(6):
         form = ladder.current
-        if wanted and wanted.items() <= form.body.items() and form is not replies._BOTH:
+        if wanted and wanted.items() <= form.body.items() and form != Form(20, True):
             break
-        if not ladder.step_down(form, chat.Fault(message, 400)):
+        if not ladder.step_down(form, Unanswered(message, 400)):
             break
     assert wanted.items() <= ladder.current.body.items() and (wanted or not ladder.current.body)
 
@@ -232,13 +235,13 @@ def test_the_next_form_is_the_richest_that_the_refusal_leaves(message, wanted):
 def test_a_form_is_given_up_only_for_what_the_server_says_about_it():
     ladder = Ladder("auto")
     form = ladder.current
-    assert not ladder.step_down(form, chat.Fault("the server is out of memory", 500))
-    assert not ladder.step_down(form, chat.Fault("maximum context length is 512 tokens", 400))
-    assert not ladder.step_down(form, chat.Fault("connection lost"))
-    assert ladder.step_down(form, chat.Fault("logprobs need logits_all", 500))
+    assert not ladder.step_down(form, Unanswered("the server is out of memory", 500))
+    assert not ladder.step_down(form, Unanswered("maximum context length is 512 tokens", 400))
+    assert not ladder.step_down(form, Unanswered("connection lost"))
+    assert ladder.step_down(form, Unanswered("logprobs need logits_all", 500))
     assert "logprobs" not in ladder.current.body
     ladder.settle(ladder.current)
-    assert not ladder.step_down(ladder.current, chat.Fault("bad grammar", 400))
+    assert not ladder.step_down(ladder.current, Unanswered("bad grammar", 400))
 
 
 def test_what_is_asked_for_is_a_knob():
@@ -282,7 +285,7 @@ SAID = {
     "header", ["Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 32 Jan 2026 99:00:00 GMT", "soon", "nan", ""]
 )
 def test_a_retry_after_that_says_nothing_is_no_wait(header):
-    assert chat.retry_after(header) is None
+    assert retry_after(header) is None
 
 
 @pytest.mark.parametrize("mode", TRANSIENT)
@@ -350,8 +353,8 @@ def test_retry_after_is_honoured():
 
 
 def test_retry_after_may_be_a_date():
-    assert 97 < chat.retry_after(email.utils.formatdate(time.time() + 100, usegmt=True)) <= 100
-    assert chat.retry_after(email.utils.formatdate(time.time() - 100, usegmt=True)) == 0
+    assert 97 < retry_after(email.utils.formatdate(time.time() + 100, usegmt=True)) <= 100
+    assert retry_after(email.utils.formatdate(time.time() - 100, usegmt=True)) == 0
 
 
 def test_retry_after_holds_for_the_other_questions_too():
@@ -554,7 +557,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(tmp_path, monkeypatch, capl
         server.mode = "closed"
         whys = [verdict.why for verdict in judge_at(server, retries=0).judge_batch(PAIRS[:1])]
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    shown = [repr(judge), repr(judge._asker._chats[0].line), str(whys), caplog.text, str(dataclasses.asdict(judge))]
+    shown = [repr(judge), repr(judge._asker.llm.endpoint), str(whys), caplog.text, str(dataclasses.asdict(judge))]
     assert KEY.encode() not in kept + pickle.dumps(judge)
     assert not any(KEY in text for text in shown)
 
@@ -565,7 +568,7 @@ def test_a_server_that_repeats_the_key_does_not_leak_it(monkeypatch):
         monkeypatch.setattr("stub_server._STATUS", {"unauthorized": (401, f"bad key {KEY}")})
         with pytest.raises(JudgeError, match=r"bad key \[secret\]") as caught:
             judge_at(server, key_env="MY_KEY").judge_batch(PAIRS)
-    assert KEY not in str(caught.value) and caught.value.__suppress_context__
+    assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("place", ["label", "text", "start"])

@@ -27,8 +27,8 @@ import faithful_search as fs
 PACKAGE = Path(fs.__file__).parent
 LAYERS = (
     {"errors"},
-    {"registry", "text", "names", "trajectory", "tasks", "bundled", "world"},
-    {"wire", "annotated", "counterfactual"},
+    {"registry", "text", "names", "trajectory", "tasks", "bundled", "world", "wire"},
+    {"annotated", "counterfactual"},
     {"dialects"},
     {"tools", "inference"},
     {"judges"},

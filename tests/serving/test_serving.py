@@ -31,7 +31,7 @@ from faithful_search.serving.metrics import Histogram
 from faithful_search.serving.server import _server, bind, running
 from faithful_search.tools.retrieval.corpus import join_contents, split_contents
 from faithful_search.trajectory import Evidence
-from faithful_search.wire.network import new_pool
+from faithful_search.wire.network import Network, new_pool
 
 SMALL = wire.Limits(body_bytes=2000, queries=5, query_chars=100, top_k=10, seconds=1.0, requests=4)
 
@@ -288,7 +288,7 @@ def test_a_kept_connection_may_rest_between_requests_and_send_much(prompt):
 
 
 def test_an_idle_connection_outlasts_the_clients_so_that_none_sends_into_a_closed_one():
-    pool = new_pool(None)
+    pool = new_pool(Network(None))
     assert _server(app_of(Shelf()), 1.0).config.timeout_keep_alive >= 2 * pool._keepalive_expiry
 
 

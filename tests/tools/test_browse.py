@@ -20,14 +20,14 @@ from faithful_search.errors import ConfigError, JudgeError, ToolError
 from faithful_search.judges import Request
 from faithful_search.judges.condensing import Condensing
 from faithful_search.tools import Toolbox
-from faithful_search.tools.base import schema_of
+from faithful_search.tools.base import Partial, schema_of
 from faithful_search.tools.browse import Browse
 from faithful_search.tools.web import pages, readers
 from faithful_search.tools.web.pages import Reading
 from faithful_search.tools.web.readers import Fetch, Jina
 from faithful_search.tools.web.relevance import rank
 from faithful_search.trajectory import Evidence, ToolCall
-from faithful_search.wire.cache import Cache, Partial
+from faithful_search.wire.cache import Cache
 from faithful_search.wire.guard import Guard
 from faithful_search.wire.http import Http
 from faithful_search.wire.retry import Patience

@@ -19,8 +19,9 @@ from faithful_search.bundled import world_file
 from faithful_search.errors import DataError, ToolError
 from faithful_search.tasks import read_rows
 from faithful_search.tools import KnowledgeGraph, Toolbox
+from faithful_search.tools.base import Partial
 from faithful_search.trajectory import ToolCall
-from faithful_search.wire.cache import Cache, Partial
+from faithful_search.wire.cache import Cache
 
 FACTS = [
     ("France", "capital", "Paris"),

@@ -22,11 +22,12 @@ from faithful_search import dialects
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.measure.probes import blanked
 from faithful_search.tools import Irrelevant, Patience, Tool, Toolbox, ToolStats, load, method_of, names, schema_of
+from faithful_search.tools.base import Partial
+from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.meter import LATEST, Meter
 from faithful_search.tools.session import Session
 from faithful_search.trajectory import Evidence, ToolCall
-from faithful_search.wire.cache import Cache, Partial, key_of
-from faithful_search.wire.cassette import Cassette
+from faithful_search.wire.cache import Cache, key_of
 
 
 @dataclass(frozen=True)

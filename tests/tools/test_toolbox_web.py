@@ -12,11 +12,11 @@ from search_servers import KEY, SearchServer, serper
 
 from faithful_search.errors import ConfigError
 from faithful_search.tools import Patience, Tool, Toolbox
+from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.web.providers.serper import Serper
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.cache import Cache
-from faithful_search.wire.cassette import Cassette
 from faithful_search.wire.http import Http
 
 

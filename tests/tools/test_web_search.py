@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from search_servers import KEY, STRANGE, Request, SearchServer, searxng, serper
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools import Toolbox, schema_of
-from faithful_search.tools.web import unavailable
+from faithful_search.tools import Toolbox, error_log, schema_of
+from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.web.providers import base, load, names
 from faithful_search.tools.web.providers.base import Provider
 from faithful_search.tools.web.providers.ddgs import Ddgs
@@ -22,7 +22,6 @@ from faithful_search.tools.web.providers.serper import Serper
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.cache import Cache
-from faithful_search.wire.cassette import Cassette
 from faithful_search.wire.http import Http
 from faithful_search.wire.retry import Patience
 
@@ -33,7 +32,7 @@ FAULTS = ["unauthorized", "forbidden", "busy", "patient", "error", "unavailable"
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setenv("SERPER_API_KEY", KEY)
-    unavailable._warn.cache_clear()
+    error_log._tell_operator.cache_clear()
 
 
 @pytest.fixture(scope="module", params=[serper, searxng], ids=["serper", "searxng"])

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, ToolError
+from faithful_search.wire.background import DaemonThreads
 from faithful_search.wire.retry import Breaker, Patience, passing
-from faithful_search.wire.threads import DaemonThreads
 
 BUSY = ToolError("busy", passing=True)
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import time
-from collections.abc import Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
-from ..errors import ConfigError, GeneratorError
+from ..errors import ConfigError, GeneratorError, JudgeError
+from ..wire.background import Background, map_concurrently
+from ..wire.llm import LLM, Endpoint, Unanswered
 from .vllm import VLLM, Answer, Request
 
-T = TypeVar("T")
-_PAUSES = (0.25, 0.5, 1.0, 2.0)  # seconds before each repetition
-_CONNECT = 5.0  # seconds
+_RETRIES, _BACKOFF = 4, 0.5  # of a row; the first pause, in seconds
 _LOOK = 5.0  # seconds that a look at a server's health may take
 _TOKEN = "token_id:"  # how the server writes a token where it would write its text
 
@@ -25,7 +24,7 @@ def wait_for_server(url: str, seconds: float) -> None:
     """Wait until a vLLM server says that it is up.
 
     Raises:
-        GeneratorError: when it does not within so many seconds.
+        GeneratorError: when it does not in time.
     """
     end = time.monotonic() + seconds
     while True:
@@ -47,7 +46,7 @@ def wait_for_server(url: str, seconds: float) -> None:
 class VLLMServer(VLLM):
     """A policy held by a vLLM server (`vllm serve MODEL --logprobs-mode processed_logprobs`).
 
-    A row is a request, so that the server batches the rows of all its clients, and nobody waits for another client.
+    A row is a request, so that the server batches the rows of all its clients, and no client waits for another.
     What fails on the way is asked for again a few times within some seconds; then the call ends in an error.
 
     Args:
@@ -78,7 +77,9 @@ class VLLMServer(VLLM):
             )
         self.url = url.rstrip("/").removesuffix("/v1")
         self.tokenizer, self.timeout, self.concurrency = tokenizer, timeout, concurrency
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        how = (timeout, timeout, _RETRIES, _BACKOFF, concurrency, sys.maxsize)  # a failure ends the call, not a breaker
+        self._llm = LLM(Endpoint(self.url, "", key, *how, direct=True))
+        self._background = Background(threads=1)
         self.model, self._positions = self._served()
         self._processed = self._reports_processed()
 
@@ -96,7 +97,7 @@ class VLLMServer(VLLM):
 
     def _served(self) -> tuple[str, int]:
         """The model's name there, and its positions."""
-        document = _run(self._get("/v1/models"))
+        [document] = self._send("/models", [None])
         try:
             model = document["data"][0]
             return str(model["id"]), int(model["max_model_len"])
@@ -116,7 +117,7 @@ class VLLMServer(VLLM):
         return answer.logprobs is not None and abs(answer.logprobs[0][answer.ids[0]]) < 1e-4
 
     def _ask(self, requests: list[Request]) -> list[Answer]:
-        return [self._answer(document) for document in _run(self._post_all([self._body(item) for item in requests]))]
+        return [self._answer(document) for document in self._send("/completions", list(map(self._body, requests)))]
 
     def _body(self, request: Request) -> dict[str, Any]:
         how = dict(request.how)
@@ -133,88 +134,17 @@ class VLLMServer(VLLM):
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise GeneratorError(f"the vLLM server at {self.url} sent an answer without {error}") from error
 
-    async def _get(self, path: str) -> Any:
-        async with self._client() as client:
-            return await self._persist(client, client.build_request("GET", path))
-
-    async def _post_all(self, bodies: list[dict[str, Any]]) -> list[Any]:
-        gate = asyncio.Semaphore(self.concurrency)
-
-        async def post(body: dict[str, Any]) -> Any:
-            async with gate:
-                return await self._persist(client, client.build_request("POST", "/v1/completions", json=body))
-
+    def _send(self, path: str, bodies: list[dict[str, Any] | None]) -> list[Any]:
+        """What the server answers to each body, asked for again while what fails may pass."""
         try:
-            async with self._client() as client, asyncio.TaskGroup() as group:
-                tasks = [group.create_task(post(body)) for body in bodies]
-        except BaseExceptionGroup as failed:  # the first ended the others
-            raise failed.exceptions[0] from failed.exceptions[0].__cause__
-        return [task.result() for task in tasks]
-
-    def _client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            base_url=self.url,
-            headers=self._headers,
-            timeout=httpx.Timeout(None, connect=min(_CONNECT, self.timeout)),
-            limits=httpx.Limits(max_connections=None),  # a request waits before its time runs, not here
-            trust_env=False,  # it is a machine of one's own: no proxy stands between
-        )
-
-    async def _persist(self, client: httpx.AsyncClient, request: httpx.Request) -> Any:
-        """The answer's document, asked for again while what fails may pass."""
-        try:
-            async with asyncio.timeout(self.timeout):
-                for pause in _PAUSES:
-                    try:
-                        return self._document(await client.send(request))
-                    except (httpx.TransportError, _Failing):
-                        await asyncio.sleep(pause)
-                return self._document(await client.send(request))
-        except TimeoutError as error:
-            raise self._outage(f"did not answer within {self.timeout:g} s (a longer time-out may do)") from error
-        except httpx.TransportError as error:
-            raise self._outage(f"cannot be reached ({str(error) or type(error).__name__})") from error
-        except _Failing as error:
-            raise self._outage(f"failed ({error})") from error
-
-    def _document(self, response: httpx.Response) -> Any:
-        if response.status_code == 200:
-            try:
-                return response.json()
-            except ValueError as error:
-                raise _Failing("its answer is no JSON") from error
-        said = f"{response.status_code}: {_message(response)}"
-        if response.status_code in (408, 429) or response.status_code >= 500:
-            raise _Failing(said)
-        raise ConfigError(f"the vLLM server at {self.url} refuses: {said}")
-
-    def _outage(self, what: str) -> GeneratorError:
-        return GeneratorError(
-            f"the vLLM server at {self.url} {what}; see its log, start it again, and resume from the last checkpoint"
-        )
-
-
-class _Failing(Exception):
-    """A failure of the server that may pass."""
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as thread:  # in a notebook this thread has a loop already
-        return thread.submit(asyncio.run, work).result()
-
-
-def _message(response: httpx.Response) -> str:
-    """What the server says of an error."""
-    try:
-        document = response.json()
-    except ValueError:
-        return response.text[:500]
-    error = document.get("error", document) if isinstance(document, Mapping) else document
-    return str(error.get("message", error) if isinstance(error, Mapping) else error)[:500]
+            return self._background.run(map_concurrently(partial(self._llm.post, path), bodies, self.concurrency))
+        except Unanswered as fault:
+            if not fault.passing:
+                raise ConfigError(f"the vLLM server at {self.url} refuses: {fault}") from None
+            advice = "see its log, start it again (or give it a longer time-out), and resume from the last checkpoint"
+            raise GeneratorError(f"the vLLM server at {self.url} does not work: {fault}; {advice}") from fault
+        except JudgeError as error:
+            raise ConfigError(f"the vLLM server at {self.url} refuses: {error}") from None
 
 
 def _logprobs(document: Any) -> list[dict[int, float]] | None:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
-import weakref
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from ..errors import DataError, JudgeError
-from ..wire.background import BackgroundLoop
+from ..wire.background import Background, map_concurrently
 from ..wire.cache import Cache
-from .chat import Chat, Fault, Line, Stats, Unreadable
+from ..wire.llm import LLM, Endpoint, Reply, Stats, Unanswered, Unreadable
+from .labels import Constrained, Ladder, after_thought, label_of
 from .prompting import Messages
-from .replies import Constrained, Ladder, Reply, after_thought, label_of
 from .together import labels_of
-
-_SILENCE = 60.0
-"""Seconds for which the background loop may show no sign of life before it counts as hanging."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -56,41 +51,40 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     together: bool = False
 
 
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Answer)
-
-
 class Asker:
-    """What a judge has besides its settings: a background loop, the connection on it, the open cache, the counters.
+    """What a judge has besides its settings: the connection, the open cache, what the server accepts, the counters.
 
     Several threads may ask at once; they share the connection and its limit.
     """
 
     def __init__(
         self,
-        line: Callable[[], Line],
+        endpoint: Callable[[], Endpoint],
         cache: Callable[[], Cache | None],
         constrained: Constrained,
         prices: tuple[float, float] | None,
         on_progress: Callable[[int], object] | None,
     ) -> None:
-        self._make_line, self._make_cache = line, cache
-        self._constrained, self._prices, self._on_progress = constrained, prices, on_progress
-        self._stats = Stats()
-        self._start_fresh()
-
-    def _start_fresh(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._loop: BackgroundLoop | None = None
-        self._chats: list[Chat] = []
-        self._cache: Cache | None = None
-        self._ladder = Ladder(self._constrained)
+        self._endpoint, self._open_cache, self.on_progress = endpoint, cache, on_progress
+        self._prices = prices or (0.0, 0.0)
+        # few threads: the only blocking calls on this loop read and write the cache, which one at a time may do anyway
+        self._background = Background(threads=4)
+        self.counts = Stats()
+        self.ladder = Ladder(constrained)
 
     @property
     def stats(self) -> Stats:
         """A copy of the counters."""
-        return replace(self._stats)
+        return replace(self.counts)
+
+    @cached_property
+    def cache(self) -> Cache | None:
+        return self._open_cache()
+
+    @cached_property
+    def llm(self) -> LLM:
+        """Made with the first question that is not cached: only then a key is needed."""
+        return LLM(self._endpoint(), self.counts)
 
     def answers(self, questions: Sequence[Question], groups: Sequence[Question] = ()) -> list[Answer | str]:
         """The answers in order; where there is none, why.
@@ -104,143 +98,54 @@ class Asker:
         """
         if not questions:
             return []
-        if self._pid != os.getpid():  # a forked child has neither the thread nor the connection
-            self._start_fresh()
-        batch = _Batch(questions, groups, self._open_cache(), self._on_progress)
-        self._stats.hits += batch.hits
+        batch = _Batch(self, questions, groups)
         if batch.open:
-            self._run(self._settle(batch))
+            try:
+                self._background.run(batch.ask())
+            except TimeoutError as error:
+                raise JudgeError(f"the judge's background thread hangs: {error}") from error
         if batch.pointless and all(isinstance(answer, str) for answer in batch.found.values()):
             raise batch.pointless
         return [batch.found[question.key] for question in questions]
 
     def close(self) -> None:
         """Close connections, thread and file; the next batch opens them again."""
-        with self._lock:
-            loop, chats, cache = self._loop, self._chats, self._cache
-            self._loop, self._chats, self._cache = None, [], None
-        if loop is not None and loop.usable:
-            loop.run(_hang_up(chats), patience=_SILENCE)
-            loop.stop()
-        if cache is not None:
-            cache.close()
+        self._background.stop()
+        self.__dict__.pop("llm", None)
+        if self.cache is not None:
+            self.cache.close()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    async def ask(self, question: Question, on_retry: Callable[[], object]) -> Answer:
+        """Ask; once more, with another seed, when the reply is not what was asked for."""
         try:
-            self._background().run(work, patience=_SILENCE)
-        except TimeoutError as error:
-            raise JudgeError(f"the judge's background thread hangs: {error}") from error
-
-    def _background(self) -> BackgroundLoop:
-        with self._lock:
-            if self._loop is None or not self._loop.usable:
-                self._loop, self._chats = BackgroundLoop(threads=4), []
-                weakref.finalize(self, _retire, self._loop, self._chats)
-            return self._loop
-
-    def _open_cache(self) -> Cache | None:
-        with self._lock:
-            if self._cache is None:
-                self._cache = self._make_cache()
-            return self._cache
-
-    async def _settle(self, batch: _Batch) -> None:
-        try:
-            chat = self._connect()
-        except JudgeError as error:
-            batch.pointless = error
-            return self._skip(batch, batch.open)
-        try:
-            await self._ask_all(chat, batch, batch.open)
-            await self._ask_all(chat, batch, batch.apart)
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-
-    async def _ask_all(self, chat: Chat, batch: _Batch, questions: Sequence[Question]) -> None:
-        rest = iter(questions)
-        async with asyncio.TaskGroup() as group:
-            if questions and not self._knows(chat, questions[0]):
-                await self._sound(group, chat, batch, rest)
-            for _ in range(min(chat.line.concurrency, len(questions))):
-                group.create_task(self._work(chat, batch, rest))
-
-    def _knows(self, chat: Chat, question: Question) -> bool:
-        """Whether a question of this kind has been answered before."""
-        return self._ladder.settled if question.one_label else chat.has_answered
-
-    def _connect(self) -> Chat:
-        if not self._chats:
-            self._chats.append(Chat(self._make_line(), self._stats))
-        self._chats[0].new_batch()
-        return self._chats[0]
-
-    async def _sound(self, group: asyncio.TaskGroup, chat: Chat, batch: _Batch, rest: Iterator[Question]) -> None:
-        """One question finds out what the server accepts and the others profit, unless it turns out to take long."""
-        chat.trouble.clear()
-        first = group.create_task(self._work(chat, batch, iter([next(rest)])))
-        trouble = group.create_task(chat.trouble.wait())
-        await asyncio.wait((first, trouble), return_when=asyncio.FIRST_COMPLETED)
-        trouble.cancel()
-
-    async def _work(self, chat: Chat, batch: _Batch, rest: Iterator[Question]) -> None:
-        for question in rest:
-            if batch.pointless:
-                self._skip(batch, [question])
-                continue
-            try:
-                batch.settle(question, await self._answer(chat, batch, question))
-            except Fault as fault:
-                if question.members and not fault.passing:
-                    batch.apart.extend(question.members)
-                    continue
-                self._stats.failures += 1
-                batch.settle(question, str(fault))
-            except JudgeError as error:
-                batch.pointless = error
-                self._skip(batch, [question])
-
-    def _skip(self, batch: _Batch, rest: Iterable[Question]) -> None:
-        for question in rest:
-            self._stats.failures += 1
-            batch.settle(question, str(batch.pointless))
-
-    async def _answer(self, chat: Chat, batch: _Batch, question: Question) -> Answer:
-        async def compute() -> bytes:
-            return _ENCODER.encode(await self._ask(chat, question))
-
-        if batch.cache is None:
-            return await self._ask(chat, question)
-        value, was_there = await batch.cache.get_or_compute(question.key, compute)
-        self._stats.hits += was_there
-        return _decode(value, batch.cache)
-
-    async def _ask(self, chat: Chat, question: Question) -> Answer:
-        """Ask; once more, with another seed, when the reply is not what was asked for (but see `answers`)."""
-        try:
-            return self._read(question, await self._reply(chat, question, question.body))
+            return self._read(question, await self._reply(question, question.body, on_retry))
         except Unreadable:
             if question.members:
                 raise
+            # with temperature 0, the same seed would give the same unreadable reply
             seed = question.body.get("seed")
             again = question.body if seed is None else {**question.body, "seed": seed + 1}
-            return self._read(question, await self._reply(chat, question, again))
+            return self._read(question, await self._reply(question, again, on_retry))
 
-    async def _reply(self, chat: Chat, question: Question, body: dict[str, Any]) -> Reply:
+    async def _reply(self, question: Question, body: dict[str, Any], on_retry: Callable[[], object]) -> Reply:
         if not question.one_label:
-            return await chat.ask(question.messages, body, _never)
+            return await self.llm.chat(question.messages, body, on_retry=on_retry)
         while True:
-            form = self._ladder.current
+            form = self.ladder.current
             try:
-                reply = await chat.ask(question.messages, {**body, **form.body}, form.refused)
-            except Fault as fault:
-                if not self._ladder.step_down(form, fault):
+                reply = await self.llm.chat(
+                    question.messages, {**body, **form.body}, final=form.refused, on_retry=on_retry
+                )
+            except Unanswered as fault:
+                if not self.ladder.step_down(form, fault):
                     raise
             else:
-                self._ladder.settle(form)
+                self.ladder.settle(form)
                 return reply
 
     def _read(self, question: Question, reply: Reply) -> Answer:
-        self._stats.cost += self._cost(reply)
+        prompt, completion = self._prices
+        self.counts.cost += (reply.prompt_tokens * prompt + reply.completion_tokens * completion) / 1e6
         shown = f"{' '.join(reply.text.split())[:80]!r}{', cut off at max_tokens' if reply.cut else ''}"
         if question.writes:
             text = after_thought(reply.text)
@@ -257,84 +162,109 @@ class Asker:
             raise Unreadable(f"the reply is neither 1 nor 0: {shown}")
         return Answer(*found)
 
-    def _cost(self, reply: Reply) -> float:
-        prompt, completion = self._prices or (0.0, 0.0)
-        return (reply.prompt_tokens * prompt + reply.completion_tokens * completion) / 1e6
-
 
 class _Batch:
-    """What has been found out about questions, by key. `open` are to be asked, those for one label first; `apart` are
-    members of groups without a readable reply; `pointless` is why the others are not asked."""
+    """What has been found out about questions, by key.
 
-    def __init__(
-        self,
-        questions: Sequence[Question],
-        groups: Sequence[Question],
-        cache: Cache | None,
-        on_progress: Callable[[int], object] | None,
-    ) -> None:
-        self.cache, self._on_progress = cache, on_progress
+    `open` are to be asked, those for one label first; `apart` are members of groups without a readable reply;
+    `pointless` is why the others are not asked.
+    """
+
+    def __init__(self, asker: Asker, questions: Sequence[Question], groups: Sequence[Question]) -> None:
+        self._asker, self._counts = asker, asker.counts
         self._pairs = Counter(question.key for question in questions)
         self.found: dict[str, Answer | str] = {}
-        self.hits = 0
         self.apart: list[Question] = []
         self.pointless: JudgeError | None = None
         alone = {question.key: question for question in questions}
-        kept = cache.get_many([*alone, *(group.key for group in groups)]) if cache else {}
+        kept = asker.cache.get_many([*alone, *(group.key for group in groups)]) if asker.cache else {}
         grouped: list[Question] = []
         for group in groups:
+            # a group whose members were all answered one by one, by an earlier run, is not asked again
             members = {member.key for member in group.members}
             if group.key in kept or not members <= kept.keys():
                 grouped.append(group)
                 alone = {key: question for key, question in alone.items() if key not in members}
         self.open = [question for question in (*alone.values(), *grouped) if not self._recall(question, kept)]
 
+    async def ask(self) -> None:
+        try:
+            self._asker.llm.new_batch()
+        except JudgeError as error:
+            self.pointless = error
+            for question in self.open:
+                self._fail(question, error)
+            return
+        await self._ask_all(self.open)
+        await self._ask_all(self.apart)
+
+    async def _ask_all(self, questions: Iterable[Question]) -> None:
+        """One question finds out what the server accepts and the others profit, unless it turns out to take long."""
+        llm, rest, ahead = self._asker.llm, list(questions), []
+        try:
+            if rest and not (self._asker.ladder.settled if rest[0].one_label else llm.has_answered):
+                known = asyncio.Event()
+                first = asyncio.ensure_future(self._work(rest.pop(0), known.set))
+                first.add_done_callback(lambda _: known.set())
+                ahead.append(first)
+                await known.wait()
+            await map_concurrently(self._work, rest, llm.endpoint.concurrency)
+            await asyncio.gather(*ahead)
+        finally:
+            for task in ahead:
+                task.cancel()
+
+    async def _work(self, question: Question, on_retry: Callable[[], object] = lambda: None) -> None:
+        if self.pointless:
+            return self._fail(question, self.pointless)
+        try:
+            self.settle(question, await self._answer(question, on_retry))
+        except Unanswered as fault:
+            # several claims at once may be too long, or too much for a small model to keep apart
+            if question.members and not fault.passing:
+                self.apart.extend(question.members)
+            else:
+                self._fail(question, fault)
+        except JudgeError as error:
+            self.pointless = error
+            self._fail(question, error)
+
+    async def _answer(self, question: Question, on_retry: Callable[[], object]) -> Answer:
+        async def compute() -> bytes:
+            return msgspec.json.encode(await self._asker.ask(question, on_retry))
+
+        if self._asker.cache is None:
+            return await self._asker.ask(question, on_retry)
+        value, was_there = await self._asker.cache.get_or_compute(question.key, compute)
+        self._counts.hits += was_there
+        return self._decode(value)
+
+    def _fail(self, question: Question, why: Exception) -> None:
+        self._counts.failures += 1
+        self.settle(question, str(why))
+
+    def _recall(self, question: Question, kept: Mapping[str, bytes]) -> bool:
+        if question.key in kept:
+            self.settle(question, self._decode(kept[question.key]))
+            self._counts.hits += 1
+        return question.key in kept
+
+    def _decode(self, value: bytes) -> Answer:
+        try:
+            return msgspec.json.decode(value, type=Answer)
+        except msgspec.MsgspecError as error:
+            where = self._asker.cache
+            raise DataError(f"{where} holds something that is no answer; name another file for the cache") from error
+
     def settle(self, question: Question, answer: Answer | str) -> None:
+        """Note an answer, of a group's question for each of its members."""
         if question.members:
-            for member, own in zip(question.members, _shares(question, answer), strict=True):
+            labels = () if isinstance(answer, str) else answer.labels or ()
+            told = [Answer(float(label), label, together=True) for label in labels]
+            shares: Sequence[Answer | str] = told or [answer] * len(question.members)
+            for member, own in zip(question.members, shares, strict=True):
                 self.settle(member, own)
             return
         self.found[question.key] = answer
-        if self._on_progress is not None:
-            self._on_progress(self._pairs[question.key])
-
-    def _recall(self, question: Question, kept: Mapping[str, bytes]) -> bool:
-        if question.key not in kept:
-            return False
-        self.settle(question, _decode(kept[question.key], self.cache))
-        self.hits += 1
-        return True
-
-
-def _shares(group: Question, answer: Answer | str) -> Sequence[Answer | str]:
-    """What a group's answer says about each of its members."""
-    if isinstance(answer, str):
-        return [answer] * len(group.members)
-    return [Answer(float(label), label, together=True) for label in answer.labels or ()]
-
-
-async def _hang_up(chats: list[Chat]) -> None:
-    for chat in chats:
-        await chat.close()
-
-
-def _retire(background: BackgroundLoop, chats: list[Chat]) -> None:
-    """Nobody uses the judge any more. Garbage is collected on any thread, the loop's own included: do not wait."""
-
-    async def end() -> None:
-        await _hang_up(chats)
-        background.stop(wait=0)
-
-    if background.usable:
-        asyncio.run_coroutine_threadsafe(end(), background.loop)
-
-
-def _never(_: Fault) -> bool:
-    return False
-
-
-def _decode(value: bytes, cache: Cache | None) -> Answer:
-    try:
-        return _DECODER.decode(value)
-    except msgspec.MsgspecError as error:
-        raise DataError(f"{cache} holds something that is no answer; name another file for the cache") from error
+        if self._asker.on_progress is not None:
+            self._asker.on_progress(self._pairs[question.key])

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import ConfigError
+from ..wire.files import replacing
 
 FILE = "judge.json"
 Kind = Literal["nli", "generator"]
@@ -53,9 +54,8 @@ class JudgeFile(msgspec.Struct, frozen=True):
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write `judge.json` into `folder`; a failed write leaves an old one as it was."""
         path = Path(folder) / FILE
-        partial = path.with_name(f"{FILE}.partial")
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
-        partial.replace(path)
+        with replacing(path) as partial:
+            partial.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
         return path
 
 

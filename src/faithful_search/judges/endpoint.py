@@ -7,19 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
-from urllib.parse import urlsplit
 
 from ..dialects.fence import Fence
-from ..errors import ConfigError, JudgeError
+from ..errors import ConfigError
 from ..wire.cache import Cache, key_of
+from ..wire.llm import Endpoint, Stats, with_key
 from .asking import Answer, Asker, Question
 from .base import Pair, Request, Task, Verdict
-from .chat import Line, Stats
+from .labels import Constrained
 from .prompting import Prompt, fields_of, load
-from .replies import Constrained
 from .together import TOGETHER, fields_of_group, groups_of
 
-_HUB_HOSTS = ("huggingface.co", "huggingface.cloud", "hf.space")
 _CONTROL = Fence(r"<[|\uff5c]|</?s>|<(?:bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
 """Servers read a spelled control token as the token itself, and which ones the served model has is not known here."""
 
@@ -29,7 +27,7 @@ _LINE = 8
 
 @dataclass(frozen=True)
 class EndpointJudge:
-    """Asks a served model, through `huggingface_hub.AsyncInferenceClient`; judges pairs and writes texts.
+    """Asks a served model; judges pairs and writes texts.
 
     Claims on the same evidence for the same question that come in one batch are asked about in one request, which
     costs the evidence once instead of once a claim; see `together`.
@@ -51,8 +49,8 @@ class EndpointJudge:
         concurrency: requests under way at once.
         timeout: seconds for one request, its whole answer included.
         patience: seconds for one question, its retries included.
-        retries: further tries after time-outs, broken connections and the statuses 408, 409, 425, 429 and 5xx.
-        backoff: seconds before the first further try, doubled each time; `Retry-After` is honoured instead where sent.
+        retries: further tries after time-outs, broken connections and the statuses `wire.retry.TRANSIENT`.
+        backoff: longest pause before the first retry, in seconds, doubled each time; `Retry-After` is honoured instead.
         give_up_after: questions in a row without any answer, after which the rest of a batch is not asked.
         cache: a file; "auto" is `judgements.sqlite` in the Hub's assets folder, None keeps nothing. Answers are found
             again by model, prompt and parameters, wherever the model is served.
@@ -99,12 +97,17 @@ class EndpointJudge:
     on_progress: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check(self)
+        if self.constrained not in get_args(Constrained):
+            known = ", ".join(get_args(Constrained))
+            raise ConfigError(f"unknown constrained={self.constrained!r}; there are: {known}")
         self._equip()
 
     def _equip(self) -> None:
-        line, cache = partial(_line, self), partial(_cache, self.cache)
-        asker = Asker(line, cache, self.constrained, self.prices, self.on_progress)
+        shared = ("url", "model", "timeout", "patience", "retries", "backoff", "concurrency", "give_up_after")
+        endpoint = Endpoint(**{name: getattr(self, name) for name in shared})
+        # without `self`: in a cycle, connections would wait for the garbage collector instead of being closed
+        keyed, cache = partial(with_key, endpoint, self.key_env), partial(_cache, self.cache)
+        asker = Asker(keyed, cache, self.constrained, self.prices, self.on_progress)
         object.__setattr__(self, "_asker", asker)
 
     @property
@@ -172,7 +175,7 @@ class EndpointJudge:
         return {name: value for name, value in own.items() if value is not None} | dict(self.extra_body)
 
     def _write_limit(self) -> int | None:
-        """Who reasons before a label reasons before a text too."""
+        """A model that reasons before a label reasons before a text, too."""
         limits = (self.write_tokens, self.max_tokens)
         return None if None in limits else max(limits)  # type: ignore[type-var]
 
@@ -186,64 +189,6 @@ class EndpointJudge:
 
     if TYPE_CHECKING:
         _asker: ClassVar[Asker]
-
-
-def _check(judge: EndpointJudge) -> None:
-    numbers = (judge.concurrency, judge.timeout, judge.patience, judge.give_up_after)
-    if min(numbers) <= 0 or judge.retries < 0 or judge.backoff < 0:
-        raise ConfigError(
-            "concurrency, timeout, patience and give_up_after must be positive, retries and backoff not negative"
-        )
-    if judge.constrained not in get_args(Constrained):
-        raise ConfigError(f"unknown constrained={judge.constrained!r}; there are: {', '.join(get_args(Constrained))}")
-    if judge.url is None:
-        return
-    parts = urlsplit(judge.url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"the judge's url must begin with http:// or https://; got {judge.url!r}")
-    if parts.username or parts.password:
-        raise ConfigError("the judge's url must not hold a password: put the key into an environment variable")
-
-
-def _line(judge: EndpointJudge) -> Line:
-    return Line(
-        url=judge.url,
-        model=judge.model,
-        key=key_for(judge.url, judge.key_env),
-        timeout=judge.timeout,
-        patience=judge.patience,
-        retries=judge.retries,
-        backoff=judge.backoff,
-        concurrency=judge.concurrency,
-        give_up_after=judge.give_up_after,
-    )
-
-
-def key_for(url: str | None, key_env: str | None = None) -> str | None:
-    """The key of an endpoint, from the environment; see `EndpointJudge`.
-
-    Raises:
-        JudgeError: when one is needed and not there, or it can be sent in no header.
-    """
-    key = (_found_key(url, key_env) or "").strip()
-    if not (key.isascii() and key.isprintable()):  # an HTTP client would quote it in its complaint
-        raise JudgeError("the judge's key holds characters that no header can carry; copy it anew")
-    return key or None
-
-
-def _found_key(url: str | None, key_env: str | None) -> str | None:
-    if key_env is not None:
-        if not os.environ.get(key_env):
-            raise JudgeError(f"the environment variable {key_env}, which should hold the judge's key, is not set")
-        return os.environ[key_env]
-    from huggingface_hub import get_token
-
-    host = urlsplit(url).hostname or "" if url else _HUB_HOSTS[0]
-    at_hub = any(host == name or host.endswith(f".{name}") for name in _HUB_HOSTS)
-    key = os.environ.get("FAITHFUL_SEARCH_API_KEY") or (get_token() if at_hub else os.environ.get("OPENAI_API_KEY"))
-    if url is None and not (key or "").startswith("hf_"):
-        raise JudgeError("Inference Providers need a Hub token: set HF_TOKEN, run `hf auth login`, or give a url")
-    return key
 
 
 def _cache(place: str | os.PathLike[str] | None) -> Cache | None:

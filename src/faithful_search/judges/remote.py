@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from itertools import chain
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,15 +15,15 @@ import msgspec
 from ..errors import ConfigError, JudgeError, ToolError
 from ..tools.remote_search import TOKEN
 from ..tools.untrusted import check_address
-from ..wire.background import BackgroundLoop
+from ..wire.background import Background, map_concurrently
 from ..wire.http import Http
 from ..wire.retry import Patience
 from .base import Pair, Verdict
 
+T = TypeVar("T")
+
 CHUNK, CHARACTERS = 64, 2_000_000
 """Pairs of one request and characters of their texts: a server hangs up on larger bodies before they are sent."""
-_SILENCE = 60.0
-"""Seconds for which the background loop may show no sign of life before it counts as hanging."""
 _PATH = "/judge"
 _MOST_BYTES = 16_000_000
 _COMPARING = ("lexical", "embedding", "nli")
@@ -38,8 +37,8 @@ class RemoteJudge:
 
     Pairs are asked for in requests of at most 64, identical ones once; the server judges identical pairs of all its
     clients once. A pair without an answer gets a verdict that abstains and says why and what to do: the server was down
-    for longer than `patience`, it was busy for longer than `timeout`, what it sent is no verdict. A server that keeps
-    failing is left alone for a while, so that a batch is not slowed down by each of its pairs. Callable from threads
+    for longer than `patience`, it was busy for longer than `timeout`, or what it sent cannot be read. A server that
+    keeps failing is left alone for a while, so that not each pair slows a batch down. Callable from threads
     and inside a running event loop, which it blocks. A pickle carries the settings.
 
     A server that wants a token gets the one in the environment variable `FAITHFUL_SEARCH_SERVE_TOKEN`.
@@ -60,15 +59,12 @@ class RemoteJudge:
     timeout: float = 300.0
     concurrency: int = 8
     patience: Patience = field(default_factory=lambda: Patience(retries=5))
+    _background: Background = field(default_factory=lambda: Background(4), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_address(self.url, "http://127.0.0.1:8001", TOKEN)
         if urlsplit(self.url).query or self.timeout <= 0 or self.concurrency < 1:
             raise ConfigError(f"timeout and concurrency must be positive, and the url without a query; got {self}")
-        self._equip()
-
-    def _equip(self) -> None:
-        object.__setattr__(self, "_line", _Line(self))
 
     @property
     def base(self) -> str:
@@ -79,7 +75,7 @@ class RemoteJudge:
     def name(self) -> str:
         """`remote:` and the name of the judge that is served; the URL while the server does not tell."""
         try:
-            return f"remote:{self._line.about().judge}"
+            return f"remote:{self._about.judge}"
         except JudgeError:
             return f"remote:{self.base}"
 
@@ -90,16 +86,16 @@ class RemoteJudge:
         Raises:
             JudgeError: when the server does not tell.
         """
-        return self._line.about().lexical
+        return self._about.lexical
 
     @property
     def reads_queries(self) -> bool:
-        """Whether the judge that is served is none that compares texts; its name begins with its kind.
+        """Whether the served judge does more than compare texts; its name begins with its kind.
 
         Raises:
             JudgeError: when the server does not tell.
         """
-        return self._line.about().judge.partition(":")[0] not in _COMPARING
+        return self._about.judge.partition(":")[0] not in _COMPARING
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict a pair, in order.
@@ -108,105 +104,39 @@ class RemoteJudge:
             JudgeError: when nothing can be judged: the token is wrong, or another server is there.
         """
         distinct = list(dict.fromkeys(pairs))
-        found = dict(zip(distinct, self._line.ask(distinct), strict=True))
+        answers = self._run(map_concurrently(self._ask, _chunks(distinct), self.concurrency)) if distinct else []
+        found = dict(zip(distinct, chain.from_iterable(answers), strict=True))
         return [found[pair] for pair in pairs]
 
     def close(self) -> None:
         """Close the connections and the background thread; the next batch opens them again."""
-        self._line.close()
+        self._background.stop()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_line"}
+    @cached_property
+    def _http(self) -> Http:
+        return Http(self.timeout, self.patience, self.concurrency, max_bytes=_MOST_BYTES)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._equip()
+    @cached_property
+    def _about(self) -> _About:
+        return self._run(self._ask_about())
 
-    if TYPE_CHECKING:
-        _line: ClassVar[_Line]
-
-
-class _About(msgspec.Struct, frozen=True):
-    """What `/health` tells."""
-
-    judge: str
-    lexical: bool = False
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    verdicts: list[Verdict]
-
-
-class _Line:
-    """The connection of a judge, on a background loop; made when it is needed, and anew in a forked child."""
-
-    def __init__(self, judge: RemoteJudge) -> None:
-        self.base, self.concurrency = judge.base, judge.concurrency
-        self._http = Http(judge.timeout, judge.patience, judge.concurrency, max_bytes=_MOST_BYTES)
-        self._quick = Http(min(judge.timeout, 5.0), Patience(retries=0))
-        self._about: _About | None = None
-        self._start_fresh()
-
-    def _start_fresh(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._loop: BackgroundLoop | None = None
-
-    def about(self) -> _About:
-        if self._about is None:
-            self._about = self._run(self._ask_about())
-        return self._about
-
-    def ask(self, pairs: list[Pair]) -> list[Verdict]:
-        if not pairs:
-            return []
-        return [verdict for chunk in self._run(self._ask_all(_chunks(pairs))) for verdict in chunk]
-
-    def close(self) -> None:
-        with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None and loop.usable:
-            loop.stop()
-
-    def _run(self, work: Any) -> Any:
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
-            return self._background().run(work, patience=_SILENCE)
+            return self._background.run(work)
         except TimeoutError as error:
             raise JudgeError(f"the judge's background thread hangs: {error}") from error
 
-    def _background(self) -> BackgroundLoop:
-        if self._pid != os.getpid():  # a forked child has no such thread, and the lock may be held for ever
-            self._start_fresh()
-        with self._lock:
-            if self._loop is None or not self._loop.usable:
-                self._loop = BackgroundLoop(threads=4)
-                weakref.finalize(self, self._loop.stop, 0)
-            return self._loop
-
     async def _ask_about(self) -> _About:
+        quick = Http(min(self.timeout, 5.0), Patience(retries=0))
         try:
-            reply = await self._quick.get(f"{self.base}/health")
+            reply = await quick.get(f"{self.base}/health")
             return msgspec.json.decode(reply.body, type=_About)
         except ToolError as error:
             raise JudgeError(f"cannot ask the judge at {self.base}: {error}; {_START}") from None
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise JudgeError(f"at {self.base} is a server, but no served judge; {_START}") from None
-
-    async def _ask_all(self, chunks: list[list[Pair]]) -> list[list[Verdict]]:
-        found: list[list[Verdict]] = [[] for _ in chunks]
-        rest = iter(enumerate(chunks))
-        workers = min(self.concurrency, len(chunks))
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(workers):
-                    group.create_task(self._work(rest, found))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return found
-
-    async def _work(self, rest: Iterator[tuple[int, list[Pair]]], found: list[list[Verdict]]) -> None:
-        for place, chunk in rest:
-            found[place] = await self._ask(chunk)
+        finally:
+            await quick.aclose()
 
     async def _ask(self, chunk: list[Pair]) -> list[Verdict]:
         token = os.environ.get(TOKEN)
@@ -235,6 +165,17 @@ class _Line:
         return [verdict] * len(chunk)
 
 
+class _About(msgspec.Struct, frozen=True):
+    """What `/health` tells."""
+
+    judge: str
+    lexical: bool = False
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    verdicts: list[Verdict]
+
+
 def _chunks(pairs: list[Pair]) -> list[list[Pair]]:
     """What one request asks for each; a pair that is too large is alone."""
     chunks: list[list[Pair]] = []
@@ -250,7 +191,7 @@ def _chunks(pairs: list[Pair]) -> list[list[Pair]]:
 
 
 def _read(body: bytes, count: int) -> list[Verdict]:
-    """The verdicts of so many pairs; none where these are none."""
+    """The verdicts of `count` pairs; an empty list where the body is something else."""
     try:
         found = msgspec.json.decode(body, type=_Answer).verdicts
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -52,7 +52,7 @@ def fields_of_group(group: Sequence[Pair]) -> dict[str, str]:
 
 
 def labels_of(text: str, count: int) -> tuple[bool, ...] | None:
-    """The labels of so many claims; `None` when the reply is not one label for each and nothing else.
+    """The labels of `count` claims; `None` when the reply is not one label for each and nothing else.
 
     Example:
         >>> labels_of("2: 0\\n1: 1", 2), labels_of("1: 1", 2), labels_of("1: 1\\n1: 0\\n2: 0", 2)

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from ..errors import ConfigError, DataError
+from ..wire import files
 from .writing import replacing
 
 
@@ -113,17 +114,9 @@ def lock(file: IO[bytes], path: Path, what: str) -> None:
     Raises:
         DataError: while another run holds the lock.
     """
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not files.lock(file):
         file.close()
-        raise DataError(f"another {what} is writing {path}; wait for it, or use another folder") from None
-    except OSError:  # a file system without locks
-        return
+        raise DataError(f"another {what} is writing {path}; wait for it, or use another folder")
 
 
 def same_settings(folder: Path, what: str, before: Mapping[str, Any], now: Mapping[str, Any], instead: str) -> None:

@@ -12,19 +12,15 @@ from typing import IO, Any
 import msgspec
 
 from ..errors import DataError
+from ..wire import files
 from ..wire.redact import redact
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to, which takes the place of `path` when all went well. Raises what writing raises."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with files.replacing(path) as partial, partial.open("wb") as file:
+        yield file
 
 
 def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> Path:

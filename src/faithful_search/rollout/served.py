@@ -7,20 +7,18 @@ import json
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from .. import dialects
 from ..errors import ConfigError
-from ..judges.chat import Chat, Fault, Line, Stats
-from ..judges.endpoint import key_for
-from ..judges.replies import Called
 from ..tasks import Task
 from ..tools.base import Observation
 from ..tools.session import Session
 from ..tools.toolbox import Toolbox
 from ..trajectory import ToolCall, Trajectory
+from ..wire.background import map_concurrently
+from ..wire.llm import LLM, Endpoint, Stats, ToolRequest, Unanswered, with_key
 from .environment import inner_text, template_fence
 
 FAILED = "failed"
@@ -45,7 +43,7 @@ class ServedAgent:
         timeout: seconds for one request.
 
     Raises:
-        ConfigError: for limits below 1, or a URL that is none or holds a password.
+        ConfigError: for limits below 1, or a URL that is not http(s) or holds a password.
 
     Example:
         ```python
@@ -68,11 +66,8 @@ class ServedAgent:
     ) -> None:
         if min(turns, max_tokens, concurrency) < 1 or timeout <= 0:
             raise ConfigError("turns, max_tokens, concurrency and timeout of a served agent must be positive")
-        parts = urlsplit(url or "https://huggingface.co")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
-            raise ConfigError("the endpoint's url must begin with http:// or https:// and hold no password")
-        self.model, self.url, self.toolbox, self.turns = model, url, toolbox, turns
-        self.concurrency, self.timeout = concurrency, timeout
+        self.endpoint = Endpoint(url, model, None, timeout, 3 * timeout, concurrency=concurrency)
+        self.toolbox, self.turns = toolbox, turns
         self.dialect = dialects.load("openai")
         self.stats = Stats()
         self._fence = template_fence(self.dialect)
@@ -87,33 +82,25 @@ class ServedAgent:
         return asyncio.run(self._run(list(tasks), on_end))
 
     async def _run(self, tasks: list[Task], on_end: Callable[[Trajectory], Any] | None) -> list[Trajectory]:
-        key = key_for(self.url)
-        line = Line(self.url, self.model, key, self.timeout, 3 * self.timeout, 4, 0.5, self.concurrency, 8)
-        chat = Chat(line, self.stats)
+        llm = LLM(with_key(self.endpoint), self.stats)
 
         async def episode(task: Task) -> Trajectory:
             with closing(self.toolbox.session(task.edits)) as session:
                 try:
-                    found = await self._episode(chat, task, session)
-                except Fault as fault:
+                    found = await self._episode(llm, task, session)
+                except Unanswered as fault:
                     return Trajectory(question=task.question, id=task.id, stop_reason=FAILED, meta={"why": str(fault)})
             if on_end is not None:
                 on_end(found)
             return found
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                running = [group.create_task(episode(task)) for task in tasks]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        finally:
-            await chat.close()
-        return [done.result() for done in running]
+        # All episodes at once: the endpoint's slots bound the requests, so that one may ask while another's tools run.
+        return await map_concurrently(episode, tasks, most=max(1, len(tasks)))
 
-    async def _episode(self, chat: Chat, task: Task, session: Session) -> Trajectory:
+    async def _episode(self, llm: LLM, task: Task, session: Session) -> Trajectory:
         messages = self.dialect.prompt(task.question, self.toolbox.schemas)
         for _ in range(self.turns):
-            reply = await chat.ask(messages, self._body, _never)
+            reply = await llm.chat(messages, self._body)
             messages.append({"role": "assistant", "content": reply.text, **_written(reply.calls)})
             if not reply.calls:
                 break
@@ -125,7 +112,7 @@ class ServedAgent:
         reason = "answered" if found.answer is not None else "turn_limit"
         return msgspec.structs.replace(found, id=task.id, answers=task.answers, stop_reason=reason, dialect="openai")
 
-    async def _observe(self, call: Called, session: Session) -> Observation:
+    async def _observe(self, call: ToolRequest, session: Session) -> Observation:
         try:
             arguments = json.loads(call.arguments or "{}")
         except ValueError as error:
@@ -135,13 +122,9 @@ class ServedAgent:
         return await self.toolbox.call(ToolCall(call.name, arguments), session)
 
 
-def _written(calls: tuple[Called, ...]) -> dict[str, Any]:
+def _written(calls: tuple[ToolRequest, ...]) -> dict[str, Any]:
     made = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in calls
     ]
     return {"tool_calls": made} if made else {}
-
-
-def _never(_: Fault) -> bool:
-    return False

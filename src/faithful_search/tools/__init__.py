@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 
 from .. import registry
-from ..wire.cache import Partial
-from ..wire.cassette import Cassette, CassetteMiss
 from ..wire.retry import Patience
-from .base import Observation, Tool, method_of, schema_of
+from .base import Observation, Partial, Tool, method_of, schema_of
 from .browse import Browse
+from .cassette import Cassette, CassetteMiss
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph
 from .local_search import LocalSearch

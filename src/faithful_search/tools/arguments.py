@@ -12,12 +12,12 @@ from typing import Any
 from ..errors import ConfigError
 from ..trajectory import Evidence
 from ..wire.cache import Cache
-from ..wire.cassette import Cassette
 from ..wire.guard import Guard
 from ..wire.http import AGENT, Http
 from ..wire.retry import Patience
 from .base import Tool
 from .browse import Browse
+from .cassette import Cassette
 from .condenser import Condenser
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph

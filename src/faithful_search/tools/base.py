@@ -24,6 +24,11 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
 NO_RESULTS = Observation(note="No results.")
 
 
+class Partial(list[Evidence]):
+    """What a tool returns when some of it could not be had for the moment: shown to the policy, but neither cached nor
+    recorded."""
+
+
 class Tool:
     """Base class of the package's tools; any object of the same shape will do.
 

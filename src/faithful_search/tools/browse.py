@@ -16,9 +16,9 @@ from msgspec import Meta
 from ..errors import ConfigError, ToolError
 from ..text import shortened
 from ..trajectory import Evidence
-from ..wire.cache import Cache, Partial, key_of
+from ..wire.cache import Cache, key_of
 from ..wire.single_flight import once
-from .base import Tool
+from .base import Partial, Tool
 from .condenser import Condenser
 from .kept import kept
 from .several import MOST, one_or_several

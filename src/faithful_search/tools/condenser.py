@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import ToolError
 from ..trajectory import Evidence
-from ..wire.cache import Partial
+from .base import Partial
 
 _log = logging.getLogger(__name__)
 MOST_FACTS = 30

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 
-from ..errors import kind_of
+from ..errors import ToolError, kind_of
 from ..text import shortened, well_formed
 from ..wire.redact import redact
 
@@ -40,6 +41,21 @@ class ErrorLog:
             self._log.log(level, "%s failed: %s: %s", what, kind, said(error))
 
 
+def unavailable(told: str, reason: str) -> ToolError:
+    """A failure that only the operator can mend, such as a key that a service refuses.
+
+    The policy reads no more than `told`; the log says `reason`, once. It is passing, because the operator may mend it:
+    so what a wrong key caused gets into no cache and no recording.
+    """
+    _tell_operator(reason)
+    return ToolError(told, passing=True, tried=True)
+
+
+@cache
+def _tell_operator(reason: str) -> None:
+    logging.getLogger(__name__).error("%s", reason)
+
+
 def said(error: BaseException) -> str:
     """The texts that an error was made with, as `one_line` gives them. None of its code is run."""
     words = BaseException.args.__get__(error)[:_MOST_WORDS]  # type: ignore[attr-defined]
@@ -57,5 +73,5 @@ def one_line(text: str) -> str:
     begun = str.__getitem__(text, slice(most + 1))  # a plain one, even of a `str` with methods of its own
     if len(begun) > most:
         *whole, _ = begun.rsplit(None, 1)
-        begun = whole[0] if whole else ""  # nobody would know half a key as one
+        begun = whole[0] if whole else ""  # half a key would not be recognised as one
     return shortened(" ".join(well_formed(redact(begun)).split()), LONGEST)

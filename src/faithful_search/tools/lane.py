@@ -1,4 +1,4 @@
-"""One tool's way to its service: so many calls at once, each within its time, again after what passes."""
+"""One tool's way to its service: a bounded number of calls at once, each within its time, again after what passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import ToolError
 from ..trajectory import Evidence
-from ..wire.retry import Breaker, Patience, given_up, passing
+from ..wire.retry import Breaker, Patience, cancelled, passing
 from .base import Tool, method_of
 from .error_log import ErrorLog
 from .meter import Meter
@@ -28,7 +28,7 @@ class Refused(ToolError):
 
 
 class Slots:
-    """So many at once on each event loop; the others wait in the order they came."""
+    """At most `most` at once on each event loop; the others wait in the order they came."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -83,7 +83,17 @@ class Lane:
             self._refuse(self._breaker.refusal())
             if self._last_late > came and time.monotonic() - came > self.timeout:
                 raise Refused(f"Error: {self.name} is busy with calls that do not end. {self._advice}", passing=True)
-            return await self._timed(arguments)
+            start = time.monotonic()
+            try:
+                found = await self._timed(arguments, start)
+            except Exception as error:
+                if passing(error):
+                    self._breaker.failed(since=start)
+                else:
+                    self._breaker.succeeded()
+                raise
+            self._breaker.succeeded()
+            return found
 
     def late(self) -> ToolError:
         """What a call is told that took too long."""
@@ -91,38 +101,42 @@ class Lane:
 
     def _refuse(self, seconds: float) -> None:
         if seconds:
-            raise Refused(
-                f"Error: {self.name} is out of order for the next {math.ceil(seconds)} s. {self._advice}", passing=True
-            )
+            told = f"Error: {self.name} is out of order for the next {math.ceil(seconds)} s. {self._advice}"
+            raise Refused(told, passing=True)
 
-    async def _timed(self, arguments: dict[str, Any]) -> list[Evidence]:
-        attempts = 0
+    async def _timed(self, arguments: dict[str, Any], start: float) -> list[Evidence]:
+        retries = 0
 
-        async def attempt() -> list[Evidence]:
-            nonlocal attempts
-            attempts += 1
-            return await self._attempt(arguments)
+        def retried() -> None:
+            nonlocal retries
+            retries += 1
 
-        start = time.monotonic()
-        task = asyncio.ensure_future(self._patience.persist(attempt, start + self.timeout))
-        task.add_done_callback(_heard)
+        deadline = start + self.timeout
+        task = asyncio.ensure_future(self._patience.persist(lambda: self._attempt(arguments), deadline, retried))
+        # No caller is left for what a tool raises after its time-out, and asyncio need not report it.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             # `wait`, unlike `wait_for`, does not wait for a tool that ignores its cancellation
             await asyncio.wait({task}, timeout=self.timeout)
         finally:
             done = task.done()
             task.cancel()
-            self.meter.took(time.monotonic() - start, attempts)
+            self.meter.took(time.monotonic() - start, 1 + retries)
         if not done:
             self._last_late = time.monotonic()
-            self._breaker.failed(since=start)
             raise self.late()
-        return self._outcome(task, start)
+        if task.cancelled():
+            # by itself: that says nothing of its service
+            raise ToolError(f"Error: {self.name} was cancelled.", passing=True, tried=True)
+        error = task.exception()
+        if error is not None:
+            raise error if isinstance(error, (ToolError, Fault)) else self._failure(error)
+        return task.result()
 
     async def _attempt(self, arguments: dict[str, Any]) -> list[Evidence]:
         try:
             return evidence_of(self.name, await self.method(**deepcopy(arguments)))  # a copy: ours are recorded
-        except (asyncio.CancelledError, GeneratorExit):  # this coroutine's own, or else `_outcome` hears of it
+        except (asyncio.CancelledError, GeneratorExit):  # this coroutine's own, or else `_timed` hears of it
             raise
         except BaseException as error:  # some would end the event loop and with it all other calls
             if issubclass(type(error), KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
@@ -130,27 +144,7 @@ class Lane:
             failure = self._failure(error)
         raise failure  # from here, so that it does not hold the error, which may hold anything
 
-    def _outcome(self, task: asyncio.Future[list[Evidence]], start: float) -> list[Evidence]:
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, (ToolError, Fault)):
-            error = self._failure(error)
-        if error is not None and passing(error):
-            self._breaker.failed(since=start)
-        else:
-            self._breaker.succeeded()
-        if task.cancelled():
-            raise ToolError(f"Error: {self.name} was cancelled.", passing=True)
-        if error is not None:
-            raise error
-        return task.result()
-
     def _failure(self, error: BaseException) -> ToolError | Fault:
-        if not issubclass(type(error), ToolError) and not given_up():
+        if not issubclass(type(error), ToolError) and not cancelled():
             self._errors.tell(self.name, error)
         return failure_of(self.name, error)
-
-
-def _heard(task: asyncio.Future[Any]) -> None:
-    """What a tool raises after it was given up is nobody's, and asyncio need not report it."""
-    if not task.cancelled():
-        task.exception()

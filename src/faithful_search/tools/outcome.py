@@ -11,7 +11,7 @@ import msgspec
 from ..errors import FaithfulSearchError, ToolError, kind_of
 from ..text import shortened, well_formed
 from ..trajectory import Evidence
-from ..wire.cache import Partial
+from .base import Partial
 from .error_log import one_line
 
 EVIDENCE_LENGTH = 200_000

@@ -12,9 +12,9 @@ from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from ..wire.http import Http
 from .base import Tool
+from .error_log import unavailable
 from .retrieval.corpus import split_contents
 from .untrusted import check_address
-from .web.unavailable import unavailable
 
 TOKEN = "FAITHFUL_SEARCH_SERVE_TOKEN"
 """The environment variable with the token of a server that wants one."""

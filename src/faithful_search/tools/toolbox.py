@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import threading
-import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from ..errors import ConfigError, ToolError
 from ..text import shortened
 from ..trajectory import Evidence, ToolCall
-from ..wire.background import BackgroundLoop
+from ..wire.background import Background
 from ..wire.cache import Cache, key_of
-from ..wire.cassette import Cassette
 from ..wire.retry import Breaker, Patience
 from .base import NO_RESULTS, Observation, Tool, schema_of
+from .cassette import Cassette
 from .error_log import LONGEST
 from .kept import Ask, kept, recent
 from .lane import Lane, Refused, Slots
@@ -101,8 +100,7 @@ class Toolbox:
 
     def _start_fresh(self) -> None:
         """What neither a copy nor a pickle carries."""
-        self._lock = threading.Lock()
-        self._loop: BackgroundLoop | None = None
+        self._background = Background()
         shared = Slots(self.concurrency)
         self._lanes = {name: self._lane(tool, shared) for name, tool in self.tools.items()}
         self._arguments = {name: _usage(tool) for name, tool in self.tools.items()}
@@ -164,20 +162,14 @@ class Toolbox:
         if len(calls) != len(sessions):
             raise ConfigError(f"{len(calls)} calls for {len(sessions)} sessions: give one session for each call")
         found: list[Observation | None] = [None] * len(calls)
-        background = self._background()
-        try:
-            background.run(self._gather(calls, sessions, found), patience=self.timeout + _GRACE)
-        except TimeoutError:
-            self._abandon(background)
+        with suppress(TimeoutError):
+            self._background.run(self._gather(calls, sessions, found), patience=self.timeout + _GRACE)
         answered = [item or self._late(call) for item, call in zip(list(found), calls, strict=True)]
         return [session.number(item) for session, item in zip(sessions, answered, strict=True)]
 
     def close(self) -> None:
         """Stop the background thread, and sort what was recorded; the next `run_batch` starts a new one."""
-        with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.stop()
+        self._background.stop()
         if self.cassette is not None:
             self.cassette.close()
 
@@ -197,20 +189,6 @@ class Toolbox:
     def __repr__(self) -> str:
         settings = f"timeout={self.timeout:g}, concurrency={self.concurrency}, top_k={self.top_k}"
         return f"Toolbox({', '.join(self.names)}; {settings})"
-
-    def _background(self) -> BackgroundLoop:
-        with self._lock:
-            if self._loop is None or not self._loop.usable:
-                self._loop = BackgroundLoop()
-                weakref.finalize(self, self._loop.stop)
-            return self._loop
-
-    def _abandon(self, background: BackgroundLoop) -> None:
-        with self._lock:
-            if self._loop is background:
-                self._loop = None
-        # a tool holds that loop, perhaps for ever: nobody waits for it
-        background.stop(wait=0)
 
     async def _gather(
         self, calls: Sequence[ToolCall | None], sessions: Sequence[Session], found: list[Observation | None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -58,20 +57,6 @@ def is_page(url: Any) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
         return False
-
-
-def is_loopback(url: str) -> bool:
-    """Whether a URL leads to this machine itself: no proxy has any business there.
-
-    Example:
-        >>> is_loopback("http://localhost:8000/v1"), is_loopback("http://127.1.2.3/"), is_loopback("http://10.0.0.1/")
-        (True, True, False)
-    """
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def check_address(url: str, like: str, keys: str = "") -> None:

@@ -14,8 +14,7 @@ from msgspec import Meta
 from ..errors import ConfigError, ToolError
 from ..text import well_formed
 from ..trajectory import Evidence
-from ..wire.cache import Partial
-from .base import Tool
+from .base import Partial, Tool
 from .several import MOST, one_or_several
 from .web.providers.base import Provider
 from .web.providers.serper import Serper

@@ -1,80 +1,202 @@
-"""An event loop on a thread of its own: synchronous code runs many awaitables at once, even inside a running loop."""
+"""Event loops on threads of their own: synchronous code runs many awaitables at once, even inside a running loop."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import os
+import queue
 import threading
-from collections.abc import Coroutine
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-from ..errors import ConfigError
-from .threads import MOST, DaemonThreads
+from ..errors import ConfigError, kind_of
 
-Result = TypeVar("Result")
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+MOST = 1024
+"""Threads of one executor, those included that hang for ever."""
+
+_Job = tuple["Future[Any]", Callable[[], Any]]
 
 
-class BackgroundLoop:
-    """A daemon thread with a running event loop. Belongs to the process that made it: see `usable`.
+class DaemonThreads(ThreadPoolExecutor):
+    """An executor of daemon threads: a call that never returns holds up neither other calls nor the program's end.
+
+    Python's own executor waits for all its threads at exit. It is the base class because event loops accept no other;
+    its threads are never started.
+
+    Example:
+        >>> with DaemonThreads() as threads:
+        ...     threads.submit(sum, [1, 2]).result()
+        3
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        super().__init__(1)
+        self._most, self._jobs = most, queue.SimpleQueue[_Job | None]()
+        self._guard, self._idle, self._count, self._ended = threading.Lock(), 0, 0, False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run `fn` on an idle thread or a new one. Raises `RuntimeError` after `shutdown`."""
+        future: Future[Any] = Future()
+        with self._guard:
+            if self._ended:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._jobs.put((future, partial(fn, *args, **kwargs)))
+            if self._idle:
+                self._idle -= 1
+            elif self._count < self._most:
+                self._count += 1
+                threading.Thread(target=self._serve, name="faithful-search-call", daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let the threads end when they have done what was given to them; never waits."""
+        with self._guard:
+            if not self._ended:
+                self._ended = True
+                for _ in range(self._count):
+                    self._jobs.put(None)
+
+    def _serve(self) -> None:
+        while (job := self._next()) is not None:
+            _run(*job)
+            del job  # keeps nothing alive while it waits
+
+    def _next(self) -> _Job | None:
+        with self._guard:
+            with suppress(queue.Empty):
+                return self._jobs.get_nowait()
+            self._idle += 1
+        return self._jobs.get()
+
+
+def _run(future: Future[Any], call: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except StopIteration as error:  # no event loop takes it: whoever awaits the call would wait for ever
+        future.set_exception(RuntimeError(f"the call raised {kind_of(error)}"))
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+class Background:
+    """Runs coroutines on an event loop in a daemon thread, for synchronous callers.
+
+    The loop is started with the first `run`, and anew in a forked child, after `stop`, and after something blocked it.
+    It ends with its owner. Thread-safe.
 
     Args:
         threads: how many `asyncio.to_thread` calls may run at once on it; on daemon threads, too.
     """
 
     def __init__(self, threads: int = MOST) -> None:
+        self._threads = threads
+        self._start_fresh()
+
+    def _start_fresh(self) -> None:
+        self._pid, self._lock, self._loop = os.getpid(), threading.Lock(), None
+
+    _loop: _Loop | None
+
+    def run(self, work: Coroutine[Any, Any, T], patience: float = 60.0) -> T:
+        """The result of `work`, however long it takes, as long as the loop itself is alive.
+
+        Args:
+            work: what to await.
+            patience: how often, in seconds, the loop must show that nothing blocks it.
+
+        Raises:
+            ConfigError: when called from the loop's own thread, which would wait for itself.
+            TimeoutError: when something blocks the loop or has cancelled all that runs on it, or it has ended. It is
+                left behind then, and the next call starts another.
+        """
+        loop = self._usable_loop()
+        try:
+            return loop.run(work, patience)
+        except TimeoutError:
+            if not loop.responds():
+                with self._lock:
+                    self._loop = None if self._loop is loop else self._loop
+                loop.stop(wait=0)
+            raise
+
+    def stop(self, wait: float = 1.0) -> None:
+        """Cancel what runs and end the thread; after `wait` seconds a stuck one is left behind, being a daemon."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.stop(wait)
+
+    def __reduce__(self) -> tuple[type[Background], tuple[int]]:
+        return Background, (self._threads,)
+
+    def _usable_loop(self) -> _Loop:
+        if self._pid != os.getpid():  # a forked child has no such thread, and the lock may be held for ever
+            self._start_fresh()
+        with self._lock:
+            if self._loop is None or not self._loop.usable:
+                self._loop = _Loop(self._threads)
+                # Garbage is collected on any thread, the loop's own included: do not wait. What the owner had open on
+                # the loop is collected with it, and closes on the loop in the next moments.
+                weakref.finalize(self, self._loop.stop, wait=0, after=0.1)
+            return self._loop
+
+
+class _Loop:
+    """A daemon thread with a running event loop; knows nothing of its owner, so that the owner can be collected."""
+
+    def __init__(self, threads: int) -> None:
         self.loop = asyncio.new_event_loop()
         self.loop.set_default_executor(DaemonThreads(threads))
-        self._pid = os.getpid()
-        self._stopping = self._drained = False
-        self._thread = threading.Thread(target=self._serve, name="faithful-search-tools", daemon=True)
+        self._pid, self._stopping, self._drained = os.getpid(), False, False
+        self._thread = threading.Thread(target=self._serve, name="faithful-search-loop", daemon=True)
         self._thread.start()
 
     @property
     def usable(self) -> bool:
-        """False in a forked child, where the thread does not exist, and after `stop`."""
         return self._pid == os.getpid() and not self._stopping and self._thread.is_alive()
 
-    def run(self, work: Coroutine[Any, Any, Result], patience: float) -> Result:
-        """Run `work` on the loop and wait for it, however long, as long as the loop itself is alive.
-
-        Args:
-            work: what to await.
-            patience: every so many seconds the loop must show that nothing blocks it.
-
-        Raises:
-            ConfigError: when called from the loop's own thread, which would wait for itself.
-            TimeoutError: when something blocks the loop or has cancelled all that runs on it, or it has ended.
-        """
+    def run(self, work: Coroutine[Any, Any, T], patience: float) -> T:
         if threading.current_thread() is self._thread:
             work.close()
             raise ConfigError("run_batch was called from inside a tool: await Toolbox.call there instead")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             while not concurrent.futures.wait([future], patience).done:
-                self._ping()
+                if not self.responds():
+                    raise TimeoutError("something has blocked the event loop, or it has ended")
             return future.result()
         except concurrent.futures.CancelledError as error:
             raise TimeoutError("something has cancelled what runs on the event loop") from error
         finally:
             future.cancel()
 
-    def _ping(self, wait: float = 1.0) -> None:
+    def responds(self, wait: float = 1.0) -> bool:
         answered = threading.Event()
         try:
             self.loop.call_soon_threadsafe(answered.set)
-        except RuntimeError as error:
-            raise TimeoutError("the event loop has ended") from error
-        if not answered.wait(wait):
-            raise TimeoutError(f"something has blocked the event loop for {wait:g} s")
+        except RuntimeError:
+            return False
+        return answered.wait(wait)
 
-    def stop(self, wait: float = 1.0) -> None:
-        """Cancel what runs and end the thread; after `wait` seconds a stuck one is left behind, being a daemon."""
+    def stop(self, wait: float = 1.0, after: float = 0.0) -> None:
         if not self.usable:
             return
         self._stopping = True
-        asyncio.run_coroutine_threadsafe(self._drain(), self.loop)
+        asyncio.run_coroutine_threadsafe(self._drain(after), self.loop)
         if wait and threading.current_thread() is not self._thread:
             self._thread.join(wait)
 
@@ -87,13 +209,15 @@ class BackgroundLoop:
         finally:
             self.loop.close()
 
-    async def _drain(self) -> None:
+    async def _drain(self, after: float) -> None:
+        await asyncio.sleep(after)
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
         if rest:
             await asyncio.wait(rest, timeout=0.5)
-        self.loop.set_exception_handler(_ignore)  # a tool that outlives its cancellation is left behind without a word
+        # a task that outlives its cancellation is left behind without a word
+        self.loop.set_exception_handler(lambda loop, context: None)
         try:
             await self.loop.shutdown_asyncgens()
         finally:
@@ -101,5 +225,72 @@ class BackgroundLoop:
             self.loop.stop()
 
 
-def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Takes what a loop has to say that nobody uses any more."""
+async def map_concurrently(work: Callable[[Item], Coroutine[Any, Any, T]], items: Iterable[Item], most: int) -> list[T]:
+    """The results of `work` in the items' order, at most `most` at a time; the first failure ends the others.
+
+    Example:
+        >>> async def double(number):
+        ...     return 2 * number
+        >>> asyncio.run(map_concurrently(double, [1, 2, 3], most=2))
+        [2, 4, 6]
+    """
+    gate = asyncio.Semaphore(most)
+
+    async def gated(item: Item) -> T:
+        async with gate:
+            return await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(gated(item)) for item in items]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from failed.exceptions[0].__cause__
+    return [task.result() for task in tasks]
+
+
+class PerLoop(Generic[T]):
+    """One resource for each event loop, such as a connection pool; closed when its loop shuts down.
+
+    Args:
+        close: closes one.
+    """
+
+    def __init__(self, close: Callable[[T], Coroutine[Any, Any, object]]) -> None:
+        self._close = close
+        self._lock = threading.Lock()
+        self._known: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[None, None]]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def get(self, make: Callable[[], T]) -> T:
+        """The running loop's, made where there is none yet."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            known = self._known.get(loop)
+            if known is not None:
+                return known[0]
+            for old in [old for old in self._known if old.is_closed()]:
+                del self._known[old]
+            made = make()
+            keeper = _keep(made, self._close)
+            self._known[loop] = made, keeper
+        await anext(keeper)
+        return made
+
+    async def aclose(self) -> None:
+        """Close the running loop's."""
+        with self._lock:
+            known = self._known.pop(asyncio.get_running_loop(), None)
+        if known is not None:
+            await known[1].aclose()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+async def _keep(made: T, close: Callable[[T], Coroutine[Any, Any, object]]) -> AsyncGenerator[None, None]:
+    """Closes it when the loop shuts its generators down, as `asyncio.run` does, or when nothing refers to it."""
+    try:
+        yield
+    finally:
+        await close(made)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import ConfigError, DataError
-from ..trajectory import Evidence
 from .single_flight import once
 
 _OURS = 0x46534348  # the application id that marks a file as this cache
@@ -44,10 +43,6 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Partial(list[Evidence]):
-    """A result that lacks what could not be had for the moment: returned, but neither cached nor recorded."""
-
-
 def key_of(**parts: Any) -> str:
     """The name of a result: SHA-256 over the canonical JSON of everything that it depends on.
 
@@ -62,10 +57,10 @@ def key_of(**parts: Any) -> str:
 class Cache:
     """Bytes by key in a SQLite file (WAL), safe for many threads and processes.
 
-    Within a process a key is computed by one at a time, whichever thread or event loop asks; others wait for that
-    result. Two processes may both compute it; the first result stays. A failure reaches those who waited for it and is
-    never kept. What was put or read lately is in memory, too; another process may have removed it from the file
-    meanwhile, but never changed it. A pickle carries the settings.
+    Concurrent callers of a process share the computation of a key, its result or its exception, whichever thread or
+    event loop they run on. Two processes may both compute it; the first result stays. An exception is never kept. What
+    was put or read lately is in memory, too; another process may have removed it from the file meanwhile, but never
+    changed it. A pickle carries the settings.
 
     Args:
         path: the file; it and its folders are made when missing.
@@ -150,12 +145,30 @@ class Cache:
             if stored:
                 self._remember(*entry[:3])
 
+    def keep(self, key: str, value: bytes) -> None:
+        """As `put`, but a value that cannot be written is logged: a result is worth more than its place in the file."""
+        try:
+            self.put(key, value)
+        except DataError as error:
+            self.unstored += 1
+            if self.unstored == 1:
+                _log.warning("results are no longer kept: %s", error)
+
     async def get_or_compute(self, key: str, compute: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
-        """The value of `key`, and whether it was there already or somebody else computed it just now."""
+        """The value of `key`, and whether it was there already or a concurrent caller computed it."""
+
+        async def find_or_compute() -> tuple[bytes, bool]:
+            kept = await asyncio.to_thread(self.get, key)
+            if kept is not None:
+                return kept, True
+            value = await compute()
+            await asyncio.to_thread(self.keep, key, value)
+            return value, False
+
         there = self.recent(key)
         if there is not None:
             return there, True
-        (value, kept), shared = await once((self.path, key), lambda: self._find_or_compute(key, compute))
+        (value, kept), shared = await once((self.path, key), find_or_compute)
         return value, kept or shared
 
     def close(self) -> None:
@@ -182,35 +195,17 @@ class Cache:
         self.__dict__.update(state)
         self._start_fresh()
 
-    async def _find_or_compute(self, key: str, compute: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
-        kept = await asyncio.to_thread(self.get, key)
-        if kept is not None:
-            return kept, True
-        value = await compute()
-        await asyncio.to_thread(self._keep, key, value)
-        return value, False
-
-    def _keep(self, key: str, value: bytes) -> None:
-        """A result is worth more than its place in the cache: one that cannot be written is reported, not lost."""
-        try:
-            self.put(key, value)
-        except DataError as error:
-            self.unstored += 1
-            if self.unstored == 1:
-                _log.warning("results are no longer kept: %s", error)
-
     def _remember(self, key: str, value: bytes, made: float) -> None:
         """Hold an entry in memory; the ones that came first make room."""
-        weight = _weight(key, value)
-        if weight > self.memory:
+        if len(key) + len(value) + _AROUND > self.memory:
             return
         if key in self._recent:
-            self._held -= _weight(key, self._recent.pop(key)[0])
-        while self._held + weight > self.memory:
-            other, (old, _) = self._recent.popitem(last=False)
-            self._held -= _weight(other, old)
+            self._held -= len(key) + len(self._recent.pop(key)[0]) + _AROUND
         self._recent[key] = value, made
-        self._held += weight
+        self._held += len(key) + len(value) + _AROUND
+        while self._held > self.memory:
+            other, (old, _) = self._recent.popitem(last=False)
+            self._held -= len(other) + len(old) + _AROUND
 
     def _too_old(self) -> float:
         """An entry made then or before counts as absent."""
@@ -220,30 +215,23 @@ class Cache:
         """Room is looked for and taken in one transaction, so that processes cannot take the same twice."""
         while True:
             connection.execute("BEGIN IMMEDIATE")
-            missing = _missing_pages(connection, len(entry[0]) + len(entry[1]), max_bytes)
-            stored = not missing and connection.execute(_PUT, entry).rowcount > 0
+            pages, free, size = connection.execute(_PAGES).fetchone()
+            # an entry larger than a page goes to overflow pages, each of which begins with the next one's number
+            needed = (len(entry[0]) + len(entry[1])) // (size - 4) + _SPLITS
+            fits = pages - free + needed <= _room(max_bytes) // size
+            changed = connection.execute(_PUT, entry) if fits else connection.execute(_OLDEST, (_BATCH,))
             connection.execute("COMMIT")
             self._shorten_journal(connection, max_bytes)
-            if not missing:
-                return stored
-            self._evict(connection, missing, max_bytes)
-
-    def _evict(self, connection: sqlite3.Connection, missing: int, max_bytes: int) -> None:
-        """Free a little more than is missing, so that not every put has to. Freed pages are used again."""
-        _, free, size = connection.execute(_PAGES).fetchone()
-        wanted = free + missing + _room(max_bytes) // size // 20
-        while connection.execute(_OLDEST, (_BATCH,)).rowcount > 0:
-            self._shorten_journal(connection, max_bytes)
-            if connection.execute(_PAGES).fetchone()[1] >= wanted:
-                return
+            if fits or not changed.rowcount:
+                return fits and changed.rowcount > 0
 
     def _shorten_journal(self, connection: sqlite3.Connection, max_bytes: int) -> None:
-        """SQLite empties it only when nobody reads at that moment; under load it would grow on and on."""
+        """SQLite empties it only when no other connection reads at that moment; under load it would only grow."""
         try:
             length = os.stat(f"{self.path}-wal").st_size
         except FileNotFoundError:
             return
-        if length > _journal(max_bytes):
+        if length > max_bytes // 10:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _shrink(self, connection: sqlite3.Connection, max_bytes: int) -> None:
@@ -339,21 +327,6 @@ class Cache:
         return f"cannot use the cache {self.path} ({said}): {advice}"
 
 
-def _weight(key: str, value: bytes) -> int:
-    """Bytes that an entry takes in memory."""
-    return len(key) + len(value) + _AROUND
-
-
-def _journal(max_bytes: int) -> int:
-    """Bytes from which the write-ahead journal is emptied."""
-    return max_bytes // 10
-
-
 def _room(max_bytes: int) -> int:
     """Bytes that the file itself may take; one transaction more may go to a journal that is nearly full."""
     return max_bytes * 3 // 4
-
-
-def _missing_pages(connection: sqlite3.Connection, length: int, max_bytes: int) -> int:
-    pages, free, size = connection.execute(_PAGES).fetchone()
-    return max(0, pages - free + length // (size - 4) + _SPLITS - _room(max_bytes) // size)

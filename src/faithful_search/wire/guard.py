@@ -14,6 +14,7 @@ import socket
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -32,35 +33,16 @@ _AUTHORITY = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[^\[\]:]+)(?::([0-9]{1,5}))?", r
 _NAME = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 # A host that ends so is read as an IPv4 address by resolvers (127.1, 0x7f.1, 2130706433), whatever stands before.
 _NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
-_PRIVATE_ENDS = frozenset(
-    {"arpa", "corp", "home", "internal", "intranet", "invalid", "lan", "local", "localdomain", "localhost", "onion"}
-    | {"private", "test"}
-)
+_PRIVATE = "arpa corp home internal intranet invalid lan local localdomain localhost onion private test"
+_PRIVATE_ENDS = frozenset(_PRIVATE.split())
 
-# Written out, because what the standard library takes for public differs between Python's versions.
-_CLOSED_V4 = tuple(
-    map(
-        ipaddress.IPv4Network,
-        (
-            "0.0.0.0/8",
-            "10.0.0.0/8",
-            "100.64.0.0/10",
-            "127.0.0.0/8",
-            "168.63.129.16/32",  # the host's own services on one cloud, though the address looks public
-            "169.254.0.0/16",
-            "172.16.0.0/12",
-            "192.0.0.0/24",
-            "192.0.2.0/24",
-            "192.88.99.0/24",
-            "192.168.0.0/16",
-            "198.18.0.0/15",
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-            "224.0.0.0/4",
-            "240.0.0.0/4",
-        ),
-    )
-)
+# Written out, because what the standard library takes for public differs between Python's versions. The last one looks
+# public, but holds the host's own services on one cloud.
+_BLOCKS_V4 = """
+    0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
+    192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4 168.63.129.16/32
+"""
+_CLOSED_V4 = tuple(map(ipaddress.IPv4Network, _BLOCKS_V4.split()))
 _OPEN_V6 = ipaddress.IPv6Network("2000::/3")
 # Tunnels are closed whatever they lead to: Teredo (in 2001::/23) and 6to4 carry an IPv4 address of the sender's choice.
 _CLOSED_V6 = tuple(map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
@@ -118,7 +100,7 @@ class Guard:
         resolve: gives the addresses of a host; may block.
 
     Raises:
-        ConfigError: for an entry of `allow` that is none of these.
+        ConfigError: for any other entry of `allow`.
 
     Example:
         >>> Guard().check("https://Example.org/a?b#c")
@@ -169,8 +151,8 @@ class Guard:
         raise Refused(f"the address of {host} is not public")
 
     def _listed(self, host: str, port: int) -> bool:
-        listed = [entry for entry in map(_read_entry, self.allow) if isinstance(entry, tuple)]
-        return (host, None) in listed or (host, port) in listed
+        entries = [_read_entry(entry) for entry in self.allow]
+        return (host, None) in entries or (host, port) in entries
 
     def _networks(self) -> list[Block]:
         return [entry for entry in map(_read_entry, self.allow) if not isinstance(entry, tuple)]
@@ -188,7 +170,8 @@ def _split(url: str) -> tuple[str, str, int, str]:
     match = _URL.fullmatch(url)
     if match is None:
         raise Refused("this is not the URL of a web page: write http://… or https://…")
-    if any(_forbidden(character) for character in url):
+    # what browsers, resolvers and libraries drop, or read as the end of something
+    if any(each == "\\" or each.isspace() or unicodedata.category(each) in ("Cc", "Cs") for each in url):
         raise Refused("this URL holds a space, a backslash or a control character: write these as %20, %5C, …")
     scheme, authority, rest = match[1].lower(), match[2], match[3]
     if "@" in authority:
@@ -202,35 +185,27 @@ def _split(url: str) -> tuple[str, str, int, str]:
     return scheme, _host(parts[1]), port, rest
 
 
-def _forbidden(character: str) -> bool:
-    return character == "\\" or character.isspace() or unicodedata.category(character) in ("Cc", "Cs")
-
-
 def _host(written: str) -> str:
     """A host in its one plain form: lower-case ASCII, no trailing dot, addresses as the standard library writes them.
 
     Raises:
         Refused: for every other form, such as an address in one number, octal or hexadecimal.
     """
-    if written.startswith("["):
-        address = _address(written[1:-1])
-    else:
-        written = _ascii(written).removesuffix(".")
-        address = _address(written)
+    bracketed = written.startswith("[")
+    name = written[1:-1] if bracketed else _ascii(written).removesuffix(".")
+    address = _address(name)
     if address is not None:
         return str(address)
-    if not _NAME.fullmatch(written) or _NUMBER.fullmatch(written):
+    if bracketed or not _NAME.fullmatch(name) or _NUMBER.fullmatch(name):
         raise Refused("the host of this URL is not a plain name or IP address")
-    return written
+    return name
 
 
 def _ascii(host: str) -> str:
     """The name as resolvers get it. Compatibility forms first: full-width or circled digits are digits to some."""
     host = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower()
-    if host.isascii():
-        return host
     try:
-        return httpx.URL(f"http://{host}/").raw_host.decode("ascii")
+        return host if host.isascii() else httpx.URL(f"http://{host}/").raw_host.decode("ascii")
     except (httpx.InvalidURL, UnicodeError):
         raise Refused("the host of this URL is not a plain name or IP address") from None
 
@@ -257,6 +232,20 @@ def is_private(host: str) -> bool:
     if address is not None:
         return not is_public(address)
     return "." not in host or host.rpartition(".")[2] in _PRIVATE_ENDS
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL leads to this machine itself: no proxy has any business there.
+
+    Example:
+        >>> is_loopback("http://localhost:8000/v1"), is_loopback("http://127.1.2.3/"), is_loopback("http://10.0.0.1/")
+        (True, True, False)
+    """
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _check_public(host: str, port: int) -> None:

@@ -9,11 +9,10 @@ import math
 import re
 import socket
 import ssl
-import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -22,16 +21,15 @@ import httpx
 
 from .. import __version__
 from ..errors import ConfigError, ToolError
-from .decoding import ENCODINGS, Body, TooLarge, Undecodable
+from .background import PerLoop
 from .guard import Guard, Refused, is_private
-from .network import new_pool, quiet
+from .network import Network, new_pool, quiet
 from .redact import REMOVED, SHORTEST
-from .reply import Reply, accepts, media_type, read_headers, retry_after
-from .retry import Breaker, Patience
+from .reply import ENCODINGS, Reply, TooLarge, Undecodable, accepts, media_type, read_headers, unpack
+from .retry import TRANSIENT, Breaker, Patience, retry_after
 
 AGENT = f"faithful-search/{__version__}"
 """What servers are told unless another `user_agent` is given."""
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _BODILESS = frozenset({204, 205})
 _MOST_PIECES = 50_000  # a body in crumbs costs time for each crumb, whatever its size
@@ -39,7 +37,6 @@ _KEY_HEADER = re.compile("auth|key|token", re.IGNORECASE)
 _CALLS = 5
 """In a row that fail, with all their repetitions, before a host is left alone."""
 _MOST_HOSTS = 1024
-_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,8 @@ class Http:
     Keys belong into headers: nothing of these, and nothing of a URL but its host, gets into a log or a message.
     `Reply.url` holds the whole URL, with its `params`.
 
-    What fails but may pass (no connection, 408, 425, 429, 500, 502, 503, 504) is tried again with `patience`, and a
-    host that goes on failing is left alone for a while. The error raised in the end is marked as `tried`. Answers
+    What fails but may pass (no connection, the statuses `retry.TRANSIENT`) is tried again with `patience`, and a host
+    that goes on failing is left alone for a while. The error raised in the end is marked as `tried`. Answers
     may be packed with gzip or deflate, at most twice; other encodings are not asked for and not read.
 
     Args:
@@ -83,8 +80,8 @@ class Http:
     max_redirects: int = 5
     guard: Guard | None = None
     user_agent: str = AGENT
-    _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[_Client, AsyncGenerator[None, None]]] = field(
-        default_factory=weakref.WeakKeyDictionary, init=False, repr=False, compare=False
+    _clients: PerLoop[_Client] = field(
+        default_factory=lambda: PerLoop(_Client.aclose), init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
@@ -122,10 +119,7 @@ class Http:
 
     async def aclose(self) -> None:
         """Close this event loop's connections. Else that happens when the loop shuts down its generators."""
-        with _LOCK:
-            known = self._clients.pop(asyncio.get_running_loop(), None)
-        if known is not None:
-            await known[1].aclose()
+        await self._clients.aclose()
 
     def __reduce__(self) -> tuple[Callable[..., Http], tuple[Any, ...]]:
         return type(self), tuple(getattr(self, item.name) for item in fields(self) if item.init)
@@ -141,35 +135,12 @@ class Http:
         return found.copy_with(fragment=None)
 
     async def _ask(self, request: _Request) -> Reply:
-        client = await self._client()
+        client = await self._clients.get(lambda: _Client(self))
         token = quiet.set(True)
         try:
             return await client.ask(request)
         finally:
             quiet.reset(token)
-
-    async def _client(self) -> _Client:
-        loop = asyncio.get_running_loop()
-        with _LOCK:
-            known = self._clients.get(loop)
-            if known is not None:
-                return known[0]
-            for old in [old for old in self._clients if old.is_closed()]:
-                del self._clients[old]
-            client = _Client(self)
-            keeper = _keep(client)
-            self._clients[loop] = client, keeper
-        await anext(keeper)
-        return client
-
-
-async def _keep(client: _Client) -> AsyncGenerator[None, None]:
-    """Closes the client when the loop shuts its generators down, as `asyncio.run` does, or when nobody holds it."""
-    try:
-        yield
-    finally:
-        # all at once: when the loop ends, too, this is interrupted at its first `await`, but the tasks go on
-        await asyncio.gather(*(each.aclose() for each in client.pool.connections), return_exceptions=True)
 
 
 @dataclass(frozen=True)
@@ -205,9 +176,14 @@ class _Client:
         self._timeout, self._patience, self._per_host = settings.timeout, settings.patience, settings.per_host
         self._max_bytes, self._max_redirects = settings.max_bytes, settings.max_redirects
         self._guard, self._agent = settings.guard, settings.user_agent
-        self.pool = new_pool(settings.guard)
+        self._network = Network(settings.guard)
+        self.pool = new_pool(self._network)
         self._slots: weakref.WeakValueDictionary[bytes, asyncio.Semaphore] = weakref.WeakValueDictionary()
         self._breakers: OrderedDict[bytes, Breaker] = OrderedDict()
+
+    async def aclose(self) -> None:
+        self._network.lookups.shutdown()
+        await asyncio.gather(*(each.aclose() for each in self.pool.connections), return_exceptions=True)
 
     async def ask(self, request: _Request) -> Reply:
         """Everything that belongs to one call, within its time."""
@@ -226,6 +202,7 @@ class _Client:
             raise
 
     async def _follow(self, request: _Request) -> Reply:
+        # by hand: a library's own redirects would be followed before the guard has judged them, and with our headers
         seen = {request.url}
         answer = await self._exchange(request)
         while not isinstance(answer, Reply):
@@ -274,6 +251,7 @@ class _Client:
             return answer
 
     def _breaker(self, server: bytes) -> Breaker:
+        # the least recently asked is forgotten first: a policy may name any number of hosts
         breaker = self._breakers.pop(server, None) or Breaker(failures=_CALLS * (1 + self._patience.retries))
         self._breakers[server] = breaker
         if len(self._breakers) > _MOST_HOSTS:
@@ -292,6 +270,7 @@ class _Client:
 
     async def _read(self, request: _Request, response: httpcore.Response) -> Reply | str:
         headers = read_headers(response.headers)
+        # a POST is not sent on: its body may hold what is meant for this server only
         if response.status in _REDIRECTS and request.method == "GET" and "location" in headers:
             return headers["location"]
         if not 200 <= response.status < 300:
@@ -306,13 +285,13 @@ class _Client:
         length = headers.get("content-length", "")
         if length.isdecimal() and len(length) < 20 and int(length) > self._max_bytes:
             raise TooLarge
-        body, pieces = Body(headers.get("content-encoding", ""), self._max_bytes), 0
+        body, pieces = bytearray(), 0
         async for piece in response.aiter_stream():
-            body.feed(piece)
+            body += piece
             pieces += 1
-            if pieces > _MOST_PIECES:
+            if len(body) > self._max_bytes or pieces > _MOST_PIECES:
                 raise TooLarge
-        return body.finish()
+        return unpack(bytes(body), headers.get("content-encoding", ""), self._max_bytes)
 
     def _told(self, who: str, error: Exception) -> ToolError:
         if isinstance(error, TooLarge):
@@ -366,7 +345,9 @@ def _same_server(one: httpx.URL, other: httpx.URL) -> bool:
 def _refusal(who: str, status: int, headers: Mapping[str, str]) -> ToolError:
     known = {item.value: item.phrase for item in http.HTTPStatus}
     message = f"{who}: {status} {known.get(status, '')}".strip()
-    return ToolError(message, passing=status in _PASSING, retry_after=retry_after(headers), status=status)
+    return ToolError(
+        message, passing=status in TRANSIENT, retry_after=retry_after(headers.get("retry-after")), status=status
+    )
 
 
 def _plain(kind: str) -> str:

@@ -9,30 +9,24 @@ import functools
 import logging
 import socket
 import ssl
-import threading
 from collections.abc import Iterable
 from typing import Any
 
 import httpcore
 
-from .guard import Guard, Resolver, resolve
+from .background import DaemonThreads
+from .guard import Guard, resolve
 
-# A resolver that hangs keeps its thread for as long; so many may hang before the next lookup has to wait.
-LOOKUPS = 64
+# A resolver that hangs keeps its thread for as long; when this many hang, the next lookup has to wait.
+_LOOKUPS = 64
 # Before the last address of a host, none is tried for longer, so that a dead one does not use up all the time.
 _FIRST_ADDRESSES = 3.0
 _MOST_ADDRESSES = 8
 
 # Debug logs of the HTTP library show response headers, and a redirect's `Location` can repeat a key.
 quiet = contextvars.ContextVar("quiet", default=False)
-
-
-def _loud(_: logging.LogRecord) -> bool:
-    return not quiet.get()
-
-
 for _name in ("httpcore.connection", "httpcore.http11"):
-    logging.getLogger(_name).addFilter(_loud)
+    logging.getLogger(_name).addFilter(lambda _: not quiet.get())
 
 
 class Network(httpcore.AsyncNetworkBackend):
@@ -48,8 +42,8 @@ class Network(httpcore.AsyncNetworkBackend):
 
     def __init__(self, guard: Guard | None) -> None:
         self.guard = guard
+        self.lookups = DaemonThreads(_LOOKUPS)
         self._tcp = httpcore.AnyIOBackend()
-        self._lookups = asyncio.Semaphore(LOOKUPS)
 
     async def connect_tcp(
         self,
@@ -87,56 +81,24 @@ class Network(httpcore.AsyncNetworkBackend):
                 socket.inet_pton(family, host)
                 return [host]
         resolver = resolve if self.guard is None else self.guard.resolve
-        addresses = await self._look_up(resolver, host, port)
-        if not addresses:
-            raise socket.gaierror(socket.EAI_NONAME, "no address")
-        return addresses
-
-    async def _look_up(self, resolver: Resolver, host: str, port: int) -> list[str]:
-        await self._lookups.acquire()
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[str]] = loop.create_future()
-
-        def settle(addresses: list[str] | None, error: Exception | None) -> None:
-            self._lookups.release()
-            if answer.done():
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(addresses or [])
-
-        def work() -> None:
-            addresses, error = None, None
-            try:
-                addresses = list(resolver(host, port))
-            except Exception as failure:
-                error = failure if isinstance(failure, OSError) else socket.gaierror(socket.EAI_FAIL, "no answer")
-            with contextlib.suppress(RuntimeError):  # the loop may have ended meanwhile
-                loop.call_soon_threadsafe(settle, addresses, error)
-
         try:
-            threading.Thread(target=work, name="faithful-search-lookup", daemon=True).start()
-        except RuntimeError:
-            self._lookups.release()
-            raise socket.gaierror(socket.EAI_AGAIN, "no thread to look it up") from None
-        return await answer
+            found = await asyncio.get_running_loop().run_in_executor(self.lookups, resolver, host, port)
+        except OSError:
+            raise
+        except Exception as error:  # a resolver of the user's own, or no thread to run it
+            raise socket.gaierror(socket.EAI_AGAIN, "the name could not be looked up") from error
+        if not found:
+            raise socket.gaierror(socket.EAI_NONAME, "no address")
+        return list(found)
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """A connection that is closed when its caller gives up during the TLS handshake."""
+    """A connection that is closed when its caller gives up during the TLS handshake; httpcore would leave it open."""
 
     def __init__(self, plain: httpcore.AsyncNetworkStream) -> None:
         self._plain = plain
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return await self._plain.read(max_bytes, timeout)
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        await self._plain.write(buffer, timeout)
-
-    async def aclose(self) -> None:
-        await self._plain.aclose()
+        self.read, self.write, self.aclose = plain.read, plain.write, plain.aclose  # type: ignore[method-assign]
+        self.get_extra_info = plain.get_extra_info  # type: ignore[method-assign]
 
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
@@ -147,9 +109,6 @@ class _Stream(httpcore.AsyncNetworkStream):
             await self._plain.aclose()
             raise
 
-    def get_extra_info(self, info: str) -> Any:
-        return self._plain.get_extra_info(info)
-
 
 @functools.cache
 def tls() -> ssl.SSLContext:
@@ -157,12 +116,12 @@ def tls() -> ssl.SSLContext:
     return httpcore.default_ssl_context()
 
 
-def new_pool(guard: Guard | None) -> httpcore.AsyncConnectionPool:
+def new_pool(network: Network) -> httpcore.AsyncConnectionPool:
     """Connections kept alive by scheme, host and port; no proxy, no cookies, HTTP/1.1."""
     return httpcore.AsyncConnectionPool(
         ssl_context=tls(),
         max_connections=256,
         max_keepalive_connections=32,
         keepalive_expiry=15.0,
-        network_backend=Network(guard),
+        network_backend=network,
     )

@@ -1,16 +1,30 @@
-"""A web server's answer, and what its headers say."""
+"""A web server's answer: its headers read, its body unpacked within limits."""
 
 from __future__ import annotations
 
-import datetime
-import email.utils
 import json
-import math
+import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ToolError
+
+# What we tell servers that we read. Others (br, zstd) are refused: they are not in the standard library, and each more
+# is one more decompressor that strangers may feed.
+ENCODINGS = "gzip, deflate"
+_MOST_LAYERS = 2
+_MOST_MEMBERS = 100
+_ANY_HEADER = 47  # zlib's window bits for "gzip or zlib, as its first bytes say"
+
+
+class TooLarge(Exception):
+    """More bytes than allowed."""
+
+
+class Undecodable(Exception):
+    """An unknown or damaged encoding, or too many of them."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +69,13 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Headers by lower-case name; those named several times are joined by commas."""
     headers: dict[str, str] = {}
     for name, value in raw:
-        key, text = name.decode("latin-1").lower(), _text(value)
+        try:
+            text = value.decode("utf-8")
+        except UnicodeDecodeError:
+            text = value.decode("latin-1")
+        key = name.decode("latin-1").lower()
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     return headers
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 def media_type(headers: Mapping[str, str]) -> str:
@@ -82,26 +93,44 @@ def accepts(accept: tuple[str, ...], kind: str) -> bool:
     return not accept or kind in accept or f"{kind.partition('/')[0]}/*" in accept or "*/*" in accept
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait, whether it wrote a number or a date; `None` when it did not ask.
+def unpack(body: bytes, encoding: str, most: int) -> bytes:
+    """A body of at most `most` bytes without its Content-Encoding; no layer may unpack to more.
+
+    Raises:
+        TooLarge: when one does; nothing beyond the limit is unpacked, so that a small answer cannot become a huge one.
+        Undecodable: when the encoding is unknown or has more than two layers, or the data is damaged or cut short.
 
     Example:
-        >>> retry_after({"retry-after": "7"}), retry_after({"retry-after": "soon"})
-        (7.0, None)
-        >>> retry_after({"retry-after": "Wed, 01 Jan 2020 00:00:00 GMT"})
-        0.0
+        >>> unpack(zlib.compress(b"paris " * 2), "deflate", most=1000)
+        b'paris paris '
     """
-    written = headers.get("retry-after", "").strip()
-    try:
-        seconds = float(written) if written.isascii() else math.nan
-    except ValueError:
-        seconds = _seconds_until(written)
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+    names = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
+    if len(names) > _MOST_LAYERS or not set(names) <= {"gzip", "x-gzip", "deflate"}:
+        raise Undecodable
+    for _ in names if body else ():
+        body = _inflate(body, most)
+    return body
 
 
-def _seconds_until(date: str) -> float:
-    try:
-        then = email.utils.parsedate_to_datetime(date)
-        return (then - datetime.datetime.now(then.tzinfo)).total_seconds()
-    except (ValueError, TypeError, OverflowError):
-        return math.nan
+def _inflate(packed: bytes, most: int) -> bytes:
+    found = b""
+    for _ in range(_MOST_MEMBERS):
+        inflate, piece = _member(packed, most + 1 - len(found))
+        found += piece
+        if len(found) > most:
+            raise TooLarge
+        if not inflate.eof:
+            raise Undecodable
+        packed = inflate.unused_data
+        if not packed.startswith(b"\x1f\x8b"):  # a gzip file may follow; what else follows is ignored, as browsers do
+            return found
+    raise Undecodable
+
+
+def _member(packed: bytes, room: int) -> tuple[Any, bytes]:
+    """One compressed file, unpacked to at most `room` bytes, with the object that knows where it ended."""
+    for header in (_ANY_HEADER, -zlib.MAX_WBITS):  # some servers send deflate without the header that belongs to it
+        inflate = zlib.decompressobj(header)
+        with suppress(zlib.error):
+            return inflate, inflate.decompress(packed, room)
+    raise Undecodable

@@ -1,8 +1,9 @@
-"""What to do about failures that pass: try again a little later, and leave a service alone that keeps failing."""
+"""Failures that pass: which they are, how long to wait before the next try, when to leave a service alone."""
 
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import math
 import random
 import threading
@@ -11,20 +12,44 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..errors import ConfigError, ToolError
+from ..errors import ConfigError
 
 T = TypeVar("T")
 
+TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+"""HTTP statuses after which the same request may succeed; 52x are Cloudflare's, 529 is that of overloaded models."""
+
 
 def passing(error: BaseException) -> bool:
-    """Whether to try the same call a little later: a `ToolError` that says so and was not tried again by who raised it,
-    or what the network throws.
+    """Whether to try the same call a little later.
+
+    That is what the error itself says (`passing`), unless whoever raised it has tried again already (`tried`): two
+    layers must not multiply their retries. Of other errors, what the network raises passes.
 
     Example:
+        >>> from faithful_search.errors import ToolError
         >>> passing(TimeoutError()), passing(ToolError("busy", passing=True)), passing(ToolError("no such page"))
         (True, True, False)
     """
-    return error.passing and not error.tried if isinstance(error, ToolError) else isinstance(error, OSError)
+    return bool(getattr(error, "passing", isinstance(error, OSError))) and not getattr(error, "tried", False)
+
+
+def retry_after(header: str | None) -> float | None:
+    """Seconds that a server asks to wait, whether it wrote a number or a date; `None` when it did not ask.
+
+    Example:
+        >>> retry_after("7"), retry_after("soon"), retry_after("Wed, 01 Jan 2020 00:00:00 GMT")
+        (7.0, None, 0.0)
+    """
+    written = (header or "").strip()
+    try:
+        seconds = float(written) if written.isascii() else math.nan
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(written).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 @dataclass(frozen=True)
@@ -32,7 +57,7 @@ class Patience:
     """How often and after which pauses a call is made again.
 
     The pause before retry `n` is drawn evenly from 0 to `first * 2**(n - 1)` seconds, at most `longest`; a service that
-    names a longer one (`ToolError.retry_after`) is given it.
+    asks for a pause (`retry_after` of the error) is given that one, and up to a tenth more.
 
     Args:
         retries: calls after the first.
@@ -57,11 +82,17 @@ class Patience:
         if min(self.retries, self.first, self.longest) < 0:
             raise ConfigError(f"retries, first and longest must not be negative; got {self}")
 
-    async def persist(self, attempt: Callable[[], Awaitable[T]], deadline: float | None = None) -> T:
-        """What `attempt` returns, called again after a failure that passes while there is patience and time left.
+    async def persist(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        deadline: float | None = None,
+        on_retry: Callable[[], object] = lambda: None,
+    ) -> T:
+        """The result of `attempt`, called again after a failure that passes while retries and time are left.
 
-        Raises the last failure, as it came. A pause that would end behind `deadline` (`time.monotonic`) is not begun,
-        nor one of a task that is cancelled, whatever failure `attempt` made of that.
+        Raises the last failure unchanged. No pause is begun that would end behind `deadline` (`time.monotonic`), and
+        none by a task that is cancelled, whatever failure `attempt` made of the cancellation. `on_retry` is called
+        before each pause.
         """
         for retry in range(1, self.retries + 1):
             try:
@@ -69,22 +100,25 @@ class Patience:
             except Exception as error:
                 pause = self.pause(retry, error)
                 late = deadline is not None and pause is not None and time.monotonic() + pause >= deadline
-                if pause is None or late or given_up():
+                if pause is None or late or cancelled():
                     raise
+            on_retry()
             await asyncio.sleep(pause)
         return await attempt()
 
     def pause(self, retry: int, error: BaseException) -> float | None:
-        """Seconds to wait before the retry of this number, from 1; `None` where another call is no use."""
+        """Seconds to wait before the retry of this number, from 1; `None` where another call is of no use."""
         asked = getattr(error, "retry_after", None) or 0.0
         if not passing(error) or asked > self.longest:
             return None
-        drawn = random.uniform(0, min(self.longest, self.first * 2.0 ** min(retry - 1, 60)))
-        return max(asked, drawn)
+        if asked:
+            return asked * random.uniform(1.0, 1.1)
+        # Full jitter: callers that failed together do not come back together.
+        return random.uniform(0, min(self.longest, self.first * 2.0 ** min(retry - 1, 60)))
 
 
-def given_up() -> bool:
-    """Whether nobody waits any more for what the running task does."""
+def cancelled() -> bool:
+    """Whether the running task was asked to end."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -93,7 +127,7 @@ class Breaker:
     """Keeps callers from a service that has failed `failures` times in a row.
 
     After `cooldown` seconds one call is let through. Its success lets all through again, its failure starts the next
-    cooldown; one that is never heard of again is replaced after another. For many threads.
+    cooldown. A trial call that never reports is replaced after another cooldown. Thread-safe.
 
     Example:
         >>> breaker = Breaker(failures=2, cooldown=30)
@@ -133,8 +167,8 @@ class Breaker:
     def failed(self, since: float | None = None) -> None:
         """The service failed in a way that passes.
 
-        Where `since` is given, the clock's time at which the call began, and the service has answered somebody after
-        that, the failure tells of the call rather than of the service and does not count.
+        Where `since` is given, the clock's time at which the call began, and the service has answered another call
+        after that, the failure says something about the call rather than the service and does not count.
         """
         with self._lock:
             if since is not None and since < self._answered:

@@ -1,4 +1,4 @@
-"""Work of the same name is done once: who asks meanwhile waits for the result, whichever thread or event loop it is."""
+"""Concurrent calls for the same work share one result, whichever thread or event loop they run on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ _flights: dict[Hashable, Future[Any]] = {}
 _guard = threading.Lock()
 
 
-async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | None = None) -> tuple[T, bool]:
-    """The result of `work`, and whether somebody else in this process was at it already under the same name.
+class _Cancelled(Exception):
+    """Tells those who wait that the caller who did the work was cancelled."""
 
-    Who asks meanwhile, from whichever thread or event loop, waits for that result, and gets its failure too. When the
-    one at work is cancelled, another who waits takes over; who has waited `wait` seconds does the work itself, because
-    the other's event loop may be blocked.
+
+async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | None = None) -> tuple[T, bool]:
+    """The result of `work`, and whether another caller in this process computed it under the same name.
+
+    Concurrent callers share the result or the exception. When the caller who computes is cancelled, one of the others
+    takes over; one that has waited `wait` seconds does the work itself, because the other's event loop may be blocked.
 
     Example:
         >>> async def work():
@@ -33,12 +36,16 @@ async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | N
         [('done', False), ('done', True)]
     """
     while True:
-        flight, leads = _board(name)
-        if leads:
-            return await _lead(name, flight, work), False
+        with _guard:
+            flight = _flights.get(name)
+            if flight is None:
+                _flights[name] = own = Future[Any]()
+                own.set_running_or_notify_cancel()  # so that a caller who waits and leaves does not cancel it
+        if flight is None:
+            return await _compute(name, own, work), False
         try:
             async with asyncio.timeout(wait) as limit:
-                with suppress(_Left):
+                with suppress(_Cancelled):
                     return await asyncio.wrap_future(flight), True
         except TimeoutError:
             if not limit.expired():
@@ -46,44 +53,29 @@ async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | N
             return await work(), False
 
 
-class _Left(Exception):
-    """Tells those who wait that the one at work was cancelled."""
-
-
-async def _lead(name: Hashable, flight: Future[T], work: Callable[[], Awaitable[T]]) -> T:
+async def _compute(name: Hashable, flight: Future[T], work: Callable[[], Awaitable[T]]) -> T:
     try:
         result = await work()
     except BaseException as error:
-        _land(name)
-        flight.set_exception(_Left() if isinstance(error, asyncio.CancelledError) else error)
+        _end(name)
+        flight.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
         raise
-    _land(name)
+    _end(name)
     flight.set_result(result)
     return result
 
 
-def _board(name: Hashable) -> tuple[Future[Any], bool]:
-    """The work of this name that is under way, or a new one that the caller has to lead."""
-    with _guard:
-        flight = _flights.get(name)
-        if flight is not None:
-            return flight, False
-        _flights[name] = flight = Future()
-        flight.set_running_or_notify_cancel()  # so that one who waits and leaves does not cancel it
-        return flight, True
-
-
-def _land(name: Hashable) -> None:
+def _end(name: Hashable) -> None:
     with _guard:
         _flights.pop(name, None)
 
 
-def _forget_flights() -> None:
-    """In a forked child nobody leads the parent's computations."""
+def _forget() -> None:
+    """In a forked child no thread does the work that its parent had begun."""
     global _guard
     _guard = threading.Lock()
     _flights.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_flights)
+    os.register_at_fork(after_in_child=_forget)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import ConfigError, DataError
 from ...trajectory import Evidence
+from ...wire.files import replacing
 from .dense_files import (
     BEGUN,
     GRAPH,
@@ -238,6 +239,5 @@ def _write_graph(folder: Path, plan: Manifest, graph: Graph, progress: Progress)
             part = np.ascontiguousarray(vectors[start : start + 4096], dtype=np.float32)
             index.add(part)
             bar.update(len(part))
-    beside = folder / f"{GRAPH}.new"  # so that a kill leaves no half graph
-    faiss.write_index(index, str(beside))
-    beside.replace(folder / GRAPH)
+    with replacing(folder / GRAPH) as beside:
+        faiss.write_index(index, str(beside))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from ...errors import ToolError
 from ...trajectory import Evidence
+from ...wire.retry import TRANSIENT
 from .index import Index
 from .passages import Progress, silent
 
@@ -98,7 +99,7 @@ def refusal(status: int, why: str, retry_after: float | None = None) -> ToolErro
     """What the policy reads of an answer with this status; the engine's own words may quote documents and addresses."""
     if status in (401, 403):
         return ToolError(f"The search engine does not accept the credentials ({status}).")
-    if status == 429 or status >= 500:
+    if status in TRANSIENT:
         busy = f"The search engine is not available at the moment ({status})."
         return ToolError(busy, passing=True, retry_after=retry_after)
     return ToolError(f"The search engine refused the request ({status}: {why}).")

@@ -25,6 +25,7 @@ import msgspec
 
 from ...errors import ConfigError, DataError
 from ...trajectory import Evidence
+from ...wire.files import lock
 from .bm25 import BM25Index
 from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
 from .dense import DenseIndex
@@ -237,7 +238,7 @@ def _build(
         if plan.dense is not None:
             settings = msgspec.structs.asdict(plan.dense) | dict(knobs)
             DenseIndex.build(work / "dense", found, progress=progress, **settings)
-        for half in work.rglob("*.new"):  # of a file that was being replaced
+        for half in work.rglob(".*.partial"):  # of a file that was being replaced
             half.unlink()
         files = [file for file in sorted(work.rglob("*")) if file.is_file() and file.name != BEGUN]
         sizes = {file.relative_to(work).as_posix(): file.stat().st_size for file in files}
@@ -299,17 +300,13 @@ def _alone(target: Path, wait: bool = False) -> Iterator[Path]:
     """The folder in which `target` is built, for one process at a time: two would write into each other's files."""
     work = target.with_name(f"{target.name}.building")
     work.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks
+    if os.name == "nt":  # where a folder cannot be opened
         yield work
         return
     handle = os.open(work, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise ConfigError(f"another process is building in {work}: wait for it") from error
+        if not lock(handle, wait):
+            raise ConfigError(f"another process is building in {work}: wait for it")
         yield work
     finally:
         os.close(handle)

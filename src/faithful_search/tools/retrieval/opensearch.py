@@ -17,8 +17,9 @@ import msgspec
 
 from ...errors import ConfigError, ToolError
 from ...trajectory import Evidence
-from ...wire.reply import retry_after
-from ..untrusted import check_address, is_loopback, rows, section
+from ...wire.guard import is_loopback
+from ...wire.retry import TRANSIENT, retry_after
+from ..untrusted import check_address, rows, section
 from .engine_index import FIELDS, EngineIndex, document_of, passage_of, refusal
 
 _MAX_BYTES = 64_000_000
@@ -214,7 +215,9 @@ def _exchanged(client: httpx.Client, request: httpx.Request, deadline: float) ->
     except msgspec.DecodeError:
         found = None
     if response.status_code not in (200, 201):
-        raise refusal(response.status_code, _reason(section(found, "error")), retry_after(response.headers))
+        raise refusal(
+            response.status_code, _reason(section(found, "error")), retry_after(response.headers.get("retry-after"))
+        )
     if not isinstance(found, dict):
         raise ToolError(_UNREADABLE)
     return found
@@ -223,8 +226,9 @@ def _exchanged(client: httpx.Client, request: httpx.Request, deadline: float) ->
 def _evidence(response: Mapping[str, Any]) -> list[Evidence]:
     status = response.get("status", 200)
     if status != 200 or "error" in response or not section(response, "hits"):
-        passing = isinstance(status, int) and (status == 429 or status >= 500)
-        raise ToolError(f"The search engine refused the query: {_reason(response.get('error'))}.", passing=passing)
+        raise ToolError(
+            f"The search engine refused the query: {_reason(response.get('error'))}.", passing=status in TRANSIENT
+        )
     if response.get("timed_out") or section(response, "_shards").get("failed"):
         raise ToolError("The search engine could search only a part of the documents.", passing=True)
     hits = rows(response["hits"], "hits")

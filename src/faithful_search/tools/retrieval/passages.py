@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...trajectory import Evidence
+from ...wire.files import replacing
 
 LINES, OFFSETS = "passages.jsonl", "passages.offsets"
 BATCH = 8192
@@ -100,9 +101,8 @@ def stored(folder: Path) -> bool:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that it has its old content or all of the new, never a part."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_bytes(data)
-    beside.replace(path)
+    with replacing(path) as partial:
+        partial.write_bytes(data)
 
 
 _PASSAGE = msgspec.json.Decoder(Evidence)

@@ -15,7 +15,8 @@ import msgspec
 
 from ...errors import ConfigError, DataError, ToolError
 from ...trajectory import Evidence
-from ..untrusted import check_address, is_loopback
+from ...wire.guard import is_loopback
+from ..untrusted import check_address
 from .embedder import Described, Embedder
 from .engine_index import FIELDS, EngineIndex, document_of, passage_of, refusal
 

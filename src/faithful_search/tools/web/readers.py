@@ -12,9 +12,9 @@ import msgspec
 from ...errors import ConfigError, ToolError
 from ...wire.guard import Guard
 from ...wire.http import Http
+from ..error_log import unavailable
 from ..untrusted import check_address
 from .pages import READABLE
-from .unavailable import unavailable
 
 _PACKAGES = ("trafilatura", "pypdf")
 _REFUSALS = (401, 402, 403)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from ....errors import ToolError
 from ....trajectory import Evidence
 from ....wire.reply import Reply
+from ... import error_log
 from ...untrusted import is_page, line
-from .. import unavailable as operator
 
 _TITLE, _TEXT, _DATE = 300, 2_000, 40  # characters kept
 
@@ -89,4 +89,4 @@ async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) ->
 def unavailable(reason: str) -> ToolError:
     """A failure of the service that only the operator can mend, for this reason; the policy reads a neutral text."""
     told = "The search service refuses to search; use another tool."
-    return operator.unavailable(told, f"web search does not work: {reason}")
+    return error_log.unavailable(told, f"web search does not work: {reason}")

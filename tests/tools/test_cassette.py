@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, DataError, ToolError
+from faithful_search.tools.base import Partial
+from faithful_search.tools.cassette import Cassette, CassetteMiss
 from faithful_search.trajectory import Evidence
-from faithful_search.wire.cache import Partial
-from faithful_search.wire.cassette import Cassette, CassetteMiss
 from faithful_search.wire.redact import redact
 
 PARIS = Evidence("Paris is the capital.", title="Paris", url="https://paris.example/a", source="web", score=0.1 + 0.2)
@@ -114,7 +114,7 @@ def test_a_definite_error_is_replayed_and_a_passing_one_is_not_recorded(path):
     assert play(cassette, {"url": "y"}, returns(PARIS)) == [PARIS]
 
 
-def test_a_miss_shows_the_nearest_call_what_differs_and_how_to_record(path):
+def test_a_miss_shows_the_nearest_call_and_how_to_record(path):
     with Cassette(path, "record") as cassette:
         for query in ("Eiffel tower, height", "Aare, length", "capital city of France", "population of Lyon"):
             play(cassette, {"query": query, "top_k": 3}, returns(PARIS))
@@ -122,8 +122,6 @@ def test_a_miss_shows_the_nearest_call_what_differs_and_how_to_record(path):
         play(Cassette(path), {"query": "capital city of Frnace", "site": "x"})
     said = str(miss.value)
     assert '"query": "capital city of France", "top_k": 3' in said and '"capital city of Frnace"' in said
-    assert "'query' differs at character 19: 'nace', recorded 'ance'" in said
-    assert "it has no 'site'" in said and "it also has 'top_k'" in said
     assert "calls.jsonl" in said and 'mode="record"' in said and str(path.parent) not in said
     with pytest.raises(CassetteMiss, match=r"No call of this tool is recorded; recorded: search\."):
         play(Cassette(path), {"url": "x"}, tool="browse")
@@ -187,7 +185,7 @@ def test_when_the_one_who_asks_is_cancelled_another_asks(path):
 
 def test_processes_record_into_one_file(path):
     code = (
-        "import asyncio, sys; from faithful_search.wire.cassette import Cassette\n"
+        "import asyncio, sys; from faithful_search.tools.cassette import Cassette\n"
         "from faithful_search.trajectory import Evidence\n"
         "async def live(): return [Evidence(sys.argv[2] * 9000)]\n"
         "with Cassette(sys.argv[1], 'record') as cassette:\n"
@@ -348,7 +346,7 @@ def test_a_result_that_cannot_be_written_is_still_returned(path, caplog):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(path):
     code = (
-        "import asyncio, resource, signal, sys; from faithful_search.wire.cassette import Cassette\n"
+        "import asyncio, resource, signal, sys; from faithful_search.tools.cassette import Cassette\n"
         "from faithful_search.trajectory import Evidence\n"
         "async def live(): return [Evidence('x' * 5000)]\n"
         "cassette = Cassette(sys.argv[1], 'record')\n"

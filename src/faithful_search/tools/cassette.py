@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import heapq
 import json
 import logging
 import os
@@ -11,7 +12,6 @@ import shutil
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from hashlib import sha256
 from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,17 +21,13 @@ import msgspec
 from ..errors import ConfigError, DataError, ToolError
 from ..text import shortened
 from ..trajectory import Evidence, read_lines
-from .cache import Partial
-from .redact import redact
-from .single_flight import once
-
-try:
-    import fcntl
-except ImportError:  # Windows: appends of several processes are then kept apart by the system alone
-    fcntl = None  # type: ignore[assignment]
+from ..wire.files import lock, replacing
+from ..wire.redact import redact
+from ..wire.single_flight import once
+from .base import Partial
 
 Mode = Literal["replay", "record"]
-_SHOWN = 120  # characters of one argument in a message: the policy's note must hold the whole of it
+_SHOWN = 120  # characters of a call in a message: the policy's note must hold the whole of it
 _CANDIDATES = 8
 _log = logging.getLogger(__name__)
 
@@ -44,11 +40,25 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     evidence: tuple[Evidence, ...] | None = None
     error: str | None = None
 
+    @property
+    def key(self) -> str:
+        """Tool and arguments as one string, which also sorts the file."""
+        return json.dumps([self.tool, self.arguments], sort_keys=True, default=str)
+
+    @property
+    def shown(self) -> str:
+        """The arguments in a message."""
+        return shortened(json.dumps(self.arguments, ensure_ascii=False, sort_keys=True, default=str), _SHOWN)
+
     def outcome(self) -> list[Evidence]:
         """The evidence; raises the recorded error as `ToolError`."""
         if self.error is not None:
             raise ToolError(self.error)
         return list(self.evidence or ())
+
+    def line(self) -> bytes:
+        text = json.dumps(msgspec.to_builtins(self), ensure_ascii=False, default=str)
+        return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its JSON escape
 
 
 class CassetteMiss(ToolError):
@@ -65,8 +75,8 @@ class Cassette:
     `Partial` result.
 
     No key is written: see `redact`. A recorded call returns what its replay will return, without keys too.
-    Threads, event loops and processes may share a file; equal calls of one process at the same time are asked once, and
-    of several processes the first result stays. A pickle carries the settings.
+    Threads, event loops and processes may share a file; concurrent equal calls of one process are made once, and of
+    several processes the first result stays. A pickle carries the settings.
 
     Args:
         path: a JSONL file; one that ends in `.gz` can only be replayed.
@@ -94,16 +104,12 @@ class Cassette:
         self.path, self.mode, self.secrets = Path(path).expanduser().absolute(), mode, tuple(secrets)
         if mode == "record" and self.path.suffix == ".gz":
             raise ConfigError(f"cannot record into {self.path}: record into a .jsonl file and compress it afterwards")
-        self._start_fresh()
-
-    def _start_fresh(self) -> None:
         self._lock = threading.Lock()
         self._calls: dict[str, Recorded] = {}
-        self._read = (0, 0, 0)  # how much of which file is in `_calls`: inode, bytes, lines
-        self._sum = sha256()  # of these bytes
+        self._state: tuple[int, int, int] | None = None  # of the file whose lines are all in `_calls`
         self.unrecorded = 0
         """How many results could not be written; they were returned all the same."""
-        if self.mode == "record":
+        if mode == "record":
             self._prepare()
         elif not self.path.exists():
             raise DataError(f'no cassette {self.path}: record it once with Cassette("{self.path}", mode="record")')
@@ -119,26 +125,26 @@ class Cassette:
     ) -> list[Evidence]:
         """The recorded result of a call; when recording, `live` is asked for one that is not there yet.
 
-        Who has waited `wait` seconds for an equal call that is under way asks by itself.
+        A caller that has waited `wait` seconds for an equal call makes its own.
 
         Raises:
             ToolError: the recorded one, or the one of `live`.
             CassetteMiss: for a call that is not in the file, in replay.
         """
-        asked = self._redacted(tool, arguments)
-        key = _key(asked)
-        if key not in self._calls and self.mode == "replay":
+        given = {name: value for name, value in redact(arguments, self.secrets).items() if value is not None}
+        plain = json.loads(json.dumps(given, sort_keys=True, default=str))  # as it will be read from the file
+        asked = Recorded(redact(tool, self.secrets), plain)
+        if (known := self._calls.get(asked.key)) is not None:
+            return known.outcome()
+        if self.mode == "replay":
             raise CassetteMiss(self._explain(asked))
-        if key in self._calls:
-            return self._calls[key].outcome()
-        recorded, _ = await once((self.path, key), lambda: self._record(key, asked, live), wait)
+        recorded, _ = await once((self.path, asked.key), lambda: self._record(asked, live), wait)
         return recorded.outcome()
 
     def close(self) -> None:
         """Sort a recorded file by tool and arguments, so that two recordings of the same calls differ little."""
         if self.mode == "record":
             with self._locked() as file:
-                self._catch_up(file)
                 self._sort(file)
 
     def __enter__(self) -> Cassette:
@@ -153,22 +159,13 @@ class Cassette:
     def __repr__(self) -> str:
         return f"Cassette({str(self.path)!r}, {self.mode!r})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "mode": self.mode, "secrets": self.secrets}
+    def __reduce__(self) -> tuple[type[Cassette], tuple[Any, ...]]:
+        return type(self), (self.path, self.mode, self.secrets)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start_fresh()
-
-    def _redacted(self, tool: str, arguments: dict[str, Any]) -> Recorded:
-        given = {name: value for name, value in redact(arguments, self.secrets).items() if value is not None}
-        plain = json.loads(json.dumps(given, sort_keys=True, default=str))  # as it will be read from the file
-        return Recorded(redact(tool, self.secrets), plain)
-
-    async def _record(self, key: str, asked: Recorded, live: Callable[[], Awaitable[list[Evidence]]]) -> Recorded:
-        await asyncio.to_thread(self._look_again)
-        if key in self._calls:
-            return self._calls[key]
+    async def _record(self, asked: Recorded, live: Callable[[], Awaitable[list[Evidence]]]) -> Recorded:
+        there = await asyncio.to_thread(self._look_again, asked)
+        if there is not None:
+            return there
         try:
             found = await live()
             result = msgspec.convert(redact(msgspec.to_builtins(list(found)), self.secrets), tuple[Evidence, ...])
@@ -179,47 +176,50 @@ class Cassette:
             if error.passing or isinstance(error, CassetteMiss):
                 raise
             recorded = msgspec.structs.replace(asked, error=redact(str(error), self.secrets))
-        return await asyncio.to_thread(self._keep, key, recorded)
+        return await asyncio.to_thread(self._keep, recorded)
 
-    def _keep(self, key: str, recorded: Recorded) -> Recorded:
-        """What is recorded under `key` from now on. A result is worth more than its line: it is returned either way."""
+    def _look_again(self, asked: Recorded) -> Recorded | None:
+        """Another process may have recorded the call since the file was read."""
+        try:
+            with self._locked():
+                return self._calls.get(asked.key)
+        except (OSError, DataError):
+            return None  # said once there is something to write
+
+    def _keep(self, recorded: Recorded) -> Recorded:
+        """What is recorded of the call from now on. A result is worth more than its line: it is returned either way."""
         try:
             with self._locked() as file:
-                self._catch_up(file)
-                if key not in self._calls:
-                    self._append(file, recorded)
-                    self._calls[key] = recorded
+                if recorded.key not in self._calls:
+                    self._append(file, recorded.line())
+                    self._calls[recorded.key] = recorded
         except (OSError, DataError) as error:
             self.unrecorded += 1
             if self.unrecorded == 1:
                 _log.warning("tool calls are no longer recorded: %s", error)
-        return self._calls.get(key, recorded)
-
-    def _look_again(self) -> None:
-        """Another process may have recorded the call meanwhile."""
-        try:
-            with self._locked() as file:
-                self._catch_up(file)
-        except (OSError, DataError):
-            return  # said once there is something to write
+        return self._calls.get(recorded.key, recorded)
 
     def _prepare(self) -> None:
         """Shows now, not after the first paid answer, that nothing can be written."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._locked() as file:
-                self._repair(file)
-                self._catch_up(file)
+            with self._locked(repair=True):
+                pass
         except OSError as error:
             raise DataError(f"cannot record into {self.path}: {error}; give permission or name another file") from error
 
     @contextmanager
-    def _locked(self) -> Iterator[FileIO]:
-        """The file, open for reading and appending, and nobody else's until the end."""
-        with self._lock:
-            file = _open_locked(self.path)
-            with file:  # closing it unlocks it
-                yield file
+    def _locked(self, repair: bool = False) -> Iterator[FileIO]:
+        """The file, read to its end and open for appending; no other process has it until the block ends."""
+        with self._lock, _open_locked(self.path) as file:  # closing it unlocks it
+            if repair:
+                self._repair(file)
+            if _state(file) != self._state:  # another process has appended or sorted
+                file.seek(0)
+                lines = enumerate(file.read().split(b"\n"), 1)
+                self._take_in((number, line) for number, line in lines if line.strip())
+                self._state = _state(file)
+            yield file
 
     def _repair(self, file: FileIO) -> None:
         """A recording that was killed may have left half a line at its end: nothing of it can be used."""
@@ -227,68 +227,50 @@ class Cassette:
         if not whole or whole.endswith(b"\n"):
             return
         start = whole.rfind(b"\n") + 1
-        if _is_json(whole[start:]):
+        try:
+            json.loads(whole[start:])
             file.write(b"\n")
-        else:
+        except ValueError:
             _log.warning("%s: its last line was cut short and is recorded again", self.path)
             file.truncate(start)
-
-    def _catch_up(self, file: FileIO) -> None:
-        """Take in what other processes wrote since; all of it where the file was made anew."""
-        inode, size = os.fstat(file.fileno()).st_ino, file.seek(0, os.SEEK_END)
-        known, done, count = self._read
-        if (inode, size) == (known, done):
-            return
-        file.seek(0)
-        whole = file.read()
-        if sha256(whole[:done]).digest() != self._sum.digest():  # an inode alone tells little: it is given again
-            done, count = 0, 0
-        lines = whole[done:].split(b"\n")
-        self._take_in((number, line) for number, line in enumerate(lines, count + 1) if line.strip())
-        self._read, self._sum = (inode, size, count + len(lines) - 1), sha256(whole)
 
     def _take_in(self, lines: Iterable[tuple[int, bytes]]) -> None:
         """Of two equal calls, as merging two recordings may leave them, the first counts."""
         for number, line in lines:
             recorded = _parsed(line, f"{self.path}, line {number}")
-            self._calls.setdefault(_key(recorded), recorded)
+            self._calls.setdefault(recorded.key, recorded)
 
-    def _append(self, file: FileIO, recorded: Recorded) -> None:
-        start, line = file.seek(0, os.SEEK_END), _line(recorded)
+    def _append(self, file: FileIO, line: bytes) -> None:
+        start = file.seek(0, os.SEEK_END)
         try:
-            _write(file, line)
+            while line:
+                line = line[file.write(line) or 0 :]
         except OSError:
             file.truncate(start)
             raise
-        inode, _, count = self._read
-        self._read = (inode, file.seek(0, os.SEEK_END), count + 1)
-        self._sum.update(line)
+        self._state = _state(file)
 
     def _sort(self, file: FileIO) -> None:
-        lines = [_line(self._calls[key]) for key in sorted(self._calls)]
-        whole = b"".join(lines)
+        whole = b"".join(self._calls[key].line() for key in sorted(self._calls))
         file.seek(0)
         if file.read() == whole:
             return
         target = self.path.resolve()
-        partial = target.with_name(f".{target.name}.partial")
-        try:
+        with replacing(target) as partial:
             partial.write_bytes(whole)
             shutil.copymode(target, partial)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
-        self._read, self._sum = (target.stat().st_ino, len(whole), len(lines)), sha256(whole)
 
     def _explain(self, asked: Recorded) -> str:
-        told = f"{asked.tool} {_brief(asked.arguments)} is not in the cassette {self.path.name}; "
-        told += 'record it once with mode="record". '
-        others = [call for call in self._calls.values() if call.tool == asked.tool]
+        told = f"{asked.tool} {asked.shown} is not in the cassette {self.path.name}; record it once with mode="
+        told += '"record". '
+        others = {call.shown for call in self._calls.values() if call.tool == asked.tool}
         if not others:
             known = ", ".join(sorted({call.tool for call in self._calls.values()})) or "nothing"
             return f"{told}No call of this tool is recorded; recorded: {known}."
-        nearest = _nearest(asked, others)
-        return f"{told}The nearest recorded call: {_brief(nearest.arguments)}; {_difference(asked, nearest)}."
+        words = set(asked.shown.lower().split())
+        candidates = heapq.nlargest(_CANDIDATES, sorted(others), lambda shown: len(words & {*shown.lower().split()}))
+        [nearest] = difflib.get_close_matches(asked.shown, candidates, n=1, cutoff=0.0)
+        return f"{told}The nearest recorded call: {nearest}."
 
 
 def _parsed(line: bytes, where: str) -> Recorded:
@@ -301,72 +283,17 @@ def _parsed(line: bytes, where: str) -> Recorded:
     return recorded
 
 
-def _key(call: Recorded) -> str:
-    """Tool and arguments as one string, which also sorts the file."""
-    return json.dumps([call.tool, call.arguments], sort_keys=True, default=str)
-
-
-def _line(recorded: Recorded) -> bytes:
-    text = json.dumps(msgspec.to_builtins(recorded), ensure_ascii=False, default=str)
-    return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its JSON escape
-
-
-def _write(file: FileIO, data: bytes) -> None:
-    while data:
-        data = data[file.write(data) or 0 :]
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
+def _state(file: FileIO) -> tuple[int, int, int]:
+    """What changes when a process appends to the file or puts a sorted one in its place."""
+    stat = os.fstat(file.fileno())
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _open_locked(path: Path) -> FileIO:
     while True:
         file = path.open("a+b", buffering=0)
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file, wait=True)
         file.seek(0)
         if os.path.samestat(os.fstat(file.fileno()), path.stat()):
             return file
-        file.close()  # another process has put a sorted file in its place meanwhile
-
-
-def _nearest(asked: Recorded, others: list[Recorded]) -> Recorded:
-    wanted = set(_brief(asked.arguments, 1000).lower().split())
-
-    def shared(call: Recorded) -> float:
-        words = set(_brief(call.arguments, 1000).lower().split())
-        return len(wanted & words) / max(1, len(wanted | words))
-
-    def alike(call: Recorded) -> float:
-        return difflib.SequenceMatcher(None, _brief(asked.arguments, 300), _brief(call.arguments, 300)).ratio()
-
-    return max(sorted(others, key=shared, reverse=True)[:_CANDIDATES], key=alike)
-
-
-def _difference(asked: Recorded, nearest: Recorded) -> str:
-    names = sorted({*asked.arguments, *nearest.arguments})
-    told = []
-    for name in names:
-        if name not in asked.arguments:
-            told.append(f"it also has {name!r}")
-        elif name not in nearest.arguments:
-            told.append(f"it has no {name!r}")
-        elif asked.arguments[name] != nearest.arguments[name]:
-            told.append(f"{name!r} differs {_where(asked.arguments[name], nearest.arguments[name])}")
-    return ", ".join(told)
-
-
-def _where(ours: Any, theirs: Any) -> str:
-    mine, other = str(ours), str(theirs)
-    pairs = enumerate(zip(mine, other, strict=False))
-    place = next((number for number, (a, b) in pairs if a != b), min(len(mine), len(other)))
-    return f"at character {place + 1}: {mine[place : place + 20]!r}, recorded {other[place : place + 20]!r}"
-
-
-def _brief(arguments: dict[str, Any], length: int = _SHOWN) -> str:
-    return shortened(json.dumps(arguments, ensure_ascii=False, sort_keys=True, default=str), length)
+        file.close()  # another process has just put a sorted file in its place

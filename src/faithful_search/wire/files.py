@@ -1,0 +1,46 @@
+"""Files that others read while they are written: replaced as a whole, or locked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows: writers are then kept apart by the system alone
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path beside `path` to write to: it takes the file's place when the block ends, and goes when the block fails.
+
+    So a reader sees the old file or the whole new one, also when the writer is killed.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def lock(file: IO[Any] | int, wait: bool = False) -> bool:
+    """Lock an open file against other processes until it is closed; whether that worked.
+
+    Where the system or the file system knows no locks, it counts as locked. The lock is on the file itself and leaves
+    no other file behind, as `filelock` would beside files that are kept under version control.
+    """
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
