@@ -144,7 +144,7 @@ def test_a_python_block_calls_what_is_there(code):
 
 
 def test_the_reward_that_shows_how_to_add_one_scores(monkeypatch):
-    (code,) = blocks(ROOT / "CONTRIBUTING.md", "python")
+    code = next(block for block in blocks(ROOT / "CONTRIBUTING.md", "python") if "(Reward)" in block)
     module = ModuleType("faithful_search.rewards.citation_rate")
     module.__package__ = "faithful_search.rewards"
     monkeypatch.setitem(sys.modules, module.__name__, module)
