@@ -42,6 +42,7 @@ class Dialect(ABC):
         tool_names: what a dialect's agents call our tools, where that is not the tool's own name.
         thinks: whether the protocol asks for a thought in every turn.
         parallel: whether one turn may hold several calls, each with a response block of its own.
+        verifies: whether the agent can be asked to check the answer it gave (`Step.verified`).
         marks: names of tags with their weight as a sign of this dialect, negative against it (`detect` sums them).
         signs: regular expressions with their weight, for what tags cannot tell: names of tools in calls, how a tool
             response begins, words of the prompt. `detect` shows them no more than a response's beginning; anchor what
@@ -64,6 +65,7 @@ class Dialect(ABC):
     tool_names: ClassVar[Mapping[str, str]] = {}
     thinks: ClassVar[bool] = True
     parallel: ClassVar[bool] = False
+    verifies: ClassVar[bool] = False
     marks: ClassVar[Mapping[str, float]] = {}
     signs: ClassVar[Mapping[str, float]] = {}
 
@@ -373,6 +375,14 @@ class Dialect(ABC):
     def on_invalid(self, step: Step) -> str | None:
         """What the environment says to a turn with neither call nor answer; `None` ends the episode."""
         return None
+
+    def controller(self, steps: Sequence[Step], verify: bool = False) -> str | None:
+        """What the environment says after the last of these turns, which called no tool; `None` ends the episode.
+
+        `verify`: an answer is to be checked by the agent before it counts. The dialect alone knows its modes: they
+        follow from the turns so far.
+        """
+        return None if steps[-1].answer is not None else self.on_invalid(steps[-1])
 
     def force_answer(self, step: Step) -> tuple[Step, str] | None:
         """Make an agent answer whose last turn gave no answer: what stands before `answer_opening`.

@@ -15,35 +15,51 @@ call. `Trajectory.answer` is the last answer given, even where the agent went on
 `stop_reason`, and the step says so.
 
 Evidence is each search result (its description) and each page read (`information`, a summary made for the question);
-failures are notes. Lines of the controller between turns (`##The verification mode starts##`) are skipped.
+failures are notes. Lines of the controller between turns (`##The verification mode starts##`) are skipped, with or
+without a role before them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import ClassVar
 
 from ..trajectory import Evidence, Issue, Step
 from .fence import Fence, tags
 from .json_evidence import JSON_LIST, read_list, write_list
-from .tool_calls import FENCED, MARKS, PLACES, ToolCalls
-from .turns import Fields
+from .segments import Segment
+from .tool_calls import FENCED, MARKS, PLACES, ToolCalls, write_json
+from .turns import Fields, skip
 
 # The wording is ours, not its checkpoint's.
 _SYSTEM = """You answer questions by research on the web, in turns. There are two modes.
 
-In the research mode a turn is either a thought and one call,
+The research mode begins with "##The research mode starts##". A turn is either a thought and one call,
 <think>your reasoning</think><tool_call>{"name": "tool's name", "arguments": {...}}</tool_call>
 or a thought and the answer:
 <think>your reasoning</think><answer>the answer</answer>
-In the verification mode you check the answer you gave:
+The verification mode begins with "##The verification mode starts##". You check the answer you gave against the
+question and what the tools returned:
 <verification>your check</verification><verification_result>CORRECT or INCORRECT</verification_result>
 After INCORRECT you do more research.
 
 Tools, as JSON schemas, one a line:
 {tools}"""
 _OPEN = "<verification>"
+_ANSWERED = "You have provided an answer. ##The verification mode starts##."
+_INCORRECT = (
+    "The answer is verified to be incorrect. Please incorporate the feedback of the verification into your research. "
+    "##The research mode starts##."
+)
+_NO_ACTION = "You are in the {} mode but didn't generate a <{}> block. Please try again."
+_LINE = re.compile(
+    r"You have provided an answer\. ##The verification mode starts##\.?"
+    r"|The answer is verified to be incorrect\.[^<>#]{0,200}##The research mode starts##\.?"
+    r"|You are in the (?:research|verification) mode but didn't generate a <(?:tool_call|verification_result)> block\."
+    r" Please try again\."
+)
 _BREAK = re.compile(PLACES + r"|<verification>|</verification_result>", re.IGNORECASE)
 _CHECK = re.compile(r"<verification>(.*?)(?:(</verification>)|\Z)", re.DOTALL | re.IGNORECASE)
 _RESULT = re.compile(r"<verification_result>([^<]{0,200})</verification_result>", re.IGNORECASE)
@@ -59,7 +75,11 @@ class Pokee(ToolCalls):
     ask = "{question} ##The research mode starts##"
     stop = ("</tool_call>", "</answer>", "</verification_result>")
     tool_names: ClassVar[Mapping[str, str]] = {"browse": "web_read"}
-    fence = Fence(FENCED + "|" + tags("verification", "verification_result") + "|" + JSON_LIST)
+    verifies: ClassVar[bool] = True
+    fence = Fence(
+        rf"{FENCED}|{tags('verification', 'verification_result')}|{JSON_LIST}"
+        r"|The (?:research|verification) mode starts##"
+    )
     marks: ClassVar[Mapping[str, float]] = {**MARKS, "verification": 3.0, "verification_result": 4.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"##The (?:research|verification) mode starts##": 4.0,
@@ -73,6 +93,36 @@ class Pokee(ToolCalls):
     def is_controller(self, text: str) -> bool:
         """Whether these are the controller's words."""
         return _CONTROLLER.search(text) is not None
+
+    def split(self, text: str, start: int, end: int, fenced: bool) -> Iterator[Segment]:
+        """As the family; the controller's lines also end a turn where no role stands before them."""
+        for segment in super().split(text, start, end, fenced):
+            if segment.who != "agent":
+                yield segment
+                continue
+            begin, until = segment.span
+            for line in _LINE.finditer(text, begin, until):
+                if skip(text, begin, line.start()) < line.start():
+                    yield segment._replace(span=(skip(text, begin), line.start()))
+                begin = line.end()
+            if (begin := skip(text, begin, until)) < until:
+                yield segment._replace(span=(begin, until))
+
+    def controller(self, steps: Sequence[Step], verify: bool = False) -> str | None:
+        """The next mode: verification after an answer, research after one found incorrect; again what was missed.
+
+        The agent is in the verification mode from an answer on until it says CORRECT, which ends the thread, or
+        INCORRECT.
+        """
+        *before, last = steps
+        if last.answer is not None:
+            return _ANSWERED if verify else None
+        if last.verified is False:
+            return _INCORRECT
+        spoke = next((step for step in reversed(before) if step.answer is not None or step.verified is not None), None)
+        if spoke is None or spoke.answer is None:
+            return _NO_ACTION.format("research", "tool_call")
+        return None if last.verified else _NO_ACTION.format("verification", "verification_result")
 
     def ends_at(self, text: str, start: int, place: re.Match[str]) -> int | None:
         """Also before a verification that follows other tags, and after its result."""
@@ -125,5 +175,12 @@ class Pokee(ToolCalls):
         return read_list(body, ("query", "url"))
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """The results of one search."""
-        return write_list(evidence, escape, "query", "search_results", "description")
+        """The results of one search and the pages read, which have an address and no title."""
+        written: list[str] = []
+        for is_page, items in groupby(evidence, lambda item: bool(item.url and item.text and not item.title)):
+            if is_page:
+                pages = [{"url": escape(item.url), "information": escape(item.text)} for item in items]
+                written.append(write_json([{**page, "nested_urls": []} for page in pages]))
+            else:
+                written.append(write_list(list(items), escape, "query", "search_results", "description"))
+        return f"[{', '.join(part[1:-1] for part in written)}]"

@@ -139,8 +139,8 @@ def model_card(
         output_dir: the policy's folder.
         base_model: what training started from; a Hub id also goes into the front matter (an adapter's own base does).
         dialect, recipe, command, config, tools: how it was trained. The snippet uses of `config`: `corpus`, `triples`
-            and `search_top_k` for the tools, `turns`, `turn_tokens`, `total_tokens`, `observation_tokens` and
-            `force_answer` for the limits.
+            and `search_top_k` for the tools, `turns`, `turn_tokens`, `total_tokens`, `observation_tokens`,
+            `force_answer` and `verify` for the limits.
         metrics: evaluations `before` and `after`, or `after` alone; `None` leaves the results out.
         license, tags: front matter.
         repo_id: what the snippet loads; default the folder.
@@ -207,7 +207,7 @@ def usage(name: str, dialect: str, tools: Sequence[str], config: Mapping[str, An
     """Python that loads the policy and asks it one question; tools that are not bundled are named in a comment."""
     found = {tool: _made(tool, dialects.load(dialect).search_tool, config) for tool in tools}
     known = [made for made in found.values() if made]
-    bounds = ("turns", "turn_tokens", "total_tokens", "observation_tokens", "force_answer")
+    bounds = ("turns", "turn_tokens", "total_tokens", "observation_tokens", "force_answer", "verify")
     limits = [f"{key}={config[key]}" for key in bounds if isinstance(config.get(key), int) and config[key]]
     snippet = _SNIPPET.format(
         classes=", ".join(sorted({"Toolbox", *(kind for kind, _ in known)})),

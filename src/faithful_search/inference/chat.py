@@ -174,11 +174,14 @@ class ChatFormat:
         turns: list[tuple[int, int, int]] = []
         goes_on = False
         for number, step in enumerate(trajectory.steps):
-            goes_on = step.call is not None and step.answer is None
+            calls = step.call is not None and step.answer is None
+            last = number == len(trajectory.steps) - 1
+            spoken = None if calls or last else self.dialect.controller(trajectory.steps[: number + 1], verify=True)
+            goes_on = calls or spoken is not None
             closed = not (goes_on and self.dialect.observation_role is None)
             said = _without(self.opened(first=not number), self.dialect.render_turn(step))
             own = self.encode(said + self.gap * closed) + self.end_ids * closed
-            text = self.render_observation(step.evidence, step.note) if goes_on else ""
+            text = self.render_observation(step.evidence, step.note) if calls else spoken or ""
             response = self.observation_ids(text, ended=True) if goes_on else []
             turns.append((len(ids), len(ids) + len(own), len(ids) + len(own) + len(response)))
             ids += own + response

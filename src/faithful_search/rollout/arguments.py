@@ -23,6 +23,9 @@ class EnvironmentArguments(ToolArguments):
     force_answer: bool = field(
         default=False, metadata={"help": "open an answer for the agent when its last turn gave none"}
     )
+    verify: bool = field(
+        default=False, metadata={"help": "the agent checks its answers and goes on after INCORRECT (dialect pokee)"}
+    )
     generation_batch: int = field(default=64, metadata={"help": "rows per forward pass when sampling and probing"})
 
     def toolbox(self, condenser: Condenser | None = None) -> Toolbox:
@@ -45,4 +48,6 @@ class EnvironmentArguments(ToolArguments):
 
     def limits(self, total_tokens: int) -> Limits:
         """The bounds of an episode of at most `total_tokens` after the prompt."""
-        return Limits(self.turns, self.turn_tokens, total_tokens, self.observation_tokens, self.force_answer)
+        return Limits(
+            self.turns, self.turn_tokens, total_tokens, self.observation_tokens, self.force_answer, self.verify
+        )

@@ -37,7 +37,8 @@ class Engine:
 
     Raises:
         ConfigError: when `concurrency` is below 1, an empty tool response already has more than
-            `limits.observation_tokens`, or `limits.force_answer` is set for a dialect whose answers have no tag.
+            `limits.observation_tokens`, `limits.force_answer` is set for a dialect whose answers have no tag, or
+            `limits.verify` for one without verification.
 
     Example:
         ```python
@@ -125,6 +126,11 @@ class Engine:
 
 
 def _check(limits: Limits, chat: ChatFormat) -> None:
+    if limits.verify and not chat.dialect.verifies:
+        raise ConfigError(
+            f"verify: an agent of dialect {chat.dialect.name!r} has no mode in which it checks its answers; leave it "
+            "off, or take dialect 'pokee'"
+        )
     if limits.force_answer and not chat.answer_opening:
         raise ConfigError(
             f"force_answer: dialect {chat.dialect.name!r} has no tag that opens an answer; leave it off, or take a "

@@ -19,9 +19,9 @@ from ..trajectory import Issue, Span, Step, Tokens, ToolCall, Trajectory
 from .fitting import fit
 
 END_REASONS = {
-    "answered": "the agent gave an answer",
+    "answered": "the agent gave an answer, and upheld it where it was asked to check it",
     "answered_forced": "the last allowed turn gave no answer; the agent gave one that the environment opened for it",
-    "turn_limit": "the last allowed turn gave no answer; its call, if any, was not run",
+    "turn_limit": "the last allowed turn gave no answer or left one unchecked; its call, if any, was not run",
     "token_limit": "the episode's tokens were used up",
     "turn_token_limit": "a turn was cut at its token limit before any action, or within its call",
     "no_action": "a turn closed with neither a call nor an answer, and the dialect gives no second chance",
@@ -38,7 +38,10 @@ class Limits(msgspec.Struct, frozen=True):
         observation_tokens: tokens of a tool response as the dialect writes it, its tags included, without what a chat
             template puts around it; 0 for no limit. What is longer is shortened inside its tags (`fitting.fit`).
         force_answer: when the last turn gives no answer, the environment opens one and the agent completes it: one
-            turn more, of at most `turn_tokens`.
+            turn more, of at most `turn_tokens`. Not where an answer was given before.
+        verify: the agent checks each answer in turns of their own, where its dialect has a mode for that, and goes on
+            with its research after one that it finds incorrect (PokeeResearch, section 3.1). When a limit ends the
+            episode first, the last answer stands.
 
     Raises:
         ConfigError: for a limit below 1 (`observation_tokens`: below 0).
@@ -49,6 +52,7 @@ class Limits(msgspec.Struct, frozen=True):
     total_tokens: int = 8192
     observation_tokens: int = 0
     force_answer: bool = False
+    verify: bool = False
 
     def __post_init__(self) -> None:
         if min(self.turns, self.turn_tokens, self.total_tokens) < 1:
@@ -111,16 +115,21 @@ class Episode:
         self.turns.append((start, len(self.ids), len(self.ids)))
         step = self._repaired(self._parse(completion))
         self.steps.append(step)
-        if step.answer is not None:
+        calls = step.answer is None and (step.call is not None or "call" in step.spans)
+        said = None if calls or self.forced else self.chat.dialect.controller(self.steps, self.limits.verify)
+        if said is None and (step.answer is not None or step.verified):
             self._finish("answered_forced" if self.forced else "answered")
         elif len(self.steps) >= self.limits.turns:
             self._take_last()
         elif completion.finish == "length" and any(issue.kind == "call_unclosed" for issue in step.issues):
             self._finish(self._cut())
-        elif step.call is None and "call" not in step.spans:
-            self._take_no_action(step, completion)
-        else:
+        elif calls:
             return step.call or _unreadable(step)
+        elif said is not None:
+            if not self._append_response(said):
+                self._finish("token_limit")
+        else:
+            self._finish(self._cut() if completion.finish == "length" else "no_action")
         return None
 
     def take_observation(self, observation: Observation) -> None:
@@ -144,7 +153,7 @@ class Episode:
         return Trajectory(
             steps=tuple(self.steps),
             question=self.task.question,
-            answer=self.steps[-1].answer if self.steps else None,
+            answer=self._answer,
             stop_reason=self.stop_reason,
             dialect=self.chat.dialect.name,
             id=self.id,
@@ -173,22 +182,17 @@ class Episode:
         call = self.chat.dialect.repair_call(self.text[slice(*step.spans["call"])])
         return step if call is None else msgspec.structs.replace(step, call=call)
 
-    def _take_no_action(self, step: Step, completion: Completion) -> None:
-        answer = self.chat.dialect.on_invalid(step)
-        if answer is not None:
-            if not self._append_response(answer):
-                self._finish("token_limit")
-        elif completion.finish == "length":
-            self._finish(self._cut())
-        else:
-            self._finish("no_action")
+    @property
+    def _answer(self) -> str | None:
+        """The last answer given: where the agent went on to doubt it, the best there is so far."""
+        return next((step.answer for step in reversed(self.steps) if step.answer is not None), None)
 
     def _cut(self) -> str:
         return "token_limit" if len(self.ids) >= self.limits.total_tokens else "turn_token_limit"
 
     def _take_last(self) -> None:
         """The last turn gave no answer: the end, unless the agent is made to answer now."""
-        wanted = self.limits.force_answer and not self.forced and self.chat.answer_opening
+        wanted = self.limits.force_answer and not self.forced and self._answer is None and self.chat.answer_opening
         made = self.chat.dialect.force_answer(self.steps[-1]) if wanted else None
         if made is None or not self._append_response(made[1], self.chat.answer_opening):
             self._finish("turn_limit")
