@@ -16,6 +16,8 @@ FIELDS = {
     "lure": {"query": "q"},
     "condense": {"query": "q", "passages": "p"},
     "support_many": {"premise": "p", "claims": "1. c"},
+    "thread_summary": {"question": "q", "thread": "t"},
+    "thread_synthesis": {"question": "q", "threads": "t"},
 }
 
 

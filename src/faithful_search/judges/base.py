@@ -70,13 +70,13 @@ class Judge(Protocol):
 class Request(msgspec.Struct, frozen=True):
     """A text to be written: `prompt` is the name of a file in `judges/prompts`, `fields` what it is filled with."""
 
-    prompt: Literal["claims", "lure", "condense"]
+    prompt: Literal["claims", "lure", "condense", "thread_summary", "thread_synthesis"]
     fields: Mapping[str, str]
 
 
 @runtime_checkable
 class Writer(Protocol):
-    """What can write short texts on request: makes claims of an answer, invents a lure, condenses passages.
+    """What can write texts on request: makes claims of an answer, invents a lure, condenses passages, sums up threads.
 
     Texts come in the order of the requests; `None` where none could be had. Raises `JudgeError` as a judge does.
     """

@@ -20,7 +20,7 @@ from ..inference.chat import ChatFormat
 from ..tasks import Task
 from ..tools.session import Session
 from ..tools.toolbox import Toolbox
-from ..trajectory import Issue, ToolCall, Trajectory
+from ..trajectory import Issue, Step, ToolCall, Trajectory
 from .episode import Episode, Limits
 
 
@@ -67,16 +67,27 @@ class Engine:
             sampling or Sampling(), stop=self.dialect.stop + self.chat.stop, max_new_tokens=self.limits.turn_tokens
         )
 
-    def run(self, tasks: Iterable[Task], on_end: Callable[[Trajectory], Any] | None = None) -> list[Trajectory]:
+    def run(
+        self,
+        tasks: Iterable[Task],
+        on_end: Callable[[Trajectory], Any] | None = None,
+        on_step: Callable[[str, Step], Any] | None = None,
+    ) -> list[Trajectory]:
         """One episode per task, in the tasks' order; a task given n times yields ids `id`, `id#1`, …, `id#n-1`.
 
-        `on_end` sees each trajectory as soon as its episode ends. The policy's weights must not change meanwhile: what
-        it remembers of the episodes may be kept from turn to turn.
+        `on_end` sees each trajectory as soon as its episode ends, `on_step` each turn with its episode's id once its
+        call was answered. The policy's weights must not change meanwhile: what it remembers of the episodes may be kept
+        from turn to turn.
         """
         with getattr(self.generator, "keeping", nullcontext)():
-            return self._run(tasks, on_end)
+            return self._run(tasks, on_end, on_step)
 
-    def _run(self, tasks: Iterable[Task], on_end: Callable[[Trajectory], Any] | None) -> list[Trajectory]:
+    def _run(
+        self,
+        tasks: Iterable[Task],
+        on_end: Callable[[Trajectory], Any] | None,
+        on_step: Callable[[str, Step], Any] | None,
+    ) -> list[Trajectory]:
         waiting = list(enumerate(self._episodes(list(tasks))))[::-1]
         sessions: dict[int, Session] = {}
         active: dict[int, Episode] = {}
@@ -87,6 +98,9 @@ class Engine:
                     number, episode = waiting.pop()
                     active[number], sessions[number] = episode, self.toolbox.session(episode.task.edits)
                 self._turn(list(active.values()), [sessions[number] for number in active])
+                if on_step is not None:
+                    for episode in active.values():
+                        on_step(episode.id, episode.steps[-1])
                 for number in [number for number, episode in active.items() if episode.stop_reason]:
                     ended[number] = active.pop(number).trajectory()
                     sessions.pop(number).close()

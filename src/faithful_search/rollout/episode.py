@@ -124,7 +124,7 @@ class Episode:
         elif completion.finish == "length" and any(issue.kind == "call_unclosed" for issue in step.issues):
             self._finish(self._cut())
         elif calls:
-            return step.call or _unreadable(step)
+            return step.call or unreadable(step)
         elif said is not None:
             if not self._append_response(said):
                 self._finish("token_limit")
@@ -252,7 +252,8 @@ class Episode:
             self._append(self.chat.closing_ids(self.ids), 0, None)
 
 
-def _unreadable(step: Step) -> Issue:
+def unreadable(step: Step) -> Issue:
+    """Why the call of this turn could be neither read nor repaired."""
     found = (issue for issue in step.issues if issue.kind.startswith("call_"))
     return next(found, Issue("call_json", "it has no readable form", step.spans["call"]))
 

@@ -1,11 +1,18 @@
-"""Episodes of an agent behind an OpenAI-compatible endpoint: the server writes the calls, the tools run here."""
+"""Episodes of an agent behind an OpenAI-compatible endpoint: the server writes the calls, the tools run here.
+
+In dialect `openai` the server reads and writes calls itself (`tools` and `tool_calls` of chat completions). In a
+dialect of tags, such as `pokee` or `pou`, messages are plain text and the calls in them are read here, as the engine
+reads them: a checkpoint served by vLLM runs in the form that it was trained in.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,17 +23,21 @@ from ..tasks import Task
 from ..tools.base import Observation
 from ..tools.session import Session
 from ..tools.toolbox import Toolbox
-from ..trajectory import ToolCall, Trajectory
+from ..trajectory import Step, ToolCall, Trajectory
 from ..wire.background import map_concurrently
-from ..wire.llm import LLM, Endpoint, Stats, ToolRequest, Unanswered, with_key
+from ..wire.llm import LLM, Endpoint, Reply, Stats, ToolRequest, Unanswered, with_key
 from .environment import inner_text, template_fence
+from .episode import unreadable
 
 FAILED = "failed"
 """The stop reason of an episode that the endpoint did not answer to its end; `meta["why"]` says why."""
 
 
+OnStep = Callable[[str, Step], Any]
+
+
 class ServedAgent:
-    """Runs a served chat model with tools (`tools` and `tool_calls` of chat completions); `run` is as `Engine.run`.
+    """Runs a served chat model with tools; `run` is as `Engine.run`.
 
     Requests are tried again after what passes. An episode that gets no answer then ends as `FAILED` and is not shown to
     `on_end`: it says nothing about the agent. The key is looked for as by `EndpointJudge`. Not to be called inside a
@@ -41,9 +52,13 @@ class ServedAgent:
         temperature, seed: of the sampling.
         concurrency: requests under way at once.
         timeout: seconds for one request.
+        dialect: how the model writes: `openai`, or one of tags whose tool responses are messages of the chat.
+        verify: as in `Limits`.
 
     Raises:
-        ConfigError: for limits below 1, or a URL that is not http(s) or holds a password.
+        ConfigError: for limits below 1, a URL that is not http(s) or holds a password, or a dialect that goes on inside
+            one message, or has no verification.
+        DialectError: for an unknown dialect.
 
     Example:
         ```python
@@ -63,31 +78,60 @@ class ServedAgent:
         seed: int = 0,
         concurrency: int = 16,
         timeout: float = 120.0,
+        dialect: str = "openai",
+        verify: bool = False,
     ) -> None:
         if min(turns, max_tokens, concurrency) < 1 or timeout <= 0:
             raise ConfigError("turns, max_tokens, concurrency and timeout of a served agent must be positive")
         self.endpoint = Endpoint(url, model, None, timeout, 3 * timeout, concurrency=concurrency)
         self.toolbox, self.turns = toolbox, turns
-        self.dialect = dialects.load("openai")
+        self.dialect, self.verify = dialects.load(dialect), verify
+        if self.dialect.observation_role is None:
+            raise ConfigError(
+                f"an agent of dialect {dialect!r} goes on inside one message, which chat completions cannot; take "
+                "'openai', 'pou' or 'pokee', or run the model here"
+            )
+        if verify and not self.dialect.verifies:
+            raise ConfigError(f"verify: dialect {dialect!r} has no mode in which answers are checked; take 'pokee'")
         self.stats = Stats()
         self._fence = template_fence(self.dialect)
-        self._body = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens, "tools": toolbox.schemas}
+        self._seed = seed
+        self._body: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens}
+        if dialect == "openai":
+            self._body["tools"] = toolbox.schemas
 
-    def run(self, tasks: Iterable[Task], on_end: Callable[[Trajectory], Any] | None = None) -> list[Trajectory]:
-        """One episode per task, in the tasks' order.
+    def run(
+        self,
+        tasks: Iterable[Task],
+        on_end: Callable[[Trajectory], Any] | None = None,
+        on_step: OnStep | None = None,
+    ) -> list[Trajectory]:
+        """One episode per task, in the tasks' order; `on_step` sees each step with its task's id.
+
+        A task given n times yields ids `id`, `id#1`, …, as of `Engine.run`, each sampled with a seed of its own.
 
         Raises:
             JudgeError: when asking is pointless: a wrong key, an unknown model.
         """
-        return asyncio.run(self._run(list(tasks), on_end))
+        seen: Counter[str] = Counter()
+        due: list[tuple[Task, int]] = []
+        for task in tasks:
+            copy = seen[task.id]
+            seen[task.id] += 1
+            due.append((msgspec.structs.replace(task, id=f"{task.id}#{copy}") if copy else task, copy))
+        return asyncio.run(self._run(due, on_end, on_step))
 
-    async def _run(self, tasks: list[Task], on_end: Callable[[Trajectory], Any] | None) -> list[Trajectory]:
+    async def _run(
+        self, due: list[tuple[Task, int]], on_end: Callable[[Trajectory], Any] | None, on_step: OnStep | None
+    ) -> list[Trajectory]:
         llm = LLM(with_key(self.endpoint), self.stats)
 
-        async def episode(task: Task) -> Trajectory:
+        async def episode(copied: tuple[Task, int]) -> Trajectory:
+            task, copy = copied
             with closing(self.toolbox.session(task.edits)) as session:
                 try:
-                    found = await self._episode(llm, task, session)
+                    body = {**self._body, "seed": self._seed + copy}
+                    found = await self._episode(partial(llm.chat, body=body), task, session, on_step)
                 except Unanswered as fault:
                     return Trajectory(question=task.question, id=task.id, stop_reason=FAILED, meta={"why": str(fault)})
             if on_end is not None:
@@ -95,22 +139,59 @@ class ServedAgent:
             return found
 
         # All episodes at once: the endpoint's slots bound the requests, so that one may ask while another's tools run.
-        return await map_concurrently(episode, tasks, most=max(1, len(tasks)))
+        return await map_concurrently(episode, due, most=max(1, len(due)))
 
-    async def _episode(self, llm: LLM, task: Task, session: Session) -> Trajectory:
+    async def _episode(
+        self,
+        ask: Callable[[list[dict[str, Any]]], Awaitable[Reply]],
+        task: Task,
+        session: Session,
+        on_step: OnStep | None,
+    ) -> Trajectory:
         messages = self.dialect.prompt(task.question, self.toolbox.schemas)
+        take = self._take_calls if self.dialect.name == "openai" else self._take_text
+        reason, told = "turn_limit", 0
         for _ in range(self.turns):
-            reply = await llm.chat(messages, self._body)
-            messages.append({"role": "assistant", "content": reply.text, **_written(reply.calls)})
-            if not reply.calls:
+            reply = await ask(messages)
+            goes_on = await take(reply, messages, session)
+            found = self.dialect.parse_messages(messages, question=task.question, fenced=True)
+            if on_step is not None:
+                for step in found.steps[told:]:
+                    on_step(task.id, step)
+            told = len(found.steps)
+            if not goes_on:
+                reason = "answered" if found.answer is not None else "no_action"
                 break
-            observations = await asyncio.gather(*(self._observe(call, session) for call in reply.calls))
-            for call, seen in zip(reply.calls, observations, strict=True):
-                text = inner_text(seen, self.dialect, self._fence)
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
-        found = self.dialect.parse_messages(messages, question=task.question)
-        reason = "answered" if found.answer is not None else "turn_limit"
-        return msgspec.structs.replace(found, id=task.id, answers=task.answers, stop_reason=reason, dialect="openai")
+        return msgspec.structs.replace(found, id=task.id, answers=task.answers, stop_reason=reason)
+
+    async def _take_calls(self, reply: Reply, messages: list[dict[str, Any]], session: Session) -> bool:
+        """Append a reply with structured calls and what these return; whether there were any."""
+        messages.append({"role": "assistant", "content": reply.text, **_written(reply.calls)})
+        observations = await asyncio.gather(*(self._observe(call, session) for call in reply.calls))
+        for call, seen in zip(reply.calls, observations, strict=True):
+            text = inner_text(seen, self.dialect, self._fence)
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+        return bool(reply.calls)
+
+    async def _take_text(self, reply: Reply, messages: list[dict[str, Any]], session: Session) -> bool:
+        """Append a turn written as text and what its call returns, or what the controller says; whether it goes on."""
+        messages.append({"role": "assistant", "content": _first_turn(reply.text, self.dialect.stop)})
+        found = self.dialect.parse_messages(messages, fenced=True)
+        step = found.steps[-1]
+        said: str | None
+        if step.answer is None and "call" in step.spans:
+            call = step.call or self.dialect.repair_call(found.text[slice(*step.spans["call"])])
+            if call is None:
+                form = self.dialect.call_form(self.toolbox.names)
+                seen = self.toolbox.describe_malformed(unreadable(step).why, form)
+            else:
+                seen = await self.toolbox.call(call, session)
+            said = self._fence.whole(partial(self.dialect.render_observation, seen.evidence, seen.note))
+        else:
+            said = self.dialect.controller(found.steps, self.verify)
+        if said is not None:
+            messages.append({"role": str(self.dialect.observation_role), "content": said})
+        return said is not None
 
     async def _observe(self, call: ToolRequest, session: Session) -> Observation:
         try:
@@ -128,3 +209,9 @@ def _written(calls: tuple[ToolRequest, ...]) -> dict[str, Any]:
         for call in calls
     ]
     return {"tool_calls": made} if made else {}
+
+
+def _first_turn(text: str, stops: Iterable[str]) -> str:
+    """The reply up to the first string that ends a turn: what a model writes behind it, nobody asked for."""
+    ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
+    return text[: min(ends, default=len(text))]

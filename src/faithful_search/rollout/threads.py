@@ -1,0 +1,234 @@
+"""Research threads synthesis: the same question researched several times at once, summarised, and answered once.
+
+PokeeResearch, section 3.4: n independent threads, each summarised by the model, and one synthesis of the summaries.
+
+```
+threads (one engine run) ─> a summary each ─> synthesis ─> the answer, and the thread that it rests on
+```
+
+Nothing here depends on a model doing as it is told. A summary that fails is replaced by an outline of the thread, a
+synthesis that fails by a vote; both are deterministic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from ..errors import FaithfulSearchError
+from ..inference.base import Completion, Generator, Sampling
+from ..judges.base import Request, Writer
+from ..tasks import Task
+from ..text import normalize, shortened
+from ..trajectory import Evidence, Step, Trajectory
+
+_SUMMARY = re.compile(r"<research_trace_summary>(.*?)(?:</research_trace_summary>|\Z)", re.DOTALL)
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+_LONGEST_THREAD = 60_000  # characters; some 15,000 tokens, half of the paper's context
+_LONGEST_OUTLINE = 4_000
+_NO_ANSWER = ("", "none", "unknown")
+
+
+class Researcher(Protocol):
+    """Whatever runs episodes: `Engine`, `ServedAgent`."""
+
+    def run(
+        self,
+        tasks: Sequence[Task],
+        on_end: Callable[[Trajectory], Any] | None = None,
+        on_step: Callable[[str, Step], Any] | None = None,
+    ) -> list[Trajectory]: ...
+
+
+class Research(msgspec.Struct, frozen=True):
+    """What came of a question.
+
+    Attributes:
+        threads: each as it ended.
+        trajectory: what the answer rests on: the thread that gave it, else `pooled`. Its `answer` is the final one, and
+            `meta["research"]` says which of how many threads it is and how the answer was chosen.
+        by: "thread" where there was one, "synthesis", or "vote" where no synthesis was written.
+        summaries: of each thread; none where there was one thread.
+        replaced: what could not be written and was replaced: "summary of thread 2", "synthesis".
+    """
+
+    threads: tuple[Trajectory, ...]
+    trajectory: Trajectory
+    by: Literal["thread", "synthesis", "vote"]
+    summaries: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+
+
+def research(
+    agent: Researcher,
+    task: Task,
+    threads: int = 1,
+    writer: Writer | None = None,
+    on_step: Callable[[str, Step], Any] | None = None,
+) -> Research:
+    """Research a question in so many threads at once.
+
+    Args:
+        agent: runs the threads; it should sample, or all of them are the same.
+        task: the question.
+        threads: how many.
+        writer: writes the summaries and the synthesis, as the paper has it the policy itself; `None` outlines the
+            threads and lets them vote.
+        on_step: sees each step with its thread's id: the task's, then `ID#1`, `ID#2`, …
+
+    Example:
+        ```python
+        found = research(engine, Task("q", "Who wrote it?"), threads=4, writer=GeneratorJudge(generator))
+        print(found.trajectory.answer, found.by)
+        ```
+    """
+    return synthesise(agent.run([task] * threads, on_step=on_step), writer)
+
+
+def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> Research:
+    """One answer from threads on the same question, as `research` makes it. Never raises for what a writer does."""
+    if len(threads) == 1:
+        return Research(tuple(threads), threads[0], "thread")
+    question = threads[0].question or ""
+    asked = [Request("thread_summary", {"question": question, "thread": described(one)}) for one in threads]
+    summaries: list[str] = []
+    replaced: list[str] = []
+    for number, (thread, text) in enumerate(zip(threads, _texts(writer, asked), strict=True), start=1):
+        found = _SUMMARY.search(text or "")
+        if found is None or not found[1].strip():
+            replaced.append(f"summary of thread {number}")
+        # the answer is the thread's own: a summary must not improve on it
+        summary = found[1].strip() if found and found[1].strip() else described(thread, _LONGEST_OUTLINE)
+        summaries.append(f"<answer>{thread.answer or 'NONE'}</answer>\n{summary}")
+    pairs = "\n\n".join(f"Pair {number}:\n{text}" for number, text in enumerate(summaries, start=1))
+    [text] = _texts(writer, [Request("thread_synthesis", {"question": question, "threads": pairs})])
+    said = [answer.strip() for answer in _ANSWER.findall(text or "") if _key(answer) not in _NO_ANSWER]
+    if said:
+        thought = _THINK.search(text or "")
+        chosen = _rests_on(threads, said[-1], thought[1].strip() if thought else "", "synthesis")
+        return Research(tuple(threads), chosen, "synthesis", tuple(summaries), tuple(replaced))
+    chosen = _rests_on(threads, vote(threads), "The answer that most threads gave.", "vote")
+    return Research(tuple(threads), chosen, "vote", tuple(summaries), (*replaced, "synthesis"))
+
+
+def vote(threads: Sequence[Trajectory]) -> str | None:
+    """The answer of most threads as the first of them wrote it; `None` where none gave any.
+
+    Answers are compared normalised; "unknown" wins only where no thread knew. Of answers given equally often one that its agent checked
+    and upheld wins, then the earliest.
+
+    Example:
+        >>> vote([Trajectory(answer="Rome"), Trajectory(answer="Oslo"), Trajectory(), Trajectory(answer="the Oslo")])
+        'Oslo'
+    """
+    named = [one for one in threads if one.answer and one.answer.strip()]
+    given = [one for one in named if _key(one.answer or "") not in _NO_ANSWER] or named
+    count = Counter(_key(one.answer or "") for one in given)
+    upheld = {_key(one.answer or "") for one in given if one.steps and one.steps[-1].verified}
+    best = max(given, key=lambda one: (count[_key(one.answer or "")], _key(one.answer or "") in upheld), default=None)
+    return best.answer if best is not None else None
+
+
+def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
+    """A thread in plain words, whatever its dialect: what was thought, asked and found in each step.
+
+    Where that has more than `longest` characters, each text in it is cut alike, so that the last step is told as well
+    as the first.
+    """
+    texts = sum(1 + len(step.evidence) for step in thread.steps) or 1
+    for room in (longest, longest // texts, longest // (2 * texts), 80):
+        text = "\n".join(
+            line for number, step in enumerate(thread.steps, start=1) for line in _told(number, step, room)
+        )
+        if len(text) <= longest:
+            break
+    ended = f"answer: {thread.answer}" if thread.answer else f"no answer ({thread.stop_reason or 'not ended'})"
+    return f"{shortened(text, longest)}\n{ended}".strip()
+
+
+def pooled(threads: Sequence[Trajectory], answer: str | None, thought: str) -> Trajectory:
+    """All calls of all threads and the answer as the last step: what an answer rests on that no thread gave.
+
+    An id of evidence is its thread's number and its id there: `2.E1`. The calls were made, the order is not the
+    threads' own, so that dialects and verdicts are left out.
+    """
+    steps = [
+        Step(step.think, step.call, tuple(_renamed(item, number) for item in step.evidence), step.note)
+        for number, thread in enumerate(threads, start=1)
+        for step in thread.steps
+        if step.call is not None
+    ]
+    last = Step(thought, answer=answer)
+    first = threads[0]
+    ended = "answered" if answer else first.stop_reason
+    return Trajectory((*steps, last), first.question, answer, ended, id=first.id, answers=first.answers)
+
+
+class Metered:
+    """A generator that counts what it reads and writes: `calls` are rows, the tokens those of prompts and of turns.
+
+    The names are those of `judges.chat.Stats`, which counts for a served model.
+    """
+
+    def __init__(self, generator: Generator) -> None:
+        self.generator = generator
+        self.calls = self.prompt_tokens = self.completion_tokens = 0
+
+    def generate(
+        self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """See `Generator.generate`."""
+        found = self.generator.generate(prompts, sampling, max_new_tokens)
+        self.calls += len(prompts)
+        self.prompt_tokens += sum(map(len, prompts))
+        self.completion_tokens += sum(len(completion.ids) for completion in found)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.generator, name)
+
+
+def _texts(writer: Writer | None, requests: Sequence[Request]) -> Sequence[str | None]:
+    """What was written; nothing where the writer fails: the threads are there, and an answer can be given."""
+    if writer is None:
+        return [None] * len(requests)
+    try:
+        return writer.write_batch(requests)
+    except (FaithfulSearchError, RuntimeError):  # the latter: torch is out of memory, say
+        return [None] * len(requests)
+
+
+def _rests_on(threads: Sequence[Trajectory], answer: str | None, thought: str, by: str) -> Trajectory:
+    own = [n for n, one in enumerate(threads, start=1) if answer and one.answer and _key(one.answer) == _key(answer)]
+    chosen = threads[own[0] - 1] if own else pooled(threads, answer, thought)
+    told = {"by": by, "thread": own[0] if own else None, "of": len(threads), "analysis": thought}
+    return msgspec.structs.replace(chosen, meta={**chosen.meta, "research": told})
+
+
+def _told(number: int, step: Step, room: int) -> list[str]:
+    lines = [f"STEP {number} {shortened(step.think.strip(), room)}"] if step.think else [f"STEP {number}"]
+    if step.call is not None:
+        lines.append(f"call: {step.call.name} {shortened(str(step.call.arguments), room)}")
+    for item in step.evidence:
+        where = " ".join(filter(None, (item.id, item.title, item.url)))
+        lines.append(f"- {where}: {shortened(item.text, room)}")
+    if step.note:
+        lines.append(f"- {shortened(step.note, room)}")
+    if step.answer is not None:
+        lines.append(f"answered: {step.answer}")
+    if step.verified is not None:
+        lines.append(f"own check: {'correct' if step.verified else 'incorrect'}")
+    return lines
+
+
+def _renamed(item: Evidence, thread: int) -> Evidence:
+    return msgspec.structs.replace(item, id=f"{thread}.{item.id}")
+
+
+def _key(answer: str) -> str:
+    return normalize(answer.strip())

@@ -1,0 +1,205 @@
+"""Research threads: independent, summarised, put together; and whatever fails, there is an answer."""
+
+from __future__ import annotations
+
+import json
+
+import lab
+import pytest
+
+from faithful_search.errors import JudgeError, ToolError
+from faithful_search.evaluation.audit import audit
+from faithful_search.inference.base import Completion
+from faithful_search.rollout import Engine, Limits
+from faithful_search.rollout.threads import Metered, described, pooled, research, synthesise, vote
+from faithful_search.tasks import Task
+from faithful_search.tools import Patience, Tool, Toolbox
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, write_jsonl
+
+TASK = Task("q", "Who wrote it?", ("Ada",))
+CALLS = 2  # of a thread
+SUMMARY = "<answer>x</answer>\n<research_trace_summary>\nfindings:\n- Book: {} wrote it\n</research_trace_summary>"
+FINAL = "<think>Pair 2 found it.</think>\n<answer>Ada</answer>"
+
+
+class Threads:
+    """Thread n calls the tool twice, then gives the n-th answer; without one it says nothing of use."""
+
+    def __init__(self, *answers: str | None) -> None:
+        self.tokenizer, self.answers, self.turn = lab.tokenizer(), answers, 0
+
+    def generate(self, prompts, sampling, max_new_tokens=None):
+        written = [self._turn(row) for row in range(len(prompts))]
+        self.turn += 1
+        ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in written]
+        return [Completion(one, "stop") for one in ids]
+
+    def _turn(self, row: int) -> str:
+        if self.turn < CALLS:
+            query = {"query": f"{row} {self.turn}"}
+            return f"<think>look</think><tool_call>{json.dumps({'name': 'library', 'arguments': query})}</tool_call>"
+        answer = self.answers[row] if self.turn == CALLS else None  # the others have ended by then
+        return f"<think>so</think><answer>{answer}</answer>" if answer else "<think>I have no idea</think>"
+
+
+class Library(Tool):
+    """Fails in one way at one call, or never."""
+
+    name = "library"
+
+    def __init__(self, at: str = "", fault: object = None) -> None:
+        self.at, self.fault, self.asked = at, fault, []
+
+    async def search(self, query: str) -> list[Evidence]:
+        """Search.
+
+        Args:
+            query: What to look for.
+        """
+        self.asked.append(query)
+        if query == self.at:
+            if isinstance(self.fault, BaseException):
+                raise self.fault
+            return self.fault
+        return [Evidence(f"Page for {query}.", "Page", url="http://p/")]
+
+
+class Writing:
+    """Writes good summaries and a good synthesis, but for one request, counted from 0, that goes wrong."""
+
+    def __init__(self, at: int = -1, fault: object = None) -> None:
+        self.at, self.fault, self.requests = at, fault, []
+
+    def write_batch(self, requests):
+        texts = []
+        for request in requests:
+            number = len(self.requests)
+            self.requests.append(request)
+            if number == self.at and isinstance(self.fault, Exception):
+                raise self.fault
+            good = FINAL if request.prompt == "thread_synthesis" else SUMMARY.format("Ada")
+            texts.append(self.fault if number == self.at else good)
+        return texts
+
+
+def run(policy: Threads, tool: Tool | None = None, writer: Writing | None = None):
+    toolbox = Toolbox([tool or Library()], timeout=2, patience=Patience(0))
+    told = []
+    with toolbox:
+        engine = Engine(policy, toolbox, "pokee", Limits(turns=4, total_tokens=20_000))
+        found = research(engine, TASK, len(policy.answers), writer, lambda name, step: told.append(name))
+    return found, told
+
+
+def test_threads_are_summarised_and_one_of_them_carries_the_answer():
+    writer = Writing()
+    found, told = run(Threads("Bob", "Ada", None), writer=writer)
+    assert (found.trajectory.answer, found.by, found.replaced) == ("Ada", "synthesis", ())
+    assert found.trajectory.steps == found.threads[1].steps and found.trajectory.id == "q#1"
+    assert found.trajectory.meta["research"]["thread"] == 2 and len(found.threads) == 3
+    assert set(told) == {"q", "q#1", "q#2"} and told.count("q#2") == 4
+    assert [request.prompt for request in writer.requests] == ["thread_summary"] * 3 + ["thread_synthesis"]
+    assert "Page for 1 0." in writer.requests[1].fields["thread"]
+    pairs = writer.requests[3].fields["threads"]
+    assert "Pair 2:\n<answer>Ada</answer>" in pairs and "Pair 3:\n<answer>NONE</answer>" in pairs  # its own answers
+
+
+def test_one_thread_needs_no_synthesis():
+    writer = Writing()
+    found, _ = run(Threads("Ada"), writer=writer)
+    assert found.trajectory == found.threads[0] and found.by == "thread" and writer.requests == []
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize(
+    "fault", [None, "", "garbage", "<answer></answer>", "<answer>NONE</answer>", JudgeError("x"), RuntimeError("x")]
+)
+def test_whatever_goes_wrong_in_writing_there_is_an_answer(at, fault):
+    found, _ = run(Threads("Ada", "Ada", "Bob"), writer=Writing(at, fault))
+    assert found.trajectory.answer == "Ada"
+    raised = isinstance(fault, Exception)
+    assert found.by == ("vote" if at == 3 else "synthesis")
+    lost = ["synthesis"] if at == 3 else [f"summary of thread {n}" for n in ((1, 2, 3) if raised else (at + 1,))]
+    assert list(found.replaced) == lost
+    if at < 3:
+        assert "STEP 1 look" in found.summaries[at]  # the outline
+
+
+@pytest.mark.parametrize("at", [f"{row} {turn}" for row in range(3) for turn in range(CALLS)])
+@pytest.mark.parametrize(
+    "fault",
+    [ToolError("gone"), ConnectionResetError(), KeyError("k"), SystemExit(1), "<html>", None, [{"text": "x"}], []],
+    ids=repr,
+)
+def test_a_fault_at_any_call_of_any_thread_sinks_nothing(at, fault):
+    tool = Library(at, fault)
+    found, _ = run(Threads("Ada", "Bob", "Ada"), tool)
+    assert len(tool.asked) == 3 * CALLS and [one.answer for one in found.threads] == ["Ada", "Bob", "Ada"]
+    row, turn = map(int, at.split())
+    for number, thread in enumerate(found.threads):
+        for step in thread.steps[:CALLS]:
+            failed = (number, step) == (row, found.threads[row].steps[turn])
+            assert bool(step.note) == failed and bool(step.evidence) != failed
+    assert (found.trajectory.answer, found.by) == ("Ada", "vote")
+
+
+def test_a_thread_without_an_answer_never_sinks_the_others_and_none_at_all_is_said():
+    found, _ = run(Threads(None, "Ada", None))
+    assert found.trajectory.answer == "Ada" and found.threads[0].answer is None
+    found, _ = run(Threads(None, None))
+    assert found.trajectory.answer is None and found.by == "vote" and len(found.trajectory.evidence) == 4
+
+
+@pytest.mark.parametrize(
+    ("answers", "wins"),
+    [
+        (["Rome", "The Oslo", "oslo."], "The Oslo"),
+        (["unknown", "unknown", "Rome"], "Rome"),
+        (["unknown", "Unknown"], "unknown"),
+        (["Rome", "Oslo"], "Rome"),
+        ([None, ""], None),
+    ],
+)
+def test_a_vote(answers, wins):
+    assert vote([Trajectory(answer=answer) for answer in answers]) == wins
+
+
+def test_of_answers_given_equally_often_one_that_was_upheld_wins():
+    upheld = Trajectory((Step(answer="Oslo"), Step("yes", verified=True)), answer="Oslo")
+    assert vote([Trajectory((Step(answer="Rome"),), answer="Rome"), upheld]) == "Oslo"
+
+
+def test_an_answer_of_no_thread_rests_on_what_all_of_them_found(tmp_path):
+    search = Step("look", ToolCall("library", {"query": "x"}), (Evidence("Ada wrote it.", "Book", "E1"),))
+    threads = [Trajectory((search, Step("so", answer=name)), "Who?", name, id="q") for name in ("Bob", "Cy")]
+
+    class Wise(Writing):
+        def write_batch(self, requests):
+            return [FINAL if request.prompt == "thread_synthesis" else None for request in requests]
+
+    found = synthesise(threads, Wise())
+    assert list(found.trajectory.evidence) == ["1.E1", "2.E1"] and found.trajectory.answer == "Ada"
+    assert found.trajectory.steps[-1] == Step("Pair 2 found it.", answer="Ada")
+    rows = tmp_path / "rows.jsonl"
+    write_jsonl(rows, [*found.threads, found.trajectory])
+    measured = audit(rows, tmp_path / "audit")
+    assert measured.n == 3 and not measured.errors
+    assert pooled(threads, None, "").answer is None
+
+
+def test_a_long_thread_is_told_to_its_end():
+    search = Step("look " * 500, ToolCall("library", {"query": "x"}), (Evidence("a" * 90_000, "Book", "E1"),))
+    last = Step("so", answer="Ada", verified=None)
+    text = described(Trajectory((search, search, last), answer="Ada", stop_reason="answered"), 3_000)
+    assert len(text) < 3_100 and "STEP 3 so" in text and text.endswith("answer: Ada") and "E1 Book" in text
+
+
+def test_tokens_are_counted():
+    policy = Metered(Threads("Ada", "Bob"))
+    policy.answers = policy.generator.answers
+    found, _ = run(policy)
+    sampled = sum(sum(one.tokens.mask) for one in found.threads)
+    closing = sum(len(one.tokens.mask) for one in found.threads) - sampled
+    assert policy.completion_tokens == sampled and policy.calls == 2 * (CALLS + 1) and closing > 0
+    first = len(found.threads[0].tokens.prompt_ids)
+    assert policy.prompt_tokens > policy.calls * first
