@@ -119,8 +119,8 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
 def vote(threads: Sequence[Trajectory]) -> str | None:
     """The answer of most threads as the first of them wrote it; `None` where none gave any.
 
-    Answers are compared normalised; "unknown" wins only where no thread knew. Of answers given equally often one that its agent checked
-    and upheld wins, then the earliest.
+    Answers are compared normalised; "unknown" wins only where no thread knew. Of answers given equally often one that
+    its agent checked and upheld wins, then the earliest.
 
     Example:
         >>> vote([Trajectory(answer="Rome"), Trajectory(answer="Oslo"), Trajectory(), Trajectory(answer="the Oslo")])
