@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from .. import registry
+from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge, Writer
 from .answer_likelihood_gap import AnswerLikelihoodGap
 from .answer_support import AnswerSupport
@@ -64,6 +65,7 @@ __all__ = [
     "corpus_snippets",
     "load",
     "names",
+    "pokee_mix",
     "pou_mix",
     "self_eval_mix",
     "step_validity",
@@ -188,6 +190,40 @@ def self_eval_mix(
         weights={name: weight for name, (_, weight) in parts.items()},
         gate=None,
     )
+
+
+def pokee_mix(
+    judge: Judge | None = None, *, metric: Literal["judge", "em", "f1"] = "judge", format_weight: float = 0.1
+) -> Mix:
+    """PokeeResearch's reward (sections 3.2 and 3.3): a right answer earns 1, a valid format a little, nothing else.
+
+    ```
+    R = R_correct + w_format · [the format is valid]
+    ```
+
+    Nothing is gated: a right answer in a broken form counts. The paper's R_correct is AI feedback: 1 for an exact
+    match, else whether a judge says that the answer means the same; where the judge fails the row has no value. "em"
+    and "f1" compare strings, normalised as that system does it. The paper gives no weight for the format; 0.1 is ours.
+
+    Args:
+        judge: of "judge"; an LLM, as a comparison of words is what AI feedback is to replace.
+        metric: how the answer is compared, see `Correctness`.
+        format_weight: what a valid format earns; 0 leaves it out.
+
+    Raises:
+        ConfigError: for "judge" without a judge, another metric with one, or a weight below 0.
+
+    Example:
+        >>> pokee_mix(metric="em").weights
+        {'correctness': 1.0, 'format': 0.1}
+    """
+    if format_weight < 0:
+        raise ConfigError(f"pokee_mix: format_weight must be at least 0, got {format_weight}")
+    parts: dict[str, Reward | Adaptive] = {"correctness": Correctness(metric, "pokee", judge)}
+    weights = {"correctness": 1.0}
+    if format_weight:
+        parts["format"], weights["format"] = Format(), format_weight
+    return Mix(parts, weights, gate=None)
 
 
 def veritas_mix(

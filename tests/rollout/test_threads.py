@@ -8,8 +8,8 @@ import lab
 import pytest
 
 from faithful_search.errors import JudgeError, ToolError
-from faithful_search.evaluation.audit import audit
 from faithful_search.inference.base import Completion
+from faithful_search.measure.audit import audit
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.threads import Metered, described, pooled, research, synthesise, vote
 from faithful_search.tasks import Task

@@ -56,7 +56,9 @@ def test_the_whole_cycle():
     assert "The answer is verified to be incorrect." in reading(policy, 3)
     assert reading(policy, 3).rstrip().endswith("##The research mode starts##.<|im_end|>\n<|im_start|>assistant")
     assert len(policy.seen) == 6
-    sampled = "".join(lab.tokenizer().decode([i for i, m in zip(t.tokens.completion_ids, t.tokens.mask, strict=True) if m]))
+    sampled = "".join(
+        lab.tokenizer().decode([i for i, m in zip(t.tokens.completion_ids, t.tokens.mask, strict=True) if m])
+    )
     assert "mode starts" not in sampled and "Bob" in sampled  # the controller's words are never trained on
 
 
