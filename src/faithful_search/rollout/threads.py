@@ -166,7 +166,8 @@ def pooled(threads: Sequence[Trajectory], answer: str | None, thought: str) -> T
     last = Step(thought, answer=answer)
     first = threads[0]
     ended = "answered" if answer else first.stop_reason
-    return Trajectory((*steps, last), first.question, answer, ended, id=first.id, answers=first.answers)
+    name = f"{first.id}#pooled"
+    return Trajectory((*steps, last), first.question, answer, ended, id=name, answers=first.answers)
 
 
 class Metered:
