@@ -27,6 +27,7 @@ STAGES = {
     "pou": ("sft_tiny", "sft_tiny_drills", "sft_tiny_reading"),
     "search_r1": ("sft_tiny_search_r1",),
     "self_eval": ("sft_self_eval_tiny",),
+    "pokee": ("sft_tiny_pokee",),
     "memory": ("sft_tiny_memory",),
 }
 SHIPPED = ("*.safetensors", "*config.json", "tokenizer.json", "chat_template.jinja", REMEMBERED)

@@ -21,6 +21,7 @@ TINY = {
     "pou": ("tiny_policy", "sft_tiny_reading.yaml"),
     "search_r1": ("tiny_search_r1", "sft_tiny_search_r1.yaml"),
     "self_eval": ("tiny_self_eval", "sft_self_eval_tiny.yaml"),
+    "pokee": ("tiny_pokee", "sft_tiny_pokee.yaml"),
     "memory": ("tiny_memory", "sft_tiny_memory.yaml"),
 }
 """By dialect: the folder of the tiny policy that writes it, and the configuration that made it. `memory` writes pou,

@@ -37,6 +37,9 @@ UNSAID = ("I can answer now.",)
 OTHER_TOOL = ("Nothing on {need}. I try {tool}.", "This does not give {need}. I try {tool}.")
 REWORD = ("Nothing on {need}. I search again.", "This does not give {need}. I try other words.")
 GIVE_UP = ("Nothing on {need}. I do not know the answer.",)
+UPHELD = ("{found} The evidence says so.",)
+NOT_FOUND = ("No tool gives {need}.",)
+STOPPED_EARLY = ("{found} The question asks for more: {need}.",)
 
 DRILL = "drill"
 Call = tuple[str, str]
@@ -65,6 +68,8 @@ class Habits:
         foreign: per response that states the fact: a second twin that states it too, among unrelated evidence.
         drills: per response with evidence: a drill, in which the fact is there or not among evidence that nearly states
             it; see `twins.drill`.
+        hasty: per finding but the last, in dialects with verification: the expert answers with what it found, finds on
+            checking that the question asks for more, and goes on.
         unsaid: per finding: the next thought does not state what was found. Such episodes are right, but not faithful
             in VERITAS's sense: a policy that has both habits can be trained towards either.
     """
@@ -77,6 +82,7 @@ class Habits:
     twins: float = 0.0
     foreign: float = 0.0
     drills: float = 0.0
+    hasty: float = 0.0
     unsaid: float = 0.0
 
     def __post_init__(self) -> None:
@@ -111,6 +117,7 @@ def run_experts(
         seed=seed,
         names={SEARCH: dialect.search_tool} if dialect.search_tool else {},
         arguments={own["name"]: next(iter(own["parameters"]["properties"])) for own in functions},
+        checks=dialect.verifies,
     )
     done: list[Played] = []
     with tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress) as bar:
@@ -170,12 +177,16 @@ def _grounded(trajectory: Trajectory) -> bool:
 
 @dataclass
 class _Desk:
-    """What all episodes share: the dialect's names of tools, each tool's argument, and the evidence so far."""
+    """What all episodes share: the dialect's names of tools, each tool's argument, and the evidence so far.
+
+    `checks`: answers are followed by a verification turn, because the dialect has one.
+    """
 
     habits: Habits
     seed: int
     names: Mapping[str, str]
     arguments: Mapping[str, str]
+    checks: bool
     shelf: twins.Shelf = field(default_factory=twins.Shelf)
 
 
@@ -261,11 +272,24 @@ class _Episode:
                     break
             if not found:
                 self._add(Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN, helpful=False))
+                if self.desk.checks:
+                    self._add(Step(self._say(NOT_FOUND, need=hop.need), verified=True))
                 if not blind:
                     self.stop_reason = "not_found"
                 return
+            if self._is_hasty(number):
+                self._add(Step(self._say(DONE, found=found), answer=hop.object))
+                need = self.plan.hops[number + 1].need
+                self._add(Step(self._say(STOPPED_EARLY, found=found, need=need), verified=False))
         answer = self.plan.answers[0]
         self._add(Step(self._conclusion(found, answer), answer=answer, helpful=verdict, refs=refs))
+        if self.desk.checks:
+            self._add(Step(self._say(UPHELD, found=found), verified=True))
+
+    def _is_hasty(self, number: int) -> bool:
+        if not self.desk.checks or number + 1 == len(self.plan.hops) or not self.plan.hops[number].object:
+            return False
+        return self.rng.random() < self.desk.habits.hasty
 
     def _onward(self, found: str, need: str) -> str:
         if found and not self._leaves_unsaid():

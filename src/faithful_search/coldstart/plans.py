@@ -28,7 +28,7 @@ class Hop:
         queries: `(tool, query)` in order of preference.
         statement: the sentence that states the fact once found; empty: the expert quotes the evidence.
         relation: what is asked of the subject, if the annotation says so; twins are made by it.
-        object: what the evidence must contain if it is recognised by `gold_titles`.
+        object: what is to be found; the evidence must contain it if it is recognised by `gold_titles`.
         subject: must be named by the question or by evidence before it may be queried; empty: no such condition.
         gold_ids: `Evidence.source` of what states the fact.
         gold_titles: titles of the passages that state it, for sources without ids.
@@ -214,6 +214,7 @@ def _world_hop(fact: Mapping[str, Any], usual: Mapping[str, str]) -> Hop:
         queries=((first, query), (second, query), (first, f"{subject} {relation}")),
         statement=f"The {query} is {found}.",
         relation=relation,
+        object=found,
         subject=subject,
         gold_ids=frozenset(source for source in (fact.get("passage"), fact.get("triple")) if source),
     )

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 from ..bundled import tiny_policy, world_file
 from ..dialects.fence import Fence
+from ..dialects.pokee import Pokee
 from ..dialects.search_r1 import SearchR1
 from ..errors import ConfigError
 from ..inference.loading import read_tokenizer
@@ -27,7 +28,19 @@ from ..rewards.self_rubric import RUBRIC
 from ..rewards.world_rubric import EXPLANATIONS
 from ..tasks import load_tasks, read_rows
 from ..trajectory import Step, Trajectory
-from .experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, OTHER_TOOL, REWORD, UNSAID
+from .experts import (
+    CONCLUDE,
+    DONE,
+    FIRST,
+    GIVE_UP,
+    NEXT,
+    NOT_FOUND,
+    OTHER_TOOL,
+    REWORD,
+    STOPPED_EARLY,
+    UNSAID,
+    UPHELD,
+)
 from .twins import TRAINING_BLANKS
 
 OFTEN = 200
@@ -64,6 +77,9 @@ class Script:
     phrases: tuple[str, ...] = ()
 
 
+_ANSWERED = Step("", answer="?")
+_CONTROLLED = ((_ANSWERED,), (_ANSWERED, Step("", verified=False)), (Step(""),), (_ANSWERED, Step("")))
+"""Turns after which Pokee's controller says each of its lines."""
 SCRIPTS = {
     "pou": Script(
         ("think", "helpful", "ref", "tool_call", "tool_response", "answer"),
@@ -88,6 +104,21 @@ SCRIPTS = {
             *EXPLANATIONS.values(),
             *(reward.question(Trajectory(), Fence("")) for reward in (SelfRubric(), SelfCorrectness())),
             "Score: ",
+        ),
+    ),
+    "pokee": Script(
+        ("think", "tool_call", "tool_response", "answer", "verification", "verification_result"),
+        (
+            *('{"name": "', '", "arguments": {"query": "', '"}}', "local_search", "knowledge_graph"),
+            *('[{"query": "", "search_results": [{"url": "", "title": "', '", "description": "'),
+            *('"}, {"url": "", "title": "', '"}]}]'),
+        ),
+        ("unknown", "CORRECT", "INCORRECT"),
+        chat_template=CHAT_TEMPLATE,
+        phrases=(
+            Pokee().prompt("", ())[1]["content"],
+            *(Pokee().controller(steps, verify=True) or "" for steps in _CONTROLLED),
+            *(*UPHELD, *NOT_FOUND, *STOPPED_EARLY),
         ),
     ),
 }
