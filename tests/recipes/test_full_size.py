@@ -31,10 +31,11 @@ LARGE = {
     "pou_qwen2.5-0.5b": ("pou", (), (14, 2, True)),
     "pou_four_tools": ("pou", JUDGE, (14, 2, False)),
     "veritas_qwen2.5-7b": ("veritas", JUDGE, (14, 2, False)),
+    "pokee_qwen2.5-7b": ("pokee", JUDGE, (14, 2, False)),
 }
 
 
-SLOW = ("pou_qwen2.5-7b_lora", "pou_four_tools", "veritas_qwen2.5-7b")
+SLOW = ("pou_qwen2.5-7b_lora", "pou_four_tools", "veritas_qwen2.5-7b", "pokee_qwen2.5-7b")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,17 @@ def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, name):
     heads = (config["num_attention_heads"], config["num_key_value_heads"], config["tie_word_embeddings"])
     assert heads == shape
     assert (out / "adapter_config.json").exists() == (out / MERGED).exists() == name.endswith("_lora")
-    touched = {"output_dir", "use_vllm", "judge", "tool_cache", "web_search", "browse", "triples", "eval_split"}
+    touched = {
+        "output_dir",
+        "use_vllm",
+        "judge",
+        "tool_cache",
+        "web_search",
+        "browse",
+        "triples",
+        "eval_split",
+        "corpus",
+    }
     small = {"eval_limit", "turn_tokens", "max_steps", "max_completion_length", "gradient_accumulation_steps"}
     assert said.keys() & settings.keys() <= touched | small | {"model_name_or_path"}
 

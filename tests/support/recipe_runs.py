@@ -36,6 +36,7 @@ CPU = ["--bf16", "false", "--use_cpu", "true"]
 
 def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
     """The dataclasses of the recipe that a configuration's name begins with, and what a test has to say beside it."""
+    import pokee
     import pou
     import reward_model
     import sft
@@ -45,6 +46,7 @@ def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
         recipe = "pou"
     return {
         "pou": ((pou.PoUArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
+        "pokee": ((pokee.PokeeArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "veritas": ((veritas.VeritasArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "sft": ((sft.ExpertArguments, SFTConfig, ModelConfig), ["--questions", "world", *CPU]),
         "rm": ((reward_model.RewardModelArguments, SFTConfig, ModelConfig), CPU),

@@ -283,6 +283,7 @@ def test_recipe_pairs_its_lists(recipe):
         "sft_tiny_drills.yaml",
         "sft_tiny_reading.yaml",
         "sft_tiny_search_r1.yaml",
+        "sft_tiny_pokee.yaml",
         "sft_smollm2-135m.yaml",
     ],
 )

@@ -228,10 +228,7 @@ def _local(
     question: str, environment: EnvironmentArguments, toolbox: Toolbox, temperature: float, given: Mapping[str, Any]
 ) -> _Asked:
     try:
-        import torch
-        from transformers.utils.logging import disable_progress_bar
-
-        from ..inference.loading import max_tokens, open_generator
+        from ..inference.loading import max_tokens, open_generator, sample_alike
     except ImportError as error:
         raise ConfigError(f"a model here needs {error.name}: pip install 'faithful-search[train]'") from error
     from .. import dialects
@@ -241,8 +238,7 @@ def _local(
     from ..rollout import Engine
     from ..rollout.threads import Metered
 
-    disable_progress_bar()  # the steps are what there is to see
-    torch.manual_seed(given["seed"])
+    sample_alike(given["seed"])
     source = bundled_policy(given["model"], environment.dialect)
     generator = open_generator(source, trust_remote_code=given["trust_remote_code"])
     policy = Metered(generator)
@@ -265,7 +261,7 @@ def _cost(found: Research, meters: Sequence[Any], seconds: float) -> dict[str, f
     steps = [step for thread in found.threads for step in thread.steps]
     return {
         "requests": sum(one.calls for one in stats),
-        "tool_calls": sum(step.call is not None for step in steps),
+        "tool_calls": sum(bool(step.evidence or step.note) for step in steps),
         "tokens_read": sum(one.prompt_tokens for one in stats),
         "tokens_written": sum(one.completion_tokens for one in stats),
         "seconds": round(seconds, 2),

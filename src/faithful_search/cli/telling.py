@@ -77,9 +77,10 @@ class Teller:
         if found.by != "thread":
             given = "; ".join(_line(one.answer or f"none ({one.stop_reason})") for one in found.threads)
             self.say(f"threads: {given}", "dim")
-            self.say(f"by {found.by}: {_line(trajectory.meta['research']['analysis'])}", "dim")
         if trajectory.answer is None:
             return
+        if found.by != "thread":
+            self.say(f"by {found.by}: {_line(trajectory.meta['research']['analysis'])}", "dim")
         self.say(f"answer: {trajectory.answer}", "answer")
         for claim in claims:
             self.say(f"  {_support(claim)}", "" if claim.supported else "unsupported")

@@ -22,6 +22,7 @@ from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import find_adapter_config_file
+from transformers.utils.logging import disable_progress_bar
 
 from ..errors import ConfigError
 from .threads import choose_threads
@@ -186,6 +187,12 @@ def open_generator(
     """A causal LM, or a PEFT adapter's directory, as a generator; arguments and errors as `open_model`."""
     model, tokenizer = open_model(AutoModelForCausalLM, name, device=device, dtype=dtype, revision=revision, **how)
     return TransformersGenerator(model, tokenizer)
+
+
+def sample_alike(seed: int) -> None:
+    """Seed what is sampled from now on, and leave the progress of loading to a caller that shows its own."""
+    disable_progress_bar()
+    torch.manual_seed(seed)
 
 
 def max_tokens(model: Any, tokenizer: Any) -> int | None:

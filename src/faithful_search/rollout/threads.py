@@ -50,8 +50,9 @@ class Research(msgspec.Struct, frozen=True):
 
     Attributes:
         threads: each as it ended.
-        trajectory: what the answer rests on: the thread that gave it, else `pooled`. Its `answer` is the final one, and
-            `meta["research"]` says which of how many threads it is and how the answer was chosen.
+        trajectory: what the answer rests on: the thread that gave it, or `pooled` where none did. Its `answer` is the
+            final one, and `meta["research"]` says which of how many threads it is and how the answer was chosen. The
+            first thread where there is no answer.
         by: "thread" where there was one, "synthesis", or "vote" where no synthesis was written.
         summaries: of each thread; none where there was one thread.
         replaced: what could not be written and was replaced: "summary of thread 2", "synthesis".
@@ -112,7 +113,7 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
         thought = _THINK.search(text or "")
         chosen = _rests_on(threads, said[-1], thought[1].strip() if thought else "", "synthesis")
         return Research(tuple(threads), chosen, "synthesis", tuple(summaries), tuple(replaced))
-    chosen = _rests_on(threads, vote(threads), "The answer that most threads gave.", "vote")
+    chosen = _rests_on(threads, vote(threads), "the answer that most threads gave", "vote")
     return Research(tuple(threads), chosen, "vote", tuple(summaries), (*replaced, "synthesis"))
 
 
@@ -151,7 +152,7 @@ def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
     return f"{shortened(text, longest)}\n{ended}".strip()
 
 
-def pooled(threads: Sequence[Trajectory], answer: str | None, thought: str) -> Trajectory:
+def pooled(threads: Sequence[Trajectory], answer: str, thought: str) -> Trajectory:
     """All calls of all threads and the answer as the last step: what an answer rests on that no thread gave.
 
     An id of evidence is its thread's number and its id there: `2.E1`. The calls were made, the order is not the
@@ -165,9 +166,8 @@ def pooled(threads: Sequence[Trajectory], answer: str | None, thought: str) -> T
     ]
     last = Step(thought, answer=answer)
     first = threads[0]
-    ended = "answered" if answer else first.stop_reason
     name = f"{first.id}#pooled"
-    return Trajectory((*steps, last), first.question, answer, ended, id=name, answers=first.answers)
+    return Trajectory((*steps, last), first.question, answer, "answered", id=name, answers=first.answers)
 
 
 class Metered:
@@ -205,7 +205,9 @@ def _texts(writer: Writer | None, requests: Sequence[Request]) -> Sequence[str |
 
 
 def _rests_on(threads: Sequence[Trajectory], answer: str | None, thought: str, by: str) -> Trajectory:
-    own = [n for n, one in enumerate(threads, start=1) if answer and one.answer and _key(one.answer) == _key(answer)]
+    if answer is None:
+        return threads[0]
+    own = [n for n, one in enumerate(threads, start=1) if one.answer and _key(one.answer) == _key(answer)]
     chosen = threads[own[0] - 1] if own else pooled(threads, answer, thought)
     told = {"by": by, "thread": own[0] if own else None, "of": len(threads), "analysis": thought}
     return msgspec.structs.replace(chosen, meta={**chosen.meta, "research": told})
