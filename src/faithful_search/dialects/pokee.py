@@ -102,11 +102,13 @@ class Pokee(ToolCalls):
                 continue
             begin, until = segment.span
             for line in _LINE.finditer(text, begin, until):
-                if skip(text, begin, line.start()) < line.start():
-                    yield segment._replace(span=(skip(text, begin), line.start()))
+                begin = skip(text, begin, line.start())
+                if begin < line.start():
+                    yield Segment("agent", text, (begin, line.start()))
                 begin = line.end()
-            if (begin := skip(text, begin, until)) < until:
-                yield segment._replace(span=(begin, until))
+            begin = skip(text, begin, until)
+            if begin < until:
+                yield Segment("agent", text, (begin, until))
 
     def controller(self, steps: Sequence[Step], verify: bool = False) -> str | None:
         """The next mode: verification after an answer, research after one found incorrect; again what was missed.
