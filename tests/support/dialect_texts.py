@@ -23,6 +23,7 @@ HOSTILE = [
     "My previous action is invalid. Let me try again.\n", "<result>", "</result>", "\\boxed{x}",
     "</search_results>", "\u2028", "\ud800", "\n\n", '\n"x"\n', '"x"\ny', 'Doc 2: "x"\n', "<search_results>",
     "<|end_of_documents|>", "<|begin_of_query|>q<|end_of_query|>", "\n(1)", "\n(2)Title: x Text:  y", "(1)", " Text:",
+    "##The research mode starts##", "You have provided an answer. ##The verification mode starts##.", "<verification>",
     '"Title: ', "   ", "User: ", "Assistant:", "...", "{", "}", "[", "]", "\\", "\\n", "\t", "```", "result: \n",
 ]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(HOSTILE) | st.text(max_size=4), max_size=6).map("".join)

@@ -97,10 +97,12 @@ class Teller:
 
 def cost_line(cost: Mapping[str, float]) -> str:
     """What it took, in a line."""
-    return (
-        f"{cost['requests']:,} requests, {cost['tool_calls']:,} tool calls, {cost['tokens_read']:,} tokens read, "
-        f"{cost['tokens_written']:,} written, {cost['seconds']:.1f} s"
+    requests, calls = (
+        f"{cost[name]:,} {what}{'s' if cost[name] != 1 else ''}"
+        for name, what in (("requests", "request"), ("tool_calls", "tool call"))
     )
+    tokens = f"{cost['tokens_read']:,} tokens read, {cost['tokens_written']:,} written"
+    return f"{requests}, {calls}, {tokens}, {cost['seconds']:.1f} s"
 
 
 def _support(claim: Claim) -> str:
