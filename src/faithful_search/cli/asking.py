@@ -16,7 +16,7 @@ import msgspec
 
 from ..bundled import BUNDLED, bundled_policy
 from ..errors import ConfigError
-from .judge_options import judge_of, judge_options
+from .flags import judge_flags, judge_of
 from .options import config, debug, echo, trust_remote_code
 from .telling import Teller, cost_line
 
@@ -63,7 +63,7 @@ _SEVERAL = 0.7
     help="What was done is appended here, for `audit`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-@judge_options
+@judge_flags
 @trust_remote_code
 @config
 @debug
@@ -81,7 +81,7 @@ def ask(ctx: click.Context, question: str, transcript: Path, as_json: bool, **gi
 
     if not question.strip():
         raise click.UsageError("the question is empty")
-    judge = judge_of({name: value for name, value in given.items() if name.startswith("judge")})
+    judge = judge_of(given)
     task = Task(f"ask-{datetime.now(UTC):%Y%m%d-%H%M%S}", question.strip())
     environment = _environment(given)
     teller = Teller(quiet=as_json, several=given["threads"] > 1)
