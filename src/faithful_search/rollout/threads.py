@@ -173,7 +173,7 @@ def pooled(threads: Sequence[Trajectory], answer: str, thought: str) -> Trajecto
 class Metered:
     """A generator that counts what it reads and writes: `calls` are rows, the tokens those of prompts and of turns.
 
-    The names are those of `judges.chat.Stats`, which counts for a served model.
+    The names are those of `wire.llm.Stats`, which counts for a served model.
     """
 
     def __init__(self, generator: Generator) -> None:
