@@ -39,14 +39,15 @@ def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
     import pokee
     import pou
     import reward_model
+    import self_eval
     import sft
     import veritas
 
-    if recipe == "hack":
-        recipe = "pou"
+    recipe = {"hack": "pou", "self": "self_eval"}.get(recipe, recipe)
     return {
         "pou": ((pou.PoUArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "pokee": ((pokee.PokeeArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
+        "self_eval": ((self_eval.SelfEvalArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "veritas": ((veritas.VeritasArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "sft": ((sft.ExpertArguments, SFTConfig, ModelConfig), ["--questions", "world", *CPU]),
         "rm": ((reward_model.RewardModelArguments, SFTConfig, ModelConfig), CPU),
