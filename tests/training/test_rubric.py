@@ -83,7 +83,7 @@ def test_a_good_episode_is_good_and_labels_follow_swapped_names(episodes):
     row = next(row for row in rows if row.meta[LABEL]["error"] == "misread")
     swapped = relabelled(NameSwapper(NAMES).swap(row, random.Random(1)))
     assert swapped.meta[LABEL]["score"] == row.meta[LABEL]["score"]
-    said = f"The answer is {swapped.answer}. The evidence states {swapped.answers[0]}."
+    said = f"The answer is {swapped.answer}, the reference {swapped.answers[0]}. The evidence states the reference."
     assert swapped.meta[LABEL]["why"] == said
     assert swapped.answers != row.answers
 

@@ -13,12 +13,12 @@ from .self_rubric import RUBRIC
 
 EXPLANATIONS = {
     "none": "It is right, and the evidence states it.",
-    "extras": "The evidence states {gold}, but the answer says more than was asked.",
-    "misread": "The evidence states {gold}.",
-    "silent": "The evidence states {gold}.",
-    "early": "The search stopped before the evidence stated {gold}.",
+    "extras": "The evidence states it, but the answer says more than was asked.",
+    "misread": "The evidence states the reference.",
+    "silent": "The evidence states the reference.",
+    "early": "The search stopped before the evidence stated it.",
     "lost": "That is not what was asked.",
-    "memory": "No evidence holds it.",
+    "memory": "No evidence holds the answer.",
 }
 """What is wrong with a trajectory, by the name of the error."""
 
@@ -65,7 +65,7 @@ class WorldRubric(Reward):
         >>> last = (Step(think="I know this.", answer="Tokyo"),)
         >>> score = WorldRubric().score(Trajectory(last, asked, "Tokyo", answers=("Tokyo",)))
         >>> score.value, score.why
-        (0.0, 'The answer is Tokyo. No evidence holds it.')
+        (0.0, 'The answer is Tokyo, the reference Tokyo. No evidence holds the answer.')
 
     How to hack it: search until the fact is there by chance, whatever the queries say. It reads evidence and answer
     only.
@@ -106,9 +106,12 @@ def gravest_error(trajectory: Trajectory) -> str:
 
 
 def explained(error: str, trajectory: Trajectory) -> str:
-    """The error in words, with the trajectory's own names: first what was answered, then what is wrong with it."""
-    said = EXPLANATIONS[error].format(gold=trajectory.answers[0])
-    return f"The answer is {trajectory.answer or 'missing'}. {said}"
+    """The error in words, with the trajectory's own names.
+
+    Answer and reference come first: a small model that has just written both can compare them.
+    """
+    gold, answer = trajectory.answers[0], trajectory.answer or "missing"
+    return f"The answer is {answer}, the reference {gold}. {EXPLANATIONS[error]}"
 
 
 def _states(world: World, asked: tuple[str, str], texts: list[str]) -> bool:
