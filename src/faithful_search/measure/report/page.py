@@ -69,19 +69,25 @@ def _render(
     for _, trajectory in shown:
         for issue in trajectory.all_issues():
             examples.setdefault(issue.kind, issue.why)
-    return environment(plain=_plain).get_template("template.html").render(
-        audit=audit,
-        style=style,
-        script=script,
-        style_hash=_hash(style),
-        script_hash=_hash(script),
-        title=Path(str(audit.settings.get("source", "trajectories"))).name,
-        version=__version__,
-        date=date.today().isoformat(),
-        metrics=[(name, asks(name), row, _bar(row, limits.get(name, (0.0, 1.0)))) for name, row in audit.rows.items()],
-        histograms=[_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
-        examples=examples,
-        rollouts=[fields(row, trajectory, rows[row].scores if row in rows else {}) for row, trajectory in shown],
+    return (
+        environment(plain=_plain)
+        .get_template("template.html")
+        .render(
+            audit=audit,
+            style=style,
+            script=script,
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+            title=Path(str(audit.settings.get("source", "trajectories"))).name,
+            version=__version__,
+            date=date.today().isoformat(),
+            metrics=[
+                (name, asks(name), row, _bar(row, limits.get(name, (0.0, 1.0)))) for name, row in audit.rows.items()
+            ],
+            histograms=[_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
+            examples=examples,
+            rollouts=[fields(row, trajectory, rows[row].scores if row in rows else {}) for row, trajectory in shown],
+        )
     )
 
 

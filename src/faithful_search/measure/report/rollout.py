@@ -33,13 +33,13 @@ class Scored(msgspec.Struct, frozen=True):
     scores: dict[str, Marked] = {}
 
 
-def rollout_html(trajectory: Trajectory, scores: Mapping[str, Marked] | None = None) -> str:
-    """One trajectory, opened, as HTML to be put into a page that has `page_file("rollout.css")`.
+def rollout_html(trajectory: Trajectory, scores: Mapping[str, Marked], opened: bool = True) -> str:
+    """One trajectory as HTML to be put into a page that has `page_file("rollout.css")`.
 
     Whatever the agent, its tools or a judge wrote is text in it, and nothing else.
     """
-    shown = fields(None, trajectory, scores or {})
-    return environment().get_template("rollout.html").render(rollout=shown, opened=True)
+    shown = fields(None, trajectory, scores)
+    return environment().get_template("rollout.html").render(rollout=shown, opened=opened)
 
 
 def environment(**filters: Callable[..., Any]) -> Environment:
