@@ -150,7 +150,7 @@ def build() -> gradio.Blocks:
         start.click(audit, [text, upload, dialect], [summary, row, found, row_seen], api_visibility="private")
         row.input(show_row, [row, found], row_seen, **private)
         taken = [item, broken_seen, outcome]
-        onward.click(lambda one: (one, gradio.Tabs(selected="break")), asked, [broken, tabs], **private)
+        onward.click(lambda one: (one, gradio.Tabs(selected="break"), None), asked, [broken, tabs, example], **private)
         example.input(lambda name: examples()[name], example, broken, **private)
         broken.change(take, broken, taken, **private)
         gradio.on([item.change, kind.change], replace, [broken, item, kind], text_now, **private)
@@ -158,8 +158,8 @@ def build() -> gradio.Blocks:
     return page.queue(max_size=40, default_concurrency_limit=2)
 
 
-def launch(host: str | None = None, port: int | None = None, **settings: Any) -> None:
-    """Serve the page until interrupted; by default where Gradio's environment variables say."""
+def launch(host: str | None = None, port: int | None = None, **settings: Any) -> gradio.Blocks:
+    """Serve the page until interrupted, by default where Gradio's environment variables say; `settings`: of its `launch`."""
     page = build()
     # The first visitor need not wait for the agents; without PyTorch the page says so
     Thread(target=_opened, daemon=True).start()
@@ -169,12 +169,14 @@ def launch(host: str | None = None, port: int | None = None, **settings: Any) ->
         head=view.head(),
         theme=gradio.themes.Default(primary_hue="blue", font=["system-ui", "sans-serif"]),
         max_file_size="5mb",
+        state_session_capacity=200,
         run_history=False,
         footer_links=["gradio", "settings"],
         ssr_mode=False,
         share=False,
         **settings,
     )
+    return page
 
 
 def _opened() -> None:
