@@ -159,7 +159,7 @@ def build() -> gradio.Blocks:
 
 
 def launch(host: str | None = None, port: int | None = None, **settings: Any) -> gradio.Blocks:
-    """Serve the page until interrupted, by default where Gradio's environment variables say; `settings`: of its `launch`."""
+    """Serve the page until interrupted, by default where Gradio's variables say; `settings` are of its `launch`."""
     page = build()
     # The first visitor need not wait for the agents; without PyTorch the page says so
     Thread(target=_opened, daemon=True).start()
