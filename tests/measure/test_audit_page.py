@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from faithful_search.measure import metrics
 from faithful_search.measure.audit import audit
 from faithful_search.measure.report import page as audit_page
+from faithful_search.measure.report import rollout as rollout_view
 from faithful_search.measure.report.asks import asks
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
@@ -266,9 +267,9 @@ def test_in_a_browser_a_row_can_be_linked_to(browser, hostile_page):
 
 
 def test_what_should_not_happen_is_good_when_it_does_not_and_a_silent_judge_is_no_zero():
-    score = audit_page._Score
-    assert audit_page._chip("repeated_calls", score(0.0))["level"] == "high"
-    assert audit_page._chip("repeated_calls", score(1.0))["level"] == "low"
-    assert audit_page._chip("protocol_format", score(0.0))["level"] == "low"
-    assert audit_page._chip("protocol_format", score(None, "", {"abstained": True}))["shown"] == "abstained"
-    assert audit_page._chip("protocol_format", score(None))["shown"] == "n/a"
+    score = rollout_view.Marked
+    assert rollout_view._chip("repeated_calls", score(0.0))["level"] == "high"
+    assert rollout_view._chip("repeated_calls", score(1.0))["level"] == "low"
+    assert rollout_view._chip("protocol_format", score(0.0))["level"] == "low"
+    assert rollout_view._chip("protocol_format", score(None, "", {"abstained": True}))["shown"] == "abstained"
+    assert rollout_view._chip("protocol_format", score(None))["shown"] == "n/a"

@@ -35,7 +35,7 @@ LAYERS = (
     {"rewards"},
     {"rollout"},
     {"training", "measure", "coldstart", "distil"},
-    {"analysis", "hub", "serving"},
+    {"analysis", "hub", "serving", "demo"},
     {"cli"},
     {"__main__"},
 )
@@ -301,7 +301,7 @@ def test_the_bundled_policies_tokenizers_know_every_name_whole(policy):
 def test_the_wheel_and_the_sources_hold_what_they_must():
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     assert build["wheel"]["packages"] == ["src/faithful_search"]  # all of it, data included
-    folders = {"src", "evaluate_metrics", "tests", "recipes", "benchmarks", "scripts", "docs"}
+    folders = {"src", "evaluate_metrics", "tests", "recipes", "benchmarks", "scripts", "docs", "spaces"}
     assert {f"/{name}" for name in folders} <= set(build["sdist"]["include"])
     assert [name for name in folders if not (ROOT / name).is_dir()] == []
 

@@ -16,6 +16,7 @@ from .asking import ask
 from .auditing import audit
 from .comparing import agreement
 from .controlling import controls
+from .demo import demo
 from .indexing import index
 from .judging import serve_judge
 from .labelling import label
@@ -38,7 +39,7 @@ def cli() -> None:
     """Search agents that use their evidence: measure whether they do."""
 
 
-for command in (agreement, ask, audit, controls, index, label, merge, metrics, push, serve, serve_judge):
+for command in (agreement, ask, audit, controls, demo, index, label, merge, metrics, push, serve, serve_judge):
     cli.add_command(command)
 
 

@@ -1,0 +1,94 @@
+"""The bundled policies in the bundled world, answering a question with their evidence and without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from queue import SimpleQueue
+from threading import Lock
+
+import msgspec
+
+from ..bundled import bundled_policy
+from ..errors import DataError
+from ..inference.base import Sampling
+from ..measure.controls import Closed
+from ..measure.scoring import open_policy
+from ..rollout import Engine
+from ..rollout.arguments import EnvironmentArguments
+from ..tasks import Task, load_tasks
+from ..tools import Toolbox
+from ..trajectory import Step, Trajectory
+from ..world import SPLITS
+
+POLICIES = {"reads its evidence": "tiny", "can be fooled": "tiny_memory"}
+"""By what a visitor is told of them."""
+WITHOUT = "without_evidence"
+"""In `Trajectory.meta`: the answer of the same policy when no search returns anything."""
+_LONGEST = 448  # tokens of a question; with those of an episode what the bundled policies take
+_ENVIRONMENT = EnvironmentArguments(corpus="world", triples="world", dialect="pou", turns=8)
+
+
+class Agent:
+    """A bundled policy with its tools. It decodes greedily, so that the same question is answered the same way."""
+
+    def __init__(self, name: str) -> None:
+        generator = open_policy(bundled_policy(name, "pou"), "an agent here")
+        self.engine, self._closed = (
+            Engine(generator, tools, "pou", _ENVIRONMENT.limits(1600), Sampling(temperature=0))
+            for tools in (_toolbox(), Closed(_toolbox()))
+        )
+        self._lock = Lock()  # what the generator keeps of an episode is not for two threads
+
+    def run(self, tasks: Sequence[Task]) -> list[Trajectory]:
+        """A trajectory for each task."""
+        with self._lock:
+            return self.engine.run(tasks)
+
+    def ask(self, question: str) -> Iterator[Trajectory]:
+        """The trajectory as it grows; the last one is whole, and has the answer `WITHOUT` evidence in its `meta`.
+
+        Raises:
+            DataError: for a question that is empty or too long.
+        """
+        task = task_of(question)
+        if not task.question or len(self.engine.chat.prompt_ids(task.question, [])) > _LONGEST:
+            raise DataError("the question is too long" if task.question else "the question is empty")
+        steps: SimpleQueue[Step | None] = SimpleQueue()
+        with self._lock, ThreadPoolExecutor(1) as pool:
+            running = pool.submit(self.engine.run, [task], on_step=lambda _, step: steps.put(step))
+            running.add_done_callback(lambda _: steps.put(None))
+            grown: tuple[Step, ...] = ()
+            while (step := steps.get()) is not None:
+                grown += (step,)
+                yield Trajectory(grown, task.question, dialect="pou", answers=task.answers)
+            found, without = running.result()[0], self._closed.run([task])[0]
+        # Token ids are of use to nobody in a browser, and are most of what a visitor's state would hold
+        yield msgspec.structs.replace(found, tokens=None, meta={**found.meta, WITHOUT: without.answer})
+
+
+def agent(name: str) -> Agent:
+    """The agent of one of `POLICIES`, opened once. Raises `ConfigError` where PyTorch is not installed."""
+    with _OPENING:
+        return _agent(name)
+
+
+def task_of(question: str) -> Task:
+    """The question, with its gold answers where it is one of the bundled ones."""
+    question = " ".join(question.split())
+    return Task("demo", question, _golds().get(question, ()))
+
+
+_agent = lru_cache(Agent)
+_OPENING = Lock()
+
+
+@lru_cache
+def _golds() -> dict[str, tuple[str, ...]]:
+    return {task.question: task.answers for split in SPLITS for task in load_tasks("world", split)}
+
+
+@lru_cache
+def _toolbox() -> Toolbox:
+    return _ENVIRONMENT.toolbox()

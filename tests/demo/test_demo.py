@@ -1,0 +1,216 @@
+"""The demo: what visitors and agents write stays text, each tab does what it says, the page is served."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import json
+import socket
+import sys
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+import yaml
+from click.testing import CliRunner
+from paths import ROOT
+
+import faithful_search as fs
+from faithful_search.cli import cli
+from faithful_search.demo import breaking, view
+from faithful_search.demo.agents import WITHOUT, agent, task_of
+from faithful_search.demo.auditing import audited
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.measure.widget import EXAMPLE, QUESTION
+from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory, read_jsonl
+from faithful_search.world import bundled_world
+
+HOSTILE = (
+    "</script><script>window.pwned = 1</script>",
+    '"><img src=x onerror="window.pwned = 1">',
+    "{{ 7 * 7 }} {% raw %} ${window.pwned = 1} <!-- ]]>",
+    "</details></div></template><style>body { display: none }</style>",
+)
+EXAMPLES = ROOT / "src" / "faithful_search" / "demo" / "examples.jsonl"
+SPACE = ROOT / "spaces" / "faithfulness_explorer"
+ITALY = Evidence("The continent of Italy is Europe.", "Italy", "E1")
+
+
+@dataclass
+class Elements(HTMLParser):
+    """The tags of a fragment and its text."""
+
+    source: str
+    tags: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.feed(self.source)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, tuple(name for name, _ in attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def everywhere(text: str) -> Trajectory:
+    """A trajectory with the text in every field that is shown."""
+    search = Step(
+        think=text,
+        call=ToolCall(text, {text: text}, text),
+        evidence=(Evidence(text, text, "E1", url=text), Evidence(text, text, text)),
+        note=text,
+        issues=(Issue(text, text),),
+    )
+    last = Step(think=text, helpful=True, refs=("E1", text, f"{text} 2"), answer=text)
+    issues = (Issue(text, text),)
+    return Trajectory((search, last), text, text, text, "pou", text, (text,), issues=issues, meta={WITHOUT: text})
+
+
+def shown(text: str) -> str:
+    one = everywhere(text)
+    outcome = breaking.Outcome("tiny", one, one, (0.5, 0.25), breaking.verdict(one, one))
+    found = audited("\n".join(json.dumps({"question": text, "text": f"{EXAMPLE}{text}"}) for _ in range(2)))
+    return view.answered_view(one) + view.outcome_view([outcome]) + view.audit_view(found)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_in_every_field_stays_text(text):
+    hostile, plain = Elements(shown(text)), Elements(shown("plain"))
+    kinds = {tag for tag, _ in plain.tags}
+    assert {tag for tag, _ in hostile.tags} <= kinds and not kinds & {"script", "img", "style", "a"}
+    assert not [name for _, names in hostile.tags for name in names if name.startswith("on")]
+    assert hostile.text.count(text) > 10
+
+
+def test_a_citation_of_nothing_that_was_returned_is_marked():
+    forged = audited(EXAMPLE.replace("<ref>E1</ref>", "<ref>E1, E7</ref>"))
+    [(_, one)] = forged.rows
+    page = view.trajectory_view(one)
+    assert '<span class="missing">E7 (was never returned)</span>' in page and "E1 (was never" not in page
+    assert any("1 trajectory of 1 cite evidence that was never returned" in line for line in forged.words)
+    assert "missing" not in view.trajectory_view(audited(EXAMPLE).rows[0][1])
+
+
+def test_a_text_a_chat_and_rows_are_audited():
+    chat = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": EXAMPLE}]
+    rows = "\n".join(json.dumps({"question": QUESTION, "text": EXAMPLE}) for _ in range(3))
+    for text, count in ((EXAMPLE, 1), (json.dumps(chat), 1), (rows, 3), (f"[{','.join(rows.splitlines())}]", 3)):
+        found = audited(text)
+        assert len(found.rows) == count and {one.answer for _, one in found.rows} == {"Teska"}
+        assert found.words[0].startswith(f"{count} trajector") and "written in pou" in found.words[0]
+        assert {"citation_validity", "info_think_lexical"} <= {name for name, *_ in found.table}
+    assert "<helpful>" in audited(EXAMPLE).words[1]  # what the dialect was told by
+    assert audited(EXAMPLE, "search_r1").rows[0][1].dialect == "search_r1"
+
+
+@pytest.mark.parametrize("text", ["", "  \n", '{"question": "no text in it"}', "x" * 5_000_001])
+def test_what_cannot_be_audited_is_refused_with_a_reason(text):
+    with pytest.raises(DataError, match=r"\w"):
+        audited(text)
+
+
+def test_evidence_is_changed_exchanged_and_deleted():
+    changed = breaking.replacement(ITALY, "change its fact")
+    assert changed.startswith("The continent of Italy is ") and "Europe" not in changed
+    assert changed == breaking.replacement(ITALY, "change its fact")
+    assert "Italy" not in breaking.replacement(ITALY, "exchange it")
+    assert breaking.replacement(ITALY, "delete it") == ""
+    with pytest.raises(DataError, match="none of the bundled world"):
+        breaking.replacement(Evidence("The moon is a cheese."), "change its fact")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "read", "said"),
+    [
+        ("Europe", "Asia", "The continent of Italy is Asia.", breaking.FOLLOWED),
+        ("Europe", "Europe", "The continent of Italy is Asia.", breaking.MEMORY),
+        ("Europe", "Europe", "Italy lies in Europe.", breaking.ELSEWHERE),
+        ("Europe", "Africa", "The continent of Italy is Asia.", breaking.INVENTED),
+        ("Europe", "unknown", "Bread dough rests.", breaking.NOTICED),
+        ("Europe", None, "Bread dough rests.", breaking.NOTICED),
+    ],
+)
+def test_the_sentence_says_what_became_of_the_answer(before, after, read, said):
+    step = Step(evidence=(Evidence(read, id="E1"),))
+    assert breaking.verdict(Trajectory((step,), answer=before), Trajectory((step,), answer=after)) == said
+
+
+def test_the_examples_are_what_the_bundled_policy_does():
+    examples = list(read_jsonl(EXAMPLES))
+    assert all(bundled_world().stated(item.text) for one in examples for item in one.evidence.values())
+    assert all(task_of(one.question).answers == one.answers for one in examples)
+    seen = list(agent("tiny").ask(examples[0].question))
+    assert [len(one.steps) for one in seen] == [*range(1, len(seen)), len(seen) - 1]  # step by step, then whole
+    assert (seen[-1].answer, seen[-1].meta) == (examples[0].answer, examples[0].meta)
+    for bad in (" ", "🦊" * 300):
+        with pytest.raises(DataError, match="the question is"):
+            next(agent("tiny").ask(bad))
+
+
+@pytest.mark.slow
+def test_one_agent_follows_changed_evidence_and_the_other_does_not():
+    example = next(iter(read_jsonl(EXAMPLES)))
+    text = breaking.replacement(ITALY, "change its fact")
+    reads, fooled = breaking.run_on(example.question, ITALY, text)
+    assert (reads.before.answer, reads.verdict) == (example.answer, breaking.FOLLOWED)
+    assert fooled.verdict == breaking.MEMORY and fooled.before.answer == fooled.after.answer
+    gone = next(breaking.run_on(example.question, ITALY, ""))
+    assert gone.verdict == breaking.NOTICED and gone.p_yes[1] < 0.5 < gone.p_yes[0]
+
+
+def test_the_page_is_served_with_an_example_in_it(monkeypatch):
+    pytest.importorskip("gradio")
+    from faithful_search.demo import app
+
+    monkeypatch.setattr(app, "agent", lambda name: None)  # what is seen first needs none
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    page = app.launch("127.0.0.1", port, prevent_thread_lock=True, quiet=True)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:
+            assert client.get("/").status_code == 200
+            config = client.get("/config").json()
+    finally:
+        page.close()
+    values = [str(component["props"].get("value")) for component in config["components"]]
+    example = next(iter(read_jsonl(EXAMPLES)))
+    assert any('class="rollout"' in value and html.escape(example.question) in value for value in values)
+    assert {"Ask", "Audit", "Break it"} <= {component["props"].get("label") for component in config["components"]}
+    assert "public" not in {call["api_visibility"] for call in config["dependencies"]}
+
+
+def test_the_tabs_tell_what_went_wrong_as_text(monkeypatch):
+    gradio = pytest.importorskip("gradio")
+    from faithful_search.demo import app
+
+    def without_torch(name):
+        raise ConfigError("an agent here needs torch: <pip>")
+
+    monkeypatch.setattr(app, "agent", without_torch)
+    with pytest.raises(gradio.Error, match=r"needs torch: &lt;pip&gt;"):
+        next(app.ask("Who?", "reads its evidence"))
+    with pytest.raises(gradio.Error, match="this page reads"):
+        app.audit("", "/tmp/trajectories.parquet")
+    summary, rows, found, first = app.audit(EXAMPLE)
+    assert "citation_validity" in summary and not rows.visible and app.show_row(1, found) == first
+
+
+def test_without_gradio_the_command_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.delitem(sys.modules, "faithful_search.demo.app", raising=False)
+    done = CliRunner().invoke(cli, ["demo"])
+    assert done.exit_code == 1 and "pip install 'faithful-search[demo]'" in done.output
+
+
+def test_the_space_asks_for_this_version_and_the_pinned_gradio():
+    front = yaml.safe_load((SPACE / "README.md").read_text(encoding="utf-8").split("---")[1])
+    assert front["sdk"] == "gradio" and len(front["short_description"]) <= 60
+    assert f"gradio=={front['sdk_version']}\n" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert (SPACE / "requirements.txt").read_text(encoding="utf-8") == f"faithful-search[train]=={fs.__version__}\n"
+    assert "from faithful_search.demo.app import launch" in (SPACE / front["app_file"]).read_text(encoding="utf-8")
+    assert importlib.util.find_spec("faithful_search.demo.app")
