@@ -27,7 +27,11 @@ def parsed(*flags: str):
 @pytest.mark.parametrize(
     ("config", "weights"),
     [
-        ("self_eval_tiny", {"self_correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2, "world_rubric": 0.0}),
+        ("self_eval_tiny", {"correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2, "world_rubric": 0.0}),
+        (
+            "self_eval_tiny_paper",
+            {"self_correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2, "world_rubric": 0.0},
+        ),
         ("self_eval_tiny_answer_only", {"self_correctness": 1.0, "step_format": 0.2}),
     ],
 )
@@ -81,7 +85,7 @@ def test_what_contradicts_itself_is_refused(flags, message):
 def test_answers_may_be_compared_by_words():
     import self_eval
 
-    mix = self_eval.build_reward(parsed("--correctness", "em")[0])
+    mix = self_eval.build_reward(parsed()[0])
     assert mix.weights == {"correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2, "world_rubric": 0.0}
     assert mix.outcome == "correctness"
 
@@ -91,7 +95,18 @@ def test_a_short_run_leaves_scores_errors_and_plots(tmp_path):
     import self_eval
 
     out = tmp_path / "run"
-    small = ("--max_steps", "2", "--eval_limit", "4", "--eval_controls", "0", "--num_generations", "4")
+    small = (
+        "--config",
+        str(RECIPES / "configs" / "self_eval_tiny_paper.yaml"),
+        "--max_steps",
+        "2",
+        "--eval_limit",
+        "4",
+        "--eval_controls",
+        "0",
+        "--num_generations",
+        "4",
+    )
     found = self_eval.main(["--output_dir", str(out), *small, "--per_device_train_batch_size", "8", "--threads", "1"])
     assert found["steps"] == 2
     assert {"self_rubric", "self_correctness", "world_rubric"} <= set(found["after"]["rows"])

@@ -13,7 +13,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, get_args
 
 from .. import dialects
 from ..errors import ConfigError, DataError, FaithfulSearchError
@@ -35,7 +35,7 @@ size."""
 NO_TORCH = "**No agent can run here**: PyTorch is missing (`pip install 'faithful-search[demo]'`). Audit works."
 DETECT = "detect it"
 UPLOADS = (".jsonl", ".json", ".txt")
-KINDS = ("change its fact", "exchange it", "delete it")
+KINDS: tuple[breaking.Kind, ...] = get_args(breaking.Kind)
 
 
 @lru_cache
