@@ -393,7 +393,7 @@ def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monke
         state = SimpleNamespace(process_index=rank, num_processes=2, is_main_process=rank == 0)
         trainer = SimpleNamespace(
             generator=policy, policy=policy, toolbox=toolbox, engine=engine(toolbox, policy),
-            generating=nullcontext, accelerator=SimpleNamespace(autocast=nullcontext),
+            generating=nullcontext, asking=lambda *rewards: nullcontext(),
         )  # fmt: skip
         monkeypatch.setattr(runs, "PartialState", lambda: state)
         monkeypatch.setattr(runs, "gather_object", gather)

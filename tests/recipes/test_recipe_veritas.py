@@ -130,8 +130,8 @@ def test_tiny_is_the_dialects_own_policy():
     assert policy_source("tiny", "pou") == str(tiny_policy())
     assert policy_source("tiny", "search_r1") == str(tiny_policy("search_r1")) != str(tiny_policy())
     assert policy_source("org/model", "search_r1") == "org/model"
-    with pytest.raises(DataError, match="no tiny policy writes the dialect 'pokee'"):
-        policy_source("tiny", "pokee")
+    with pytest.raises(DataError, match="no tiny policy writes the dialect 'research'"):
+        policy_source("tiny", "research")
 
 
 # --- what the evaluations report

@@ -210,6 +210,7 @@ class LLM:
         )
         async with connection.slots:
             deadline = time.monotonic() + endpoint.patience
+            patience = Patience(0 if self._doubtful else endpoint.retries, endpoint.backoff, endpoint.patience)
 
             async def attempt() -> Any:
                 await self._wait_as_asked(deadline)
@@ -219,7 +220,8 @@ class LLM:
                 try:
                     return await self._send(connection.client, request, deadline)
                 except Unanswered as fault:
-                    if fault.retry_after is not None:  # the other questions wait, too
+                    # the other questions wait, too, unless a question is asked once only: then each takes its chance
+                    if fault.retry_after is not None and patience.retries:
                         self._not_before = max(self._not_before, time.monotonic() + fault.retry_after)
                     fault.passing = fault.passing and not final(fault)
                     raise
@@ -228,7 +230,6 @@ class LLM:
                 self.stats.retries += 1
                 on_retry()
 
-            patience = Patience(0 if self._doubtful else endpoint.retries, endpoint.backoff, endpoint.patience)
             try:
                 found = await patience.persist(attempt, deadline, retrying)
             except NotAsked:
