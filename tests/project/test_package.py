@@ -271,7 +271,10 @@ def test_the_bundled_world_is_in_the_package():
 
 
 POLICY = PACKAGE / "data" / "tiny_policy"
-POLICIES = [POLICY, *(PACKAGE / "data" / name for name in ("tiny_search_r1", "tiny_self_eval"))]
+POLICIES = [
+    POLICY,
+    *(PACKAGE / "data" / name for name in ("tiny_search_r1", "tiny_self_eval", "tiny_pokee", "tiny_memory")),
+]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
