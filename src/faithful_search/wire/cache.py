@@ -268,7 +268,7 @@ class Cache:
         )
         try:
             self._prepare(connection)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody else holds the connection yet
             connection.close()
             raise
         return connection
@@ -281,7 +281,7 @@ class Cache:
                 connection.execute(f"PRAGMA application_id = {_OURS}")
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
                 connection.execute(_TABLE)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: an open transaction would keep every other process out
             connection.execute("ROLLBACK")
             raise
         connection.execute("COMMIT")

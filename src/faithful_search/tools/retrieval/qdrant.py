@@ -60,7 +60,7 @@ class QdrantIndex(EngineIndex):
         self._connect()
         try:
             self.embedder = self._fitting(embedder)
-        except BaseException:
+        except BaseException:  # also Ctrl-C while a model loads: nobody else holds the connection yet
             self.close()
             raise
 
