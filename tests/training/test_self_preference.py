@@ -45,7 +45,7 @@ def test_a_growing_gap_is_said_once_in_words(caplog):
 
 def test_a_steady_gap_and_scores_that_rise_together_are_quiet(caplog):
     with caplog.at_level(logging.WARNING):
-        steps([[(0.8, 0.3)]] * 10, window=2)
+        steps([[(0.7, 0.4)]] * 10, window=2)
         steps([[(0.1 * step, 0.1 * step)] for step in range(10)], window=2)
         steps([[(0.6, 0.5)], [(0.9, 0.5)]], window=2)  # too little to say anything
     assert caplog.records == []
@@ -55,6 +55,14 @@ def test_a_policy_that_turns_against_itself_is_said_too(caplog):
     with caplog.at_level(logging.WARNING):
         steps([[(0.6, 0.5)]] * 2 + [[(0.2, 0.5)]] * 2, window=2)
     assert "0.40 below the rule's" in caplog.records[0].message
+
+
+def test_a_policy_that_cannot_judge_its_own_rollouts_is_said_once_at_the_beginning(caplog):
+    with caplog.at_level(logging.WARNING):
+        steps([[(1.0, 0.0), (1.0, 1.0)]] * 6, window=2)
+    assert [record.message[:57] for record in caplog.records] == [
+        "the policy's own scores are wrong by 0.71 (root mean squa"
+    ]
 
 
 def test_both_scores_are_drawn(tmp_path):

@@ -10,6 +10,8 @@ from transformers import TrainerCallback
 
 from .grpo import SearchGRPOTrainer
 
+BLIND = 0.4
+"""The root mean square error of the best constant score, on rollouts about half of which are right."""
 logger = logging.getLogger(__name__)
 
 
@@ -26,7 +28,9 @@ class SelfPreference(TrainerCallback):
     | self_rmse | root mean square difference, which also grows where the mean stays |
 
     A gap that has grown by more than `tolerance` since the beginning, over `window` steps, is a warning in words: what
-    rises is then the policy's opinion of its searches, not its searches.
+    rises is then the policy's opinion of its searches, not its searches. So is an error in the first `window` steps
+    that a constant score would hardly exceed: the policy then cannot judge what it searches, however well it scored the
+    episodes that it was taught on.
 
     Args:
         trainer: the trainer that it watches.
@@ -57,8 +61,17 @@ class SelfPreference(TrainerCallback):
         found = compared(pairs)
         logs.update(found)
         state.log_history[-1].update(found)
-        gaps = [row["self_gap"] for row in state.log_history if "self_gap" in row]
-        self._warn(state, gaps)
+        rows = [row for row in state.log_history if "self_gap" in row]
+        if state.is_world_process_zero and len(rows) == self.window:
+            error = sum(row["self_rmse"] for row in rows) / self.window
+            if error > BLIND:
+                logger.warning(
+                    "the policy's own scores are wrong by %.2f (root mean square), no better than a constant: it cannot "
+                    "judge its own rollouts. Teach it on scored rollouts of its own (recipes/sft.py --rubric_files), or "
+                    "use a judge that is not trained",
+                    error,
+                )
+        self._warn(state, [row["self_gap"] for row in rows])
 
     def _warn(self, state: Any, gaps: list[float]) -> None:
         grown = growth(gaps, self.window)
