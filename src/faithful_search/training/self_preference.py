@@ -66,9 +66,9 @@ class SelfPreference(TrainerCallback):
             error = sum(row["self_rmse"] for row in rows) / self.window
             if error > BLIND:
                 logger.warning(
-                    "the policy's own scores are wrong by %.2f (root mean square), no better than a constant: it cannot "
-                    "judge its own rollouts. Teach it on scored rollouts of its own (recipes/sft.py --rubric_files), or "
-                    "use a judge that is not trained",
+                    "the policy's own scores are wrong by %.2f (root mean square), no better than a constant: it "
+                    "cannot judge its own rollouts. Teach it on scored rollouts of its own (recipes/sft.py "
+                    "--rubric_files), or use a judge that is not trained",
                     error,
                 )
         self._warn(state, [row["self_gap"] for row in rows])
