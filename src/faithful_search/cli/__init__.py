@@ -1,4 +1,4 @@
-"""The command `faithful-search`: ask, audit, label, compare judges, index, serve, merge and push policies.
+"""The command `faithful-search`: ask, audit, compare, label, index, serve, merge and push policies.
 
 Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a labelling that ended
 with rows that could not be read or judged; 130 interrupted.
@@ -14,7 +14,7 @@ import click
 from .. import __version__
 from .asking import ask
 from .auditing import audit
-from .comparing import agreement
+from .comparing import agreement, compare
 from .controlling import controls
 from .demo import demo
 from .indexing import index
@@ -39,7 +39,7 @@ def cli() -> None:
     """Search agents that use their evidence: measure whether they do."""
 
 
-for command in (agreement, ask, audit, controls, demo, index, label, merge, metrics, push, serve, serve_judge):
+for command in (agreement, ask, audit, compare, controls, demo, index, label, merge, metrics, push, serve, serve_judge):
     cli.add_command(command)
 
 

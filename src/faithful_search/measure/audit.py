@@ -22,13 +22,13 @@ from .rows import Raw, Source, pick, read_trajectories, total_rows
 from .scores import SCORES, ScoreLog
 from .scoring import Plan, Scorer
 from .settings import AuditSettings
-from .summary import Audit, choose_rows, summarize
+from .summary import SUMMARY, Audit, choose_rows, summarize
 from .workers import in_order, progress_bar
 from .writing import replacing, results_folder, write_result
 
 __all__ = ["SCORES", "SPOOLED", "Audit", "audit", "choose_rows", "pick", "read_trajectories"]
 
-SUMMARY, SPOOLED = "audit.json", "source.jsonl"
+SPOOLED = "source.jsonl"
 _ROWS, _BYTES = 64, 1 << 20
 """The most rows or bytes of a batch. Memory holds two batches for each worker."""
 _JUDGED = 16

@@ -19,6 +19,7 @@ from .scores import Line, read_scores
 from .stats import NOTHING, Estimate, left_out, mean_ci
 from .tool_use import tool_ratios
 
+SUMMARY = "audit.json"
 NAMED = 20
 """How many rows that could not be read, or judged, are named; the others are counted."""
 TOOLS = 32
@@ -244,9 +245,7 @@ class _Tally:
         self.dialects[line.dialect or "unknown"] += 1
         self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
         self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
-        values = {name: cell.value for name, cell in line.scores.items()}
-        values |= {"answered": float(line.answer is not None), "calls": float(sum(line.tools.values()))}
-        for name, value in values.items():
+        for name, value in line.values.items():
             column = self.columns.setdefault(name, array("d"))
             column.extend([math.nan] * (len(self.questions) - 1 - len(column)))
             column.append(math.nan if value is None else value)

@@ -28,6 +28,7 @@ from .asks import asks
 from .rollout import Scored, environment, fields, page_file
 from .tables import EMPTY
 
+REPORT = "report.html"
 BINS = 20
 
 
@@ -76,8 +77,8 @@ def _render(
             audit=audit,
             style=style,
             script=script,
-            style_hash=_hash(style),
-            script_hash=_hash(script),
+            style_hash=digest(style),
+            script_hash=digest(script),
             title=Path(str(audit.settings.get("source", "trajectories"))).name,
             version=__version__,
             date=date.today().isoformat(),
@@ -91,7 +92,8 @@ def _render(
     )
 
 
-def _hash(source: str) -> str:
+def digest(source: str) -> str:
+    """What the page's security policy knows a style or script by."""
     return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
 
 
