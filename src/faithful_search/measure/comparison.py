@@ -12,6 +12,7 @@ import msgspec
 from ..errors import ConfigError, DataError
 from .evaluation import ENTROPY, Evaluation, difference
 from .metrics import direction
+from .report.asks import warning
 from .report.tables import aligned, interval, is_clear
 from .scores import SCORES, read_scores
 from .stats import NOTHING, Estimate, question_means
@@ -106,7 +107,13 @@ class Comparison(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         chance = 0.05 * sum(change.value is not None for row in self.differences.values() for change in row)
         legend = f"* the interval of the paired difference leaves out 0; of so many, about {chance:.0f} would by chance"
-        return "\n\n".join(["\n".join(self.sentences()), aligned(self.table()), "\n".join([legend, *self.notes])])
+        return "\n\n".join(
+            [
+                "\n".join(self.sentences()),
+                aligned(self.table()),
+                "\n".join(filter(None, [legend, warning(self.rows), *self.notes])),
+            ]
+        )
 
 
 def open_sides(paths: Sequence[str | os.PathLike[str]]) -> list[Side]:

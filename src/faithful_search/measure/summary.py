@@ -14,6 +14,7 @@ import msgspec
 
 from ..errors import DataError
 from .evaluation import ENTROPY, Evaluation, entropy_estimate
+from .report.asks import sentences
 from .report.tables import aligned, interval, table
 from .scores import Line, read_scores
 from .stats import NOTHING, Estimate, left_out, mean_ci
@@ -121,7 +122,15 @@ class Audit(msgspec.Struct, frozen=True):
         rows = {**self.rows, ENTROPY: self.tools.entropy}
         measured = table(Evaluation(rows=rows, questions=[], values={}, tool_calls={}), names=("estimate", ""))
         apart = aligned([["by dialect", *self.by_dialect], *self.divided()]) if self.by_dialect else ""
-        parts = (self._overview(), measured, apart, self._problems(), self._calls(), self._usage())
+        parts = (
+            "\n".join(sentences(self)),
+            self._overview(),
+            measured,
+            apart,
+            self._problems(),
+            self._calls(),
+            self._usage(),
+        )
         return "\n\n".join(filter(None, parts))
 
     def divided(self) -> list[list[str]]:
@@ -196,19 +205,33 @@ def summarize(
 
 
 def choose_rows(scores: str | os.PathLike[str], metric: str | None, count: int, rows: int | None = None) -> list[int]:
-    """Which rows to show: half of them those that `metric` says the worst of, the others spread evenly over the file.
+    """Which rows to show: half of them those that `metric` says the worst of; then, as far as a quarter goes, one with
+    each kind of issue and one from each bar of the distributions; the others spread evenly over the file.
 
     The same file gives the same rows, ascending. Rows that could not be read are not among them.
     """
-    lines = (line for line in read_scores(scores, rows) if line.error is None)
-    found = [(line.scores[metric].value if metric in line.scores else None, line.row) for line in lines]
+    found: list[int] = []
+    judged: list[tuple[float, int]] = []
+    examples: dict[tuple[str, int], int] = {}  # the first row of each
+    for line in read_scores(scores, rows):
+        if line.error is not None:
+            continue
+        found.append(line.row)
+        values = {name: value for name, value in line.values.items() if value is not None}
+        if metric in values:
+            judged.append((values[metric], line.row))
+        shows = [*((kind, -1) for kind in line.issues), *((name, int(20 * value)) for name, value in values.items())]
+        for seen in shows:
+            examples.setdefault(seen, line.row)
     if len(found) <= count:
-        return [row for _, row in found]
-    judged = sorted((value, row) for value, row in found if value is not None)
-    worst = {row for _, row in judged[: (count + 1) // 2]}
-    rest = [row for _, row in found if row not in worst]
-    wanted = count - len(worst)
-    return sorted([*worst, *(rest[place * len(rest) // wanted] for place in range(wanted))])
+        return found
+    chosen = dict.fromkeys(row for _, row in sorted(judged)[: (count + 1) // 2])
+    issues_first = sorted(examples.items(), key=lambda item: item[0][1] >= 0)
+    fresh = dict.fromkeys(row for _, row in issues_first if row not in chosen)
+    chosen |= dict.fromkeys([*fresh][: count // 4])
+    rest = [row for row in found if row not in chosen]
+    wanted = count - len(chosen)
+    return sorted([*chosen, *(rest[place * len(rest) // wanted] for place in range(wanted))])
 
 
 class _Tally:

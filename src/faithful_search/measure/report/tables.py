@@ -7,6 +7,7 @@ from typing import Any
 
 from ..evaluation import Evaluation, difference
 from ..stats import Estimate
+from .asks import warning
 
 Evaluated = Evaluation | Mapping[str, Any]
 EMPTY = "-"
@@ -26,7 +27,9 @@ def table(before: Evaluated, after: Evaluated | None = None, names: tuple[str, s
         after: the other one; without it the table has one column.
         names: what the two are called.
     """
-    return aligned(table_rows(before, after, names))
+    rows = table_rows(before, after, names)
+    told = warning({row[0]: row for row in rows})
+    return aligned(rows) + (f"\n{told}" if told else "")
 
 
 def table_rows(
