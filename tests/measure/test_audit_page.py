@@ -58,10 +58,10 @@ def rollout(number: int, text: str = "Vienna lies on the Danube.") -> Trajectory
     )
 
 
-def make(folder: Path, trajectories: list[Trajectory]) -> Path:
+def make(folder: Path, trajectories: list[Trajectory], **settings) -> Path:
     source = folder / "rollouts.jsonl"
     source.write_text("\n".join(trajectory.to_json() for trajectory in trajectories), encoding="utf-8")
-    found = audit(source, folder / "audit", workers=1)
+    found = audit(source, folder / "audit", workers=1, **settings)
     return audit_page.write(
         folder / "report.html", found, folder / "audit" / "scores.jsonl", list(enumerate(trajectories, start=1))
     )
@@ -319,11 +319,12 @@ def test_words_that_stand_nowhere_before_are_marked(tmp_path):
 
 
 def test_long_rows_are_folded_and_make_no_long_page(tmp_path):
-    long = "Danube water. " * 700_000  # 10 MB, twice
+    long = "Danube water. " * 100_000
     search = Step(think=long, call=ToolCall("search", {"query": "x"}, ""), evidence=(Evidence(long, "Vienna", "E1"),))
     many = Step(think="again", call=ToolCall("search", {"query": "y"}, ""))
-    made = make(tmp_path, [Trajectory((search, *[many] * 200), "Where?", "Vienna", "answered", "search_r1")])
+    rows = [Trajectory((search, *[many] * 200), "Where?", "Vienna", "answered", "search_r1")]
+    made = make(tmp_path, rows, metrics=["protocol_format"])
     assert made.stat().st_size < 250_000
     text = made.read_text(encoding="utf-8")
-    assert "20,000 characters more" in text and "9,778,499 characters are not on this page" in text
+    assert "20,000 characters more" in text and "1,378,499 characters are not on this page" in text
     assert "and 101 steps more, in the file" in text

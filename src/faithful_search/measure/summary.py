@@ -165,7 +165,12 @@ class Audit(msgspec.Struct, frozen=True):
         names = {"calls": "calls", "hits": "answers from the cache", "retries": "retries", "failures": "failures"}
         work = ", ".join(f"{used.get(name, 0):,} {shown}" for name, shown in names.items())
         tokens = f"{used.get('prompt_tokens', 0):,} + {used.get('completion_tokens', 0):,} tokens"
-        return f"judge: {work}; {tokens}" + (f", cost {used['cost']:.4f}" if used.get("cost") else "")
+        cost = f", cost {used['cost']:.4f}" if used.get("cost") else ""
+        return "\n".join([f"judge: {work}; {tokens}{cost}", *self.notes()])
+
+    def notes(self) -> list[str]:
+        """What became known of the judge that whoever reads its figures should know."""
+        return [f"judge: {what} ({count:,} times)" for what, count in self.usage.get("notes", {}).items()]
 
 
 def _listed(counts: Mapping[str, int]) -> str:
