@@ -109,9 +109,7 @@ class EndpointJudge:
             known = ", ".join(get_args(Constrained))
             raise ConfigError(f"unknown constrained={self.constrained!r}; there are: {known}")
         if self.max_cost is not None and self.prices is None:
-            raise ConfigError(
-                "what is asked can only be kept below max_cost where its prices are known: give them, too"
-            )
+            raise ConfigError("max_cost needs prices: without them it is not known what the answers cost")
         self._equip()
 
     def _equip(self) -> None:
