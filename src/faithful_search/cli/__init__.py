@@ -1,4 +1,4 @@
-"""The command `faithful-search`: ask, audit, compare, label, index, serve, merge and push policies.
+"""The command `faithful-search`: ask, audit, compare, convert, label, index, serve, merge and push policies.
 
 Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a labelling that ended
 with rows that could not be read or judged; 130 interrupted.
@@ -16,6 +16,7 @@ from .asking import ask
 from .auditing import audit
 from .comparing import agreement, compare
 from .controlling import controls
+from .converting import convert
 from .demo import demo
 from .indexing import index
 from .judging import serve_judge
@@ -39,7 +40,11 @@ def cli() -> None:
     """Search agents that use their evidence: measure whether they do."""
 
 
-for command in (agreement, ask, audit, compare, controls, demo, index, label, merge, metrics, push, serve, serve_judge):
+COMMANDS = (
+    *(agreement, ask, audit, compare, controls, convert, demo, index),
+    *(label, merge, metrics, push, serve, serve_judge),
+)
+for command in COMMANDS:
     cli.add_command(command)
 
 
