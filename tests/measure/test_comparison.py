@@ -40,7 +40,8 @@ def test_audits_are_paired_by_question_and_each_is_compared_with_the_first(tmp_p
     change = found.differences["exact_match_squad"][0]
     assert (change.value, change.n) == (0.75, 8) and change.low > 0
     assert found.differences["info_think_lexical"][0].value == 0.0
-    assert "better: exact_match_squad (+0.750" in found.sentences()[0] and "on 8 shared questions" in str(found)
+    [(title, lines)] = found.told().items()
+    assert title.endswith("on 8 shared questions") and lines[0].startswith("better: exact_match_squad (+0.750")
     assert found.notes == []
     asked = changes([first, second], "exact_match_squad")
     assert len(asked) == 6 and asked[0].values == [0.0, 1.0]

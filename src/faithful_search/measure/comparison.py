@@ -72,24 +72,22 @@ class Comparison(msgspec.Struct, frozen=True):
     differences: dict[str, list[Estimate]]
     notes: list[str] = []
 
-    def sentences(self) -> list[str]:
-        """For each of the others, in words, what differs clearly from the first."""
-        found = []
+    def told(self) -> dict[str, list[str]]:
+        """For each of the others, against whom on what; and in words what differs clearly."""
+        found = {}
         for place, name in enumerate(self.names[1:]):
-            told: dict[str, list[str]] = {"better": [], "worse": [], "higher": [], "lower": []}
+            parts: dict[str, list[str]] = {"better": [], "worse": [], "higher": [], "lower": []}
             columns = {metric: row[place] for metric, row in self.differences.items()}
             known = {metric: change for metric, change in columns.items() if change.value is not None}
             for metric, change in known.items():
                 if is_clear(change):
                     up, good = (change.value or 0) > 0, direction(metric)
                     word = ("higher" if up else "lower") if not good else "better" if up == (good > 0) else "worse"
-                    told[word].append(f"{metric} ({interval(change, sign=True)})")
-            parts = [f"{word}: {', '.join(named)}" for word, named in told.items() if named]
-            rest = len(known) - sum(map(len, told.values()))
-            parts += [f"no clear difference in {rest} of {len(known)} metrics"] if rest or not known else []
-            found.append(
-                f"{name} against {self.names[0]}, on {self.shared[place]:,} shared questions: {'; '.join(parts)}."
-            )
+                    parts[word].append(f"{metric} ({interval(change, sign=True)})")
+            lines = [f"{word}: {', '.join(named)}" for word, named in parts.items() if named]
+            rest = len(known) - sum(map(len, parts.values()))
+            lines += [f"no clear difference: {rest} of {len(known)} metrics"] if rest or not known else []
+            found[f"{name} against {self.names[0]}, on {self.shared[place]:,} shared questions"] = lines
         return found
 
     def table(self) -> list[list[str]]:
@@ -107,13 +105,9 @@ class Comparison(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         chance = 0.05 * sum(change.value is not None for row in self.differences.values() for change in row)
         legend = f"* the interval of the paired difference leaves out 0; of so many, about {chance:.0f} would by chance"
-        return "\n\n".join(
-            [
-                "\n".join(self.sentences()),
-                aligned(self.table()),
-                "\n".join(filter(None, [legend, warning(self.rows), *self.notes])),
-            ]
-        )
+        below = filter(None, [legend, warning(self.rows), *self.notes])
+        told = (line for title, lines in self.told().items() for line in (title, *(f"  {line}" for line in lines)))
+        return "\n\n".join(["\n".join(told), aligned(self.table()), "\n".join(below)])
 
 
 def open_sides(paths: Sequence[str | os.PathLike[str]]) -> list[Side]:
