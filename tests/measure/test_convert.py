@@ -15,6 +15,7 @@ from faithful_search.measure.comparison import compare, open_sides
 from faithful_search.measure.convert import convert
 from faithful_search.measure.writers import WRITERS
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.wire.redact import redact
 
 FOUND = (
     Evidence("Vienna lies on the Danube.", "Vienna", "E1", url="https://a.org"),
@@ -122,3 +123,15 @@ def test_keys_are_counted_and_on_request_taken_out(tmp_path, monkeypatch, to):
 def test_rows_that_cannot_be_read_give_another_exit_code(source, tmp_path):
     done = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / "out"), "--to", "atif"])
     assert done.exit_code == 3 and "2 trajectories as atif" in done.stdout and "row 3: not JSON" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("AKIAIOSFODNN7EXAMPLE", "xoxb-2345678901-abcdefghijklmnop", "AIza" + "Sy_-" * 8 + "abc"),
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEow+/=\nabc\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_what_has_the_shape_of_a_key_is_taken_out(key):
+    assert redact(f"the key is {key}, he said") == "the key is [secret], he said"
+    assert redact("AKIA is a prefix, AIza another") == "AKIA is a prefix, AIza another"

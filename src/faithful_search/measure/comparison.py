@@ -155,15 +155,15 @@ def compare(sides: Sequence[Side]) -> Comparison:
 
 
 def changes(sides: Sequence[Side], metric: str) -> list[Change]:
-    """The questions that the first and the last side have, whose values differ most: those that fell, then those that
-    rose."""
+    """The questions on which one of the others differs most from the first: those that fell, then those that rose."""
     runs = [side.evaluation for side in sides]
     if not all(metric in run.values for run in runs):
         return []
     means = [question_means(run.questions, run.values[metric]) for run in runs]
-    first, last = means[0], means[-1]
-    by = sorted((last[key] - first[key], str(key)) for key in first if key in last and last[key] != first[key])
-    fell, rose = [key for change, key in by if change < 0][:SHOWN], [key for change, key in by if change > 0][-SHOWN:]
+    first, others = means[0], means[1:]
+    spans = {key: [own[key] - value for own in others if key in own] for key, value in first.items()}
+    most = sorted((max(span, key=abs), str(key)) for key, span in spans.items() if any(span))
+    fell, rose = [key for by, key in most if by < 0][:SHOWN], [key for by, key in most if by > 0][-SHOWN:]
     places = [_places(side) for side in sides]
     return [
         Change(key, [own.get(key) for own in means], [own.get(key, []) for own in places])

@@ -57,5 +57,6 @@ def _shown(change: Change, reports: Sequence[str | None]) -> dict[str, Any]:
     for value, rows, report in zip(change.values, change.rows, reports, strict=True):
         links = [(row, report and f"{report}#row-{row}") for row in rows[:3]]
         cells.append((EMPTY if value is None else f"{value:.3f}", links))
-    first, last = change.values[0], change.values[-1]
-    return {"question": change.question, "cells": cells, "change": f"{(last or 0) - (first or 0):+.3f}"}
+    first, *others = change.values
+    by = max((value - first for value in others if value is not None and first is not None), key=abs)
+    return {"question": change.question, "cells": cells, "change": f"{by:+.3f}"}
