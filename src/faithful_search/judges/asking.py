@@ -19,45 +19,10 @@ from ..wire.background import Background, map_concurrently
 from ..wire.cache import Cache
 from ..wire.llm import LLM, Endpoint, Reply, Stats, Unanswered, Unreadable
 from .labels import Constrained, Ladder, after_thought, label_of
-from .prompting import Messages
+from .questions import Answer, Question
 from .together import labels_of
 
-_CHARACTERS, _TEMPLATE = 4, 12
-"""Of a token in English, about, and tokens that a chat template adds."""
-_CLAIMS = 96
-"""Tokens of a written text, about."""
 _log = logging.getLogger(__name__)
-
-
-class Question(msgspec.Struct, frozen=True):
-    """`body` are the request's parameters; `writes` asks for a text, otherwise for a label.
-
-    One with `members` asks for the labels of these questions at once.
-    """
-
-    key: str
-    messages: Messages
-    body: dict[str, Any]
-    writes: bool = False
-    members: tuple[Question, ...] = ()
-
-    @property
-    def one_label(self) -> bool:
-        """Whether the reply is a single label, which log-probs and constrained output are asked for."""
-        return not (self.writes or self.members)
-
-
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of an answer: a label with its p, a text, or the labels of the members.
-
-    `together` marks the answer of a question that was asked as one of several members.
-    """
-
-    p: float | None = None
-    label: bool | None = None
-    text: str | None = None
-    labels: tuple[bool, ...] | None = None
-    together: bool = False
 
 
 class Asker:
@@ -155,10 +120,10 @@ class Asker:
         else:
             counted.add(question.key)
             self.counts.calls += 1
-            tokens = sum(len(message["content"]) for message in question.messages) // _CHARACTERS + _TEMPLATE
-            self.counts.prompt_tokens += tokens
-            self.counts.completion_tokens += _written(question)
-            self._bill(tokens, _written(question))
+            prompt, completion = question.tokens
+            self.counts.prompt_tokens += prompt
+            self.counts.completion_tokens += completion
+            self._bill(prompt, completion)
         return Answer(1.0, True, "", (True,) * len(question.members))
 
     def _bill(self, prompt: int, completion: int) -> None:
@@ -217,12 +182,6 @@ class Asker:
         if found is None:
             raise Unreadable(f"the reply is neither 1 nor 0: {shown}")
         return Answer(*found)
-
-
-def _written(question: Question) -> int:
-    """Tokens of the answer, about: a model that was given more than a label's may reason first, in most of them."""
-    most = question.body.get("max_tokens") or _CLAIMS
-    return min(most, _CLAIMS) if question.writes else 4 * len(question.members) or (2 if most <= 16 else most)
 
 
 class _Batch:

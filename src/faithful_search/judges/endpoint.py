@@ -15,10 +15,11 @@ from ..errors import ConfigError
 from ..text import sentences
 from ..wire.cache import Cache, key_of
 from ..wire.llm import Endpoint, Stats, with_key
-from .asking import Answer, Asker, Question
+from .asking import Asker
 from .base import Pair, Request, Task, Verdict
 from .labels import Constrained
 from .prompting import Prompt, fields_of, load
+from .questions import Answer, Question
 from .together import TOGETHER, fields_of_group, groups_of
 
 _CONTROL = Fence(r"<[|\uff5c]|</?s>|<(?:bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
