@@ -9,12 +9,13 @@ from agent_rows import file_of, rollout
 from click.testing import CliRunner
 
 from faithful_search.cli import cli
+from faithful_search.dialects import parse
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure.audit import audit
 from faithful_search.measure.comparison import compare, open_sides
 from faithful_search.measure.convert import convert
 from faithful_search.measure.writers import WRITERS
-from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 from faithful_search.wire.redact import redact
 
 FOUND = (
@@ -104,6 +105,14 @@ def test_a_pi_session_is_a_chain_of_messages_with_the_scores_beside_it(source, t
     assert entries[-1]["type"] == "custom" and entries[-1]["data"]["gold_answers"] == ["Danube"]
     with pytest.raises(ConfigError, match="name a folder"):
         convert(source, tmp_path / "out.jsonl", "pi")
+
+
+def test_our_own_trajectories_come_out_as_they_went_in(source, tmp_path):
+    audit(source, tmp_path / "audit", workers=1)
+    convert(source, tmp_path / "out.jsonl", "trajectory", scores=tmp_path / "audit")
+    first, second = read_jsonl(tmp_path / "out.jsonl")
+    assert first.steps == EPISODE.steps and first.meta["scores"]["exact_match_squad"] == 1.0
+    assert second.steps == parse(rollout(3)["output"]).steps
 
 
 @pytest.mark.parametrize("to", WRITERS)

@@ -28,11 +28,13 @@ from ..stats import Estimate
 from ..summary import Audit
 from ..writing import replacing
 from .asks import asks, extremes, sentences
-from .rollout import Scored, environment, fields, page_file
+from .rollout import ROW, Scored, environment, fields, page_file
 from .tables import EMPTY
 
 REPORT = "report.html"
 BINS = 20
+PAGE = 10_000_000
+"""Characters of all texts on a page."""
 
 
 def write(
@@ -69,6 +71,7 @@ def _render(
 ) -> str:
     style, script = page_file("rollout.css") + page_file("style.css"), page_file("script.js")
     limits = {"calls": (0.0, math.inf), **audit.bounds}
+    share = min(ROW, PAGE // max(1, len(shown)))
     examples: dict[str, str] = {}  # the first Issue of each kind explains the kind
     for _, trajectory in shown:
         for issue in trajectory.all_issues():
@@ -92,7 +95,9 @@ def _render(
             histograms=[_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
             examples=examples,
             lower=sorted(LOWER_IS_BETTER),
-            rollouts=[fields(row, trajectory, rows[row].scores if row in rows else {}) for row, trajectory in shown],
+            rollouts=[
+                fields(row, trajectory, rows[row].scores if row in rows else {}, share) for row, trajectory in shown
+            ],
         )
     )
 

@@ -70,12 +70,15 @@ def page_file(name: str) -> str:
     return (files(__package__) / "page_files" / name).read_text("utf-8")
 
 
-def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Marked]) -> dict[str, Any]:
-    """What `rollout.html` shows: `row` names it in a page of several, `scores` are those of the audit's line."""
+def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Marked], most: int = ROW) -> dict[str, Any]:
+    """What `rollout.html` shows: `row` names it in a page of several, `scores` are those of the audit's line.
+
+    `most` are the characters that all its texts may take.
+    """
     abstained = {name for name, score in scores.items() if score.parts.get("abstained")}
     said = {name: score for name, score in scores.items() if score.value is not None or name in abstained}
     issues = trajectory.all_issues()
-    marks, room = _marks(scores), _Room()
+    marks, room = _marks(scores), _Room(most)
     return {
         "row": row,
         "trajectory": trajectory,
@@ -95,8 +98,8 @@ def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Marked]
 class _Room:
     """Room for the texts of a row: a long one is folded, what is beyond the folds or the row's share is counted."""
 
-    def __init__(self) -> None:
-        self.left = ROW
+    def __init__(self, most: int) -> None:
+        self.left = most
 
     def text(self, text: str, known: Vocabulary | None = None) -> Text:
         """The text; with `known`, words that it lacks are marked."""
