@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["faithful-search[train]"]
+# ///
 """Train a research agent as PokeeResearch was: RLOO, research and verification in turns, AI feedback on the answer.
 
 ```
@@ -61,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             return {}
         found = leave(record, "recipes/pokee.py", given)
         if repository:
-            push_run(record.folder, repository, merged=script.save_merged, private=bool(args.hub_private_repo))
+            push_run(record.folder, repository, merged=script.save_merged)
         return found
 
 

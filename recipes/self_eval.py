@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["faithful-search[train]"]
+# ///
 """Train a search agent that scores itself: trajectory-level self-evaluation, evaluated before and after.
 
 ```
@@ -77,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         if any("self_gap" in row for row in record.history):
             plots.self_preference(record.history, out / "self_preference.png")
         if repository:
-            push_run(record.folder, repository, merged=script.save_merged, private=bool(args.hub_private_repo))
+            push_run(record.folder, repository, merged=script.save_merged)
         return found
 
 

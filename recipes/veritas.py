@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["faithful-search[train]"]
+# ///
 """Train a search agent with VERITAS's rewards: exact match first, faithfulness warmed up; evaluated before and after.
 
 ```
@@ -76,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             return {}
         found = leave(record, "recipes/veritas.py", given)
         if repository:
-            push_run(record.folder, repository, merged=script.save_merged, private=bool(args.hub_private_repo))
+            push_run(record.folder, repository, merged=script.save_merged)
         return found
 
 

@@ -41,6 +41,7 @@ def leave(record: Record, recipe: str, argv: Sequence[str]) -> dict[str, Any]:
         config=record.settings,
         tools=record.tools,
         dataset=record.questions,
+        plots=("rewards.png", "tools.png"),
     )
     if record.settings.get("save_merged"):
         merged_card(out, out / MERGED)

@@ -190,7 +190,7 @@ class SearchGRPOTrainer(GRPOTrainer):
         """Refused: Transformers calls it before every upload, and uploads whatever is in the folder."""
         raise ConfigError(
             f"push_to_hub would upload everything in {self.args.output_dir}, rollouts and pickled settings too; leave "
-            f"it out, and after training run: faithful-search push {self.args.output_dir} YOU/NAME"
+            f"it out, and after training run: faithful-search push policy {self.args.output_dir} YOU/NAME"
         )
 
     @property
