@@ -237,7 +237,7 @@ def license_of(model: str) -> str | None:
 
 
 def eval_results(folder: str | os.PathLike[str], benchmark: str) -> dict[str, bytes]:
-    """The rows of a run's `metrics.json` as a file of `.eval_results`, by its path in the repository.
+    """The rows of the last evaluation in a folder's `metrics.json` as a file of `.eval_results`, by its path there.
 
     The Hub shows results on datasets that it knows as benchmarks; each row is a task of that name.
 
@@ -254,8 +254,9 @@ def eval_results(folder: str | os.PathLike[str], benchmark: str) -> dict[str, by
     path = Path(folder) / "metrics.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        rows = as_evaluation(found.get("after") or found["before"]).rows
-    except (OSError, ValueError, KeyError, DataError) as error:
+        evaluated = [found[name] for name in (*found, "after") if "rows" in (found.get(name) or {})]
+        rows = as_evaluation(evaluated[-1]).rows
+    except (OSError, ValueError, TypeError, IndexError, DataError) as error:
         raise ConfigError(f"{path} holds no evaluation to write results from: {error}") from error
     entries = [
         EvalResultEntry(
