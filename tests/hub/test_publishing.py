@@ -103,7 +103,9 @@ def staged(tmp_path_factory):
     model_card(policy, base_model="tiny", dialect="search_r1", metrics=None, plots=("rewards.png",), **how)
     row = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "stderr": 0.1}
     measured = {"rows": {"exact_match": row}, "questions": ["q"], "values": {"exact_match": [0.5]}, "tool_calls": {}}
-    (policy / "metrics.json").write_text(json.dumps({"after": {**measured, "made_by": {}}, "settings": settings}))
+    (policy / "metrics.json").write_text(
+        json.dumps({"after": {**measured, "made_by": {}}, "settings": settings, "steps": 5})
+    )
     (policy / "rewards.png").write_bytes(b"png")
     (policy / "trajectories.jsonl").write_text("stays")
     (policy / "merged").mkdir()

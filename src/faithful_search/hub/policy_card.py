@@ -254,9 +254,9 @@ def eval_results(folder: str | os.PathLike[str], benchmark: str) -> dict[str, by
     path = Path(folder) / "metrics.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        evaluated = [found[name] for name in (*found, "after") if "rows" in (found.get(name) or {})]
-        rows = as_evaluation(evaluated[-1]).rows
-    except (OSError, ValueError, TypeError, IndexError, DataError) as error:
+        evaluated = [one for one in found.values() if isinstance(one, dict) and "rows" in one]
+        rows = as_evaluation(found.get("after") or evaluated[-1]).rows
+    except (OSError, ValueError, IndexError, DataError) as error:
         raise ConfigError(f"{path} holds no evaluation to write results from: {error}") from error
     entries = [
         EvalResultEntry(
