@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from importlib.resources import files as resources
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from .. import __version__
 from ..bundled import world_file
 from ..errors import ConfigError, DataError
 from ..measure.rows import read_trajectories
+from ..measure.writers import WRITERS, Document
 from ..tasks import load_tasks
 from ..text import as_markdown
 from ..trajectory import Trajectory
@@ -26,6 +28,7 @@ from .repository import Files
 
 logger = logging.getLogger(__name__)
 _AT_ONCE = 1000  # rows of a parquet row group
+_SESSIONS = 500  # files that a repository is burdened with
 
 
 def stage_trajectories(
@@ -49,10 +52,13 @@ def stage_trajectories(
     names = sorted({part for one in _read(source, dialect) for part in _scores(one)})
     dialects: dict[str, int] = {}
     skipped: list[str] = []
+    sessions: dict[str, Path | bytes] = {}
 
     def rows() -> Iterator[dict[str, Any]]:
-        for one in _read(source, dialect, skipped):
+        for number, one in enumerate(_read(source, dialect, skipped), start=1):
             dialects[one.dialect] = dialects.get(one.dialect, 0) + 1
+            if number <= _SESSIONS:
+                sessions[f"sessions/{number:06}.jsonl"] = _session(number, one)
             yield _row(one, names)
 
     path = Path(folder) / "train-00000.parquet"
@@ -67,11 +73,12 @@ def stage_trajectories(
         dialects=", ".join(f"`{dialect}` ({count:,})" for dialect, count in dialects.items()),
         version=__version__,
         file=Path(source).name,
+        sessions=len(sessions),
         skipped=f" {len(skipped):,} rows could not be read and are left out." if skipped else "",
         name=name,
     )
     tags = ["faithful-search", "search-agent", "agent-traces"]
-    return {"README.md": _card(card, {"train": "data/*.parquet"}, tags), f"data/{path.name}": path}
+    return {"README.md": _card(card, {"train": "data/*.parquet"}, tags), f"data/{path.name}": path, **sessions}
 
 
 def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
@@ -103,6 +110,12 @@ def _read(source: Any, dialect: str | None, skipped: list[str] | None = None) ->
             yield row.trajectory
         elif skipped is not None:
             skipped.append(f"row {row.number}: {row.error}")
+
+
+def _session(number: int, one: Trajectory) -> bytes:
+    """The lines of a Pi session, which the Hub shows as a conversation."""
+    document = Document(number, one, datetime.now(UTC), _scores(one), one.meta.get("reasons") or {})
+    return b"".join(msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document))
 
 
 def _scores(one: Trajectory) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from .outage import JudgeWatch, silence, together, without_dump
 from .policies import policy_source
 from .processes import check_processes, gathered, hold_head, most
 from .step_metrics import part_metrics, rollout_metrics, tool_metrics
+from .traces import RolloutTraces
 from .trimming import by_length
 from .verdict_term import probe_columns, verdict_moves
 from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_generator, sync_weights
@@ -143,7 +144,8 @@ class SearchGRPOTrainer(GRPOTrainer):
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
         self.judge_watch = JudgeWatch(max_abstained)
         self._learning = LearningWatch()
-        own = [RewardState(mix.state0), self.judge_watch, *([self.rollout_log] if self.rollout_log else [])]
+        shown = [RolloutTraces(self.rollout_log)] if self.rollout_log and "trackio" in args.report_to else []
+        own = [RewardState(mix.state0), self.judge_watch, *([self.rollout_log] if self.rollout_log else []), *shown]
         with joining_server(args):
             super().__init__(
                 model=policy_source(model, name) if isinstance(model, str) else model,
