@@ -39,6 +39,7 @@ class Line(msgspec.Struct, frozen=True):
     row: int
     digest: str
     error: str | None = None
+    id: str = ""
     question: str | None = None
     answer: str | None = None
     stop_reason: str | None = None
@@ -46,6 +47,12 @@ class Line(msgspec.Struct, frozen=True):
     scores: dict[str, Cell] = {}
     tools: dict[str, int] = {}
     issues: dict[str, int] = {}
+
+    @property
+    def values(self) -> dict[str, float | None]:
+        """Of each metric, and whether there is an answer and how many calls."""
+        own = {name: cell.value for name, cell in self.scores.items()}
+        return own | {"answered": float(self.answer is not None), "calls": float(sum(self.tools.values()))}
 
     @property
     def complete(self) -> bool:
