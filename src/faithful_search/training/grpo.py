@@ -43,7 +43,7 @@ from .policies import policy_source
 from .processes import check_processes, gathered, hold_head, most
 from .step_metrics import part_metrics, rollout_metrics, tool_metrics
 from .traces import RolloutTraces
-from .trimming import by_length
+from .trimming import FEWEST, PASSES, by_length
 from .verdict_term import probe_columns, verdict_moves
 from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_generator, sync_weights
 
@@ -354,8 +354,8 @@ class SearchGRPOTrainer(GRPOTrainer):
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if not (self._training and self.verdict_weight):
             return cast(torch.Tensor, loss)
-        # The contexts of one probe for each rollout at once: passes not much larger than TRL's own.
-        at_once = 2 * len(inputs["advantages"])
+        # Two contexts a probe: passes no larger than those of `by_length`.
+        at_once = max(2 * len(inputs["advantages"]) // PASSES, FEWEST)
         with self.accelerator.autocast():
             moves = verdict_moves(model, inputs, at_once, most(self.accelerator))
         self._moves.append(float(self.accelerator.gather(moves.detach()).mean()))
