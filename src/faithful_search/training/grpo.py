@@ -144,7 +144,7 @@ class SearchGRPOTrainer(GRPOTrainer):
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
         self.judge_watch = JudgeWatch(max_abstained)
         self._learning = LearningWatch()
-        shown = [RolloutTraces(self.rollout_log)] if self.rollout_log and "trackio" in args.report_to else []
+        shown = [RolloutTraces(self.rollout_log)] if self.rollout_log and "trackio" in (args.report_to or ()) else []
         own = [RewardState(mix.state0), self.judge_watch, *([self.rollout_log] if self.rollout_log else []), *shown]
         with joining_server(args):
             super().__init__(
