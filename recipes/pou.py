@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["faithful-search[train]"]
+# ///
 """Train a search agent with Proof-of-Use rewards: question → rollouts → GRPO → evaluation before and after, with plots.
 
 ```
@@ -27,7 +31,7 @@ from trl import GRPOConfig, ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
-from faithful_search.hub import push_run, takes_over
+from faithful_search.hub import takes_over
 from faithful_search.judges import Judge, Writer
 from faithful_search.judges.condensing import Condensing
 from faithful_search.judges.facts import FactsJudge
@@ -128,12 +132,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         trainer = build_trainer(script, args, model_args, toolbox, build_reward(script), script.verdict_weight)
         facts = script.eval_questions in WORLD
         record = train(trainer, script, model_args, default_rewards(script.dialect, script.load_judge(), facts))
-        if record is None:
-            return {}
-        found = leave(record, "recipes/pou.py", given)
-        if repository:
-            push_run(record.folder, repository, merged=script.save_merged, private=bool(args.hub_private_repo))
-        return found
+        return leave(record, "recipes/pou.py", given, repository)
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, ModelConfig]:

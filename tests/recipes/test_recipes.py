@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import shutil
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from paths import RECIPES
+from paths import RECIPES, ROOT
 from recipe_runs import call, evaluate_recipe, flags_of, run
 from stub_server import StubServer
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -437,3 +439,19 @@ def test_a_recipe_that_cannot_begin_says_why_in_one_line(recipe, tmp_path, monke
     line = said.splitlines()[-1]
     assert "Traceback" not in said
     assert ended.value.code == 1 and line.startswith(f"error: cannot read the settings in {missing}")
+
+
+HEADER = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+"""As PEP 723 has it."""
+
+
+@pytest.mark.parametrize("recipe", sorted(path.stem for path in RECIPES.glob("*.py")))
+def test_a_recipe_alone_says_what_it_needs_and_finds_its_configuration(recipe, tmp_path):
+    path = Path(shutil.copy(RECIPES / f"{recipe}.py", tmp_path / f"{recipe}_alone.py"))
+    [found] = HEADER.finditer(path.read_text(encoding="utf-8"))
+    told = tomllib.loads("".join(line[2:] for line in found["content"].splitlines(keepends=True)))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert told == {"requires-python": project["requires-python"], "dependencies": ["faithful-search[train]"]}
+    alone = runpy.run_path(str(path), run_name=path.stem)
+    if default := alone.get("DEFAULT_CONFIG"):
+        assert not default.exists() and read_config(default) == read_config(RECIPES / "configs" / default.name)

@@ -1,4 +1,4 @@
-"""The command `faithful-search`: ask, audit, compare, convert, label, index, serve, merge and push policies.
+"""The command `faithful-search`: ask, audit, compare, convert, label, index, serve, merge, publish on the Hub.
 
 Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a labelling that ended
 with rows that could not be read or judged; 130 interrupted.
@@ -23,7 +23,8 @@ from .judging import serve_judge
 from .labelling import label
 from .metrics import metrics
 from .options import Commands, debug
-from .policies import merge, push
+from .policies import merge
+from .pushing import push
 from .serving import serve
 
 _SPELLING = {

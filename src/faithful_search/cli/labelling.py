@@ -57,9 +57,9 @@ def label(
     echo(_summary(found))
     echo(f"pairs.jsonl, provenance.json, README.md in {out}")
     if push_to:
-        from ..hub import push
+        from ..hub import Repository, push
 
-        echo(push(out, push_to, private=private, message="Upload labelled pairs", repo_type="dataset"))
+        echo(push(out, Repository(push_to, "dataset", private), "Upload labelled pairs"))
     if not found.complete:
         echo(_incomplete(found), err=True)
         ctx.exit(UNFINISHED)
