@@ -49,10 +49,10 @@ def test_every_configuration_is_accepted(path):
 @pytest.mark.parametrize(
     ("name", "parts", "budget", "fixed"),
     [
-        ("pou_tiny", ["citation", "answer"], None, None),
+        ("pou_tiny", ["citation", "evidence_sensitivity", "answer"], 1, None),
+        ("pou_tiny_no_pt", ["citation", "answer"], None, None),
         ("pou_tiny_pt", ["citation", "evidence_sensitivity", "answer"], None, None),
         ("pou_tiny_paper", ["citation", "evidence_sensitivity", "answer"], 1, None),
-        ("pou_tiny_term", ["citation", "evidence_sensitivity", "answer"], 1, None),
         ("pou_tiny_b2", ["citation", "evidence_sensitivity", "answer"], 2, None),
         ("pou_tiny_no_ans", ["citation", "answer"], None, 0.0),
         ("pou_tiny_static_mix", ["citation", "answer"], None, 0.5),
@@ -105,8 +105,8 @@ def test_what_the_perturbation_reward_alone_uses_is_refused_without_it(flags):
     import pou
 
     with pytest.raises(ConfigError, match="--budget is 0"):
-        pou.parse(list(flags))
-    assert pou.parse([*flags, "--budget", "1"])
+        pou.parse([*flags, "--budget", "0"])
+    assert pou.parse(list(flags))
 
 
 def test_the_source_gate_stands_before_the_correctness_of_either_reward():
@@ -133,13 +133,16 @@ def test_the_source_gate_stands_before_the_correctness_of_either_reward():
 def test_the_likelihood_gap_and_process_rewards_on_right_answers_only_are_flags():
     import pou
 
-    mix = pou.build_reward(pou.parse(["--process_on_right", "true", "--budget", "1"])[0])
+    mix = pou.build_reward(pou.parse(["--process_on_right", "true"])[0])
     assert set(mix.only_right) == set(mix.parts) == {"citation", "evidence_sensitivity", "answer"}
     assert pou.build_reward(pou.parse([])[0]).only_right == ()
     gap = pou.build_reward(pou.parse(["--reward", "answer_only", "--likelihood_gap", "true"])[0])
     assert list(gap.parts) == ["source_gated", "answer_likelihood_gap"] and gap.only_right == () and gap.needs_policy
     flags = ["--likelihood_gap", "true", "--process_on_right", "true"]
-    assert pou.build_reward(pou.parse(flags)[0]).only_right == ("citation", "answer", "answer_likelihood_gap")
+    assert pou.build_reward(pou.parse(flags)[0]).only_right == (
+        *("citation", "evidence_sensitivity", "answer"),
+        "answer_likelihood_gap",
+    )
     answer_only = pou.build_reward(pou.parse([*flags, "--reward", "answer_only"])[0])
     assert answer_only.only_right == ("answer_likelihood_gap",)
     with pytest.raises(ConfigError, match="nothing but the answer"):
