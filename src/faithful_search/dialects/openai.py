@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..trajectory import Evidence
+from ..trajectory import Evidence, Span
 from .tool_calls import BARE, MARKS, ToolCalls, read_json, text_of, write_json
 
 # The tools' schemas go to the server or the chat template, not into the text.
@@ -44,11 +44,20 @@ class OpenAI(ToolCalls):
     prefilled = True
     marks: ClassVar[Mapping[str, float]] = {**MARKS, "answer": -3.0, "tool_call": 1.0}
     signs: ClassVar[Mapping[str, float]] = {
-        r"<\|structured_calls\|>": 3.0,
+        r"<\|structured_calls\|>": 6.0,
         r"\\boxed[ {]": -1.5,
         r'<tool_response>\s{0,9}\[\s{0,9}\{"title"': 3.0,
         r'<tool_response>\s{0,9}\{"(?:results|documents|error|note)"': 2.0,
     }
+
+    def find_answer(self, text: str, span: Span) -> Span | None:
+        """All of it, or what stands between answer tags in it."""
+        start, end = text.find("<answer>", *span), text.rfind("</answer>", *span)
+        return (start + len("<answer>"), end) if span[0] <= start < end else span
+
+    def is_controller(self, text: str) -> bool:
+        """Whatever a user says is said by a user: responses have messages of their own."""
+        return True
 
     def write_answer(self, answer: str) -> str:
         """The answer as it is."""
