@@ -318,6 +318,11 @@ class Dialect(ABC):
                 found = self._receive(taker, segment, found)
                 received += 1
                 continue
+            if segment.who == "forged":
+                if steps:
+                    why = "the agent wrote a tool response itself, without a call: it is no evidence"
+                    _add_issue(steps[-1], "response_forged", why, segment.span)
+                continue
             if received:
                 if received < len(takers):
                     _add_issue(takers[-1], "response_missing", f"{len(takers)} calls, {received} responses")

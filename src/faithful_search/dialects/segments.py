@@ -19,15 +19,15 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     """A stretch of a trajectory's text that one party wrote.
 
     Attributes:
-        who: "agent"; "tool", whose inner text (without the response's tags) this is; "controller", who steers the
-            agent; or "prompt", which begins another episode.
+        who: "agent"; "tool", whose inner text (without the response's tags) this is; "forged", the same written by the
+            agent itself; "controller", who steers the agent; or "prompt", which begins another episode.
         text: the whole text in which the segment stands.
         span: its place there.
         fenced: whether our own `render_observation` wrote it. Only then is escaping undone.
         closed: whether a tool response has its end.
     """
 
-    who: Literal["agent", "tool", "controller", "prompt"]
+    who: Literal["agent", "tool", "forged", "controller", "prompt"]
     text: str
     span: Span
     fenced: bool = False

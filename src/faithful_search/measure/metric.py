@@ -96,7 +96,7 @@ class TrajectoryMetric(evaluate.Metric):
     ```
 
     and beside them `judge` (who judged, `None` where no judge was asked), `trajectories` (how many were scored),
-    `dialects` (how many of each) and `errors`: `{"index", "error"}` of every prediction that could not be read and was
+    `dialects` (how many of each), `warnings` (what a result must not be taken for) and `errors`: `{"index", "error"}` of every prediction that could not be read and was
     left out.
     With `details` there is also a list `details`, one entry for each prediction in order.
     """
@@ -196,6 +196,8 @@ class TrajectoryMetric(evaluate.Metric):
             column = [reward.measure(score) for score in scores[name]]
             result |= _flat(name, mean_of(column, scores[name], _questions(kept), reward.bounds), len(kept))
         written = Counter(item.dialect or "unnamed" for item in kept)
+        if warnings := {name: metrics.WARNINGS[name] for name in rewards if name in metrics.WARNINGS}:
+            result["warnings"] = warnings
         result |= {"judge": self._judged_by(rewards), "trajectories": len(kept), "dialects": dict(written)}
         result |= self.corpus(kept, tools)
         result["errors"] = [{"index": at, "error": item} for at, item in enumerate(read) if isinstance(item, str)]

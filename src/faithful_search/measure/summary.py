@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ..errors import DataError
+from .metrics import WARNINGS
 from .evaluation import ENTROPY, Evaluation, entropy_estimate
 from .report.tables import aligned, interval, table
 from .scores import Line, read_scores
@@ -60,6 +61,7 @@ class Audit(msgspec.Struct, frozen=True):
         rows: each metric's estimate over questions (a row without one is its own); `answered` and `calls` besides.
         n: trajectories read and scored.
         clean: how many of them were read without any issue.
+        bare: how many of them have neither a call nor evidence.
         errors: rows that could not be read; the first are named in `unread`.
         abstained: rows with a score that no judge gave; the first are named in `unjudged`.
         unasked: trajectories without a question.
@@ -77,6 +79,7 @@ class Audit(msgspec.Struct, frozen=True):
     rows: dict[str, Estimate] = {}
     n: int = 0
     clean: int = 0
+    bare: int = 0
     errors: int = 0
     unread: list[Unread] = []
     abstained: int = 0
@@ -120,8 +123,17 @@ class Audit(msgspec.Struct, frozen=True):
         rows = {**self.rows, ENTROPY: self.tools.entropy}
         measured = table(Evaluation(rows=rows, questions=[], values={}, tool_calls={}), names=("estimate", ""))
         apart = aligned([["by dialect", *self.by_dialect], *self.divided()]) if self.by_dialect else ""
-        parts = (self._overview(), measured, apart, self._problems(), self._calls(), self._usage())
+        said = "\n".join(self.warnings)
+        parts = (self._overview(), measured, said, apart, self._problems(), self._calls(), self._usage())
         return "\n\n".join(filter(None, parts))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What must be known to read the numbers: sentences, to stand where they stand."""
+        found = [f"{name} {why}" for name, why in WARNINGS.items() if name in self.rows]
+        if self.bare * 2 > self.n:
+            found.insert(0, f"no searches found in {self.bare} of {self.n} rows: is this the right column?")
+        return found
 
     def divided(self) -> list[list[str]]:
         """A line for each metric, a cell for each dialect: the estimate with its interval and n."""
@@ -226,7 +238,7 @@ class _Tally:
         self.endings: Counter[str] = Counter()
         self.unread: list[Unread] = []
         self.unjudged: list[Unjudged] = []
-        self.errors = self.abstained = self.unasked = self.clean = 0
+        self.errors = self.abstained = self.unasked = self.clean = self.bare = 0
 
     def add(self, line: Line) -> None:
         if line.error is not None:
@@ -241,6 +253,7 @@ class _Tally:
         self.unasked += not asked
         self.issues.update(line.issues)
         self.clean += not line.issues
+        self.bare += not line.tools and not line.evidence
         self.dialects[line.dialect or "unknown"] += 1
         self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
         self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
@@ -261,6 +274,7 @@ class _Tally:
             rows=self.estimates(),
             n=len(self.questions),
             clean=self.clean,
+            bare=self.bare,
             errors=self.errors,
             unread=self.unread,
             abstained=self.abstained,
