@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -35,6 +36,9 @@ def read(value: Any) -> Chat | None:
     if is_chat(value):
         return Chat(list(value))
     found = next((chat for each in formats().values() if (chat := each.read(value))), None)
+    lines = value.get("lines") if isinstance(value, dict) else None
+    if found is not None and isinstance(lines, list) and (broken := sum(not isinstance(line, dict) for line in lines)):
+        found = replace(found, left_out=(*found.left_out, f"{broken} lines that are no JSON objects"))
     if found is None and isinstance(value, dict) and is_chat(value.get("messages")):
         return Chat(value["messages"])
     return found
@@ -58,11 +62,12 @@ def group(value: Any) -> str | None:
 
 def refusal(value: Any) -> str:
     """What a value that no format reads looks like, and what to do."""
-    fields = value if isinstance(value, dict) else next((item for item in value if isinstance(item, dict)), {}) if isinstance(value, list | tuple) else {}
+    items = value if isinstance(value, list | tuple) else [value]
+    fields: dict[str, Any] = next((item for item in items if isinstance(item, dict)), {})
     shared, best = max(((len(each.marks & fields.keys()), each) for each in formats().values()), key=lambda pair: pair[0])
     if shared:
-        named = ", ".join(sorted(best.marks & fields.keys()))
-        return f"it looks like {best.what} (it has {named}), but cannot be read: {best.needs}"
+        has = ", ".join(sorted(best.marks & fields.keys()))
+        return f"it looks like {best.what} (it has {has}), but cannot be read: {best.needs}"
     shape = f"an object with {', '.join(map(str, list(fields)[:8]))}" if fields else type(value).__name__
-    read = ", ".join(each.what for each in formats().values())
-    return f"neither a text nor a list of chat messages with roles, but {shape}: {str(value)[:80]!r}. Read are also: {read}"
+    known = ", ".join(each.what for each in formats().values())
+    return f"neither a text nor a list of chat messages with roles, but {shape}: {str(value)[:80]!r}; read are also: {known}"

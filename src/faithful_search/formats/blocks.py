@@ -27,6 +27,8 @@ _GEMINI = {
     "functionResponse": "result", "function_response": "result", "codeExecutionResult": "result",
     "code_execution_result": "result",
 }  # fmt: skip
+_NAMED = frozenset((*_GEMINI, "inlineData", "inline_data", "fileData", "file_data"))
+"""Fields by which one knows a part of Gemini's, which has no type."""
 _PASSAGES = frozenset(("search_result", "web_search_result", "document"))
 ANSWERED = ("tool_use_id", "tool_call_id", "toolCallId", "call_id", "source_call_id", "id")
 """What names the call that a result belongs to."""
@@ -115,7 +117,7 @@ def first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
 def _is_part(item: Any) -> bool:
     if not isinstance(item, Mapping):
         return isinstance(item, str)
-    return isinstance(item.get("type"), str) or bool(item.keys() & _GEMINI.keys()) or _is_gemini_text(item)
+    return isinstance(item.get("type"), str) or bool(item.keys() & _NAMED) or _is_gemini_text(item)
 
 
 def _is_gemini_text(item: Mapping[str, Any]) -> bool:

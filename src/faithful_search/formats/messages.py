@@ -134,14 +134,26 @@ def _turns(role: str, message: Mapping[str, Any]) -> Iterator[_Turn]:
     content = message.get("content", message.get("value", message.get("parts")))
     if role not in ("system", "user", "assistant"):
         answered = first(message, ANSWERED[:-1])
+        within = list(parts(content)) if isinstance(content, list | tuple) else []
+        if any(part.kind == "result" for part in within):
+            yield from _split("tool", within)
+            return
         failed = first(message, ("error", "isError", "is_error")) or message.get("status") == "error"
         if isinstance(failed, Mapping):
             failed = failed.get("message") or True
         text, unread = result_text(content, failed)
         yield _Turn(Message("tool", text, (answered,) if isinstance(answered, str) else (), unread=unread))
         return
+    calls = [Part("call", asked, asked["id"]) for asked in _listed(role, message)]
+    known = {asked.id for asked in calls if asked.id}
+    said = [part for part in parts(content) if part.kind != "call" or part.id not in known]
+    yield from _split(role, [*_beside(role, message), *said, *calls])
+
+
+def _split(role: str, said: Sequence[Part]) -> Iterator[_Turn]:
+    """What is said up to each result, and the result as a message of its own; one message at least."""
     own: list[Part] = []
-    for part in [*_beside(role, message), *parts(content)]:
+    for part in said:
         if part.kind != "result":
             own.append(part)
             continue
@@ -149,11 +161,7 @@ def _turns(role: str, message: Mapping[str, Any]) -> Iterator[_Turn]:
             yield _spoken(role, own)
         yield _Turn(Message("tool", part.value, (part.id,) if part.id else ()))
         own = []
-    calls = _listed(role, message)
-    known = {asked["id"] for asked in calls if asked["id"]}
-    own = [part for part in own if not (part.kind == "call" and part.id in known)]
-    own += [Part("call", asked, asked["id"]) for asked in calls]
-    if own or content is None or not isinstance(content, list | tuple) or not content:
+    if own or not said:
         yield _spoken(role, own)
 
 

@@ -143,8 +143,8 @@ def read_trajectories(
     them.
 
     Args:
-        path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, or `"-"`
-            for JSON lines on the standard input.
+        path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, `.eval`, a
+            folder of these, `hf://datasets/…`, or `"-"` for JSON lines on the standard input.
         dialect: of all rows; `None` takes each row's own `dialect` column or detects it, so dialects may be mixed. A
             row that bears no dialect's marks is read as most of the first rows are (`usual` of `dialects.parse`).
         text_column: which column holds the text; `None` looks for a known name.
@@ -295,8 +295,10 @@ def _written(row: Mapping[str, Any], text_column: str | None) -> Any:
     """What the agent wrote: a text, a list of messages, or a trajectory's own fields."""
     column = text_column or _first(row, (*MESSAGES_COLUMNS, *TEXT_COLUMNS), _is_written)
     if column is None or column not in row:
-        wanted = f"column {text_column!r}" if text_column else "column with messages or text"
-        raise DataError(f"no {wanted}; it has: {', '.join(map(str, row)) or 'nothing'}")
+        has = ", ".join(map(str, row)) or "nothing"
+        if text_column:
+            raise DataError(f"no column {text_column!r}; it has: {has}")
+        raise DataError(f"no column with messages or text; it has: {has}. {formats.refusal(row)}")
     value = row[column]
     if not _is_written(value):
         raise DataError(f"column {column!r} holds no text")
