@@ -1,12 +1,13 @@
 """One episode as every format writes it: each is read to the same steps, and so gets the same scores.
 
 The agent makes two calls at once, of which one fails, finds nothing, reads a page with an image, and answers. Where a
-package can be installed its own objects are dumped (`importorskip`).
+format's package is installed, its own classes check or make the rows.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 from typing import Any
 
@@ -31,6 +32,15 @@ CALLS = [
 FORMATS: dict[str, Any] = {}
 
 
+def checked(name: str, kind: str, value: Any, **options: Any) -> Any:
+    """The value as this class of a package dumps it, where the package is installed."""
+    try:
+        found = getattr(importlib.import_module(name), kind).model_validate(value)
+    except ImportError:
+        return value
+    return json.loads(found.model_dump_json(exclude_none=True, **options))
+
+
 def written(make: Any) -> Any:
     FORMATS[make.__name__] = make
     return make
@@ -50,18 +60,18 @@ def openai_messages(name: str = "c{}") -> list[dict[str, Any]]:
 
 @written
 def openai() -> Any:
-    completion = pytest.importorskip("openai.types.chat").ChatCompletionMessage
-    dumped = []
-    for message in openai_messages():
-        if message["role"] == "assistant":
-            message = completion.model_validate({"content": None, **message}).model_dump(exclude_none=True)
-        dumped.append(message)
-    return {"messages": dumped}
+    messages = openai_messages()
+    own = [message["role"] == "assistant" for message in messages]
+    return {
+        "messages": [
+            checked("openai.types.chat", "ChatCompletionMessage", message) if said else message
+            for message, said in zip(messages, own, strict=True)
+        ]
+    }
 
 
 @written
 def anthropic() -> Any:
-    Message = pytest.importorskip("anthropic.types").Message
     results = {
         "c1": {"content": [{"type": "search_result", "source": "https://e.org/faust", "title": "Faust",
                             "content": [{"type": "text", "text": "Faust is a play by Goethe."}]}]},
@@ -80,7 +90,7 @@ def anthropic() -> Any:
     usage = {"input_tokens": 1, "output_tokens": 1}
     whole = {"id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": None, "stop_sequence": None}
     dumped = [
-        message if "role" in message else Message.model_validate({**whole, "usage": usage, **message}).model_dump()
+        message if "role" in message else checked("anthropic.types", "Message", {**whole, "usage": usage, **message})
         for message in messages
     ]
     return {"system": "Search.", "messages": dumped}
@@ -88,7 +98,6 @@ def anthropic() -> Any:
 
 @written
 def responses() -> Any:
-    Response = pytest.importorskip("openai.types.responses").Response
     output: list[dict[str, Any]] = []
     returned = {"c1": FAUST, "c2": '{"error": "time-out"}', "c3": "[]"}
     for number, (thought, calls) in enumerate(zip(THOUGHTS, CALLS, strict=False)):
@@ -100,9 +109,11 @@ def responses() -> Any:
         output += [{"type": "function_call_output", "call_id": i, "output": returned.get(i, PAGE_ITEMS)} for i, *_ in calls]
     said = {"type": "output_text", "text": "Frankfurt", "annotations": []}
     output += [reasoning(9, THOUGHTS[3]), {"type": "message", "id": "m", "role": "assistant", "content": [said]}]
-    Response.model_construct(output=output)  # the names of its items are checked below, one by one
-    for item in output:
-        checked(item)
+    classes = {"function_call": "ResponseFunctionToolCall", "reasoning": "ResponseReasoningItem"}
+    output = [
+        checked("openai.types.responses", classes[item["type"]], item) if item["type"] in classes else item
+        for item in output
+    ]
     return {"object": "response", "id": "r", "input": QUESTION, "output": output}
 
 
@@ -111,13 +122,6 @@ PAGE_ITEMS = [{"type": "input_text", "text": PAGE}, {"type": "input_image", "ima
 
 def reasoning(number: int, thought: str) -> dict[str, Any]:
     return {"type": "reasoning", "id": f"r{number}", "summary": [{"type": "summary_text", "text": thought}]}
-
-
-def checked(item: dict[str, Any]) -> None:
-    types = pytest.importorskip("openai.types.responses")
-    kinds = {"function_call": "ResponseFunctionToolCall", "reasoning": "ResponseReasoningItem"}
-    if item["type"] in kinds:
-        getattr(types, kinds[item["type"]]).model_validate(item)
 
 
 @written
@@ -147,20 +151,19 @@ def langchain_dicts() -> Any:
 
 @written
 def gemini() -> Any:
-    types = pytest.importorskip("google.genai.types")
-    contents = [types.Content(role="user", parts=[types.Part(text=QUESTION)])]
+    contents: list[dict[str, Any]] = [{"role": "user", "parts": [{"text": QUESTION}]}]
     returned: dict[str, Any] = {"c1": {"result": json.loads(FAUST)}, "c2": {"error": "time-out"}, "c3": {"result": []}}
     for thought, calls in zip(THOUGHTS, CALLS, strict=False):
-        asked = [types.Part(function_call=types.FunctionCall(id=i, name=n, args=a)) for i, n, a in calls]
-        contents.append(types.Content(role="model", parts=[types.Part(text=thought, thought=True), *asked]))
+        asked = [{"functionCall": {"id": i, "name": n, "args": a}} for i, n, a in calls]
+        contents.append({"role": "model", "parts": [{"text": thought, "thought": True}, *asked]})
         back = [
-            types.Part(function_response=types.FunctionResponse(id=i, name=n, response=returned.get(i, {"output": PAGE})))
-            for i, n, _ in calls
+            {"functionResponse": {"id": i, "name": n, "response": returned.get(i, {"output": PAGE})}} for i, n, _ in calls
         ]
-        contents.append(types.Content(role="user", parts=back))
-    contents[-1].parts.append(types.Part(inline_data=types.Blob(data=b"x", mime_type="image/png")))
-    said = types.Content(role="model", parts=[types.Part(text=THOUGHTS[3], thought=True), types.Part(text="Frankfurt")])
-    dumped = [json.loads(item.model_dump_json(exclude_none=True, by_alias=True)) for item in [*contents, said]]
+        contents.append({"role": "user", "parts": back})
+    contents[-1]["parts"].append({"inlineData": {"data": "eA==", "mimeType": "image/png"}})
+    said = [{"text": THOUGHTS[3], "thought": True}, {"text": "Frankfurt"}]
+    contents.append({"role": "model", "parts": said})
+    dumped = [checked("google.genai.types", "Content", item, by_alias=True) for item in contents]
     return {"contents": dumped[:-1], "candidates": [{"content": dumped[-1]}]}
 
 
@@ -187,7 +190,6 @@ def inspect_ai() -> Any:
 
 @written
 def atif() -> Any:
-    package = pytest.importorskip("atif")
     returned: dict[str, Any] = {"c1": FAUST, "c2": '{"error": "time-out"}', "c3": "[]"}
     image = {"type": "image", "source": {"media_type": "image/png", "path": "a.png"}}
     returned["c4"] = [{"type": "text", "text": PAGE}, image]
@@ -200,7 +202,7 @@ def atif() -> Any:
     numbered = [{"step_id": number, **step} for number, step in enumerate(steps, start=1)]
     agent = {"name": "a", "version": "1"}
     document = {"schema_version": "ATIF-v1.7", "session_id": "s", "agent": agent, "steps": numbered}
-    return package.Trajectory.model_validate(document).model_dump(mode="json", exclude_none=True)
+    return checked("atif", "Trajectory", document)
 
 
 @written

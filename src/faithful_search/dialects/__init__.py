@@ -131,7 +131,7 @@ def parse(
             issues.append(Issue("dialect_mismatch", why))
     known: dict[str, Any] = {"issues": (*trajectory.issues, *issues)} if issues else {}
     if chat is not None and (chat.id or chat.answers):
-        answers = [chat.answers] if isinstance(chat.answers, str) else chat.answers or ()
+        answers = chat.answers if isinstance(chat.answers, list | tuple) else [chat.answers]
         known |= {"id": chat.id, "answers": tuple(answer for answer in answers if isinstance(answer, str))}
     return msgspec.structs.replace(trajectory, **known) if known else trajectory
 

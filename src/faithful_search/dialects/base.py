@@ -323,6 +323,9 @@ class Dialect(ABC):
                     why = "the agent wrote a tool response itself, without a call: it is no evidence"
                     _add_issue(steps[-1], "response_forged", why, segment.span)
                 continue
+            if segment.who == "controller" and segment is not _LAST and turn and "answer" in turn[-1] and not self.verifies:
+                why = "the user asked again: the answer is the last one, the question the first"
+                issues = (*issues, Issue("asked_again", why, segment.span))
             if received:
                 if received < len(takers):
                     _add_issue(takers[-1], "response_missing", f"{len(takers)} calls, {received} responses")

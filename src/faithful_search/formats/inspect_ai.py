@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from .base import Chat, Format, text
+from .base import Chat, Format, mapping, text
 from .messages import is_chat
 
 _SCHEME = "attachment://"
@@ -21,7 +21,7 @@ class InspectAI(Format):
         """Its messages, with what was stored apart from them put back; its target is the gold answer."""
         if not isinstance(value, Mapping) or not {"messages", "epoch", "target"} <= value.keys():
             return None
-        kept = value.get("attachments")
+        kept = mapping(value, "attachments")
         found = _restored(value, {_SCHEME + name: item for name, item in kept.items()}) if kept else value
         if not is_chat(found["messages"]):
             return None

@@ -40,8 +40,7 @@ def _dumped(item: Mapping[str, Any]) -> bool:
 def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
     """The message's own fields."""
     if item.get("type") == "constructor" and isinstance(item.get("kwargs"), Mapping):
-        kind = str((item.get("id") or [""])[-1]).removesuffix("Message").removesuffix("MessageChunk").lower()
-        return {"type": kind, **item["kwargs"]}
+        return item["kwargs"]
     if isinstance(item.get("data"), Mapping) and "content" in item["data"]:
         return {"type": item.get("type"), **item["data"]}
     return item

@@ -124,8 +124,9 @@ def _role(message: Any) -> str | None:
     if not isinstance(message, Mapping):
         return None
     role = message.get("role", message.get("from"))
-    if role is None and "content" in message and message.get("type") in _TYPES:
-        role = message["type"]
+    kind = message.get("type")
+    if role is None and "content" in message and isinstance(kind, str) and kind in _TYPES:
+        role = kind
     return _ROLES.get(role, role) if isinstance(role, str) else None
 
 
@@ -190,14 +191,14 @@ def _spoken(role: str, own: Sequence[Part]) -> _Turn:
         stray = tuple(part.kind for part in own if part.kind in ("call", "thought"))
         return _Turn(Message(role, text, unread=(*unread, *stray)))
     thought = "\n".join(part.value for part in own if part.kind == "thought")
-    calls = [part.value for part in own if part.kind == "call"]
-    handed = {asked["id"]: answer for asked in calls if (answer := _handed(asked)) is not None}
-    calls = [asked for asked in calls if _handed(asked) is None]
+    made = [part.value for part in own if part.kind == "call"]
+    handed = {asked["id"]: answer for asked in made if (answer := _handed(asked)) is not None}
+    calls = [asked for asked in made if _handed(asked) is None]
     answer = "\n".join(f"<answer>{one}</answer>" for one in handed.values())
     written = [f"<think>{thought}</think>" if thought else "", text, *map(_written, calls), "" if calls else answer]
     ids = tuple(asked["id"] for asked in calls)
-    hushed = {name for name in handed if name or not calls}
-    message = Message(role, "\n".join(filter(None, written)), ids, len(calls), unread)
+    message = Message(role, "\n".join(filter(None, written)), ids, len(made), unread)
+    hushed = {*handed, ""} if handed and not calls else {name for name in handed if name}
     return _Turn(message, answer if calls else "", hushed)
 
 

@@ -24,12 +24,11 @@ class Pi(Format):
         if not lines or not _is_head(lines[0]):
             return None
         entries = {str(line["id"]): line for line in lines[1:] if "id" in line}
-        at = next(reversed(entries), None)
+        at = next(reversed(entries), "")
         path: list[Any] = []
         while at in entries:
-            entry = entries.pop(str(at))
-            path.append(entry)
-            at = entry.get("parentId")
+            path.append(entries.pop(at))
+            at = str(path[-1].get("parentId"))
         messages = [mapping(entry, "message") for entry in reversed(path) if is_chat([mapping(entry, "message")])]
         beside = sum("message" in entry for entry in entries.values())
         left = (f"{beside} messages of other branches",) if beside else ()
