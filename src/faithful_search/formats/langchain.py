@@ -40,7 +40,9 @@ def _dumped(item: Mapping[str, Any]) -> bool:
 def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
     """The message's own fields."""
     if item.get("type") == "constructor" and isinstance(item.get("kwargs"), Mapping):
-        return item["kwargs"]
+        names = item.get("id")
+        kind = str(names[-1]) if isinstance(names, list) and names else ""
+        return {"type": kind.removesuffix("Chunk").removesuffix("Message").lower(), **item["kwargs"]}
     if isinstance(item.get("data"), Mapping) and "content" in item["data"]:
         return {"type": item.get("type"), **item["data"]}
     return item
