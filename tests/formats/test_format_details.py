@@ -96,21 +96,28 @@ def test_an_answer_through_a_tool_is_the_answer(name: str, arguments: Any) -> No
     )
     assert seen(found) == [("search", ["Ada did."], ""), (None, [], "")]
     assert (found.answer, found.stop_reason, kinds(found)) == ("Ada", "answered", [])
-    alone = parse([USER, {"role": "assistant", "content": "I know.", "tool_calls": [hand]}, {"role": "tool", "content": "x"}])
+    alone = parse(
+        [USER, {"role": "assistant", "content": "I know.", "tool_calls": [hand]}, {"role": "tool", "content": "x"}]
+    )
     assert (alone.answer, alone.steps[0].think, len(alone.steps)) == ("Ada", "I know.", 1)
 
 
 def test_a_code_agents_last_step() -> None:
     """Its call is code, and what the code gave back as the answer is no evidence."""
+
     def step(number: int, said: str, code: str, seen: str, **more: Any) -> dict[str, Any]:
-        call = {"id": f"call_{number}", "type": "function", "function": {"name": "python_interpreter", "arguments": code}}
+        call = {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": "python_interpreter", "arguments": code},
+        }
         return {"step_number": number, "model_output": said, "tool_calls": [call], "observations": seen, **more}
 
     links = "## Search Results\n\n[Ada](https://a.org)\nAda did it.\n\n[Bob](https://b.org)\nBob did not."
     steps = [
         {"task": "Who?", "task_images": None},
         step(1, "I search.", "print(web_search('who'))", links),
-        {"step_number": 2, "model_output": "hm", "tool_calls": [], "error": {"type": "AgentParsingError", "message": "no code"}},
+        {"step_number": 2, "model_output": "hm", "tool_calls": [], "error": {"type": "E", "message": "no code"}},
         step(3, "So it is Ada.", "final_answer('Ada')", "Execution logs:\nLast output from code snippet:\nAda",
              action_output="Ada", is_final_answer=True),
     ]  # fmt: skip
@@ -122,7 +129,7 @@ def test_a_code_agents_last_step() -> None:
 def test_react_text() -> None:
     text = (
         "Question: Who?\nThought: I look.\nAction: Search[Ada]\nObservation: Ada did it.\n"
-        "Thought 2: Once more.\nAction: lookup\nAction Input: {\"query\": \"Bob\"}\nObservation: []\n"
+        'Thought 2: Once more.\nAction: lookup\nAction Input: {"query": "Bob"}\nObservation: []\n'
         "Thought: I know.\nFinal Answer: Ada"
     )
     found = parse(text)
@@ -174,7 +181,22 @@ def test_a_refusal_says_what_it_seems_to_be(value: Any, seems: str) -> None:
         parse_row(json.dumps(value if isinstance(value, dict) else {"text": json.dumps(value)}).encode())
 
 
-ODD: list[Any] = [None, "", "x", 7, -1, True, [], {}, [None], {"type": "text"}, {"role": "assistant"}, [[]], "{", "[{}]"]
+ODD: list[Any] = [
+    None,
+    "",
+    "x",
+    7,
+    -1,
+    True,
+    [],
+    {},
+    [None],
+    {"type": "text"},
+    {"role": "assistant"},
+    [[]],
+    "{",
+    "[{}]",
+]
 
 
 def shaken(value: Any, random: Random, odds: float = 0.04) -> Any:

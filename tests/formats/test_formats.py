@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from faithful_search import formats
-from faithful_search.dialects import parse
 from faithful_search.measure import metrics
 from faithful_search.measure.rows import parse_row
 from faithful_search.trajectory import Trajectory
@@ -88,7 +87,14 @@ def anthropic() -> Any:
     thinking = {"type": "thinking", "thinking": THOUGHTS[3], "signature": "x"}
     messages.append({"content": [thinking, {"type": "text", "text": "Frankfurt"}]})
     usage = {"input_tokens": 1, "output_tokens": 1}
-    whole = {"id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": None, "stop_sequence": None}
+    whole = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
     dumped = [
         message if "role" in message else checked("anthropic.types", "Message", {**whole, "usage": usage, **message})
         for message in messages
@@ -106,7 +112,9 @@ def responses() -> Any:
             {"type": "function_call", "id": f"f{i}", "call_id": i, "name": n, "arguments": json.dumps(a)}
             for i, n, a in calls
         ]
-        output += [{"type": "function_call_output", "call_id": i, "output": returned.get(i, PAGE_ITEMS)} for i, *_ in calls]
+        output += [
+            {"type": "function_call_output", "call_id": i, "output": returned.get(i, PAGE_ITEMS)} for i, *_ in calls
+        ]
     said = {"type": "output_text", "text": "Frankfurt", "annotations": []}
     output += [reasoning(9, THOUGHTS[3]), {"type": "message", "id": "m", "role": "assistant", "content": [said]}]
     classes = {"function_call": "ResponseFunctionToolCall", "reasoning": "ResponseReasoningItem"}
@@ -157,7 +165,8 @@ def gemini() -> Any:
         asked = [{"functionCall": {"id": i, "name": n, "args": a}} for i, n, a in calls]
         contents.append({"role": "model", "parts": [{"text": thought, "thought": True}, *asked]})
         back = [
-            {"functionResponse": {"id": i, "name": n, "response": returned.get(i, {"output": PAGE})}} for i, n, _ in calls
+            {"functionResponse": {"id": i, "name": n, "response": returned.get(i, {"output": PAGE})}}
+            for i, n, _ in calls
         ]
         contents.append({"role": "user", "parts": back})
     contents[-1]["parts"].append({"inlineData": {"data": "eA==", "mimeType": "image/png"}})
@@ -182,9 +191,13 @@ def inspect_ai() -> Any:
             failed = tool.ToolCallError(type="timeout", message="time-out") if i == "c2" else None
             messages.append(model.ChatMessageTool(content=returned[i], tool_call_id=i, function=n, error=failed))
     submit = tool.ToolCall(id="s", function="submit", arguments={"answer": "Frankfurt"})
-    messages.append(model.ChatMessageAssistant(content=[model.ContentReasoning(reasoning=THOUGHTS[3])], tool_calls=[submit]))
+    messages.append(
+        model.ChatMessageAssistant(content=[model.ContentReasoning(reasoning=THOUGHTS[3])], tool_calls=[submit])
+    )
     messages.append(model.ChatMessageTool(content="Frankfurt", tool_call_id="s", function="submit"))
-    sample = log.EvalSample(id="7", epoch=1, input=QUESTION, target=["Frankfurt", "Frankfurt am Main"], messages=messages)
+    sample = log.EvalSample(
+        id="7", epoch=1, input=QUESTION, target=["Frankfurt", "Frankfurt am Main"], messages=messages
+    )
     return json.loads(sample.model_dump_json())
 
 
@@ -246,7 +259,9 @@ def claude_code() -> Any:
     for number, message in enumerate(whole):
         line = {"parentUuid": str(number), "sessionId": "s", "uuid": str(number + 1), "isSidechain": False}
         lines.append({**line, "type": message["role"], "message": message})
-    lines.append({**line, "type": "assistant", "isSidechain": True, "message": {"role": "assistant", "content": "side"}})
+    lines.append(
+        {**line, "type": "assistant", "isSidechain": True, "message": {"role": "assistant", "content": "side"}}
+    )
     return {"lines": lines}
 
 
@@ -281,7 +296,9 @@ def pi() -> Any:
     for number, message in enumerate(messages):
         parent = str(number - 1) if number else None
         lines.append({"type": "message", "id": str(number), "parentId": parent, "message": message})
-    lines.insert(3, {"type": "message", "id": "b", "parentId": "0", "message": {"role": "assistant", "content": "other"}})
+    lines.insert(
+        3, {"type": "message", "id": "b", "parentId": "0", "message": {"role": "assistant", "content": "other"}}
+    )
     return {"lines": lines}
 
 
@@ -297,9 +314,7 @@ def otel() -> Any:
             parts += [{"type": "blob", "content": "…"}] if content == PAGE else []
         else:
             parts = [{"type": "text", "content": message["content"]}]
-            parts += [
-                {"type": "tool_call", "id": i["id"], **i["function"]} for i in message.get("tool_calls", [])
-            ]
+            parts += [{"type": "tool_call", "id": i["id"], **i["function"]} for i in message.get("tool_calls", [])]
             thought = message.get("reasoning_content")
             parts = [{"type": "reasoning", "content": thought}, *parts] if thought else parts
         told.append({"role": role, "parts": parts})
@@ -351,7 +366,11 @@ def test_question_calls_evidence_thoughts_and_answer_come_out_right(name: str) -
     expected = EXPECTED
     if name == "smolagents":  # observations of parallel calls are one text there
         (think, asked, evidence, *_), (*_, same) = EXPECTED[:2]
-        expected = [(think, asked, [], "", None, False), (None, CALLS[0][1][1:], evidence, "", None, same), *EXPECTED[2:]]
+        expected = [
+            (think, asked, [], "", None, False),
+            (None, CALLS[0][1][1:], evidence, "", None, same),
+            *EXPECTED[2:],
+        ]
     assert [(think, tuple(call) if call else None, *rest) for think, call, *rest in steps(found)] == expected
     assert (found.question, found.answer, found.dialect) == (QUESTION, "Frankfurt", "openai")
     assert {issue.kind for issue in found.all_issues()} == {"content_unread"}  # the image; branches that were left
@@ -360,7 +379,9 @@ def test_question_calls_evidence_thoughts_and_answer_come_out_right(name: str) -
 def test_the_same_episode_gets_the_same_scores() -> None:
     read = {name: parse_row(json.dumps(row).encode()) for name, row in installed().items() if name != "smolagents"}
     rows = {name: msgspec.structs.replace(row, answers=("Frankfurt",)) for name, row in read.items()}
-    rewards = [reward for name in metrics.names() if name != "evidence_sensitivity" for reward in metrics.load(name).values()]
+    rewards = [
+        reward for name in metrics.names() if name != "evidence_sensitivity" for reward in metrics.load(name).values()
+    ]
     scores = {name: [reward.score(row).value for reward in rewards] for name, row in rows.items()}
     assert len({tuple(own) for own in scores.values()}) == 1 and len(scores) > 2
 

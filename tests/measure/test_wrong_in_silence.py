@@ -57,7 +57,9 @@ def test_the_recorded_rollouts_of_a_verl_tool_agent() -> None:
     """Each row's own columns say how it was scored and what was searched."""
     with gzip.open(REAL) as file:
         rows = [json.loads(line) for line in file]
-    read = [(row, found.trajectory) for row, found in zip(rows, read_trajectories(REAL), strict=True) if found.trajectory]
+    read = [
+        (row, found.trajectory) for row, found in zip(rows, read_trajectories(REAL), strict=True) if found.trajectory
+    ]
     assert len(read) == 99  # one is a line of JSON and nothing else
     for row, found in read:
         assert EXACT.score(found).value == row["answer_em"]
@@ -81,7 +83,12 @@ def test_a_column_named_steps_is_not_yet_a_trajectory() -> None:
 
 def test_calls_whose_function_is_a_string() -> None:
     call = {"id": "1", "function": "search", "arguments": {"query": "who"}}
-    chat = [CHAT[0], {"role": "assistant", "content": "", "tool_calls": [call]}, CHAT[2], {"role": "assistant", "content": "Ada"}]
+    chat = [
+        CHAT[0],
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        CHAT[2],
+        {"role": "assistant", "content": "Ada"},
+    ]
     found = parse_row(json.dumps({"messages": chat, "target": "Ada"}).encode())
     assert found.steps[0].call is not None and found.steps[0].call.arguments == {"query": "who"} and not kinds(found)
 
@@ -109,7 +116,10 @@ def test_sub_em_says_nothing_of_long_answers_or_without_a_last_thought() -> None
 def test_information_without_a_search_is_no_evidence() -> None:
     said = '<think>a</think><search>b</search>\n\n<information>Doc 1(Title: "B") found</information>\n\n'
     forged = "<information>Ada did it.</information>"
-    for text in (f"{said}{forged}<answer>Ada did it.</answer>", f"{said}<think>c</think>{forged}<answer>Ada did it.</answer>"):
+    for text in (
+        f"{said}{forged}<answer>Ada did it.</answer>",
+        f"{said}<think>c</think>{forged}<answer>Ada did it.</answer>",
+    ):
         found = parse(text)
         assert [item.text for item in found.evidence.values()] == ["found"] and "response_forged" in kinds(found)
         assert AnswerSupport().score(found).value == 0.0
@@ -127,15 +137,28 @@ def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
 SESSION = [
     {"type": "summary", "summary": "s", "leafUuid": "u"},
     {"type": "user", "sessionId": "1", "message": {"role": "user", "content": "Who?"}},
-    {"type": "assistant", "sessionId": "1", "message": {"role": "assistant", "content": [{"type": "text", "text": "Ada"}]}},
+    {
+        "type": "assistant",
+        "sessionId": "1",
+        "message": {"role": "assistant", "content": [{"type": "text", "text": "Ada"}]},
+    },
 ]
-SAMPLE = {"id": 1, "epoch": 1, "input": "Who?", "target": "Ada", "messages": [*CHAT, {"role": "assistant", "content": "Ada"}]}
+SAMPLE = {
+    "id": 1,
+    "epoch": 1,
+    "input": "Who?",
+    "target": "Ada",
+    "messages": [*CHAT, {"role": "assistant", "content": "Ada"}],
+}
 
 
 def span(trace: str, said: str) -> dict[str, Any]:
     messages = json.dumps([{"role": "user", "parts": [{"type": "text", "content": "Who?"}]}])
     told = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": said}]}])
-    return {"context": {"trace_id": trace}, "attributes": {"gen_ai.input.messages": messages, "gen_ai.output.messages": told}}
+    return {
+        "context": {"trace_id": trace},
+        "attributes": {"gen_ai.input.messages": messages, "gen_ai.output.messages": told},
+    }
 
 
 def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
@@ -147,10 +170,14 @@ def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
     with session.open("a", encoding="utf-8") as file:
         file.write("{broken\n")
     (row,) = read_trajectories(session)
-    assert row.trajectory is not None and any("1 lines that are no JSON" in issue.why for issue in row.trajectory.issues)
+    assert row.trajectory is not None and any(
+        "1 lines that are no JSON" in issue.why for issue in row.trajectory.issues
+    )
     spans = [span("a", "Ada"), span("b", "Bob"), {"context": {"trace_id": "a"}, "attributes": {}}]
     assert answers(lines(tmp_path / "spans.jsonl", spans)) == ["Ada", "Bob"]
-    (tmp_path / "log.json").write_text(json.dumps({"version": 2, "eval": {}, "samples": [SAMPLE] * 2}), encoding="utf-8")
+    (tmp_path / "log.json").write_text(
+        json.dumps({"version": 2, "eval": {}, "samples": [SAMPLE] * 2}), encoding="utf-8"
+    )
     assert answers(tmp_path / "log.json") == ["Ada", "Ada"]
     with zipfile.ZipFile(tmp_path / "log.eval", "w") as log:
         log.writestr("header.json", "{}")

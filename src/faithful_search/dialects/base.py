@@ -202,7 +202,11 @@ class Dialect(ABC):
                 calls = message.text.count("<tool_call>")
                 own = Segment("agent", text, (skip(text, start, end), end))
                 segments += self.split(text, start, end, fenced) if inline else [own]
-            elif message.role != "tool" and self.is_controller(message.text) and not message.text.lstrip().startswith(self.opening):
+            elif (
+                message.role != "tool"
+                and self.is_controller(message.text)
+                and not message.text.lstrip().startswith(self.opening)
+            ):
                 segments.append(Segment("controller", text, (start, end)))
             else:
                 spans = responses(message.text, self.opening, self.closing, calls if self.parallel else 1)
@@ -323,7 +327,13 @@ class Dialect(ABC):
                     why = "the agent wrote a tool response itself, without a call: it is no evidence"
                     _add_issue(steps[-1], "response_forged", why, segment.span)
                 continue
-            if segment.who == "controller" and segment is not _LAST and turn and "answer" in turn[-1] and not self.verifies:
+            if (
+                segment.who == "controller"
+                and segment is not _LAST
+                and turn
+                and "answer" in turn[-1]
+                and not self.verifies
+            ):
                 why = "the user asked again: the answer is the last one, the question the first"
                 issues = (*issues, Issue("asked_again", why, segment.span))
             if received:

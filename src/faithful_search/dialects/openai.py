@@ -17,8 +17,8 @@ the answer
 
 Tools may return anything. JSON in which search services and retrievers list what they found (`results`, `organic`,
 `documents`, …; text, title and address under their usual names) is evidence item by item, and so are the linked results
-of smolagents' searches; an object with `error` or `note`, or a list of nothing, is a note; any other text is one piece of
-evidence.
+of smolagents' searches; an object with `error` or `note`, or a list of nothing, is a note; any other text is one piece
+of evidence.
 """
 
 from __future__ import annotations

@@ -75,7 +75,9 @@ class SearchR1Like(ToolCalls):
         result = value.get("result") if isinstance(value, dict) else None
         result = result if isinstance(result, str) else body
         if body.lstrip().startswith(_INFORMATION):
-            return doc_lines.read(body.strip().removeprefix(_INFORMATION).removesuffix("</information>").strip(), fenced)
+            return doc_lines.read(
+                body.strip().removeprefix(_INFORMATION).removesuffix("</information>").strip(), fenced
+            )
         docs = list(islice((doc for doc in _DOC.finditer(result) if doc[0].endswith(")\n")), MOST_DOCUMENTS))
         found = []
         for doc, end in stretches(docs, len(result)):

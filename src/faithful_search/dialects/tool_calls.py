@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from ..trajectory import Issue, Span, Step, ToolCall, Trajectory
+from ..trajectory import Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, tags
 from .segments import Segment
@@ -305,7 +305,10 @@ def asked_for(text: str, start: int, at: int) -> bool:
     """
     if text.endswith(_CALL_END, start, at):
         return True
-    if _ROLE_LINE.search(text, max(start, at - 20), at) and text.find(_CALL_END, max(start, at - _CALLED_BEFORE), at) >= 0:
+    if (
+        _ROLE_LINE.search(text, max(start, at - 20), at)
+        and text.find(_CALL_END, max(start, at - _CALLED_BEFORE), at) >= 0
+    ):
         return True
     start = max(start, at - _LOOK_BACK)
     call = text.rfind(_CALL_END, start, at)

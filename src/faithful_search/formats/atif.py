@@ -1,4 +1,4 @@
-"""ATIF, the agent trajectory interchange format: steps of a system, a user and an agent, with what its calls returned."""
+"""ATIF, the agent trajectory interchange format: steps of system, user and agent, with what its calls returned."""
 
 from __future__ import annotations
 

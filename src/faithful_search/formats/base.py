@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-
 Messages = list[Mapping[str, Any]]
 
 
@@ -72,4 +71,3 @@ def text(value: Any) -> str | None:
 def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
     """What was left out, counted."""
     return tuple(f"{count} of kind {kind!r}" for kind, count in counts.items() if count)
-

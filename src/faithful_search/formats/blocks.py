@@ -4,7 +4,7 @@
 |---|---|
 | text | `text`, `input_text`, `output_text`, `refusal` |
 | thought | `thinking`, `reasoning`, Gemini's text with `thought` |
-| call | `tool_use`, `server_tool_use`, `toolCall`, `tool_call`, `function_call`, whatever ends in `_call`, Gemini's `functionCall` |
+| call | `tool_use`, `server_tool_use`, `toolCall`, whatever ends in `_call`, Gemini's `functionCall` |
 | result | `tool_result`, `function_call_output`, whatever ends so, Gemini's `functionResponse`; or inside the call |
 
 Any other part (an image, a file, encrypted reasoning) is named as one that was not read.
@@ -68,7 +68,9 @@ def call(written: Any) -> dict[str, Any]:
     name = function if isinstance(function, str) else first(inner, ("name", "function_name", "toolName"))
     kind = str(fields.get("type", ""))
     if not isinstance(name, str):
-        name = kind.removesuffix("_call") if kind.endswith("_call") and kind not in ("tool_call", "function_call") else ""
+        name = (
+            kind.removesuffix("_call") if kind.endswith("_call") and kind not in ("tool_call", "function_call") else ""
+        )
     arguments = first(inner, _ARGUMENTS)
     if kind.startswith("custom_tool") or inner.get("code") is arguments or isinstance(arguments, list):
         arguments = None if arguments is None else {_ARGUMENT_OF.get(kind, "input"): arguments}
@@ -121,7 +123,12 @@ def _is_part(item: Any) -> bool:
 
 
 def _is_gemini_text(item: Mapping[str, Any]) -> bool:
-    return isinstance(item.get("text"), str) and item.keys() <= {"text", "thought", "thoughtSignature", "thought_signature"}
+    return isinstance(item.get("text"), str) and item.keys() <= {
+        "text",
+        "thought",
+        "thoughtSignature",
+        "thought_signature",
+    }
 
 
 def _part(item: Mapping[str, Any]) -> Iterator[Part]:

@@ -15,7 +15,12 @@ class ClaudeCode(Format):
     """The lines of one session."""
 
     what: ClassVar[str] = "a Claude Code session"
-    marks: ClassVar[frozenset[str]] = frozenset(("sessionId", "parentUuid",))
+    marks: ClassVar[frozenset[str]] = frozenset(
+        (
+            "sessionId",
+            "parentUuid",
+        )
+    )
 
     def group(self, value: Any) -> str | None:
         """All lines of a file are one session's."""
@@ -39,5 +44,3 @@ class ClaudeCode(Format):
                 messages.append(message)
         name = next((name for line in lines if (name := text(line.get("sessionId")))), "")
         return Chat(messages, id=name, left_out=left_out(apart))
-
-

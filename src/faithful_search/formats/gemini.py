@@ -12,7 +12,12 @@ class Gemini(Format):
     """A request with `contents`, its response beside it or not; a list of `Content` alone is a chat as it stands."""
 
     what: ClassVar[str] = "Gemini contents"
-    marks: ClassVar[frozenset[str]] = frozenset(("contents", "candidates",))
+    marks: ClassVar[frozenset[str]] = frozenset(
+        (
+            "contents",
+            "candidates",
+        )
+    )
 
     def read(self, value: Any) -> Chat | None:
         """The contents, and the first candidate's."""

@@ -15,7 +15,13 @@ class InspectAI(Format):
     """One sample, an `EvalSample`."""
 
     what: ClassVar[str] = "an inspect_ai sample"
-    marks: ClassVar[frozenset[str]] = frozenset(("epoch", "target", "eval",))
+    marks: ClassVar[frozenset[str]] = frozenset(
+        (
+            "epoch",
+            "target",
+            "eval",
+        )
+    )
 
     def read(self, value: Any) -> Chat | None:
         """Its messages, with what was stored apart from them put back; its target is the gold answer."""

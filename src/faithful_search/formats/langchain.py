@@ -15,7 +15,12 @@ class LangChain(Format):
     """A list of dumped messages, a graph's state that holds one, or an executor's intermediate steps."""
 
     what: ClassVar[str] = "LangChain messages"
-    marks: ClassVar[frozenset[str]] = frozenset(("intermediate_steps", "lc",))
+    marks: ClassVar[frozenset[str]] = frozenset(
+        (
+            "intermediate_steps",
+            "lc",
+        )
+    )
 
     def read(self, value: Any) -> Chat | None:
         """The messages of the list, or of the state's innermost one."""
@@ -62,7 +67,11 @@ def _executed(value: Mapping[str, Any], steps: Any) -> Chat | None:
         messages.append({"role": "tool", "content": seen})
     asked, said = text(value.get("input")), text(value.get("output"))
     return Chat(
-        [{"role": "user", "content": asked or ""}, *messages, *([{"role": "assistant", "content": said}] if said else [])]
+        [
+            {"role": "user", "content": asked or ""},
+            *messages,
+            *([{"role": "assistant", "content": said}] if said else []),
+        ]
     )
 
 

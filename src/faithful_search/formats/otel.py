@@ -16,7 +16,14 @@ class Otel(Format):
     """A span, an export of spans (`resourceSpans`), or the spans of one trace."""
 
     what: ClassVar[str] = "OpenTelemetry spans"
-    marks: ClassVar[frozenset[str]] = frozenset(("traceId", "resourceSpans", "span_id", "attributes",))
+    marks: ClassVar[frozenset[str]] = frozenset(
+        (
+            "traceId",
+            "resourceSpans",
+            "span_id",
+            "attributes",
+        )
+    )
     needs: ClassVar[str] = "no span has gen_ai.input.messages; let the instrumentation record the messages' content"
 
     def group(self, value: Any) -> str | None:
@@ -40,7 +47,12 @@ class Otel(Format):
 def _spans(value: Any) -> Iterator[Mapping[str, Any]]:
     """The spans in one line: of the console's exporter, or of the collector's."""
     exports = mappings(mapping(value).get("resourceSpans"))
-    inner = (span for export in exports for scope in mappings(export.get("scopeSpans")) for span in mappings(scope.get("spans")))
+    inner = (
+        span
+        for export in exports
+        for scope in mappings(export.get("scopeSpans"))
+        for span in mappings(scope.get("spans"))
+    )
     for span in inner if exports else [mapping(value)]:
         if "attributes" in span and _trace(span):
             yield span

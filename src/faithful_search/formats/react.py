@@ -1,4 +1,4 @@
-"""ReAct as text: `Thought:`, `Action:` with or without `Action Input:`, `Observation:`, `Final Answer:`, line by line."""
+"""ReAct as text: lines that begin with `Thought:`, `Action:`, `Action Input:`, `Observation:`, `Final Answer:`."""
 
 from __future__ import annotations
 

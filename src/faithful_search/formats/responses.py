@@ -15,7 +15,12 @@ class Responses(Format):
     """A response, an object with `input` and `output`, or a list of items."""
 
     what: ClassVar[str] = "OpenAI Responses"
-    marks: ClassVar[frozenset[str]] = frozenset(("output", "previous_response_id",))
+    marks: ClassVar[frozenset[str]] = frozenset(
+        (
+            "output",
+            "previous_response_id",
+        )
+    )
 
     def read(self, value: Any) -> Chat | None:
         """The items of `input`, then those of `output`."""

@@ -18,7 +18,13 @@ class Smolagents(Format):
     """A list of steps as `memory.get_full_steps()` gives them, or an object with such `steps`."""
 
     what: ClassVar[str] = "a smolagents memory"
-    marks: ClassVar[frozenset[str]] = frozenset(("step_number", "steps", "model_output",))
+    marks: ClassVar[frozenset[str]] = frozenset(
+        (
+            "step_number",
+            "steps",
+            "model_output",
+        )
+    )
 
     def read(self, value: Any) -> Chat | None:
         """Task, plans, actions with what they observed, and the final answer."""

@@ -1,4 +1,4 @@
-"""The rows of a file as JSON, one after another: JSON lines, a JSON array, Parquet or an inspect log, larger than memory.
+"""The rows of a file as JSON, one by one, larger than memory: JSON lines, a JSON array, Parquet or an inspect log.
 
 A format that spreads an episode over many lines (a session, the spans of a trace) has them made into one row,
 `{"lines": […]}`, in memory; an inspect log becomes its samples. A folder is its files, one after another.
@@ -59,9 +59,15 @@ def _from_hub(address: str) -> Path:
     owner, _, rest = address.removeprefix(_HUB).partition("/")
     name, _, inner = rest.partition("/")
     name, _, revision = name.partition("@")
-    wanted = [f"{inner}{end}" for end in ("", "/*")] if inner else [f"*{end}{packed}" for end in _READ for packed in ("", ".gz")]
+    wanted = (
+        [f"{inner}{end}" for end in ("", "/*")]
+        if inner
+        else [f"*{end}{packed}" for end in _READ for packed in ("", ".gz")]
+    )
     try:
-        found = snapshot_download(f"{owner}/{name}", repo_type="dataset", revision=revision or None, allow_patterns=wanted)
+        found = snapshot_download(
+            f"{owner}/{name}", repo_type="dataset", revision=revision or None, allow_patterns=wanted
+        )
     except Exception as error:  # of the Hub's client, of its HTTP library, or of the disk
         raise DataError(f"cannot download {address}: {kind_of(error)}") from error
     if not (Path(found) / inner).exists():
@@ -159,7 +165,11 @@ def count_rows(path: str | os.PathLike[str], at_most: int = 1 << 30) -> int | No
     if name.endswith(".parquet"):
         return int(_parquet(Path(path)).metadata.num_rows)
     packed = name.endswith(".gz")
-    if ".jsonl" not in name or Path(path).is_dir() or Path(path).stat().st_size > (at_most // 16 if packed else at_most):
+    if (
+        ".jsonl" not in name
+        or Path(path).is_dir()
+        or Path(path).stat().st_size > (at_most // 16 if packed else at_most)
+    ):
         return None
     try:
         return sum(1 for _ in read_lines(path))

@@ -49,7 +49,8 @@ RESULTS = """
 Returns:
     A dictionary: {returns}
     Beside each NAME: NAME_stderr, NAME_low, NAME_high (95 % interval), NAME_n (questions), NAME_not_applicable,
-    NAME_not_applicable_share and NAME_abstained; and once judge, trajectories, dialects, errors (rows left out).
+    NAME_not_applicable_share and NAME_abstained; and once judge, trajectories, dialects, errors (rows left out),
+    warnings (what results must not be taken for).
 
 Examples:
     >>> metric = evaluate.load("{name}")
@@ -96,8 +97,8 @@ class TrajectoryMetric(evaluate.Metric):
     ```
 
     and beside them `judge` (who judged, `None` where no judge was asked), `trajectories` (how many were scored),
-    `dialects` (how many of each), `warnings` (what a result must not be taken for) and `errors`: `{"index", "error"}` of every prediction that could not be read and was
-    left out.
+    `dialects` (how many of each), `errors`: `{"index", "error"}` of every prediction that could not be read and was
+    left out, and, where there are any, `warnings`: what results must not be taken for, by name.
     With `details` there is also a list `details`, one entry for each prediction in order.
     """
 

@@ -106,7 +106,8 @@ def _answer_correctness(judge: Judge, how: How) -> Rewards:
 SHORT = 20
 """Words of an answer that is still looked for in the last thought as it is: recorded short answers have 17 at most."""
 WARNINGS = {
-    "info_think_lexical": "compares words and is no judge: with a reader of 23 thoughts it agreed on 14 (\u03ba \u22120.21)",
+    "info_think_lexical": "compares words and is no judge: it agreed with a reader on 14 of 23 thoughts, "
+    "less than chance would (\u03ba \u22120.21)",
 }
 """What must be said of a result wherever its number stands."""
 

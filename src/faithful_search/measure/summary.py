@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from ..errors import DataError
-from .metrics import WARNINGS
 from .evaluation import ENTROPY, Evaluation, entropy_estimate
+from .metrics import WARNINGS
 from .report.tables import aligned, interval, table
 from .scores import Line, read_scores
 from .stats import NOTHING, Estimate, left_out, mean_ci
