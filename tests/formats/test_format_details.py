@@ -233,3 +233,19 @@ def test_broken_logs_are_read_or_refused_in_the_packages_own_words() -> None:
 
 def test_every_format_has_its_row_here() -> None:
     assert set(formats.formats()) <= {*FORMATS, "react"}
+
+
+def test_what_trainers_and_trackers_log() -> None:
+    """TRL's completions as its parquet gives them back, with every field in every message, and trackio's traces."""
+    call = {"type": "function", "function": {"name": "search", "arguments": '{"query": "q"}'}, "id": None}
+    said = [
+        {"role": "assistant", "content": "look", "tool_calls": [call], "name": None},
+        {"role": "tool", "content": "Ada did it.", "tool_calls": None, "name": "search"},
+        {"role": "assistant", "content": "Ada", "tool_calls": None, "name": None},
+    ]
+    logged = {"step": 3, "prompt": [USER], "completion": said, "em": 1.0, "advantage": 0.5}
+    trace = {"_type": "trackio.trace", "messages": [USER, *said], "metadata": {}, "spans": [{"id": "1"}]}
+    for row in (logged, trace, {**logged, "completion": json.dumps(said)}):
+        found = parse_row(json.dumps(row).encode())
+        assert seen(found) == [("search", ["Ada did it."], ""), (None, [], "")] and found.question == "Who?"
+        assert found.answer == "Ada" and not kinds(found)

@@ -78,9 +78,10 @@ def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
 def _text(source: str | Sequence[Mapping[str, Any]]) -> str:
     """The text to look at; of a chat, roles tell what is received, and of that the beginning is kept."""
     found = formats.decode(source) if isinstance(source, str) else formats.read(source)
-    if found is None and isinstance(source, str):
+    if isinstance(source, str) and found is None:
         return source[:_LOOK_AT]
-    chat = list(joined(read(source if found is None else found.messages)))
+    messages: Any = source if found is None else found.messages
+    chat = list(joined(read(messages)))
     begin = next((k for k, message in enumerate(chat) if message.role == "assistant"), len(chat))
     shown = []
     for number, message in enumerate(chat):

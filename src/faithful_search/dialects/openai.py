@@ -132,8 +132,6 @@ def _items(value: Any, depth: int = 0) -> list[Evidence]:
     title, url = (text_of(next((fields[key] for key in keys if fields.get(key)), None)) for keys in (_TITLES, _URLS))
     if text is None and not (title and url):
         return []
-    return [Evidence("\n".join(text) if _all_text(text) else text_of(text), title, url=url)]
-
-
-def _all_text(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if isinstance(text, list) and all(isinstance(part, str) for part in text):
+        text = "\n".join(text)
+    return [Evidence(text_of(text), title, url=url)]

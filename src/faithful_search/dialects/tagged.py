@@ -82,8 +82,9 @@ class Tagged(Dialect):
                 yield Segment("prompt", text, pause.span())
 
     def _searches(self, text: str, start: int, end: int) -> bool:
-        """Whether the agent wrote a query in this stretch, closed or not."""
-        return any(tag[2] == self.grammar.call for tag in self.grammar.tag.finditer(text, start, end))
+        """Whether the agent wrote a query in this stretch, closed or not, or a call in another dialect."""
+        tags = self.grammar.tag.finditer(text, start, end)
+        return any(tag[2] == self.grammar.call for tag in tags) or text.find("<tool_", start, end) >= 0
 
     def read_call(self, raw: str) -> ToolCall | None:
         """`search(query=…)`: a call is the words of a query."""

@@ -202,7 +202,8 @@ class TurnReader:
         raw = self.text[slice(*span)]
         call = self.dialect.read_call(raw)
         if call is None:
-            self.issue(*self.dialect.no_call, span)
+            kind, why = self.dialect.no_call
+            self.issue(kind, why, span)
             call = self.dialect.evident_call(raw)
         return {} if call is None else {"call": call}
 

@@ -51,6 +51,12 @@ class Format(ABC):
         return None
 
 
+def only_mappings(value: Any) -> list[Mapping[str, Any]]:
+    """The list where it holds mappings and nothing else; else nothing."""
+    found = mappings(value)
+    return found if found and len(found) == len(value) else []
+
+
 def mappings(value: Any) -> list[Mapping[str, Any]]:
     """The mappings in a list; nothing for any other value."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from .base import Chat, Format, mapping, mappings
+from .base import Chat, Format, mapping, mappings, only_mappings
 from .messages import is_chat
 
 
@@ -21,7 +21,7 @@ class Gemini(Format):
 
     def read(self, value: Any) -> Chat | None:
         """The contents, and the first candidate's."""
-        contents = mapping(value).get("contents")
+        contents = only_mappings(mapping(value).get("contents"))
         if not is_chat(contents):
             return None
         given = value.get("candidates") or mapping(value, "response").get("candidates")

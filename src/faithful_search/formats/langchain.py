@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from .base import Chat, Format, Messages, mapping, mappings, text
+from .base import Chat, Format, Messages, mapping, only_mappings, text
 from .messages import is_chat
 
 _PLACES = ("messages", "values", "output", "outputs", "state", "channel_values")
@@ -31,10 +31,9 @@ class LangChain(Format):
         for _ in _PLACES if nested else ():
             if isinstance(value, Mapping):
                 value = next((value[name] for name in _PLACES if isinstance(value.get(name), dict | list)), None)
-        found = [_plain(item) for item in mappings(value)]
-        if not found or len(found) != len(value) or not is_chat(found):
-            return None
-        return Chat(found) if any(map(_dumped, value)) else None
+        given = only_mappings(value)
+        found = [_plain(item) for item in given]
+        return Chat(found) if is_chat(found) and any(map(_dumped, given)) else None
 
 
 def _dumped(item: Mapping[str, Any]) -> bool:

@@ -55,7 +55,7 @@ def read(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
         DataError: for a message that is not a mapping, or has no role.
     """
     found: list[Message] = []
-    hushed: set[str] = set()
+    hushed: frozenset[str] = frozenset()
     waiting = ""
     for number, message in enumerate(messages):
         role = _role(message)
@@ -116,7 +116,7 @@ class _Turn(NamedTuple):
 
     message: Message
     answer: str = ""
-    hushed: frozenset[str] | set[str] = frozenset()
+    hushed: frozenset[str] = frozenset()
 
 
 def _role(message: Any) -> str | None:
@@ -198,7 +198,7 @@ def _spoken(role: str, own: Sequence[Part]) -> _Turn:
     written = [f"<think>{thought}</think>" if thought else "", text, *map(_written, calls), "" if calls else answer]
     ids = tuple(asked["id"] for asked in calls)
     message = Message(role, "\n".join(filter(None, written)), ids, len(made), unread)
-    hushed = {*handed, ""} if handed and not calls else {name for name in handed if name}
+    hushed = frozenset({*handed, ""} if handed and not calls else filter(None, handed))
     return _Turn(message, answer if calls else "", hushed)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from .base import Chat, Format, Messages, mapping, mappings, text
+from .base import Chat, Format, Messages, mapping, mappings, only_mappings, text
 
 _ITEMS = frozenset(("message", "reasoning"))
 _ENDS = ("_call", "_call_output", "_approval_request", "_list_tools")
@@ -30,11 +30,11 @@ class Responses(Format):
             given, made = value.get("input", inner.get("input")), inner.get("output")
             asked = [{"role": "user", "content": given}] if text(given) else mappings(given)
             name = text(inner.get("id")) or ""
-            value = [*asked, *made] if mappings(made) else made
-        found = mappings(value)
-        if not found or len(found) != len(value) or not any(map(is_item, found)):
+            value = [*asked, *made] if isinstance(made, list | tuple) else None
+        found = only_mappings(value)
+        if not any(map(is_item, found)) or not all("role" in item or is_item(item) for item in found):
             return None
-        return Chat(as_messages(found), id=name) if all("role" in item or is_item(item) for item in found) else None
+        return Chat(as_messages(found), id=name)
 
 
 def is_item(item: Mapping[str, Any]) -> bool:

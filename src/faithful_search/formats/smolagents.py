@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from .base import Chat, Format, Messages, mapping, mappings, text
+from .base import Chat, Format, Messages, mapping, mappings, only_mappings, text
 
 _MARKS = frozenset(("step_number", "task", "system_prompt", "plan", "model_output_message"))
 _CODE = "python_interpreter"
@@ -29,10 +29,9 @@ class Smolagents(Format):
     def read(self, value: Any) -> Chat | None:
         """Task, plans, actions with what they observed, and the final answer."""
         steps = value.get("steps") if isinstance(value, Mapping) else value
-        found = mappings(steps)
-        if not found or len(found) != len(steps) or not all(step.keys() & {*_MARKS, "output"} for step in found):
-            return None
-        if not any(step.keys() & _MARKS for step in found):
+        found = only_mappings(steps)
+        known = [bool(step.keys() & _MARKS) for step in found]
+        if not any(known) or not all(own or "output" in step for own, step in zip(known, found, strict=True)):
             return None
         messages = [message for step in found for message in _messages(step)]
         said = mapping(value).get("output") if isinstance(value, Mapping) else None

@@ -154,7 +154,7 @@ def _samples(path: Path) -> Iterator[tuple[int, bytes]]:
             for number, name in enumerate(names, start=1):
                 yield number, log.read(name) + b"\n"
     except NotImplementedError as error:
-        raise DataError(f"{path} is compressed in a way that needs: pip install zipfile-zstd") from error
+        raise DataError(f"{path} is compressed in a way that needs: pip install 'faithful-search[inspect]'") from error
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}") from error
 
