@@ -253,7 +253,7 @@ def test_the_wrong_dialect_is_said() -> None:
 def test_text_that_fits_no_dialect() -> None:
     assert detect("Hello.").dialect is None and detect("<b>x</b>").dialect is None
     assert detect("<think>a</think><answer>b</answer>").dialect is None
-    with pytest.raises(DialectError, match=r"no dialect fits.*pou"):
+    with pytest.raises(DialectError, match=r"no dialect fits.*plain text"):
         parse("Hello.")
     assert parse("Hello.", "pou").issues == ()
 

@@ -209,7 +209,7 @@ def test_an_action_that_is_not_closed_is_not_carried_out() -> None:
 
 def test_information_nobody_asked_for_is_noted() -> None:
     t = D.parse(f"<think>a</think><answer>b</answer>{INFO}")
-    assert [i.kind for i in t.all_issues()] == ["response_unasked"]
+    assert [i.kind for i in t.all_issues()] == ["response_forged"]
 
 
 def test_observation_is_written_to_the_letter() -> None:

@@ -47,7 +47,20 @@ def test_the_scores_and_the_summary_say_what_was_measured(tmp_path):
     assert found.dialects == {"search_r1": 8} and found.settings["judge"] == "lexical"
     first = lines(tmp_path / "out")[0]
     assert list(first) == [
-        *("row", "digest", "id", "question", "answer", "answers", "dialect", "stop_reason", "scores", "tools", "issues")
+        *(
+            "row",
+            "digest",
+            "id",
+            "question",
+            "answer",
+            "answers",
+            "dialect",
+            "stop_reason",
+            "scores",
+            "tools",
+            "evidence",
+            "issues",
+        )
     ]
     assert (first["row"], first["answer"], first["tools"]) == (1, "Orvik", {"search": 1})
     assert first["scores"]["exact_match_squad"]["value"] == 1.0

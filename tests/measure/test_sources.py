@@ -234,13 +234,33 @@ def test_a_missing_file_a_folder_and_an_unknown_dialect_are_clear(tmp_path):
         with pytest.raises(DataError, match="cannot read"):
             list(read_trajectories(path))
     (tmp_path / "folder.jsonl").mkdir()
-    with pytest.raises(DataError, match="is a folder: name one file in it"):
+    with pytest.raises(DataError, match=r"is a folder without .jsonl"):
         list(read_trajectories(tmp_path / "folder.jsonl"))
-    for address in ("https://host/a.jsonl", "hf://datasets/x/a.jsonl"):
-        with pytest.raises(DataError, match="not on this machine: download it first"):
-            list(read_trajectories(address))
+    with pytest.raises(DataError, match="not on this machine: download it first"):
+        list(read_trajectories("https://host/a.jsonl"))
     with pytest.raises(DialectError, match="klingon"):
         list(read_trajectories(tmp_path / "none.jsonl", "klingon"))
+
+
+def test_a_data_set_of_the_hub_is_downloaded(tmp_path, monkeypatch):
+    asked = []
+
+    def download(name, **options):
+        asked.append((name, options["revision"], options["allow_patterns"][0]))
+        if name == "x/none":
+            raise OSError("secret")
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    (tmp_path / "runs").mkdir()
+    written(tmp_path / "runs" / "a.jsonl", [ROW])
+    for address in ("hf://datasets/x/y", "hf://datasets/x/y@main/runs", "hf://datasets/x/y/runs/a.jsonl"):
+        assert len(list(read_trajectories(address))) == 1
+    assert asked == [("x/y", None, "*.jsonl"), ("x/y", "main", "runs"), ("x/y", None, "runs/a.jsonl")]
+    with pytest.raises(DataError, match=r"no b.jsonl in that data set"):
+        list(read_trajectories("hf://datasets/x/y/b.jsonl"))
+    with pytest.raises(DataError, match=r"cannot download hf://datasets/x/none: OSError\Z"):
+        list(read_trajectories("hf://datasets/x/none"))
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")

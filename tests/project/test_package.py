@@ -29,6 +29,7 @@ LAYERS = (
     {"errors"},
     {"registry", "text", "names", "trajectory", "tasks", "bundled", "world", "wire"},
     {"annotated", "counterfactual"},
+    {"formats"},
     {"dialects"},
     {"tools", "inference"},
     {"judges"},

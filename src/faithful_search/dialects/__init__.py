@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,19 +13,22 @@ from typing import Any
 
 import msgspec
 
-from .. import registry
+from .. import formats, registry
 from ..errors import DataError, DialectError
+from ..formats import Chat
 from ..trajectory import Issue, Trajectory
 from .base import Dialect
 from .detect import Detection, detect
-from .segments import decode, is_chat
 
-_CLEARLY = 0.5
-"""How confident `detect` must be before a dialect other than the one asked for becomes an issue."""
+_CLEARLY, _FAINTLY = 0.5, 0.2
+"""How confident `detect` must be before a dialect other than the one asked for becomes an issue, and before a text is
+read in another than the rows beside it."""
 USUAL_OF = 64
 """How many rows `usual` looks at."""
 _ANY = "r1_searcher"
 """Reads a text of thought and answer alone, also one whose opening think tag was in the prompt."""
+_PLAIN = "openai"
+"""Reads messages that bear no tags at all."""
 
 __all__ = ["Detection", "Dialect", "detect", "load", "names", "parse", "usual"]
 
@@ -59,7 +63,7 @@ def load(name: str) -> Dialect:
 
 
 def parse(
-    source: str | Sequence[Mapping[str, Any]],
+    source: str | Sequence[Mapping[str, Any]] | Mapping[str, Any] | Chat,
     dialect: str | None = None,
     question: str | None = None,
     *,
@@ -69,8 +73,8 @@ def parse(
     """Read a trajectory.
 
     Args:
-        source: a model's text, prompt included or not; chat messages, or the JSON of a list of them; or the JSON that
-            `Trajectory.to_json` wrote (which names its own dialect).
+        source: a model's text, prompt included or not; chat messages or a log in any of the `formats`, or the JSON of
+            one; or the JSON that `Trajectory.to_json` wrote (which names its own dialect).
         dialect: its name; `None` detects it.
         question: overrides the question found in the prompt.
         fenced: whether our own engine rendered it, so that what was escaped in its tool responses is given back.
@@ -84,7 +88,7 @@ def parse(
 
     Raises:
         DialectError: for an unknown `dialect`, or with `None` when no dialect fits.
-        DataError: when `source` is neither text nor a list of messages.
+        DataError: when `source` is neither text nor a conversation in a known format.
 
     Example:
         >>> parse([{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}], "openai").answer
@@ -95,30 +99,41 @@ def parse(
     text = source if isinstance(source, str) else ""
     if text.startswith("{") and (stored := _stored(text)) is not None:
         return stored if question is None else msgspec.structs.replace(stored, question=question)
-    chat = decode(text) if isinstance(source, str) else source
-    if not isinstance(source, str) and not is_chat(source):
-        raise DataError(f"neither a text nor a list of chat messages with roles: {str(source)[:80]!r}")
-    name, issue = dialect, None
+    if isinstance(source, Chat):
+        chat: Chat | None = source
+    else:
+        chat = formats.decode(source) if isinstance(source, str) else formats.read(source)
+    if chat is None and not isinstance(source, str):
+        raise DataError(formats.refusal(source))
+    name, issues = dialect, []
     if name is None:
-        shown = detect(chat or text)
-        name = shown.dialect or _assumed(shown, usual)
+        shown = detect(chat.messages if chat else text)
+        if chat is None and shown.dialect is None and (chat := formats.read(text)) is not None:
+            shown = detect(chat.messages)
+        faint = usual is not None and shown.confidence < _FAINTLY
+        name = (None if faint else shown.dialect) or _assumed(shown, usual, chat is not None) or shown.dialect
         if name is None:
-            raise DialectError(f"no dialect fits this text ({shown.why}); name one of: {', '.join(_names())}")
-        if shown.dialect is None:
+            raise DialectError(_refusal(text, shown))
+        if name != shown.dialect:
             beside = ", like the rows beside it" if name == usual else ""
-            issue = Issue("dialect_assumed", f"the text shows no dialect of its own; read as {name}{beside}")
+            issues.append(Issue("dialect_assumed", f"the text shows no dialect of its own; read as {name}{beside}"))
     read = load(name)
     if chat is None:
         trajectory = read.parse(text, question=question, fenced=fenced)
     else:
-        trajectory = read.parse_messages(chat, question=question, fenced=fenced)
+        trajectory = read.parse_messages(chat.messages, question=question or chat.question, fenced=fenced)
+        issues += [Issue("content_unread", f"left out: {what}") for what in chat.left_out]
     # Looking for another dialect takes longer than reading: only where the named one read nothing of its own.
     if dialect is not None and not _makes_sense(trajectory, read):
-        shown = detect(chat or text)
+        shown = detect(chat.messages if chat else text)
         if shown.dialect not in (None, dialect) and shown.confidence >= _CLEARLY:
             why = f"read as {dialect}, but the text looks like {shown.dialect}: {shown.why}"
-            issue = Issue("dialect_mismatch", why)
-    return trajectory if issue is None else msgspec.structs.replace(trajectory, issues=(*trajectory.issues, issue))
+            issues.append(Issue("dialect_mismatch", why))
+    known: dict[str, Any] = {"issues": (*trajectory.issues, *issues)} if issues else {}
+    if chat is not None and (chat.id or chat.answers):
+        answers = chat.answers if isinstance(chat.answers, list | tuple) else [chat.answers]
+        known |= {"id": chat.id, "answers": tuple(answer for answer in answers if isinstance(answer, str))}
+    return msgspec.structs.replace(trajectory, **known) if known else trajectory
 
 
 def usual(rows: Iterable[Any]) -> str | None:
@@ -132,14 +147,30 @@ def usual(rows: Iterable[Any]) -> str | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def _assumed(found: Detection, usual: str | None) -> str | None:
-    """The dialect to read a text as that shows none of its own."""
+def _assumed(found: Detection, usual: str | None, chat: bool) -> str | None:
+    """The dialect to read a text or chat as that shows none of its own."""
     tags = set(found.tags)
     protocol = {tag for name in _names() for tag in load(name).marks}
+    if chat and usual in (None, _PLAIN) and not tags & (protocol - {"think"}):
+        return _PLAIN
     alone = "answer" in tags and tags & protocol <= {"think", "answer"}
-    if usual is not None and tags & {"think", "answer"} and not (alone and load(usual).answer_opening is None):
+    blind = alone and usual not in (None, _PLAIN) and load(str(usual)).answer_opening is None
+    if usual is not None and tags & set(load(usual).marks) and not blind:
         return usual
     return _ANY if alone else None
+
+
+def _refusal(text: str, found: Detection) -> str:
+    """What was seen instead of a dialect, and what to do."""
+    said = f"no dialect fits this text ({found.why})"
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return f"{said}: {formats.refusal(json.loads(text))}"
+        except (ValueError, RecursionError):
+            return f"{said}: it begins like JSON, but is none"
+    if not found.tags:
+        return f"{said}: it is plain text without a thought, a call or an answer between tags; is it the right column?"
+    return f"{said}; if you know which it is, name it, one of: {', '.join(name for name in _names() if name != _PLAIN)}"
 
 
 def _makes_sense(trajectory: Trajectory, read_as: Dialect) -> bool:

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec.structs import force_setattr
 
+from ..formats.messages import END, HEAD, in_order, joined, read
 from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
 from .fence import Fence, unescape
-from .segments import END, HEAD, Segment, in_order, joined, read, responses
+from .segments import Segment, responses
 from .turns import MOST_STEPS, Fields, Grammar, TurnReader, episode_start, skip
 
 LAST_CALL = "This call was not run: no further call can be made. Give the final answer now."
@@ -90,6 +91,10 @@ class Dialect(ABC):
     def read_call(self, raw: str) -> ToolCall | None:
         """The call that stands between the tags, or `None`."""
 
+    def evident_call(self, raw: str) -> ToolCall | None:
+        """The call of a text that `read_call` refuses and that can only be this call; noted as broken all the same."""
+        return None
+
     @abstractmethod
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """The evidence in a tool response's inner text and the note where there is none, as they are written there.
@@ -164,7 +169,7 @@ class Dialect(ABC):
     def parse_messages(
         self, messages: Sequence[Mapping[str, Any]], *, question: str | None = None, fenced: bool = False
     ) -> Trajectory:
-        """Read a chat: messages with `role` and `content`, or `from` and `value`, prompt included or not.
+        """Read a chat, of messages as `formats.messages` knows them, prompt included or not.
 
         The messages' borders are trusted: what stands in a message that is not the agent's never becomes its words. A
         response inside the agent's message is its own invention, unless no message brings any. The trajectory's `text`
@@ -173,10 +178,10 @@ class Dialect(ABC):
         Raises:
             DataError: when something in `messages` is not a message.
         """
-        chat = in_order(read(messages))
+        chat = in_order(list(joined(read(messages))))
         begin = next((number for number, message in enumerate(chat) if message.role == "assistant"), len(chat))
         prompt = [message for message in chat[:begin] if message.role != "tool"]
-        body = list(joined(chat[begin:]))
+        body = chat[begin:]
         head = "".join(message.written for message in prompt)
         text = "".join([head, *(message.written for message in body)])
         others = [message for message in body if message.role != "assistant"]
@@ -184,15 +189,24 @@ class Dialect(ABC):
         # Where no message brings a response, the environment's stand inside the agent's messages.
         inline = not brings and (not others or any(self.opening in message.text for message in body))
         segments: list[Segment] = []
+        issues = [_unread(message.role, message.unread) for message in prompt if message.unread]
+        if len(prompt) < begin:
+            issues.append(Issue("response_unasked", "a tool's message before the agent said anything: left out"))
         calls, at = 0, len(head)
         for message in body:
             start, at = at + len(HEAD.format(message.role)), at + len(message.written)
             end = at - len(END)
+            if message.unread:
+                issues.append(_unread(message.role, message.unread, (start, end)))
             if message.role == "assistant":
                 calls = message.text.count("<tool_call>")
                 own = Segment("agent", text, (skip(text, start, end), end))
                 segments += self.split(text, start, end, fenced) if inline else [own]
-            elif self.is_controller(message.text) and not message.text.lstrip().startswith(self.opening):
+            elif (
+                message.role != "tool"
+                and self.is_controller(message.text)
+                and not message.text.lstrip().startswith(self.opening)
+            ):
                 segments.append(Segment("controller", text, (start, end)))
             else:
                 spans = responses(message.text, self.opening, self.closing, calls if self.parallel else 1)
@@ -200,8 +214,7 @@ class Dialect(ABC):
         if question is None:
             asked = next((message.text.strip() for message in reversed(prompt) if message.role == "user"), None)
             question = asked and self.asked_in(asked)
-        early = Issue("response_unasked", "a tool's message before the agent said anything: left out")
-        return self._read(text, segments, question, (early,) if len(prompt) < begin else ())
+        return self._read(text, segments, question, tuple(issues))
 
     def parse_turn(self, text: str, *, first: bool) -> Step:
         """Read one turn of the model (`first`: no tool response came before). Spans point into `text`.
@@ -309,6 +322,20 @@ class Dialect(ABC):
                 found = self._receive(taker, segment, found)
                 received += 1
                 continue
+            if segment.who == "forged":
+                if steps:
+                    why = "the agent wrote a tool response itself, without a call: it is no evidence"
+                    _add_issue(steps[-1], "response_forged", why, segment.span)
+                continue
+            if (
+                segment.who == "controller"
+                and segment is not _LAST
+                and turn
+                and "answer" in turn[-1]
+                and not self.verifies
+            ):
+                why = "the user asked again: the answer is the last one, the question the first"
+                issues = (*issues, Issue("asked_again", why, segment.span))
             if received:
                 if received < len(takers):
                     _add_issue(takers[-1], "response_missing", f"{len(takers)} calls, {received} responses")
@@ -398,6 +425,10 @@ class Dialect(ABC):
 
 def _add_issue(fields: Fields, kind: str, why: str, span: Span | None = None) -> None:
     fields["issues"] = (*fields.get("issues", ()), Issue(kind, why, span))
+
+
+def _unread(role: str, kinds: Sequence[str], span: Span | None = None) -> Issue:
+    return Issue("content_unread", f"content of kind {', '.join(sorted(set(kinds)))} in the {role}'s message", span)
 
 
 def _unfenced(item: Evidence) -> Evidence:

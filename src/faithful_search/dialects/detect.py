@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .segments import TAGLIKE, decode, read
+from .. import formats
+from ..formats.messages import TAGLIKE, joined, read
 
 _TAG = re.compile(r"<\|?/?([A-Za-z_0-9]{2,24})\|?>")
 _LOOK_AT = 200_000
@@ -76,10 +77,11 @@ def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
 
 def _text(source: str | Sequence[Mapping[str, Any]]) -> str:
     """The text to look at; of a chat, roles tell what is received, and of that the beginning is kept."""
-    messages = decode(source) if isinstance(source, str) else source
-    if messages is None:
-        return str(source)[:_LOOK_AT]
-    chat = read(messages)
+    found = formats.decode(source) if isinstance(source, str) else formats.read(source)
+    if isinstance(source, str) and found is None:
+        return source[:_LOOK_AT]
+    messages: Any = source if found is None else found.messages
+    chat = list(joined(read(messages)))
     begin = next((k for k, message in enumerate(chat) if message.role == "assistant"), len(chat))
     shown = []
     for number, message in enumerate(chat):

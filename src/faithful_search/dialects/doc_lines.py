@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from ..trajectory import Evidence
 from .turns import ELLIPSES
 
-HEAD = r'Doc [0-9]++(?: ?\(Title:|: ?")'
+HEAD = r'Doc [0-9]++(?: ?\(Title:|: ?"|:\n)'
 """What begins a passage; retrieved text must not contain it."""
 MOST_DOCUMENTS = 1_000
 """Passages read of one response; the last one holds the rest."""
-_HEAD = re.compile(r"Doc [0-9]++(?: ?\(Title: ?|(: ?)(?=\"))")
+_HEAD = re.compile(r"Doc [0-9]++(?: ?\(Title: ?|(: ?(?=\")|:\n))")
 _AFTER_TITLE = re.compile(r'"(?:\\n|\n|\Z)')
+_LINE_END = re.compile(r"\n|\Z")
 _NOT_IN_TITLE = re.compile(r'"(?=\))|[\n\r]')
 
 
@@ -34,7 +35,8 @@ def write(evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
 def read(body: str, fenced: bool) -> tuple[list[Evidence], str]:
     """The passages of a response, or its note.
 
-    `Doc 1: "Seine"` with the text behind a line break, written out or as backslash and n, is understood too. Prose is
+    `Doc 1: "Seine"` with the text behind a line break, written out or as backslash and n, is understood too, and so is
+    a title on a line of its own, in quotes or not. Prose is
     one passage without a title, unless our own engine wrote it (`fenced`): that writes prose for a note only.
 
     Example:
@@ -49,8 +51,10 @@ def read(body: str, fenced: bool) -> tuple[list[Evidence], str]:
     found = []
     for colon, text in zip(pieces[::2], pieces[1::2], strict=True):
         if colon is not None:
-            after = _AFTER_TITLE.search(text, 1)
-            title, text = (text[1 : after.start()], text[after.end() :]) if after else (text[1:].rstrip('"\n'), "")
+            quoted = text.startswith('"')
+            after = (_AFTER_TITLE if quoted else _LINE_END).search(text, quoted)
+            title, text = (text[quoted : after.start()], text[after.end() :]) if after else (text[1:].rstrip('"\n'), "")
+            text = text.removesuffix("\n\n")
         else:
             quoted = text.startswith('"')  # the quotes are the format's, not the title's
             title, _, text = text[quoted:].partition('")' if quoted else ")")

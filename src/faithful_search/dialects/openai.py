@@ -15,22 +15,37 @@ An assistant's message with `tool_calls` is a turn, each call a step (the furthe
 the answer
 ```
 
-Tools may return anything: a JSON list of objects with a text (or one under `results`) is evidence item by item, an
-object with `error` or `note` a note, and any other text one piece of evidence.
+Tools may return anything. JSON in which search services and retrievers list what they found (`results`, `organic`,
+`documents`, …; text, title and address under their usual names) is evidence item by item, and so are the linked results
+of smolagents' searches; an object with `error` or `note`, or a list of nothing, is a note; any other text is one piece
+of evidence.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
-from ..trajectory import Evidence
+from ..trajectory import Evidence, Span
+from .doc_lines import MOST_DOCUMENTS, stretches
 from .tool_calls import BARE, MARKS, ToolCalls, read_json, text_of, write_json
 
 # The tools' schemas go to the server or the chat template, not into the text.
 _SYSTEM = "Answer the question. Use the tools to find evidence; once you know enough, reply with the answer alone."
-_LISTS = ("results", "result", "search_results", "documents", "docs", "items", "data", "passages")
-_TEXTS = ("text", "content", "contents", "snippet", "description", "summary", "passage", "body", "information")
+_LISTS = (
+    *("results", "result", "search_results", "documents", "docs", "items", "data", "passages", "organic"),
+    *("organic_results", "webPages", "value", "web", "hits", "sources", "chunks", "output"),
+)
+_TEXTS = (
+    *("text", "content", "contents", "snippet", "description", "summary", "passage", "body", "information"),
+    *("page_content", "raw_content", "extract", "markdown", "highlights"),
+)
+_INNER = ("metadata", "document", "_source")
+_TITLES, _URLS = ("title", "name"), ("url", "link", "href", "uri", "source")
+_DEEPEST = 6
+_LINKED = re.compile(r"^\[([^\n]*)\]\(([^\s()]*)\)\n", re.MULTILINE)
 
 
 class OpenAI(ToolCalls):
@@ -44,11 +59,20 @@ class OpenAI(ToolCalls):
     prefilled = True
     marks: ClassVar[Mapping[str, float]] = {**MARKS, "answer": -3.0, "tool_call": 1.0}
     signs: ClassVar[Mapping[str, float]] = {
-        r"<\|structured_calls\|>": 3.0,
+        r"<\|structured_calls\|>": 6.0,
         r"\\boxed[ {]": -1.5,
         r'<tool_response>\s{0,9}\[\s{0,9}\{"title"': 3.0,
         r'<tool_response>\s{0,9}\{"(?:results|documents|error|note)"': 2.0,
     }
+
+    def find_answer(self, text: str, span: Span) -> Span | None:
+        """All of it, or what stands between answer tags in it."""
+        start, end = text.find("<answer>", *span), text.rfind("</answer>", *span)
+        return (start + len("<answer>"), end) if span[0] <= start < end else span
+
+    def is_controller(self, text: str) -> bool:
+        """Whatever a user says is said by a user: responses have messages of their own."""
+        return True
 
     def write_answer(self, answer: str) -> str:
         """The answer as it is."""
@@ -56,14 +80,18 @@ class OpenAI(ToolCalls):
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Evidence from JSON or from plain text; nothing is a note of nothing."""
+        if body.startswith("## Search Results"):
+            heads = list(islice(_LINKED.finditer(body), MOST_DOCUMENTS))
+            found = [Evidence(body[a.end() : end].strip(), a[1], url=a[2]) for a, end in stretches(heads, len(body))]
+            return (found, "") if found else ([], body)
         value = read_json(body) if body.lstrip().startswith(("[", "{")) else None
         if isinstance(value, dict) and not any(key in value for key in (*_LISTS, *_TEXTS)):
-            failure = next((value[key] for key in ("error", "note") if key in value), None)
+            failure = next((value[key] for key in ("error", "note") if value.get(key) is not None), None)
             if failure is not None:
                 return [], text_of(failure)
         found = _items(value)
-        if found:
-            return found, ""
+        if found or value == [] or (isinstance(value, dict) and _listed(value) == []):
+            return found, "" if found else body
         return ([Evidence(text_of(body))], "") if body.strip() else ([], text_of(body))
 
     def write_note(self, note: str) -> str:
@@ -77,18 +105,33 @@ class OpenAI(ToolCalls):
         return write_json([{key: text for key, text in item.items() if text or key != "url"} for item in items])
 
 
-def _items(value: Any) -> list[Evidence]:
-    """The objects in a list that have a text, and the texts; the list may stand under a name."""
-    if isinstance(value, dict):
-        value = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), [value])
-    if not isinstance(value, list):
+def _listed(value: Mapping[str, Any]) -> Any:
+    """What stands under a usual name for a list."""
+    return next((value[key] for key in _LISTS if isinstance(value.get(key), list | dict)), None)
+
+
+def _items(value: Any, depth: int = 0) -> list[Evidence]:
+    """The objects in a list that have a text, or title and address, and the texts; lists may stand under names."""
+    if isinstance(value, str):
+        return [Evidence(value)] if depth else []
+    if depth > _DEEPEST:
         return []
-    found = []
-    for item in value:
-        if isinstance(item, str):
-            found.append(Evidence(item))
-        elif isinstance(item, dict) and any(key in item for key in _TEXTS):
-            text = next(item[key] for key in _TEXTS if key in item)
-            url = item.get("url", item.get("link"))
-            found.append(Evidence(text_of(text), text_of(item.get("title")), url=text_of(url)))
-    return found
+    if isinstance(value, list):
+        found = [(_items(item, depth + 1), item) for item in value]
+        known = any(own for own, _ in found)
+        return [one for own, item in found for one in own or ([Evidence(text_of(item))] if known and item else [])]
+    if not isinstance(value, dict):
+        return []
+    if (inner := _listed(value)) is not None and not isinstance(value.get("text"), str):
+        return _items(inner, depth + 1)
+    fields = value
+    for name in _INNER:
+        if isinstance(value.get(name), dict):
+            fields = {**value[name], **fields}
+    text = next((fields[key] for key in _TEXTS if fields.get(key) is not None), None)
+    title, url = (text_of(next((fields[key] for key in keys if fields.get(key)), None)) for keys in (_TITLES, _URLS))
+    if text is None and not (title and url):
+        return []
+    if isinstance(text, list) and all(isinstance(part, str) for part in text):
+        text = "\n".join(text)
+    return [Evidence(text_of(text), title, url=url)]

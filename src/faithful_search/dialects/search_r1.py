@@ -17,7 +17,8 @@ Kinds of issues are those of `pou` without the verdict's, and
 | kind | meaning |
 |---|---|
 | call_empty | an empty query |
-| response_unasked | information for a turn that did not search |
+| response_unasked | information before the agent said anything |
+| response_forged | information where the agent did not search: it made that up, and it is no evidence |
 | response_missing | the agent goes on after a query without any information |
 | response_unclosed | common here: that system's environment cuts observations at 500 tokens, closing tag and all |
 | after_answer | a turn that comes after an answer (the trajectory's answer is still the last of all) |
@@ -25,7 +26,7 @@ Kinds of issues are those of `pou` without the verdict's, and
 | another_episode | logs run into each other: a second prompt follows, and what is behind it is not read |
 | turns_many | more turns than are read |
 
-Some checkpoints write the information themselves. It is read as what it claims to be.
+Some checkpoints write the information themselves. Behind a query that cannot be told from a tool's response.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@
 ```
 
 Queries of one call have their results divided by `---`. The prompt asks for `<tool_call> query </tool_call>`: a call
-that is not a JSON object is such a bare query.
+that is not a JSON object is such a bare query. Search-R1 trained through verl-tool writes the same with documents in
+`<information>` (`Doc 1:`, and the title in quotes on a line of its own).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from itertools import islice
 from typing import ClassVar
 
 from ..trajectory import Evidence, ToolCall
+from . import doc_lines
 from .doc_lines import MOST_DOCUMENTS, stretches
 from .fence import Fence, one_line
 from .tool_calls import FENCED, ToolCalls, read_json, write_json
@@ -35,6 +37,7 @@ _ASK = (
 )
 _DOC = re.compile(r"Doc [0-9]++ ?\(Title: ?([^\n]*+)\n?+")
 """Takes the whole line, whether the title is closed or not: so no line is looked at twice."""
+_INFORMATION = "<information>"
 _ASKED = re.compile(r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?")
 _BARE_QUERY = re.compile(r"[^{\[]")
 
@@ -50,6 +53,7 @@ class SearchR1Like(ToolCalls):
         r'<tool_call>\s{0,9}\{"name":\s?"search",\s?"arguments":\s?\{"query_list"': 4.0,
         r"<tool_call>[^<{\[]{1,400}</tool_call>\s{0,9}(?!and it will)": 2.0,
         r'<tool_response>\s{0,9}\{"result":': 4.0,
+        r"<tool_response>\s{0,9}<information>|<tool_response>\s{0,9}&lt;information>": 4.0,
     }
     asked = _ASKED
 
@@ -70,6 +74,10 @@ class SearchR1Like(ToolCalls):
         value = read_json(body) if body.lstrip().startswith("{") else None
         result = value.get("result") if isinstance(value, dict) else None
         result = result if isinstance(result, str) else body
+        if body.lstrip().startswith(_INFORMATION):
+            return doc_lines.read(
+                body.strip().removeprefix(_INFORMATION).removesuffix("</information>").strip(), fenced
+            )
         docs = list(islice((doc for doc in _DOC.finditer(result) if doc[0].endswith(")\n")), MOST_DOCUMENTS))
         found = []
         for doc, end in stretches(docs, len(result)):

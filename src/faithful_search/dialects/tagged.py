@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -53,23 +53,38 @@ class Tagged(Dialect):
         cls.border = re.compile(f"{re.escape(cls.opening)}|{re.escape(cls.closing)}")
 
     def split(self, text: str, start: int, end: int, fenced: bool) -> Iterator[Segment]:
-        """The agent's text up to `pause`, then the response; each response has some text of the agent's before it."""
+        """The agent's text up to `pause`, then the response.
+
+        Where the agent has spoken, and has not searched since, no environment responds: it wrote that itself.
+        """
+        spoke = False
         while (start := skip(text, start, end)) < end:
             pause = self.pause.search(text, start, end)
-            yield Segment("agent", text, (start, pause.start() if pause else end))
+            until = pause.start() if pause else end
+            responds = pause is not None and pause[0] == self.opening
+            forged = responds and (spoke or start < until) and not self._searches(text, start, until)
+            if start < until or not forged:
+                yield Segment("agent", text, (start, until))
+            spoke = True
             start = pause.end() if pause else end
-            if pause and pause[0] == self.opening:
+            if responds:
+                who: Literal["tool", "forged"] = "forged" if forged else "tool"
                 border = self.border.search(text, start, end)
                 if border and border[0] == self.closing:
-                    yield Segment("tool", text, (start, border.start()), fenced)
+                    yield Segment(who, text, (start, border.start()), fenced)
                     start = border.end()
                 else:
                     limit = border.start() if border else end
                     speaks = self.speaks.search(text, start, limit)
                     start, at = speaks.start() if speaks else limit, start
-                    yield Segment("tool", text, (at, start), fenced, closed=False)
+                    yield Segment(who, text, (at, start), fenced, closed=False)
             elif pause and pause.lastgroup == "over":
                 yield Segment("prompt", text, pause.span())
+
+    def _searches(self, text: str, start: int, end: int) -> bool:
+        """Whether the agent wrote a query in this stretch, closed or not, or a call in another dialect."""
+        tags = self.grammar.tag.finditer(text, start, end)
+        return any(tag[2] == self.grammar.call for tag in tags) or text.find("<tool_", start, end) >= 0
 
     def read_call(self, raw: str) -> ToolCall | None:
         """`search(query=…)`: a call is the words of a query."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from ..trajectory import Issue, Span, Step, ToolCall, Trajectory
+from ..trajectory import Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, tags
 from .segments import Segment
@@ -43,8 +43,9 @@ _ROLE = "(?:user|tool|ipython)"
 _ROLE_BEFORE = re.compile(
     rf"(?:<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
 )
-_LOOK_BACK = 200
-"""So many characters before a tool response tell whose it is."""
+_ROLE_LINE = re.compile(rf"\n{_ROLE}\n\s*\Z")
+_LOOK_BACK, _CALLED_BEFORE = 200, 4_000
+"""So many characters before a tool response tell whose it is: in the first a role, in the second a call."""
 
 
 class _Call(msgspec.Struct):
@@ -103,10 +104,12 @@ class CallReader(TurnReader):
         if not self.parallel or "call" not in self.spans:
             super().read_call(span)
             return
-        call = self.dialect.read_call(self.text[slice(*span)])
-        kind, why = self.dialect.no_call
-        found = {"call": call} if call else {"issues": (Issue(kind, why, span),)}
-        self.more.append({"spans": {"call": span}, "same_turn": True, **found})
+        before = len(self.issues)
+        fields: Fields = {"spans": {"call": span}, "same_turn": True, **self.called(span)}
+        if own := tuple(self.issues[before:]):
+            del self.issues[before:]
+            fields["issues"] = own
+        self.more.append(fields)
 
     def outside(self, begin: int, end: int) -> None:
         """Collect what may be the answer, without the beginning of a tag at the end of a text that was cut."""
@@ -126,6 +129,11 @@ class CallReader(TurnReader):
             if answer is not None:
                 self.spans["answer"] = answer
                 self.fields["answer"] = self.text[slice(*answer)].strip()
+                before = self.text[self.loose[0][0] : answer[0]].removesuffix("<answer>").rstrip()
+                if before and "think" not in self.spans and not self.dialect.thinks:
+                    start = self.loose[0][0]
+                    self.spans["think"] = (start, start + len(before))
+                    self.fields["think"] = before
         elif self.loose and "think" not in self.spans:
             span = self.spans["think"] = self.loose[0]
             self.fields["think"] = self.text[slice(*span)]
@@ -214,6 +222,16 @@ class ToolCalls(Dialect):
             return None if strict else ToolCall(call.name, raw=raw)
         return ToolCall(call.name, call.arguments, raw)
 
+    def evident_call(self, raw: str) -> ToolCall | None:
+        """The call in JSON with closing brackets too many behind it, as environments run it."""
+        try:
+            end = _LENIENT.raw_decode(raw.lstrip())[1]
+        except (ValueError, RecursionError):
+            return None
+        text = raw.lstrip()
+        call = None if text[end:].strip("]} \n") else self.read_call(text[:end])
+        return None if call is None else msgspec.structs.replace(call, raw=raw)
+
     def asked_in(self, message: str) -> str:
         """What `asked` finds, or all of the message."""
         found = self.asked.search(message) if self.asked else None
@@ -282,9 +300,15 @@ class ToolCalls(Dialect):
 def asked_for(text: str, start: int, at: int) -> bool:
     """Whether a tool response that opens at `at`, in a turn from `start` on, is the environment's.
 
-    It is when the end of a call or a role precedes it; else the agent wrote it itself.
+    It is when the end of a call or a role precedes it; else the agent wrote it itself. A bare role on a line of its own
+    counts where the turn called something: what the agent wrote behind its call does not make the response its own.
     """
     if text.endswith(_CALL_END, start, at):
+        return True
+    if (
+        _ROLE_LINE.search(text, max(start, at - 20), at)
+        and text.find(_CALL_END, max(start, at - _CALLED_BEFORE), at) >= 0
+    ):
         return True
     start = max(start, at - _LOOK_BACK)
     call = text.rfind(_CALL_END, start, at)

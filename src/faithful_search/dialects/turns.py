@@ -195,12 +195,17 @@ class TurnReader:
         if self._taken("call", span):
             return
         self.spans["call"] = span
-        call = self.dialect.read_call(self.text[slice(*span)])
+        self.fields |= self.called(span)
+
+    def called(self, span: Span) -> Fields:
+        """The call that stands there, if any; a broken one that can only be one call is it, with its issue."""
+        raw = self.text[slice(*span)]
+        call = self.dialect.read_call(raw)
         if call is None:
             kind, why = self.dialect.no_call
             self.issue(kind, why, span)
-        else:
-            self.fields["call"] = call
+            call = self.dialect.evident_call(raw)
+        return {} if call is None else {"call": call}
 
     def outside(self, begin: int, end: int) -> None:
         """Look at what stands outside all tags."""

@@ -1,4 +1,8 @@
-"""The rows of a file as JSON, one after another: JSON lines, a JSON array or Parquet, larger than memory."""
+"""The rows of a file as JSON, one by one, larger than memory: JSON lines, a JSON array, Parquet or an inspect log.
+
+A format that spreads an episode over many lines (a session, the spans of a trace) has them made into one row,
+`{"lines": […]}`, in memory; an inspect log becomes its samples. A folder is its files, one after another.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,69 @@ import gzip
 import os
 import re
 import sys
+import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..errors import DataError
+from .. import formats
+from ..errors import DataError, kind_of
 from ..trajectory import read_lines
 
 STDIN = "-"
 _BLOCK = 1 << 20
 _BATCH = 64
+_READ = (".jsonl", ".ndjson", ".json", ".parquet", ".eval")
+_HUB = "hf://datasets/"
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 
 
 def local_file(path: str | os.PathLike[str]) -> Path:
-    """The path of a file on this machine. Raises `DataError` for an address and for a folder, saying what to do."""
+    """The path of a file or folder on this machine; what is in a data set of the Hub (`hf://datasets/…`) is downloaded.
+
+    Raises:
+        DataError: for any other address, for what the Hub does not give, and for a folder without files to read.
+    """
+    if str(path).startswith(_HUB):
+        return _from_hub(str(path))
     if _ADDRESS.match(str(path)):
         raise DataError(f"{path} is not on this machine: download it first")
-    if Path(path).is_dir():
-        raise DataError(f"{path} is a folder: name one file in it")
+    if Path(path).is_dir() and not _inside(Path(path)):
+        raise DataError(f"{path} is a folder without {', '.join(_READ)}")
     return Path(path)
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The files of a folder that can be read, by name."""
+    return sorted(path for path in folder.rglob("*") if path.name.removesuffix(".gz").lower().endswith(_READ))
+
+
+def _from_hub(address: str) -> Path:
+    """The file or folder of a data set, in the Hub's cache: `hf://datasets/OWNER/NAME[@REVISION][/PATH]`."""
+    from huggingface_hub import snapshot_download
+
+    owner, _, rest = address.removeprefix(_HUB).partition("/")
+    name, _, inner = rest.partition("/")
+    name, _, revision = name.partition("@")
+    wanted = (
+        [f"{inner}{end}" for end in ("", "/*")]
+        if inner
+        else [f"*{end}{packed}" for end in _READ for packed in ("", ".gz")]
+    )
+    try:
+        found = snapshot_download(
+            f"{owner}/{name}", repo_type="dataset", revision=revision or None, allow_patterns=wanted
+        )
+    except Exception as error:  # of the Hub's client, of its HTTP library, or of the disk
+        raise DataError(f"cannot download {address}: {kind_of(error)}") from error
+    if not (Path(found) / inner).exists():
+        raise DataError(f"{address}: there is no {inner} in that data set")
+    return local_file(Path(found) / inner)
 
 
 def called(path: str | os.PathLike[str]) -> str:
@@ -42,7 +86,8 @@ def read_json(
     """Yield the JSON of each row with its number from 1: the line's in a file of lines, else how many came before.
 
     Args:
-        path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, or `"-"`.
+        path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, `.eval`, a
+            folder of these, or `"-"`.
         text_column: a column that Parquet must have.
         known: columns of which Parquet must have one where `text_column` is not given.
 
@@ -50,16 +95,68 @@ def read_json(
         DataError: when the file cannot be read, or has another form; also on the way, after the rows before.
     """
     if str(path) == STDIN:
-        return ((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
+        return _episodes((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
     file = local_file(path)
+    if not file.is_dir():
+        return _file_rows(file, text_column, known)
+    rows = (data for inner in _inside(file) for _, data in _file_rows(inner, text_column, known))
+    return enumerate(rows, start=1)
+
+
+def _file_rows(file: Path, text_column: str | None, known: Collection[str]) -> Iterator[tuple[int, bytes]]:
     name = file.name.removesuffix(".gz").lower()
     if name.endswith((".jsonl", ".ndjson")):
-        return read_lines(file)
+        return _episodes(read_lines(file))
     if name.endswith(".json"):
-        return _array(file)
+        return _episodes(_array(file))
     if name.endswith(".parquet"):
         return _parquet_rows(file, text_column, known)
-    raise DataError(f"{path}: expected .jsonl, .jsonl.gz, .json, .json.gz or .parquet, or - for JSON lines on stdin")
+    if name.endswith(".eval"):
+        return _samples(file)
+    raise DataError(f"{file}: expected {', '.join(_READ)} (also .gz), a folder of these, or - for JSON lines on stdin")
+
+
+def _episodes(rows: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The rows as they are; of a log that spreads an episode over many, one for each episode."""
+    first = next(rows, None)
+    if first is None:
+        return
+    value = _decoded(first[1])
+    rows = chain([first], rows)
+    if isinstance(value, dict) and "eval" in value and isinstance(value.get("samples"), list):
+        yield from enumerate(map(msgspec.json.encode, value["samples"]), start=1)
+    elif (group := formats.group(value)) is None:
+        yield from rows
+    else:
+        lines: dict[str, list[bytes]] = {}
+        for _, data in rows:
+            value = _decoded(data)
+            group = formats.group(value) or group
+            lines.setdefault(group, []).append(b"null" if value is None else data.strip())
+        for number, own in enumerate(lines.values(), start=1):
+            yield number, b'{"lines": [' + b",".join(own) + b"]}\n"
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _samples(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The samples of an inspect log, which is a zip."""
+    with suppress(ImportError):
+        import zipfile_zstd  # noqa: F401 - lets zipfile read the compression that newer logs have
+    try:
+        with zipfile.ZipFile(path) as log:
+            names = sorted(name for name in log.namelist() if name.startswith("samples/") and name.endswith(".json"))
+            for number, name in enumerate(names, start=1):
+                yield number, log.read(name) + b"\n"
+    except NotImplementedError as error:
+        raise DataError(f"{path} is compressed in a way that needs: pip install 'faithful-search[inspect]'") from error
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
 
 
 def count_rows(path: str | os.PathLike[str], at_most: int = 1 << 30) -> int | None:
@@ -68,7 +165,11 @@ def count_rows(path: str | os.PathLike[str], at_most: int = 1 << 30) -> int | No
     if name.endswith(".parquet"):
         return int(_parquet(Path(path)).metadata.num_rows)
     packed = name.endswith(".gz")
-    if ".jsonl" not in name or Path(path).stat().st_size > (at_most // 16 if packed else at_most):
+    if (
+        ".jsonl" not in name
+        or Path(path).is_dir()
+        or Path(path).stat().st_size > (at_most // 16 if packed else at_most)
+    ):
         return None
     try:
         return sum(1 for _ in read_lines(path))

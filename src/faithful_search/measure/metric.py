@@ -99,7 +99,7 @@ class TrajectoryMetric(evaluate.Metric):
     ```
 
     and beside them `judge` (who judged, `None` where no judge was asked), `trajectories` (how many were scored),
-    `dialects` (how many of each) and `errors`: `{"index", "error"}` of every prediction that could not be read and was
+    `dialects` (how many of each), `errors`: `{"index", "error"}` of every prediction that could not be read and was
     left out.
     With `details` there is also a list `details`, one entry for each prediction in order.
     """

@@ -97,7 +97,7 @@ def _faithfulness(stem: str, judge: Judge) -> str:
 
 
 def _think_answer(judge: Judge, how: How) -> Rewards:
-    found: Rewards = {"think_answer_sub_em": ThinkAnswer(how=how)}
+    found: Rewards = {"think_answer_sub_em": ThinkAnswer(how=how, most_words=SHORT)}
     return found if is_lexical(judge) else found | {"think_answer_faithfulness": ThinkAnswer(judge, how=how)}
 
 
@@ -109,6 +109,9 @@ def _answer_correctness(judge: Judge, how: How) -> Rewards:
     }
     return found if is_lexical(judge) else found | {"answer_correctness": Correctness("judge", how, judge)}
 
+
+SHORT = 20
+"""Words of an answer that is still looked for in the last thought as it is: recorded short answers have 17 at most."""
 
 _SET_HERE = {"judge", "how", "metric", "what", "source"}
 """Fields that the metric's name, its judge and its normaliser decide."""

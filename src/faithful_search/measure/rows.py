@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from .. import dialects
+from .. import dialects, formats
 from ..dialects.turns import episode_start
 from ..errors import DataError, DialectError
 from ..tasks import ANSWER_COLUMNS, ANSWER_SPLIT, QUESTION_COLUMNS
-from ..trajectory import Trajectory
+from ..trajectory import Step, Trajectory
 from .failures import told
 from .files import called, count_rows, read_json
 
@@ -37,6 +37,7 @@ KNOWN_COLUMNS = ("steps", *MESSAGES_COLUMNS, *TEXT_COLUMNS)
 PROMPT_COLUMNS = ("prompt", "input")
 GOLD_COLUMNS = (*ANSWER_COLUMNS, "gts")
 ID_COLUMNS = ("id", "_id", "qid", "uid")
+_STEP = frozenset(Step.__struct_fields__)
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _PRINTED_LIST = re.compile(rf"\s*\[\s*(?:{_QUOTED}(?:[\s,]+{_QUOTED})*+)?[\s,]*\]\s*", re.DOTALL)
 _ASKED = re.compile(r".*\bQuestion:\s*(\S.*?)\s*\Z", re.DOTALL)
@@ -142,8 +143,8 @@ def read_trajectories(
     them.
 
     Args:
-        path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, or `"-"`
-            for JSON lines on the standard input.
+        path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, `.eval`, a
+            folder of these, `hf://datasets/…`, or `"-"` for JSON lines on the standard input.
         dialect: of all rows; `None` takes each row's own `dialect` column or detects it, so dialects may be mixed. A
             row that bears no dialect's marks is read as most of the first rows are (`usual` of `dialects.parse`).
         text_column: which column holds the text; `None` looks for a known name.
@@ -208,10 +209,10 @@ def parse_row(
         row = {"text": row}
     if not isinstance(row, dict):
         raise DataError(f"expected a JSON object, found {type(row).__name__}")
-    if text_column is None and isinstance(row.get("steps"), list):
+    if text_column is None and _is_ours(row):
         return _stored(row)
-    written = _written(row, text_column)
-    if isinstance(written, dict):
+    written = (None if text_column else formats.read(row)) or _written(row, text_column)
+    if isinstance(written, dict) and (_is_ours(written) or formats.read(written) is None):
         return _annotated(_stored(written), row)
     own = row.get("dialect")
     name = dialect or (own if isinstance(own, str) and own else None)
@@ -263,6 +264,14 @@ def _lenient(data: bytes) -> Any:
         raise DataError(f"not JSON ({error}){cut}") from None
 
 
+def _is_ours(row: Mapping[str, Any]) -> bool:
+    """Whether these are the fields of a `Trajectory`: others have columns named `steps`, too."""
+    steps = row.get("steps")
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        return False
+    return all(step.keys() <= _STEP for step in steps) and (any(steps) or bool(row.get("dialect") or row.get("text")))
+
+
 def _stored(row: Mapping[str, Any]) -> Trajectory:
     """The trajectory whose fields these are; other columns beside them are left out."""
     own = {name: value for name, value in row.items() if name in Trajectory.__struct_fields__}
@@ -286,13 +295,13 @@ def _written(row: Mapping[str, Any], text_column: str | None) -> Any:
     """What the agent wrote: a text, a list of messages, or a trajectory's own fields."""
     column = text_column or _first(row, (*MESSAGES_COLUMNS, *TEXT_COLUMNS), _is_written)
     if column is None or column not in row:
-        wanted = f"column {text_column!r}" if text_column else "column with messages or text"
-        raise DataError(f"no {wanted}; it has: {', '.join(map(str, row)) or 'nothing'}")
+        has = ", ".join(map(str, row)) or "nothing"
+        if text_column:
+            raise DataError(f"no column {text_column!r}; it has: {has}")
+        raise DataError(f"no column with messages or text; it has: {has}. {formats.refusal(row)}")
     value = row[column]
     if not _is_written(value):
         raise DataError(f"column {column!r} holds no text")
-    if isinstance(value, str):
-        return _messages_in(value) or value
     prompt = row.get(_first(row, PROMPT_COLUMNS, _is_messages) or "")
     return [*prompt, *value] if prompt and isinstance(value, list) and column not in MESSAGES_COLUMNS else value
 
@@ -303,17 +312,6 @@ def _is_written(value: Any) -> bool:
 
 def _is_messages(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
-
-
-def _messages_in(text: str) -> list[Any] | None:
-    """Messages that were stored as a text, as files of columns like to do."""
-    if not text.lstrip().startswith("[{"):
-        return None
-    try:
-        value = msgspec.json.decode(text)
-    except msgspec.MsgspecError:
-        return None
-    return value if _is_messages(value) else None
 
 
 def _annotated(trajectory: Trajectory, row: Mapping[str, Any]) -> Trajectory:

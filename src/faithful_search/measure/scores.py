@@ -46,6 +46,7 @@ class Line(msgspec.Struct, frozen=True):
     dialect: str = ""
     scores: dict[str, Cell] = {}
     tools: dict[str, int] = {}
+    evidence: int = 0
     issues: dict[str, int] = {}
 
     @property

@@ -137,6 +137,7 @@ class Scorer:
             "stop_reason": trajectory.stop_reason,
             "scores": {name: shown(self.rewards[name], next(column)) for name, column in columns.items()},
             "tools": dict(sorted(tool_counts([trajectory]).items())),
+            "evidence": sum(len(step.evidence) for step in trajectory.steps),
             "issues": dict(sorted(Counter(issue.kind for issue in trajectory.all_issues()).items())),
         }
 

@@ -62,6 +62,7 @@ class Audit(msgspec.Struct, frozen=True):
         rows: each metric's estimate over questions (a row without one is its own); `answered` and `calls` besides.
         n: trajectories read and scored.
         clean: how many of them were read without any issue.
+        bare: how many of them have neither a call nor evidence.
         errors: rows that could not be read; the first are named in `unread`.
         abstained: rows with a score that no judge gave; the first are named in `unjudged`.
         unasked: trajectories without a question.
@@ -79,6 +80,7 @@ class Audit(msgspec.Struct, frozen=True):
     rows: dict[str, Estimate] = {}
     n: int = 0
     clean: int = 0
+    bare: int = 0
     errors: int = 0
     unread: list[Unread] = []
     abstained: int = 0
@@ -255,7 +257,7 @@ class _Tally:
         self.endings: Counter[str] = Counter()
         self.unread: list[Unread] = []
         self.unjudged: list[Unjudged] = []
-        self.errors = self.abstained = self.unasked = self.clean = 0
+        self.errors = self.abstained = self.unasked = self.clean = self.bare = 0
 
     def add(self, line: Line) -> None:
         if line.error is not None:
@@ -270,6 +272,7 @@ class _Tally:
         self.unasked += not asked
         self.issues.update(line.issues)
         self.clean += not line.issues
+        self.bare += not line.tools and not line.evidence
         self.dialects[line.dialect or "unknown"] += 1
         self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
         self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
@@ -288,6 +291,7 @@ class _Tally:
             rows=self.estimates(),
             n=len(self.questions),
             clean=self.clean,
+            bare=self.bare,
             errors=self.errors,
             unread=self.unread,
             abstained=self.abstained,

@@ -11,7 +11,17 @@ from .citation import VERDICT_ISSUES
 from .turns import asks_for_thoughts
 
 VALID = Score(1.0)
-TRANSCRIPT = frozenset(("response_unclosed", "response_missing", "elided", "another_episode", "dialect_assumed"))
+TRANSCRIPT = frozenset(
+    (
+        "response_unclosed",
+        "response_missing",
+        "elided",
+        "another_episode",
+        "dialect_assumed",
+        "content_unread",
+        "asked_again",
+    )
+)
 """Kinds of issues that the environment or who wrote the text down made, or the reader, not the agent."""
 NOT_FORMAT = VERDICT_ISSUES | TRANSCRIPT
 

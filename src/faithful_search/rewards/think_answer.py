@@ -11,7 +11,7 @@ from ..text import normalize, sub_exact_match
 from ..trajectory import Step, Trajectory
 from .base import Score
 from .judged import Asked, JudgedReward
-from .turns import thought
+from .turns import asks_for_thoughts, thought
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,16 @@ class ThinkAnswer(JudgedReward):
     with one:                  its label
     ```
 
-    VERITAS, section 3.3. The thought is that of the answering turn, or the last one before it; a check of an earlier
-    answer is not one. The answer is the trajectory's. Without an answer or without any thought there is no value, nor
-    where the transcript leaves something out ("...") between the two. An answer of which the normaliser leaves nothing
-    occurs nowhere.
+    VERITAS, section 3.3. The thought is that of the answering turn, or the last one before it in dialects that ask for
+    one in every turn; a check of an earlier answer is not one. The answer is the trajectory's. Without an answer or
+    without such a thought there is no value, nor where the transcript leaves something out ("...") between the two. An
+    answer of which the normaliser leaves nothing occurs nowhere.
 
     Args:
         judge: `None` for sub-EM; else its premise is the thought, its hypothesis the answer, `task="think_answer"`.
         soft: p instead of the label.
         how: the normaliser of sub-EM, "squad" or "pokee"; their figures are not comparable.
+        most_words: sub-EM says nothing about answers of more words: no thought holds a paragraph word for word.
 
     Example:
         >>> from faithful_search.trajectory import Step, Trajectory
@@ -45,6 +46,7 @@ class ThinkAnswer(JudgedReward):
 
     judge: Judge | None = None  # type: ignore[assignment]
     how: Literal["squad", "pokee"] = "squad"
+    most_words: int | None = None
 
     name: ClassVar[str] = "think_answer"
 
@@ -59,16 +61,22 @@ class ThinkAnswer(JudgedReward):
         """The last thought and the answer; `step` is where the answer stands."""
         answer = (trajectory.answer or "").strip()
         step = _answering_step(trajectory)
-        number = next((i for i in range(step, 0, -1) if thought((trajectory.steps[i - 1],))), 0)
-        if not answer or not number or _left_out(trajectory.steps[number - 1 : step]):
+        earliest = 0 if asks_for_thoughts(trajectory.dialect) else max(0, step - 1)
+        number = next((i for i in range(step, earliest, -1) if thought((trajectory.steps[i - 1],))), 0)
+        if not answer or not number or self._too_long(answer) or _left_out(trajectory.steps[number - 1 : step]):
             return []
         premise = thought((trajectory.steps[number - 1],))
         pair = Pair(premise, answer, trajectory.question or "", "think_answer")
         return [Asked(step, pair, self._sub_em(pair) if self.judge is None else None)]
 
     def empty(self, trajectory: Trajectory) -> Score:
-        answered = (trajectory.answer or "").strip()
-        return Score(None, "no thought right before the answer" if answered else "no answer given")
+        answer = (trajectory.answer or "").strip()
+        if self._too_long(answer):
+            return Score(None, f"an answer of more than {self.most_words} words is not looked for in the thought")
+        return Score(None, "no thought right before the answer" if answer else "no answer given")
+
+    def _too_long(self, answer: str) -> bool:
+        return self.judge is None and self.most_words is not None and len(answer.split()) > self.most_words
 
     def _sub_em(self, pair: Pair) -> Verdict:
         found = sub_exact_match(pair.premise, [pair.hypothesis], self.how)

@@ -97,13 +97,15 @@ def extremes(audit: Audit) -> tuple[str, str] | None:
 
 
 def sentences(audit: Audit) -> list[str]:
-    """Three sentences: what is good, what is worst, and how sure that is."""
+    """Three sentences: what is good, what is worst, and how sure that is; before them, if so, that nothing searched."""
     named = extremes(audit) or ()
     found = [
         f"{label}: in {_percent(audit.rows[name], direction(name) < 0)}, {_told(name)[1]} "
         f"({name}, {audit.rows[name].n:,} questions)."
         for label, name in zip(("Best", "Worst"), named, strict=False)
     ]
+    if audit.bare * 2 > audit.n:
+        found.insert(0, f"No searches found in {audit.bare:,} of {audit.n:,} rows: is this the right column?")
     left = [f"{audit.errors:,} rows could not be read"] if audit.errors else []
     left += [f"{audit.abstained:,} were not judged completely"] if audit.abstained else []
     left += ["the file could not be read to its end"] if audit.source_error else []

@@ -1,0 +1,201 @@
+"""The parts of a message's content, whichever API wrote them: text, thought, call, what a call returned.
+
+| part | as |
+|---|---|
+| text | `text`, `input_text`, `output_text`, `refusal` |
+| thought | `thinking`, `reasoning`, Gemini's text with `thought` |
+| call | `tool_use`, `server_tool_use`, `toolCall`, whatever ends in `_call`, Gemini's `functionCall` |
+| result | `tool_result`, `function_call_output`, whatever ends so, Gemini's `functionResponse`; or inside the call |
+
+Any other part (an image, a file, encrypted reasoning) is named as one that was not read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+_TEXT = frozenset(("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal"))
+_THOUGHT = frozenset(("thinking", "reasoning"))
+_CALL = frozenset(("tool_use", "toolCall"))
+_CALL_ENDS = ("_call", "_tool_use")
+_RESULT = frozenset(("tool_result", "toolResult"))
+_RESULT_ENDS = ("_tool_result", "_output", "_call_response", "_call_result")
+_GEMINI = {
+    "functionCall": "call", "function_call": "call", "executableCode": "call", "executable_code": "call",
+    "functionResponse": "result", "function_response": "result", "codeExecutionResult": "result",
+    "code_execution_result": "result",
+}  # fmt: skip
+_NAMED = frozenset((*_GEMINI, "inlineData", "inline_data", "fileData", "file_data"))
+"""Fields by which one knows a part of Gemini's, which has no type."""
+_PASSAGES = frozenset(("search_result", "web_search_result", "document"))
+ANSWERED = ("tool_use_id", "tool_call_id", "toolCallId", "call_id", "source_call_id", "id")
+"""What names the call that a result belongs to."""
+_ARGUMENTS = ("arguments", "args", "input", "parameters", "action", "code", "queries")
+_RESULTS = ("content", "output", "outputs", "response", "result", "results")
+
+
+class Part(NamedTuple):
+    """One part: `kind` is text, thought, call, result or unread; `value` the text, or of a call its fields."""
+
+    kind: str
+    value: Any
+    id: str = ""
+
+
+def parts(content: Any) -> Iterator[Part]:
+    """The parts of a content: a string, a list of parts, nothing, or data (which is written as JSON)."""
+    if isinstance(content, str):
+        yield Part("text", content)
+    elif isinstance(content, list | tuple) and content and all(map(_is_part, content)):
+        for item in content:
+            yield from [Part("text", item)] if isinstance(item, str) else _part(item)
+    elif content is not None and content != []:
+        yield Part("text", _json(content))
+
+
+def call(written: Any) -> dict[str, Any]:
+    """A structured call, whoever wrote it, as `{"id", "name", "arguments"}`; `arguments` is text or data.
+
+    Example:
+        >>> call({"id": "1", "function": {"name": "search", "arguments": '{"query": "Rome"}'}})
+        {'id': '1', 'name': 'search', 'arguments': '{"query": "Rome"}'}
+    """
+    fields = written if isinstance(written, Mapping) else {}
+    function = fields.get("function")
+    inner = function if isinstance(function, Mapping) else fields
+    name = function if isinstance(function, str) else first(inner, ("name", "function_name", "toolName"))
+    kind = str(fields.get("type", ""))
+    if not isinstance(name, str):
+        name = (
+            kind.removesuffix("_call") if kind.endswith("_call") and kind not in ("tool_call", "function_call") else ""
+        )
+    arguments = first(inner, _ARGUMENTS)
+    if kind.startswith("custom_tool") or inner.get("code") is arguments or isinstance(arguments, list):
+        arguments = None if arguments is None else {_ARGUMENT_OF.get(kind, "input"): arguments}
+    identity = first(fields, ("call_id", "tool_call_id", "id"))
+    return {"id": identity if isinstance(identity, str) else "", "name": name, "arguments": arguments}
+
+
+_ARGUMENT_OF = {"file_search_call": "queries", "code_interpreter_call": "code"}
+
+
+def result_text(value: Any, failed: Any = None) -> tuple[str, tuple[str, ...]]:
+    """What a call returned as text, and the kinds of parts in it that were not read.
+
+    Passages with title and address stay such, as a JSON list; of what failed (`failed` is true, or the reason) the text
+    is `{"error": …}`.
+    """
+    found: list[Any] = []
+    unread: list[str] = []
+    items = value if isinstance(value, list | tuple) and value and all(map(_is_part, value)) else [value]
+    for item in items:
+        kind = str(item.get("type")) if isinstance(item, Mapping) else ""
+        if kind in _PASSAGES:
+            found.append(_passage(item))
+        elif kind.endswith("_error") and isinstance(item, Mapping):
+            failed = failed or first(item, ("error_code", "message", "error")) or True
+        elif item is not value:
+            own = list(parts([item]))
+            found += [part.value for part in own if part.kind == "text"]
+            unread += [str(part.value) for part in own if part.kind == "unread"]
+        elif value is not None:
+            found.append(value if isinstance(value, str) else _json(value))
+    if all(isinstance(item, str) for item in found):
+        text = "".join(found)
+    else:
+        text = _json([{"text": item} if isinstance(item, str) else item for item in found])
+    if failed:
+        text = _json({"error": text or (failed if isinstance(failed, str) else "failed")})
+    return text, tuple(unread)
+
+
+def first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
+    """The first of these fields that is there."""
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def _is_part(item: Any) -> bool:
+    if not isinstance(item, Mapping):
+        return isinstance(item, str)
+    return isinstance(item.get("type"), str) or bool(item.keys() & _NAMED) or _is_gemini_text(item)
+
+
+def _is_gemini_text(item: Mapping[str, Any]) -> bool:
+    return isinstance(item.get("text"), str) and item.keys() <= {
+        "text",
+        "thought",
+        "thoughtSignature",
+        "thought_signature",
+    }
+
+
+def _part(item: Mapping[str, Any]) -> Iterator[Part]:
+    kind = item.get("type")
+    if not isinstance(kind, str):
+        yield from _gemini(item)
+    elif kind in _TEXT:
+        yield Part("text", str(first(item, ("text", "content", "refusal")) or ""))
+    elif kind in _THOUGHT:
+        text = _thought(item)
+        yield Part("thought", text) if text else Part("unread", kind)
+    elif kind in _RESULT or kind.endswith(_RESULT_ENDS):
+        yield from _result(item)
+    elif kind in _CALL or kind.endswith(_CALL_ENDS):
+        asked = call(item)
+        yield Part("call", asked, asked["id"])
+        if first(item, _RESULTS) is not None or item.get("error"):
+            yield from _result({**item, "id": asked["id"], "call_id": asked["id"]})
+        elif isinstance(asked["arguments"], Mapping) and asked["arguments"].get("sources"):
+            yield from _result({"id": asked["id"], "content": _json(asked["arguments"]["sources"])})
+    elif isinstance(item.get("text"), str):
+        yield Part("text", item["text"])
+    else:
+        yield Part("unread", kind)
+
+
+def _gemini(item: Mapping[str, Any]) -> Iterator[Part]:
+    """A part of Gemini's, which is named by the field that it has."""
+    name = next((name for name in item if name in _GEMINI), "")
+    value = item.get(name)
+    if name and isinstance(value, Mapping):
+        if _GEMINI[name] == "call":
+            asked = call({"name": "python", "code": value["code"]} if "code" in value else value)
+            yield Part("call", asked, asked["id"])
+        else:
+            given = value.get("response", value.get("output"))
+            if isinstance(given, Mapping) and len(given) == 1:  # the API wraps a text
+                given = next(iter(given.values())) if next(iter(given)) in ("result", "output", "content") else given
+            yield from _result({"id": value.get("id"), "content": given})
+    elif isinstance(item.get("text"), str):
+        yield Part("thought" if item.get("thought") else "text", item["text"])
+    else:
+        yield Part("unread", next(iter(item), "nothing"))
+
+
+def _thought(item: Mapping[str, Any]) -> str:
+    """The text of a thought; a summary where that is all there is."""
+    given = first(item, ("thinking", "reasoning", "content", "text")) or item.get("summary")
+    return given if isinstance(given, str) else "\n".join(part.value for part in parts(given) if part.kind == "text")
+
+
+def _result(item: Mapping[str, Any]) -> Iterator[Part]:
+    failed = item.get("error") or item.get("is_error") or item.get("isError")
+    text, unread = result_text(first(item, _RESULTS), failed or item.get("status") == "error")
+    answered = first(item, ANSWERED)
+    yield Part("result", text, answered if isinstance(answered, str) else "")
+    yield from (Part("unread", kind) for kind in unread)
+
+
+def _passage(item: Mapping[str, Any]) -> dict[str, str]:
+    """A search result or document as title, address and text."""
+    source = item.get("source")
+    inner = source.get("data") if isinstance(source, Mapping) and source.get("type") == "text" else item.get("content")
+    text = inner if isinstance(inner, str) else "".join(part.value for part in parts(inner) if part.kind == "text")
+    url = item.get("url", source if isinstance(source, str) else "")
+    return {"title": str(item.get("title") or ""), "url": str(url or ""), "text": text}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

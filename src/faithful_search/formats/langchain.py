@@ -1,0 +1,78 @@
+"""LangChain and LangGraph: messages as `dumpd`, `messages_to_dict` or `model_dump` write them, in a state or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from .base import Chat, Format, Messages, mapping, only_mappings, text
+from .messages import is_chat
+
+_PLACES = ("messages", "values", "output", "outputs", "state", "channel_values")
+
+
+class LangChain(Format):
+    """A list of dumped messages, a graph's state that holds one, or an executor's intermediate steps."""
+
+    what: ClassVar[str] = "LangChain messages"
+    marks: ClassVar[frozenset[str]] = frozenset(
+        (
+            "intermediate_steps",
+            "lc",
+        )
+    )
+
+    def read(self, value: Any) -> Chat | None:
+        """The messages of the list, or of the state's innermost one."""
+        steps = mapping(value).get("intermediate_steps")
+        if isinstance(steps, list | tuple):
+            return _executed(mapping(value), steps)
+        nested = isinstance(value, Mapping)
+        for _ in _PLACES if nested else ():
+            if isinstance(value, Mapping):
+                value = next((value[name] for name in _PLACES if isinstance(value.get(name), dict | list)), None)
+        given = only_mappings(value)
+        found = [_plain(item) for item in given]
+        return Chat(found) if is_chat(found) and any(map(_dumped, given)) else None
+
+
+def _dumped(item: Mapping[str, Any]) -> bool:
+    """Whether the item is a message of LangChain's, which says its type instead of a role."""
+    return _plain(item) is not item or ("role" not in item and "type" in item)
+
+
+def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message's own fields."""
+    if item.get("type") == "constructor" and isinstance(item.get("kwargs"), Mapping):
+        names = item.get("id")
+        kind = str(names[-1]) if isinstance(names, list) and names else ""
+        return {"type": kind.removesuffix("Chunk").removesuffix("Message").lower(), **item["kwargs"]}
+    if isinstance(item.get("data"), Mapping) and "content" in item["data"]:
+        return {"type": item.get("type"), **item["data"]}
+    return item
+
+
+def _executed(value: Mapping[str, Any], steps: Any) -> Chat | None:
+    """What an `AgentExecutor` returns: actions with their observations, and the output."""
+    messages: Messages = []
+    for step in steps:
+        action, seen = step if isinstance(step, list | tuple) and len(step) == 2 else (None, None)
+        fields = _plain(mapping(action)) if mapping(action).get("type") != "constructor" else mapping(action, "kwargs")
+        if "tool" not in fields:
+            return None
+        called = {"name": fields["tool"], "arguments": _arguments(fields.get("tool_input"))}
+        thought = (text(fields.get("log")) or "").partition("\nAction:")[0].removeprefix("Thought:").strip()
+        messages.append({"role": "assistant", "content": thought, "tool_calls": [called]})
+        messages.append({"role": "tool", "content": seen})
+    asked, said = text(value.get("input")), text(value.get("output"))
+    return Chat(
+        [
+            {"role": "user", "content": asked or ""},
+            *messages,
+            *([{"role": "assistant", "content": said}] if said else []),
+        ]
+    )
+
+
+def _arguments(given: Any) -> Any:
+    return {"query": given} if isinstance(given, str) else given

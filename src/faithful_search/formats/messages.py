@@ -1,0 +1,229 @@
+"""Chat messages in one form, whichever API or framework wrote them.
+
+`role`/`content`, `from`/`value`, Gemini's `role`/`parts` or LangChain's `type`/`content`; calls in `tool_calls`, in the
+legacy `function_call` or among the content's parts (`blocks`); what came back in messages of its own or among the parts
+of a user's. A call of a tool that only hands in the answer is that answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from ..errors import DataError
+from .blocks import ANSWERED, Part, call, first, parts, result_text
+
+_ROLES = {
+    "human": "user", "gpt": "assistant", "ai": "assistant", "model": "assistant", "AIMessageChunk": "assistant",
+    "developer": "system", "function": "tool", "observation": "tool", "ipython": "tool", "toolResult": "tool",
+    "tool-response": "tool", "tool-call": "assistant",
+}  # fmt: skip
+_TYPES = frozenset(("human", "ai", "AIMessageChunk", "system", "tool", "function"))
+"""What LangChain's messages say instead of a role."""
+ANSWERING = frozenset(("final_answer", "submit_answer", "submit_final_answer", "submit", "finish"))
+"""Tools that hand in the answer and do nothing else."""
+TAGLIKE = re.compile(r"<(?=\s*/?\s*[A-Za-z_|])")
+HEAD, END = "<|im_start|>{}\n", "<|im_end|>\n"
+
+
+class Message(NamedTuple):
+    """One message: `role` is system, user, assistant or tool; `ids` name its structured calls, or the call answered.
+
+    `unread` are the kinds of parts that were not understood.
+    """
+
+    role: str
+    text: str
+    ids: tuple[str, ...] = ()
+    calls: int = 0
+    unread: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> str:
+        """The message as ChatML."""
+        return f"{HEAD.format(self.role)}{self.text}{END}"
+
+
+def read(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages in one form; structured calls as text: a thought as a `<think>` block, a call as a `<tool_call>`
+    block, as chat templates do, an answer that a tool handed in as an `<answer>` block.
+
+    Raises:
+        DataError: for a message that is not a mapping, or has no role.
+    """
+    found: list[Message] = []
+    hushed: frozenset[str] = frozenset()
+    waiting = ""
+    for number, message in enumerate(messages):
+        role = _role(message)
+        if role is None:
+            raise DataError(f"message {number} is not a mapping with a role: {str(message)[:80]!r}")
+        for turn in _turns(role, message):
+            one = turn.message
+            if one.role == "tool":
+                if (one.ids[0] if one.ids else "") in hushed:
+                    continue  # what is said to an answer is no evidence
+            else:
+                if waiting:
+                    found.append(Message("assistant", waiting))
+                    waiting = ""
+                hushed = turn.hushed if one.role == "assistant" else hushed
+            found.append(one)
+            waiting = turn.answer or waiting
+    return [*found, Message("assistant", waiting)] if waiting else found
+
+
+def is_chat(value: Any) -> bool:
+    """Whether this is a list of messages."""
+    return isinstance(value, list | tuple) and bool(value) and all(_role(item) is not None for item in value)
+
+
+def in_order(chat: Sequence[Message]) -> list[Message]:
+    """Tool messages in the order of the calls whose ids they name; an empty one for a call that was never answered."""
+    found: list[Message] = []
+    at = 0
+    while at < len(chat):
+        asked = chat[at].ids if chat[at].role == "assistant" else ()
+        end = next((k for k in range(at + 1, len(chat)) if chat[k].role != "tool"), len(chat))
+        tools = chat[at + 1 : end]
+        named = {message.ids[0]: message for message in tools if message.ids}
+        known = len(named) == len(tools) and named.keys() <= set(asked)
+        if len(asked) > 1 and known and (tools or end < len(chat)):
+            tools = [named.get(name, Message("tool", "")) for name in asked]
+        found += [chat[at], *tools]
+        at = end
+    return found
+
+
+def joined(chat: Sequence[Message]) -> Iterator[Message]:
+    """The agent's messages in a row as one: they are one turn."""
+    for role, group in groupby(chat, key=lambda message: message.role):
+        own = list(group)
+        if role != "assistant" or len(own) == 1:
+            yield from own
+            continue
+        text = "\n".join(message.text for message in own)
+        ids = tuple(name for message in own for name in message.ids)
+        unread = tuple(kind for message in own for kind in message.unread)
+        yield Message(role, text, ids, sum(message.calls for message in own), unread)
+
+
+class _Turn(NamedTuple):
+    """A message; with the answer that a tool handed in beside other calls, and the calls whose results are left out."""
+
+    message: Message
+    answer: str = ""
+    hushed: frozenset[str] = frozenset()
+
+
+def _role(message: Any) -> str | None:
+    """Who speaks: system, user, assistant or tool, or a role of another name; `None` for what is no message."""
+    if not isinstance(message, Mapping):
+        return None
+    role = message.get("role", message.get("from"))
+    kind = message.get("type")
+    if role is None and "content" in message and isinstance(kind, str) and kind in _TYPES:
+        role = kind
+    return _ROLES.get(role, role) if isinstance(role, str) else None
+
+
+def _turns(role: str, message: Mapping[str, Any]) -> Iterator[_Turn]:
+    """A message with results among its parts is several."""
+    content = message.get("content", message.get("value", message.get("parts")))
+    if role not in ("system", "user", "assistant"):
+        answered = first(message, ANSWERED[:-1])
+        within = list(parts(content)) if isinstance(content, list | tuple) else []
+        if any(part.kind == "result" for part in within):
+            yield from _split("tool", within)
+            return
+        failed = first(message, ("error", "isError", "is_error")) or message.get("status") == "error"
+        if isinstance(failed, Mapping):
+            failed = failed.get("message") or True
+        text, unread = result_text(content, failed)
+        yield _Turn(Message("tool", text, (answered,) if isinstance(answered, str) else (), unread=unread))
+        return
+    calls = [Part("call", asked, asked["id"]) for asked in _listed(role, message)]
+    known = {asked.id for asked in calls if asked.id}
+    said = [part for part in parts(content) if part.kind != "call" or part.id not in known]
+    yield from _split(role, [*_beside(role, message), *said, *calls])
+
+
+def _split(role: str, said: Sequence[Part]) -> Iterator[_Turn]:
+    """What is said up to each result, and the result as a message of its own; one message at least."""
+    own: list[Part] = []
+    for part in said:
+        if part.kind != "result":
+            own.append(part)
+            continue
+        if own:
+            yield _spoken(role, own)
+        yield _Turn(Message("tool", part.value, (part.id,) if part.id else ()))
+        own = []
+    if own or not said:
+        yield _spoken(role, own)
+
+
+def _beside(role: str, message: Mapping[str, Any]) -> Iterator[Part]:
+    """The thought that stands beside the content."""
+    thought = first(message, ("reasoning_content", "reasoning", "thinking"))
+    if role == "assistant" and isinstance(thought, str) and thought:
+        yield Part("thought", thought)
+
+
+def _listed(role: str, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The calls that stand beside the content; one that is no mapping stays as a call without a name."""
+    if role != "assistant":
+        return []
+    found: list[Any] = []
+    for name in ("tool_calls", "invalid_tool_calls", "function_call"):
+        given = message.get(name)
+        found += given if isinstance(given, list | tuple) else [given] if given else []
+    return [call(item) for item in found]
+
+
+def _spoken(role: str, own: Sequence[Part]) -> _Turn:
+    text = "".join(part.value for part in own if part.kind == "text")
+    unread = tuple(str(part.value) for part in own if part.kind == "unread")
+    if role != "assistant":
+        stray = tuple(part.kind for part in own if part.kind in ("call", "thought"))
+        return _Turn(Message(role, text, unread=(*unread, *stray)))
+    thought = "\n".join(part.value for part in own if part.kind == "thought")
+    made = [part.value for part in own if part.kind == "call"]
+    handed = {asked["id"]: answer for asked in made if (answer := _handed(asked)) is not None}
+    calls = [asked for asked in made if _handed(asked) is None]
+    answer = "\n".join(f"<answer>{one}</answer>" for one in handed.values())
+    written = [f"<think>{thought}</think>" if thought else "", text, *map(_written, calls), "" if calls else answer]
+    ids = tuple(asked["id"] for asked in calls)
+    message = Message(role, "\n".join(filter(None, written)), ids, len(made), unread)
+    hushed = frozenset({*handed, ""} if handed and not calls else filter(None, handed))
+    return _Turn(message, answer if calls else "", hushed)
+
+
+def _handed(asked: Mapping[str, Any]) -> str | None:
+    """The answer that this call hands in; `None` for any other call."""
+    given = asked["arguments"]
+    if asked["name"] not in ANSWERING or not given:
+        return None
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            return str(given)
+    if isinstance(given, Mapping):
+        said = first(given, ("answer", "final_answer", "result", "response", "text"))
+        given = said if said is not None else next(iter(given.values()), None) if len(given) == 1 else given or None
+    return given if given is None or isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+
+
+def _written(asked: Mapping[str, Any]) -> str:
+    """A structured call between tags; arguments that are not JSON stay as they are, for the reader to note."""
+    arguments = asked["arguments"]
+    if not isinstance(arguments, str):
+        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False, default=str)
+    name = json.dumps(asked["name"], ensure_ascii=False)
+    written = f'{{"name": {name}, "arguments": {arguments.strip() or "{}"}}}'
+    # Text in the arguments that looks like a tag must not end the call.
+    return "<tool_call>\n" + TAGLIKE.sub(r"\\u003c", written) + "\n</tool_call>"

@@ -1,0 +1,80 @@
+"""OpenTelemetry: the spans of a model's calls, with their messages in attributes (`gen_ai.input.messages`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from .base import Chat, Format, mapping, mappings
+from .messages import is_chat
+
+_INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+
+
+class Otel(Format):
+    """A span, an export of spans (`resourceSpans`), or the spans of one trace."""
+
+    what: ClassVar[str] = "OpenTelemetry spans"
+    marks: ClassVar[frozenset[str]] = frozenset(
+        (
+            "traceId",
+            "resourceSpans",
+            "span_id",
+            "attributes",
+        )
+    )
+    needs: ClassVar[str] = "no span has gen_ai.input.messages; let the instrumentation record the messages' content"
+
+    def group(self, value: Any) -> str | None:
+        """The spans of a trace belong together."""
+        traces = {_trace(span) for span in _spans(value)}
+        return traces.pop() if len(traces) == 1 else "" if traces else None
+
+    def read(self, value: Any) -> Chat | None:
+        """What the last call of the model was given, and what it said: that is the whole conversation."""
+        spans = [span for line in mappings(mapping(value).get("lines")) or [value] for span in _spans(line)]
+        told = [fields for span in spans if _INPUT in (fields := _attributes(span))]
+        if not told:
+            return None
+        last = max(told, key=lambda fields: len(_messages(fields, _INPUT)))
+        messages = [*_messages(last, _INPUT), *_messages(last, _OUTPUT)]
+        other = len({_trace(span) for span in spans}) - 1
+        left = (f"spans of {other} other traces",) if other else ()
+        return Chat(messages, id=_trace(spans[0]), left_out=left) if is_chat(messages) else None
+
+
+def _spans(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The spans in one line: of the console's exporter, or of the collector's."""
+    exports = mappings(mapping(value).get("resourceSpans"))
+    inner = (
+        span
+        for export in exports
+        for scope in mappings(export.get("scopeSpans"))
+        for span in mappings(scope.get("spans"))
+    )
+    for span in inner if exports else [mapping(value)]:
+        if "attributes" in span and _trace(span):
+            yield span
+
+
+def _trace(span: Mapping[str, Any]) -> str:
+    return str(span.get("traceId") or span.get("trace_id") or mapping(span, "context").get("trace_id") or "")
+
+
+def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes as a mapping; the protocol writes them as a list of keys and typed values."""
+    given = span["attributes"]
+    if isinstance(given, Mapping):
+        return dict(given)
+    return {str(item.get("key")): next(iter(mapping(item, "value").values()), None) for item in mappings(given)}
+
+
+def _messages(fields: Mapping[str, Any], name: str) -> list[Any]:
+    given = fields.get(name)
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            return []
+    return given if isinstance(given, list) else []

@@ -1,0 +1,251 @@
+"""What is particular to a format: server tools, code agents, text, states, other ways of handing in the answer."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from test_formats import FORMATS, installed
+
+from faithful_search import formats
+from faithful_search.dialects import parse
+from faithful_search.errors import DataError, DialectError, FaithfulSearchError
+from faithful_search.measure.rows import parse_row
+from faithful_search.trajectory import Trajectory
+
+USER = {"role": "user", "content": "Who?"}
+
+
+def seen(found: Trajectory) -> list[tuple[Any, ...]]:
+    """Of each step: the call's name, titles and texts of its evidence, the note."""
+    return [
+        (step.call and step.call.name, [item.title or item.text for item in step.evidence], step.note)
+        for step in found.steps
+    ]
+
+
+def kinds(found: Trajectory) -> list[str]:
+    return [issue.kind for issue in found.all_issues()]
+
+
+def test_anthropics_server_tools() -> None:
+    result = [{"type": "web_search_result", "url": "https://a.org", "title": "Ada", "encrypted_content": "x"}]
+    failed = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
+    blocks = [
+        {"type": "text", "text": "I search."},
+        {"type": "server_tool_use", "id": "1", "name": "web_search", "input": {"query": "a"}},
+        {"type": "web_search_tool_result", "tool_use_id": "1", "content": result},
+        {"type": "server_tool_use", "id": "2", "name": "web_search", "input": {"query": "b"}},
+        {"type": "web_search_tool_result", "tool_use_id": "2", "content": failed},
+        {"type": "redacted_thinking", "data": "x"},
+        {"type": "text", "text": "Ada"},
+    ]
+    found = parse([USER, {"role": "assistant", "content": blocks}])
+    assert seen(found) == [("web_search", ["Ada"], ""), ("web_search", [], "max_uses_exceeded"), (None, [], "")]
+    assert found.steps[0].evidence[0].url == "https://a.org" and found.answer == "Ada"
+    assert kinds(found) == ["content_unread"]
+
+
+def test_tools_that_openai_runs_itself() -> None:
+    searched = {"type": "search", "query": "a", "sources": [{"type": "url", "url": "https://a.org", "title": "A"}]}
+    output = [
+        {"type": "web_search_call", "id": "w", "status": "completed", "action": searched},
+        {"type": "file_search_call", "id": "f", "queries": ["b"], "results": [{"filename": "n", "text": "Ada did."}]},
+        {"type": "mcp_call", "id": "m", "name": "look", "arguments": "{}", "output": "nothing here"},
+        {"type": "mcp_call", "id": "n", "name": "look", "arguments": "{}", "error": "down"},
+        {"type": "message", "id": "x", "role": "assistant", "content": [{"type": "output_text", "text": "Ada"}]},
+    ]
+    found = parse({"input": "Who?", "output": output})
+    assert seen(found) == [
+        ("web_search", ["A"], ""), ("file_search", ["Ada did."], ""), ("look", ["nothing here"], ""),
+        ("look", [], "down"), (None, [], ""),
+    ]  # fmt: skip
+    assert (found.question, found.answer, kinds(found)) == ("Who?", "Ada", [])
+    assert found.steps[1].call is not None and found.steps[1].call.arguments == {"queries": ["b"]}
+
+
+def test_gemini_without_ids_and_with_code() -> None:
+    parts = [{"functionCall": {"name": "a", "args": {"q": "1"}}}, {"functionCall": {"name": "b", "args": {}}}]
+    returned = [{"functionResponse": {"name": n, "response": {"result": f"r{n}"}}} for n in "ab"]
+    code = [{"executableCode": {"language": "PYTHON", "code": "1"}}, {"codeExecutionResult": {"output": "1\n"}}]
+    contents = [
+        {"role": "user", "parts": [{"text": "Who?"}]},
+        {"role": "model", "parts": parts},
+        {"role": "user", "parts": returned},
+        {"role": "model", "parts": [*code, {"text": "Ada"}]},
+    ]
+    found = parse(contents)
+    assert seen(found) == [("a", ["ra"], ""), ("b", ["rb"], ""), ("python", ["1\n"], ""), (None, [], "")]
+    assert found.answer == "Ada" and not kinds(found)
+
+
+@pytest.mark.parametrize("name", ["final_answer", "submit_answer", "submit"])
+@pytest.mark.parametrize("arguments", [{"answer": "Ada"}, '{"answer": "Ada"}', {"text": "Ada"}, "Ada"])
+def test_an_answer_through_a_tool_is_the_answer(name: str, arguments: Any) -> None:
+    look = {"id": "1", "function": "search", "arguments": {"query": "q"}}
+    hand = {"id": "2", "function": name, "arguments": arguments}
+    found = parse(
+        [
+            USER,
+            {"role": "assistant", "content": "look", "tool_calls": [look, hand]},  # both at once
+            {"role": "tool", "tool_call_id": "1", "content": "Ada did."},
+            {"role": "tool", "tool_call_id": "2", "content": "Ada"},
+        ]
+    )
+    assert seen(found) == [("search", ["Ada did."], ""), (None, [], "")]
+    assert (found.answer, found.stop_reason, kinds(found)) == ("Ada", "answered", [])
+    alone = parse(
+        [USER, {"role": "assistant", "content": "I know.", "tool_calls": [hand]}, {"role": "tool", "content": "x"}]
+    )
+    assert (alone.answer, alone.steps[0].think, len(alone.steps)) == ("Ada", "I know.", 1)
+
+
+def test_a_code_agents_last_step() -> None:
+    """Its call is code, and what the code gave back as the answer is no evidence."""
+
+    def step(number: int, said: str, code: str, seen: str, **more: Any) -> dict[str, Any]:
+        call = {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": "python_interpreter", "arguments": code},
+        }
+        return {"step_number": number, "model_output": said, "tool_calls": [call], "observations": seen, **more}
+
+    links = "## Search Results\n\n[Ada](https://a.org)\nAda did it.\n\n[Bob](https://b.org)\nBob did not."
+    steps = [
+        {"task": "Who?", "task_images": None},
+        step(1, "I search.", "print(web_search('who'))", links),
+        {"step_number": 2, "model_output": "hm", "tool_calls": [], "error": {"type": "E", "message": "no code"}},
+        step(3, "So it is Ada.", "final_answer('Ada')", "Execution logs:\nLast output from code snippet:\nAda",
+             action_output="Ada", is_final_answer=True),
+    ]  # fmt: skip
+    found = parse(steps)
+    assert seen(found) == [("python_interpreter", ["Ada", "Bob"], ""), (None, [], ""), (None, [], "")]
+    assert found.steps[-1].think == "So it is Ada." and found.answer == "Ada" and found.question == "Who?"
+
+
+def test_react_text() -> None:
+    text = (
+        "Question: Who?\nThought: I look.\nAction: Search[Ada]\nObservation: Ada did it.\n"
+        'Thought 2: Once more.\nAction: lookup\nAction Input: {"query": "Bob"}\nObservation: []\n'
+        "Thought: I know.\nFinal Answer: Ada"
+    )
+    found = parse(text)
+    assert seen(found) == [("Search", ["Ada did it."], ""), ("lookup", [], "[]"), (None, [], "")]
+    assert [step.think for step in found.steps] == ["I look.", "Once more.", "I know."]
+    assert (found.question, found.answer, found.dialect) == ("Who?", "Ada", "openai")
+    assert parse("Thought: a\nAction: Finish[Ada]").answer == "Ada"
+
+
+def test_an_executors_intermediate_steps() -> None:
+    action = {"tool": "search", "tool_input": "who", "log": "Thought: I look.\nAction: search"}
+    found = parse({"input": "Who?", "intermediate_steps": [[action, "Ada did it."]], "output": "Ada"})
+    assert seen(found) == [("search", ["Ada did it."], ""), (None, [], "")]
+    assert (found.question, found.steps[0].think, found.answer) == ("Who?", "I look.", "Ada")
+
+
+def test_the_legacy_function_call() -> None:
+    call = {"name": "search", "arguments": '{"query": "who"}'}
+    found = parse(
+        [
+            USER,
+            {"role": "assistant", "content": None, "function_call": call},
+            {"role": "function", "name": "search", "content": "Ada did it."},
+            {"role": "assistant", "content": "Ada"},
+        ]
+    )
+    assert seen(found) == [("search", ["Ada did it."], ""), (None, [], "")] and not kinds(found)
+
+
+def test_a_second_question_is_noted() -> None:
+    chat = [USER, {"role": "assistant", "content": "Ada"}, USER, {"role": "assistant", "content": "Bob"}]
+    found = parse(chat)
+    assert found.answer == "Bob" and kinds(found) == ["asked_again", "dialect_assumed"] and not found.evidence
+
+
+@pytest.mark.parametrize(
+    ("value", "seems"),
+    [
+        ({"traceId": "t", "attributes": []}, "OpenTelemetry spans.*let the instrumentation record"),
+        ({"steps": [{"foo": 1}]}, "smolagents"),
+        ({"schema_version": "1", "steps": []}, "ATIF"),
+        ([{"a": 1}], "an object with a"),
+    ],
+)
+def test_a_refusal_says_what_it_seems_to_be(value: Any, seems: str) -> None:
+    with pytest.raises(DataError, match=seems):
+        parse(value)
+    with pytest.raises((DataError, DialectError), match=seems):
+        parse_row(json.dumps(value if isinstance(value, dict) else {"text": json.dumps(value)}).encode())
+
+
+ODD: list[Any] = [
+    None,
+    "",
+    "x",
+    7,
+    -1,
+    True,
+    [],
+    {},
+    [None],
+    {"type": "text"},
+    {"role": "assistant"},
+    [[]],
+    "{",
+    "[{}]",
+]
+
+
+def shaken(value: Any, random: Random, odds: float = 0.04) -> Any:
+    """The value with parts of it left out, doubled, or replaced by something else."""
+    if random.random() < odds:
+        return random.choice(ODD)
+    if isinstance(value, dict):
+        kept = {name: shaken(item, random, odds) for name, item in value.items() if random.random() > odds}
+        return kept if random.random() > odds else list(kept.values())
+    if isinstance(value, list):
+        items = [shaken(item, random, odds) for item in value if random.random() > odds]
+        return items * 2 if random.random() < odds else items
+    return value
+
+
+def shake(rounds: int, seed: str) -> None:
+    random, rows = Random(seed), list(installed().values())
+    for _ in range(rounds):
+        value = shaken(random.choice(rows), random)
+        for source in (value, json.dumps(value)):
+            try:
+                parse(source)
+            except FaithfulSearchError as error:
+                assert str(error)
+        try:
+            parse_row(json.dumps(value).encode())
+        except FaithfulSearchError as error:
+            assert str(error)
+
+
+def test_broken_logs_are_read_or_refused_in_the_packages_own_words() -> None:
+    shake(150, "formats")
+
+
+def test_every_format_has_its_row_here() -> None:
+    assert set(formats.formats()) <= {*FORMATS, "react"}
+
+
+def test_what_trainers_and_trackers_log() -> None:
+    """TRL's completions as its parquet gives them back, with every field in every message, and trackio's traces."""
+    call = {"type": "function", "function": {"name": "search", "arguments": '{"query": "q"}'}, "id": None}
+    said = [
+        {"role": "assistant", "content": "look", "tool_calls": [call], "name": None},
+        {"role": "tool", "content": "Ada did it.", "tool_calls": None, "name": "search"},
+        {"role": "assistant", "content": "Ada", "tool_calls": None, "name": None},
+    ]
+    logged = {"step": 3, "prompt": [USER], "completion": said, "em": 1.0, "advantage": 0.5}
+    trace = {"_type": "trackio.trace", "messages": [USER, *said], "metadata": {}, "spans": [{"id": "1"}]}
+    for row in (logged, trace, {**logged, "completion": json.dumps(said)}):
+        found = parse_row(json.dumps(row).encode())
+        assert seen(found) == [("search", ["Ada did it."], ""), (None, [], "")] and found.question == "Who?"
+        assert found.answer == "Ada" and not kinds(found)

@@ -1,0 +1,191 @@
+"""Files that were once read without complaint, and wrongly: what is read of each now, or what is said."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import SHARED
+
+from faithful_search.dialects import parse
+from faithful_search.errors import DataError
+from faithful_search.measure import metrics
+from faithful_search.measure.audit import audit
+from faithful_search.measure.rows import parse_row, read_trajectories
+from faithful_search.rewards import AnswerSupport, ThinkAnswer
+from faithful_search.trajectory import Step, Trajectory
+
+REAL = SHARED / "data" / "trajectories" / "search_r1_verl_tool.jsonl.gz"
+EXACT = metrics.load("answer_correctness")["exact_match_squad"]
+CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "who"}}'
+DOCS = '<information>\nDoc 1:\n"Ada"\nAda did it.\n\nDoc 2:\nBob\nBob did not.\n</information>'
+CHAT = [
+    {"role": "user", "content": "Who?"},
+    {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "s", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "Ada did it."},
+]
+
+
+def kinds(found: Trajectory) -> list[str]:
+    return [issue.kind for issue in found.all_issues()]
+
+
+def lines(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("behind", ["", "\nand so I wait", '\n{"made": "up"}\n</tool_call>'])
+def test_calls_of_the_chat_template_with_a_brace_too_many(behind: str) -> None:
+    """As verl-tool logs them: plain role lines, documents in `<information>`; the environment ran the call."""
+    text = f"{CALL}}}\n</tool_call>{behind}\n\nuser\n<tool_response>\n{DOCS}\n</tool_response>\nassistant\n"
+    found = parse_row(json.dumps({"output": f"{text}<answer> Ada </answer>", "gts": {"target": ["Ada"]}}).encode())
+    assert found.dialect == "search_r1_like" and found.answer == "Ada" and EXACT.score(found).value == 1.0
+    assert [step.call and step.call.arguments for step in found.steps] == [{"query": "who"}, None]
+    titled = [(item.title, item.text) for item in found.evidence.values()]
+    assert titled == [("Ada", "Ada did it."), ("Bob", "Bob did not.")]
+    assert "call_json" in kinds(found) and "response_forged" not in kinds(found)
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the shared data are not here")
+def test_the_recorded_rollouts_of_a_verl_tool_agent() -> None:
+    """Each row's own columns say how it was scored and what was searched."""
+    with gzip.open(REAL) as file:
+        rows = [json.loads(line) for line in file]
+    read = [
+        (row, found.trajectory) for row, found in zip(rows, read_trajectories(REAL), strict=True) if found.trajectory
+    ]
+    assert len(read) == 99  # one is a line of JSON and nothing else
+    for row, found in read:
+        assert EXACT.score(found).value == row["answer_em"]
+        assert len(found.evidence) == row["search_num_docs"]
+    calls = Counter(sum(step.call is not None for step in found.steps) - row["num_search_calls"] for row, found in read)
+    assert calls == {0: 96, 1: 3}  # three calls were written and not run
+    assert not any("response_forged" in kinds(found) for _, found in read)
+
+
+def test_an_answer_between_tags_in_a_plain_chat() -> None:
+    found = parse([*CHAT, {"role": "assistant", "content": "It was her.\n<answer>Ada</answer>"}])
+    assert (found.answer, found.steps[-1].think, found.dialect, kinds(found)) == ("Ada", "It was her.", "openai", [])
+
+
+def test_a_column_named_steps_is_not_yet_a_trajectory() -> None:
+    with pytest.raises(DataError, match="smolagents"):
+        parse_row(b'{"steps": [{"foo": 1}]}')
+    ours = Trajectory((Step(think="a", answer="b"),))
+    assert parse_row(ours.to_json().encode()) == ours
+
+
+def test_calls_whose_function_is_a_string() -> None:
+    call = {"id": "1", "function": "search", "arguments": {"query": "who"}}
+    chat = [
+        CHAT[0],
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        CHAT[2],
+        {"role": "assistant", "content": "Ada"},
+    ]
+    found = parse_row(json.dumps({"messages": chat, "target": "Ada"}).encode())
+    assert found.steps[0].call is not None and found.steps[0].call.arguments == {"query": "who"} and not kinds(found)
+
+
+def test_content_that_is_not_understood_is_an_issue_with_its_place() -> None:
+    odd = {"role": "assistant", "content": [{"type": "hologram", "rays": 1}, {"type": "text", "text": "Ada"}]}
+    found = parse([*CHAT, odd])
+    (issue,) = found.issues
+    assert issue.kind == "content_unread" and "hologram" in issue.why and "assistant" in issue.why
+    assert issue.span is not None and found.text[slice(*issue.span)] == "Ada"
+
+
+def test_sub_em_says_nothing_of_long_answers_or_without_a_last_thought() -> None:
+    (reward,) = metrics.load("think_answer_faithfulness").values()
+    long = " ".join(["word"] * 21)
+    found = [reward.score(Trajectory((Step(think="So.", answer=said),), answer=said)) for said in (long, long[5:])]
+    assert [score.value for score in found] == [None, 0.0] and "more than 20 words" in found[0].why
+    assert ThinkAnswer().score(Trajectory((Step(think="So.", answer=long),), answer=long)).value == 0.0
+    asked = [*CHAT[:1], {**CHAT[1], "content": "I look."}, CHAT[2], {"role": "assistant", "content": "Ada"}]
+    assert reward.score(parse(asked)).value is None
+    tagged = "<think>a</think><search>b</search><information>c</information><answer>d</answer>"
+    assert reward.score(parse(tagged)).value == 0.0  # a protocol that asks for a thought
+
+
+def test_information_without_a_search_is_no_evidence() -> None:
+    said = '<think>a</think><search>b</search>\n\n<information>Doc 1(Title: "B") found</information>\n\n'
+    forged = "<information>Ada did it.</information>"
+    for text in (
+        f"{said}{forged}<answer>Ada did it.</answer>",
+        f"{said}<think>c</think>{forged}<answer>Ada did it.</answer>",
+    ):
+        found = parse(text)
+        assert [item.text for item in found.evidence.values()] == ["found"] and "response_forged" in kinds(found)
+        assert AnswerSupport().score(found).value == 0.0
+    assert "response_forged" not in kinds(parse(f"{said}<think>c</think><answer>d</answer>"))
+
+
+def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
+    alone = {"messages": [CHAT[0], {"role": "assistant", "content": "Ada"}]}
+    found = audit(lines(tmp_path / "rows.jsonl", [alone] * 3), tmp_path / "out", workers=1)
+    assert found.bare == 3 and "No searches found in 3 of 3 rows: is this the right column?" in str(found)
+    assert "…_lexical: words are compared, which is no judge" in str(found)
+    assert found.issues == {"dialect_assumed": 3}
+
+
+SESSION = [
+    {"type": "summary", "summary": "s", "leafUuid": "u"},
+    {"type": "user", "sessionId": "1", "message": {"role": "user", "content": "Who?"}},
+    {
+        "type": "assistant",
+        "sessionId": "1",
+        "message": {"role": "assistant", "content": [{"type": "text", "text": "Ada"}]},
+    },
+]
+SAMPLE = {
+    "id": 1,
+    "epoch": 1,
+    "input": "Who?",
+    "target": "Ada",
+    "messages": [*CHAT, {"role": "assistant", "content": "Ada"}],
+}
+
+
+def span(trace: str, said: str) -> dict[str, Any]:
+    messages = json.dumps([{"role": "user", "parts": [{"type": "text", "content": "Who?"}]}])
+    told = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": said}]}])
+    return {
+        "context": {"trace_id": trace},
+        "attributes": {"gen_ai.input.messages": messages, "gen_ai.output.messages": told},
+    }
+
+
+def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
+    def answers(path: Path) -> list[str | None]:
+        return [row.trajectory and row.trajectory.answer for row in read_trajectories(path)]
+
+    session = lines(tmp_path / "session.jsonl", SESSION)
+    assert answers(session) == ["Ada"]
+    with session.open("a", encoding="utf-8") as file:
+        file.write("{broken\n")
+    (row,) = read_trajectories(session)
+    assert row.trajectory is not None and any(
+        "1 lines that are no JSON" in issue.why for issue in row.trajectory.issues
+    )
+    spans = [span("a", "Ada"), span("b", "Bob"), {"context": {"trace_id": "a"}, "attributes": {}}]
+    assert answers(lines(tmp_path / "spans.jsonl", spans)) == ["Ada", "Bob"]
+    (tmp_path / "log.json").write_text(
+        json.dumps({"version": 2, "eval": {}, "samples": [SAMPLE] * 2}), encoding="utf-8"
+    )
+    assert answers(tmp_path / "log.json") == ["Ada", "Ada"]
+    with zipfile.ZipFile(tmp_path / "log.eval", "w") as log:
+        log.writestr("header.json", "{}")
+        log.writestr("samples/1_epoch_1.json", json.dumps(SAMPLE))
+    (row,) = read_trajectories(tmp_path / "log.eval")
+    assert row.trajectory is not None and row.trajectory.answers == ("Ada",) and row.trajectory.id == "1"
+    (tmp_path / "broken.eval").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"cannot read .*broken.eval"):
+        answers(tmp_path / "broken.eval")
+    (tmp_path / "broken.eval").unlink()
+    assert answers(tmp_path) == ["Ada", "Ada", "Ada", "Ada", "Ada", "Bob"]  # the folder's files by name
