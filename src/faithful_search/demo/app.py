@@ -66,13 +66,13 @@ def link(question: str, policy: str) -> str:
     return "?" + urlencode({"question": question, "agent": policy})
 
 
-def linked(request: gradio.Request) -> tuple[str, str, tuple[str, str]]:
-    """The question and the agent that the page's address names, and both together where they must be asked."""
-    question = request.query_params.get("question", "")[:LONGEST]
+def linked(request: gradio.Request) -> tuple[str, str, str]:
+    """The question and the agent that the page's address names, and the question again where it must be asked."""
+    first = next(iter(examples()))
+    question = request.query_params.get("question", first)[:LONGEST]
     policy = request.query_params.get("agent", READS)
     policy = policy if policy in POLICIES else READS
-    first = next(iter(examples()))
-    return question or first, policy, (question, policy) if question and (question, policy) != (first, READS) else ("", "")
+    return question, policy, "" if (question, policy) == (first, READS) else question
 
 
 def ask(question: str, policy: str) -> Iterator[tuple[str, Trajectory]]:
@@ -128,10 +128,10 @@ def show_row(found: auditing.Audited, event: gradio.EventData) -> tuple[Any, Any
     return gradio.skip(), gradio.HTML(view.trajectory_view(rows[event.row], "right"), visible=True)
 
 
-def take(trajectory: Trajectory) -> tuple[Any, str, str]:
+def take(trajectory: Trajectory) -> tuple[Trajectory, Any, str, str]:
     """A trajectory to break: the choice of its evidence, the view of it, and nothing of what came of an earlier one."""
     names, chosen = evidence_of(trajectory)
-    return gradio.Dropdown(names, value=chosen), view.trajectory_view(trajectory, "before"), ""
+    return trajectory, gradio.Dropdown(names, value=chosen), view.trajectory_view(trajectory, "before"), ""
 
 
 def evidence_of(trajectory: Trajectory) -> tuple[list[tuple[str, str]], str | None]:
@@ -210,17 +210,18 @@ def build() -> gradio.Blocks:
                 )
                 go = gradio.Button("Let both agents answer again", variant="primary")
                 outcome, broken_seen = _html(), _html(view.trajectory_view(first, "before"))
-        asked, broken, wanted = gradio.State(first), gradio.State(first), gradio.State(("", ""))
+        asked, broken, wanted = gradio.State(first), gradio.State(first), gradio.Textbox(visible="hidden")
         page.load(linked, None, [question, policy, wanted], queue=False, **private)
-        wanted.change(lambda both: (yield from ask(*both)), wanted, [seen, asked], **waits)
-        question.submit(ask, [question, policy], [seen, asked], **waits)
+        gradio.on([question.submit, wanted.change], ask, [question, policy], [seen, asked], **waits)
         start.click(
             audit, [text, upload, dialect], [summary, downloads, found, left, right], api_visibility="private"
         )
         summary.select(show_row, found, [left, right], **private)
-        onward.click(lambda one: (one, gradio.Tabs(selected="break"), None), asked, [broken, tabs, example], **private)
-        example.input(lambda name: examples()[name], example, broken, **private)
-        broken.change(take, broken, [item, broken_seen, outcome], **private)
+        taken = [broken, item, broken_seen, outcome]
+        onward.click(take, asked, taken, **private).then(
+            lambda: (gradio.Tabs(selected="break"), None), None, [tabs, example], **private
+        )
+        example.input(lambda name: take(examples()[name]), example, taken, **private)
         gradio.on([item.change, kind.change], replace, [broken, item, kind], text_now, **private)
         go.click(run_on, [broken, item, text_now], outcome, **waits)
         gradio.api(audit_tool, api_name="audit")
