@@ -17,10 +17,12 @@ from faithful_search.measure.widget import EXAMPLE, QUESTION
 app = pytest.importorskip("faithful_search.demo.app", exc_type=Exception, reason="Gradio is not installed")
 
 WIDTHS = (390, 1600)
-HOSTILE = "<script>window.pwned = 1</script>\"><img src=x onerror='window.pwned = 1'>{{ 7 * 7 }}${window.pwned = 1}</style>"
+HOSTILE = (
+    "<script>window.pwned = 1</script>\"><img src=x onerror='window.pwned = 1'>{{ 7 * 7 }}${window.pwned = 1}</style>"
+)
 FORGED = EXAMPLE.replace("<ref>E1</ref>", "<ref>E1, E7</ref>")
 ROWS = "\n".join(json.dumps({"question": QUESTION, "text": text}) for text in (EXAMPLE, FORGED, EXAMPLE))
-AXE = """async () => (await axe.run({exclude: ["footer"]}, {resultTypes: ["violations"]})).violations
+AXE = """async () => (await axe.run({exclude: [["footer"], [".or"]]}, {resultTypes: ["violations"]})).violations
   .filter((found) => ["serious", "critical"].includes(found.impact))
   .map((found) => [found.id, found.nodes.map((node) => node.html)])"""
 
@@ -52,7 +54,10 @@ def visit(browser, address):
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: problems.append(dialog.message))
-        page.on("request", lambda sent: None if sent.url.startswith((address, "blob:", "data:")) else problems.append(sent.url))
+        page.on(
+            "request",
+            lambda sent: None if sent.url.startswith((address, "blob:", "data:")) else problems.append(sent.url),
+        )
         page.goto(f"{address}{query}")
         page.wait_for_selector(".trajectory")
         return page
@@ -71,6 +76,12 @@ def audit(page, text):
     tab(page, "Audit")
     page.get_by_label("A trajectory, a chat").fill(text)
     page.get_by_role("button", name="Audit", exact=True).click()
+
+
+def serious(page):
+    """What axe finds, but in the two pale texts of Gradio's own, when nothing fades in any more."""
+    page.wait_for_function("!document.getAnimations().some((one) => one.playState === 'running')")
+    return page.evaluate(AXE)
 
 
 def fits(page):
@@ -124,14 +135,15 @@ def test_an_audit_is_filtered_by_a_bar_compared_and_downloaded(visit, width):
     assert missing.all_inner_texts() == ["E7 was never returned"]
     low.click()
     assert page.locator(".rows li:visible").count() == 3
-    page.locator(".rows li", has_text="row 3").get_by_role("button", name="beside").click()
+    page.locator(".rows li", has_text="row 3").get_by_role("button", name="show beside").click()
     page.locator("#right-step-1").wait_for()
     assert page.locator(".trajectory:visible").count() == 2 and missing.count() == 1
     page.locator(".rows li", has_text="row 1").get_by_role("button").first.click()
     missing.wait_for(state="detached")
-    for name, begins in (("Scores", '{"row":1'), ("Report", "<!doctype html>")):
+    for name, begins in (("scores.jsonl", '{"row":1'), ("report.html", "<!doctype html>")):
         with page.expect_download() as saved:
             page.get_by_role("button", name=name).click()
+        assert saved.value.suggested_filename == name
         assert Path(saved.value.path()).read_text("utf-8").startswith(begins)
     assert fits(page)
 
@@ -147,7 +159,9 @@ def test_one_agent_follows_a_changed_fact_and_one_does_not_side_by_side(visit, w
     boxes = [card.bounding_box() for card in page.locator(".card.good, .card.bad").all()]
     assert len(boxes) == 2 and (boxes[0]["y"] == boxes[1]["y"]) is (width == 1600)
     page.get_by_label("put a lure there").check()
-    page.wait_for_function("document.querySelector('textarea[maxlength=\"1000\"]').value.includes('continent of Italy')")
+    page.wait_for_function(
+        "document.querySelector('textarea[maxlength=\"1000\"]').value.includes('continent of Italy')"
+    )
     assert fits(page)
 
 
@@ -169,6 +183,7 @@ def test_hostile_text_in_every_field_stays_text(visit, monkeypatch):
     page.get_by_label("What both agents read in its place").fill(HOSTILE)
     page.get_by_role("button", name="Let both agents answer again").click()
     page.locator(".card.bad").wait_for()
+    page.get_by_text("Its steps with the changed evidence").first.click()
     assert page.locator(".evidence:visible", has_text=HOSTILE).count() >= 1
     assert page.evaluate("window.pwned") is None and page.locator(".explorer :is(script, img, style)").count() == 0
 
@@ -187,11 +202,11 @@ def test_axe_finds_nothing_serious_in_any_tab(visit, scheme):
     script = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js")
     page = visit(query=f"?__theme={scheme}", color_scheme=scheme)
     page.add_script_tag(path=script)
-    assert page.evaluate(AXE) == []
+    assert serious(page) == []
     audit(page, ROWS)
     page.locator(".rows").wait_for()
-    assert page.evaluate(AXE) == []
+    assert serious(page) == []
     tab(page, "Break it")
     page.get_by_role("button", name="Let both agents answer again").click()
     page.locator(".card.bad").wait_for()
-    assert page.evaluate(AXE) == []
+    assert serious(page) == []

@@ -45,10 +45,10 @@ CHOSEN = """element.addEventListener('click', (event) => {
   const button = event.target.closest('[data-side]');
   if (button) trigger('select', { side: button.dataset.side, row: Number(button.parentElement.dataset.row) });
 });"""
-DOWNLOAD = """(text, name) => {
+DOWNLOAD = """(text) => {
   const link = document.createElement('a');
   link.href = URL.createObjectURL(new Blob([text]));
-  link.download = name;
+  link.download = 'NAME';
   link.click();
   URL.revokeObjectURL(link.href);
 }"""
@@ -96,7 +96,7 @@ def audit(text: str, upload: str | None = None, dialect: str = DETECT) -> tuple[
 
 
 def audit_tool(trajectories: str, dialect: str = "") -> dict[str, Any]:
-    """Audit what search agents wrote: does each thought follow the evidence, do citations hold, is the answer supported?
+    """Audit what search agents wrote: do thoughts follow the evidence, do citations hold, is the answer supported?
 
     Args:
         trajectories: one trajectory as text, a chat as JSON, rows as JSON lines, or the address of a file on the Hub,
@@ -112,7 +112,12 @@ def audit_tool(trajectories: str, dialect: str = "") -> dict[str, Any]:
         "findings": list(found.words),
         "metrics": {metric.name: {"mean": metric.mean, "n": metric.n, "asks": metric.asks} for metric in found.table},
         "worst rows": [
-            {"row": row.number, "value": row.value, "question": row.trajectory.question, "answer": row.trajectory.answer}
+            {
+                "row": row.number,
+                "value": row.value,
+                "question": row.trajectory.question,
+                "answer": row.trajectory.answer,
+            }
             for row in found.rows[:20]
         ],
     }
@@ -165,6 +170,7 @@ def build() -> gradio.Blocks:
     waits: Any = {"concurrency_id": "agents", "concurrency_limit": 1, "api_visibility": "private"}
     private: Any = {"api_visibility": "private", "show_progress": "hidden"}
     with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 600)) as page:
+        gradio.api(audit_tool, api_name="audit")
         gradio.Markdown(ABOUT if find_spec("torch") else f"{ABOUT}\n\n{NO_TORCH}")
         with gradio.Tabs() as tabs:
             with gradio.Tab("Ask", id="ask"):
@@ -185,15 +191,15 @@ def build() -> gradio.Blocks:
                     upload = gradio.File(label="or a file, at most 5 MB", file_types=list(UPLOADS), height=120)
                     dialect = gradio.Dropdown([DETECT, *dialects.names()], value=DETECT, label="How it is written")
                 start = gradio.Button("Audit", variant="primary")
-                found, fetched, name = gradio.State(), gradio.Textbox(visible="hidden"), gradio.Textbox(visible="hidden")
+                found, fetched = gradio.State(), gradio.Textbox(visible="hidden")
                 with gradio.Row(visible=False) as downloads:
-                    for label, file, make in (
-                        ("Report", "report.html", auditing.Audited.report),
-                        ("Scores", "scores.jsonl", lambda found: found.scores),
+                    for file, make in (
+                        ("report.html", auditing.Audited.report),
+                        ("scores.jsonl", lambda one: one.scores),
                     ):
-                        button = gradio.Button(f"{label} ({file})", size="sm")
-                        made = button.click(lambda found, make=make, file=file: (make(found), file), found, [fetched, name], **private)
-                        made.then(None, [fetched, name], None, js=DOWNLOAD)
+                        button = gradio.Button(f"Download {file}", size="sm")
+                        made = button.click(make, found, fetched, **private)
+                        made.then(None, fetched, None, js=DOWNLOAD.replace("NAME", file))
                 summary = _html(js_on_load=CHOSEN)
                 with gradio.Row():
                     left, right = _html(min_width=300), _html(visible=False, min_width=300)
@@ -213,9 +219,7 @@ def build() -> gradio.Blocks:
         asked, broken, wanted = gradio.State(first), gradio.State(first), gradio.Textbox(visible="hidden")
         page.load(linked, None, [question, policy, wanted], queue=False, **private)
         gradio.on([question.submit, wanted.change], ask, [question, policy], [seen, asked], **waits)
-        start.click(
-            audit, [text, upload, dialect], [summary, downloads, found, left, right], api_visibility="private"
-        )
+        start.click(audit, [text, upload, dialect], [summary, downloads, found, left, right], api_visibility="private")
         summary.select(show_row, found, [left, right], **private)
         taken = [broken, item, broken_seen, outcome]
         onward.click(take, asked, taken, **private).then(
@@ -224,7 +228,6 @@ def build() -> gradio.Blocks:
         example.input(lambda name: take(examples()[name]), example, taken, **private)
         gradio.on([item.change, kind.change], replace, [broken, item, kind], text_now, **private)
         go.click(run_on, [broken, item, text_now], outcome, **waits)
-        gradio.api(audit_tool, api_name="audit")
     return page.queue(max_size=40, default_concurrency_limit=2)
 
 

@@ -140,9 +140,7 @@ def _fetched(address: str) -> bytes:
     return data
 
 
-def _bins(
-    name: str, scores: Mapping[int, Mapping[str, float]], bounds: tuple[float, float] | None
-) -> tuple[Bin, ...]:
+def _bins(name: str, scores: Mapping[int, Mapping[str, float]], bounds: tuple[float, float] | None) -> tuple[Bin, ...]:
     """Equal parts of the scale with their rows; none for what is not a score of rows."""
     values = {row: found[name] for row, found in scores.items() if name in found}
     if not values or bounds is None:

@@ -128,11 +128,11 @@ def _probed(own: Agent, before: Trajectory, edits: Mapping[str, str | None]) -> 
         return [context_with(tokens, step, place, known) for known in ({}, responses)]
 
     p_yes = p_answer = None
-    judged = (index + 1 for index in responses if any(step.helpful is not None for step in before.steps[index + 1 :][:1]))
-    if (index := next(judged, None)) is not None:
-        place = locate_verdict(chat.tokenizer, turn_ids(tokens, index))
+    judged = [at + 1 for at in responses if at + 1 < len(before.steps) and before.steps[at + 1].helpful is not None]
+    if judged:
+        place = locate_verdict(chat.tokenizer, turn_ids(tokens, judged[0]))
         yes = choice_ids(chat, place.lead, "yes")
-        [[was], [now]] = generator.choice_probs(both(index, place.index), [[yes]] * 2)
+        [[was], [now]] = generator.choice_probs(both(judged[0], place.index), [[yes]] * 2)
         p_yes = was, now
     first = find_mention(chat.tokenizer, tokens, before.answer, last=False) if before.answer else None
     if first is not None:

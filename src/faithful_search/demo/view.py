@@ -68,8 +68,12 @@ def outcome_view(outcomes: list[Outcome]) -> str:
     told = {name: words for words, name in POLICIES.items()}
     levels = {FOLLOWED: "good", NOTICED: "good", MEMORY: "bad", INVENTED: "bad"}
     cards = [
-        f'<div class="explorer">{_part("cards").outcome(one, told[one.policy], levels.get(one.verdict, ""))}'
-        f"{_trajectory(one.after, one.policy)}</div>"
+        _framed(
+            _part("cards").outcome(one, told[one.policy], levels.get(one.verdict, ""))
+            + "<details><summary>Its steps with the changed evidence</summary>"
+            + _trajectory(one.after, one.policy)
+            + "</details>"
+        )
         for one in outcomes
     ]
     return _framed(f'<div class="cards">{"".join(cards)}</div>')
@@ -120,7 +124,9 @@ def _bars(scores: Mapping[str, Marked]) -> dict[int, list[Bar]]:
             step = found[pair.get("step", 0)]
             if pair.get("label") is not None and (name not in step or pair["p"] < step[name].p):
                 step[name] = Bar(name, pair["p"], pair["label"])
-        checks = zip(*(score.parts.get(check, ()) for check in ("parse_ok", "consistency_ok", "ids_valid")), strict=True)
+        checks = zip(
+            *(score.parts.get(check, ()) for check in ("parse_ok", "consistency_ok", "ids_valid")), strict=True
+        )
         for number, each in enumerate(checks, 2):  # no verdict is due at the first step
             found[number][name] = Bar(name, sum(each) / len(each), all(each))
     return {number: list(bars.values()) for number, bars in found.items()}

@@ -137,7 +137,9 @@ class AnswerLikelihoodGap(Reward):
         if len(tokens.turns) != len(trajectory.steps):
             counts = f"{len(tokens.turns)} turns in its tokens, but {len(trajectory.steps)} steps"
             raise DataError(f"trajectory {trajectory.id!r} has {counts}")
-        mention = find_mention(chat.tokenizer, tokens, answer, last=self.where == "answer" or answer.lower() in VERDICTS)
+        mention = find_mention(
+            chat.tokenizer, tokens, answer, last=self.where == "answer" or answer.lower() in VERDICTS
+        )
         if mention is None:
             return Score(None, f"no turn holds the answer as it was read: {answer!r}")
         fair = [source for source in pool if answer.casefold() not in " ".join(source[1:]).casefold()]
