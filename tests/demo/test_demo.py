@@ -199,10 +199,10 @@ def test_the_tabs_tell_what_went_wrong_as_text(monkeypatch):
     with pytest.raises(gradio.Error, match=r"needs torch: &lt;pip&gt;"):
         next(app.ask("Who?", "reads its evidence"))
     with pytest.raises(gradio.Error, match="this page reads"):
-        app.audit("", "/tmp/trajectories.parquet")
-    summary, downloads, _, left, right = app.audit(EXAMPLE)
+        app.show_audit("", "/tmp/trajectories.parquet")
+    summary, downloads, _, left, right = app.show_audit(EXAMPLE)
     assert "citation_validity" in summary and downloads.visible and not right.visible and "Teska" in left
-    told = app.audit_tool(EXAMPLE)
+    told = app.audit(EXAMPLE)
     assert (
         told["metrics"]["citation_validity"]["mean"].startswith("1.000") and told["worst rows"][0]["answer"] == "Teska"
     )
@@ -219,6 +219,9 @@ def test_the_space_asks_for_this_version_and_the_pinned_gradio():
     front = yaml.safe_load((SPACE / "README.md").read_text(encoding="utf-8").split("---")[1])
     assert front["sdk"] == "gradio" and len(front["short_description"]) <= 60
     assert f"gradio=={front['sdk_version']}\n" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    assert (SPACE / "requirements.txt").read_text(encoding="utf-8") == f"faithful-search[train]=={fs.__version__}\n"
+    assert (SPACE / "requirements.txt").read_text(encoding="utf-8") .splitlines() == [
+        f"faithful-search[train]=={fs.__version__}",
+        "mcp>=1.21,<2",  # what Gradio's MCP server takes
+    ]
     assert "from faithful_search.demo.app import launch" in (SPACE / front["app_file"]).read_text(encoding="utf-8")
     assert importlib.util.find_spec("faithful_search.demo.app")

@@ -83,7 +83,7 @@ def ask(question: str, policy: str) -> Iterator[tuple[str, Trajectory]]:
             yield shown(found, "ask", link(question, policy)), found
 
 
-def audit(text: str, upload: str | None = None, dialect: str = DETECT) -> tuple[Any, ...]:
+def show_audit(text: str, upload: str | None = None, dialect: str = DETECT) -> tuple[Any, ...]:
     """The summary of a pasted text or an uploaded file, the downloads, all of it, the worst row, and none beside it."""
     with _shown():
         if upload:
@@ -95,12 +95,11 @@ def audit(text: str, upload: str | None = None, dialect: str = DETECT) -> tuple[
         return view.audit_view(found), gradio.Row(visible=True), found, worst, gradio.HTML(visible=False)
 
 
-def audit_tool(trajectories: str, dialect: str = "") -> dict[str, Any]:
+def audit(trajectories: str, dialect: str = "") -> dict[str, Any]:
     """Audit what search agents wrote: do thoughts follow the evidence, do citations hold, is the answer supported?
 
     Args:
-        trajectories: one trajectory as text, a chat as JSON, rows as JSON lines, or the address of a file on the Hub,
-            hf://datasets/ORG/NAME/FILE.jsonl
+        trajectories: a trajectory as text, a chat as JSON, rows as JSON lines, or hf://datasets/ORG/NAME/FILE.jsonl
         dialect: how they are written, for example pou, search_r1 or openai; empty to detect it
 
     Returns:
@@ -170,7 +169,7 @@ def build() -> gradio.Blocks:
     waits: Any = {"concurrency_id": "agents", "concurrency_limit": 1, "api_visibility": "private"}
     private: Any = {"api_visibility": "private", "show_progress": "hidden"}
     with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 600)) as page:
-        gradio.api(audit_tool, api_name="audit")
+        gradio.api(audit)
         gradio.Markdown(ABOUT if find_spec("torch") else f"{ABOUT}\n\n{NO_TORCH}")
         with gradio.Tabs() as tabs:
             with gradio.Tab("Ask", id="ask"):

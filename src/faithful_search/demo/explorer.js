@@ -55,15 +55,15 @@
     view.querySelector(".shown").textContent = pressed ? `${bin.title}: ${items.filter((item) => !item.hidden).length} of ${items.length}` : "";
   };
 
-  // A link to a step waits until that trajectory is there: it may have to be made first
+  // A link to a step is followed when that trajectory comes, and again when more of it does, until the reader does something
   const linked = (link) => {
     const at = new URLSearchParams(location.search);
     return link.hash === location.hash && link.offsetParent && [...new URLSearchParams(link.search)].every(([name, value]) => at.get(name) === value);
   };
-  const open = () => {
+  const waiting = new MutationObserver(() => {
     const link = [...document.querySelectorAll(".rail a")].find(linked);
-    if (link) waiting.disconnect(), go(link);
-  };
-  const waiting = new MutationObserver(open);
+    if (link && !link.hasAttribute("aria-current")) go(link);
+  });
   if (location.hash) waiting.observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["style", "class"] });
+  for (const name of ["keydown", "pointerdown", "wheel"]) document.addEventListener(name, () => waiting.disconnect());
 })();
