@@ -15,11 +15,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from paths import ROOT
+from stub_server import StubServer
 
 import faithful_search as fs
 from faithful_search.cli import cli
 from faithful_search.demo import breaking, view
-from faithful_search.demo.agents import WITHOUT, agent, task_of
+from faithful_search.demo.agents import WITHOUT, Served, agent, task_of
 from faithful_search.demo.auditing import audited
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure.widget import EXAMPLE, QUESTION
@@ -153,6 +154,25 @@ def test_the_examples_are_what_the_bundled_policy_does():
             next(agent("tiny").ask(bad))
 
 
+def test_a_served_model_is_asked_with_the_visitors_key_and_no_other(monkeypatch):
+    def searches(messages):
+        if messages[-1]["role"] == "tool":
+            return "Europe." if "Europe" in messages[-1]["content"] else "I do not know."
+        call = {"name": "knowledge_graph", "arguments": '{"query": "continent of Italy"}'}
+        calls = [{"id": "c", "type": "function", "function": call}]
+        return {"role": "assistant", "content": None, "tool_calls": calls}
+
+    monkeypatch.setenv("OPENAI_API_KEY", "the-servers-own")
+    with StubServer(label=searches) as server:
+        *_, found = Served(server.url, "stub").ask("On what continent does Italy lie?", "the-visitors")
+        list(Served(server.url, "stub").ask("On what continent does Italy lie?", ""))
+        keys = {headers.get("authorization") for headers in server.headers}
+    assert (found.answer, found.meta[WITHOUT]) == ("Europe.", "I do not know.")
+    assert keys == {"Bearer the-visitors", None}
+    with StubServer("context") as server, pytest.raises(DataError, match="no answer came: .*context length"):
+        list(Served(server.url, "stub").ask("On what continent does Italy lie?", "the-visitors"))
+
+
 @pytest.mark.slow
 def test_one_agent_follows_changed_evidence_and_the_other_does_not():
     example = next(iter(read_jsonl(EXAMPLES)))
@@ -219,7 +239,7 @@ def test_the_space_asks_for_this_version_and_the_pinned_gradio():
     front = yaml.safe_load((SPACE / "README.md").read_text(encoding="utf-8").split("---")[1])
     assert front["sdk"] == "gradio" and len(front["short_description"]) <= 60
     assert f"gradio=={front['sdk_version']}\n" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    assert (SPACE / "requirements.txt").read_text(encoding="utf-8") .splitlines() == [
+    assert (SPACE / "requirements.txt").read_text(encoding="utf-8").splitlines() == [
         f"faithful-search[train]=={fs.__version__}",
         "mcp>=1.21,<2",  # what Gradio's MCP server takes
     ]

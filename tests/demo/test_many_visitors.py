@@ -34,7 +34,7 @@ class Visitor:
     def ask(self, question: str) -> str:
         """The page's last view of the answer."""
         session = uuid.uuid4().hex
-        join = {"data": [question, "reads its evidence"], "fn_index": self.call, "session_hash": session}
+        join = {"data": [question, "reads its evidence", ""], "fn_index": self.call, "session_hash": session}
         self.client.post("/gradio_api/queue/join", json=join).raise_for_status()
         shown = ""
         with self.client.stream("GET", "/gradio_api/queue/data", params={"session_hash": session}) as events:

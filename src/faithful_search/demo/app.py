@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ from ..errors import ConfigError, DataError, FaithfulSearchError
 from ..measure.widget import EXAMPLE
 from ..trajectory import Evidence, Trajectory, read_jsonl
 from . import auditing, breaking, view
-from .agents import POLICIES, agent
+from .agents import POLICIES, Served, agent
 
 try:
     import gradio
@@ -75,12 +75,14 @@ def linked(request: gradio.Request) -> tuple[str, str, str]:
     return question, policy, "" if (question, policy) == (first, READS) else question
 
 
-def ask(question: str, policy: str) -> Iterator[tuple[str, Trajectory]]:
-    """The view of the agent's trajectory as it grows, and the trajectory."""
+def ask(question: str, policy: str, key: str = "", served: Served | None = None) -> Iterator[tuple[str, Trajectory]]:
+    """The view of the agent's trajectory as it grows, and the trajectory. Only a served model is given the key."""
     with _shown():
-        for found in agent(POLICIES[policy]).ask(question):
+        here = policy in POLICIES or served is None
+        grown = agent(POLICIES[policy]).ask(question) if here else served.ask(question, key)  # type: ignore[union-attr]
+        for found in grown:
             shown = view.trajectory_view if found.stop_reason is None else view.answered_view
-            yield shown(found, "ask", link(question, policy)), found
+            yield shown(found, "ask", link(question, policy) if here else ""), found
 
 
 def show_audit(text: str, upload: str | None = None, dialect: str = DETECT) -> tuple[Any, ...]:
@@ -163,8 +165,8 @@ def run_on(trajectory: Trajectory, id: str | None, text: str) -> Iterator[str]:
             yield view.outcome_view(outcomes)
 
 
-def build() -> gradio.Blocks:
-    """The page, ready for `launch`."""
+def build(served: Served | None = None) -> gradio.Blocks:
+    """The page, ready for `launch`; a served model can be asked beside the bundled agents."""
     first = next(iter(examples().values()))
     waits: Any = {"concurrency_id": "agents", "concurrency_limit": 1, "api_visibility": "private"}
     private: Any = {"api_visibility": "private", "show_progress": "hidden"}
@@ -175,7 +177,13 @@ def build() -> gradio.Blocks:
             with gradio.Tab("Ask", id="ask"):
                 question = gradio.Textbox(first.question, label="Question", max_length=LONGEST, submit_btn="Ask")
                 gradio.Examples([[one] for one in examples()], question, label="Questions about its world")
-                policy = gradio.Radio(list(POLICIES), value=READS, label="The agent that …")
+                agents = [*POLICIES, *([served.model] if served else [])]
+                policy = gradio.Radio(agents, value=READS, label="The agent that …")
+                key = gradio.Textbox(
+                    type="password",
+                    label="Your key for the served model, where it needs one: it is sent there and kept nowhere else",
+                    visible=served is not None,
+                )
                 seen = _html(view.answered_view(first, "ask", link(first.question or "", READS)))
                 onward = gradio.Button("Change its evidence →")
             with gradio.Tab("Audit", id="audit"):
@@ -217,8 +225,13 @@ def build() -> gradio.Blocks:
                 outcome, broken_seen = _html(), _html(view.trajectory_view(first, "before"))
         asked, broken, wanted = gradio.State(first), gradio.State(first), gradio.Textbox(visible="hidden")
         page.load(linked, None, [question, policy, wanted], queue=False, **private)
-        gradio.on([question.submit, wanted.change], ask, [question, policy], [seen, asked], **waits)
-        start.click(audit, [text, upload, dialect], [summary, downloads, found, left, right], api_visibility="private")
+        asking = partial(ask, served=served)
+        gradio.on(
+            [question.submit, wanted.change], asking, [question, policy, key], [seen, asked], api_name="ask", **waits
+        )
+        start.click(
+            show_audit, [text, upload, dialect], [summary, downloads, found, left, right], api_visibility="private"
+        )
         summary.select(show_row, found, [left, right], **private)
         taken = [broken, item, broken_seen, outcome]
         onward.click(take, asked, taken, **private).then(
@@ -230,9 +243,11 @@ def build() -> gradio.Blocks:
     return page.queue(max_size=40, default_concurrency_limit=2)
 
 
-def launch(host: str | None = None, port: int | None = None, **settings: Any) -> gradio.Blocks:
+def launch(
+    host: str | None = None, port: int | None = None, served: Served | None = None, **settings: Any
+) -> gradio.Blocks:
     """Serve the page until interrupted, by default where Gradio's variables say; `settings` are of its `launch`."""
-    page = build()
+    page = build(served)
     # The first visitor need not wait for the agents; without PyTorch the page says so
     Thread(target=_opened, daemon=True).start()
     page.launch(
