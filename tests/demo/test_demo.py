@@ -169,7 +169,7 @@ def test_a_served_model_is_asked_with_the_visitors_key_and_no_other(monkeypatch)
         keys = {headers.get("authorization") for headers in server.headers}
     assert (found.answer, found.meta[WITHOUT]) == ("Europe.", "I do not know.")
     assert keys == {"Bearer the-visitors", None}
-    with StubServer("context") as server, pytest.raises(DataError, match="no answer came: .*context length"):
+    with StubServer("context") as server, pytest.raises(DataError, match=r"no answer came: .*context length"):
         list(Served(server.url, "stub").ask("On what continent does Italy lie?", "the-visitors"))
 
 

@@ -16,7 +16,7 @@ from faithful_search.measure.widget import EXAMPLE, QUESTION
 
 app = pytest.importorskip("faithful_search.demo.app", exc_type=Exception, reason="Gradio is not installed")
 
-WIDTHS = (390, 1600)
+PHONE, DESK = 390, 1600
 HOSTILE = (
     "<script>window.pwned = 1</script>\"><img src=x onerror='window.pwned = 1'>{{ 7 * 7 }}${window.pwned = 1}</style>"
 )
@@ -48,7 +48,7 @@ def visit(browser, address):
     """A page of a visitor of its own; nothing may have gone wrong in it, nor been asked of another server."""
     contexts, problems = [], []
 
-    def visit(width=1600, query="", **settings):
+    def visit(width=DESK, query="", **settings):
         contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **settings))
         page = contexts[-1].new_page()
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
@@ -88,7 +88,7 @@ def fits(page):
     return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [PHONE, pytest.param(DESK, marks=pytest.mark.slow)])
 def test_steps_are_walked_by_keyboard_and_citations_light_what_they_rest_on(visit, width):
     page = visit(width)
     rail = page.get_by_role("navigation", name="Steps").get_by_role("link")
@@ -121,7 +121,7 @@ def test_a_link_to_a_step_asks_its_question_and_opens_the_step(visit):
     assert page.get_by_label("can be fooled").is_checked()
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [DESK, pytest.param(PHONE, marks=pytest.mark.slow)])
 def test_an_audit_is_filtered_by_a_bar_compared_and_downloaded(visit, width):
     page = visit(width)
     audit(page, ROWS)
@@ -148,7 +148,7 @@ def test_an_audit_is_filtered_by_a_bar_compared_and_downloaded(visit, width):
     assert fits(page)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [DESK, pytest.param(PHONE, marks=pytest.mark.slow)])
 def test_one_agent_follows_a_changed_fact_and_one_does_not_side_by_side(visit, width):
     page = visit(width)
     page.get_by_role("button", name="Change its evidence").click()
@@ -157,7 +157,7 @@ def test_one_agent_follows_a_changed_fact_and_one_does_not_side_by_side(visit, w
     assert page.get_by_text("The answer followed the evidence.").is_visible()
     assert page.get_by_role("img", name="p(Europe): 1.00 as it was, 0.00 changed").is_visible()
     boxes = [card.bounding_box() for card in page.locator(".card.good, .card.bad").all()]
-    assert len(boxes) == 2 and (boxes[0]["y"] == boxes[1]["y"]) is (width == 1600)
+    assert len(boxes) == 2 and (boxes[0]["y"] == boxes[1]["y"]) is (width == DESK)
     page.get_by_label("put a lure there").check()
     page.wait_for_function(
         "document.querySelector('textarea[maxlength=\"1000\"]').value.includes('continent of Italy')"
@@ -170,7 +170,7 @@ def test_hostile_text_in_every_field_stays_text(visit, monkeypatch):
         raise DataError(f"cannot read {address}")
 
     monkeypatch.setattr(app.auditing, "_fetched", refused)
-    page = visit(390)
+    page = visit(PHONE)
     page.get_by_label("Question").fill(HOSTILE)
     page.get_by_role("button", name="Ask").click()
     page.get_by_role("heading", name=HOSTILE).wait_for()
@@ -197,7 +197,7 @@ def test_nothing_of_a_visitor_is_shown_to_another(visit):
         assert "Zwettl" not in page.content() and page.locator(".trajectory:visible").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing_serious_in_any_tab(visit, scheme):
     script = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js")
     page = visit(query=f"?__theme={scheme}", color_scheme=scheme)
