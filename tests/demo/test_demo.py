@@ -9,6 +9,7 @@ import socket
 import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from io import BytesIO
 
 import httpx
 import pytest
@@ -112,6 +113,27 @@ def test_a_text_a_chat_and_rows_are_audited():
 def test_what_cannot_be_audited_is_refused_with_a_reason(text):
     with pytest.raises(DataError, match=r"\w"):
         audited(text)
+
+
+def test_a_public_file_of_the_hub_is_audited_without_a_token(monkeypatch):
+    asked = []
+
+    class Hub:
+        def __init__(self, token):
+            asked.append(token)
+
+        def open(self, address, mode):
+            if "private" in address:
+                raise FileNotFoundError(address)
+            return BytesIO(b"x" * 5_000_001 if "large" in address else json.dumps({"text": EXAMPLE}).encode())
+
+    monkeypatch.setattr("huggingface_hub.HfFileSystem", Hub)
+    found = audited("hf://datasets/org/name/rollouts.jsonl\n")
+    assert [row.trajectory.answer for row in found.rows] == ["Teska"] and asked == [False]
+    with pytest.raises(DataError, match=r"cannot read hf://datasets/org/private"):
+        audited("hf://datasets/org/private/rollouts.jsonl")
+    with pytest.raises(DataError, match="too large for this page"):
+        audited("hf://datasets/org/large/rollouts.jsonl")
 
 
 def test_evidence_is_changed_exchanged_and_deleted():

@@ -128,12 +128,13 @@ def _source(text: str, folder: Path) -> Path:
 
 def _fetched(address: str) -> bytes:
     """A public file of the Hub. The server's own token is not for its visitors, so private ones are not found."""
+    import httpx2
     from huggingface_hub import HfFileSystem
 
     try:
         with HfFileSystem(token=False).open(address, "rb") as file:
             data: bytes = file.read(MOST_CHARACTERS + 1)
-    except (OSError, ValueError, NotImplementedError) as error:  # the Hub's own errors are OSErrors
+    except (OSError, ValueError, NotImplementedError, httpx2.HTTPError) as error:  # the Hub's own are OSErrors
         raise DataError(f"cannot read {address}: {str(error).strip() or type(error).__name__}") from error
     if len(data) > MOST_CHARACTERS:
         raise DataError(f"{address} is too large for this page: at most {MOST_CHARACTERS:,} bytes")
