@@ -1,4 +1,4 @@
-"""What is shown of one trajectory, step by step with its scores and their reasons: in pages and in the demo."""
+"""One trajectory to look at, step by step with its scores and their reasons: in an audit's page and in the demo."""
 
 from __future__ import annotations
 
@@ -31,6 +31,15 @@ class Scored(msgspec.Struct, frozen=True):
 
     row: int
     scores: dict[str, Marked] = {}
+
+
+def rollout_html(trajectory: Trajectory, scores: Mapping[str, Marked], opened: bool = True) -> str:
+    """One trajectory as HTML to be put into a page that has `page_file("rollout.css")`.
+
+    Whatever the agent, its tools or a judge wrote is text in it, and nothing else.
+    """
+    shown = fields(None, trajectory, scores)
+    return environment().get_template("rollout.html").render(rollout=shown, opened=opened)
 
 
 def environment(**filters: Callable[..., Any]) -> Environment:
