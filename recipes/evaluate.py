@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["faithful-search[train]"]
+# ///
 """Measure a policy on held-out questions: answers, format, citations, evidence sensitivity, tools.
 
 Each figure comes with n and a 95 % interval.

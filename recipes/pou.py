@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["faithful-search[train]"]
+# ///
 """Train a search agent with Proof-of-Use rewards: question → rollouts → GRPO → evaluation before and after, with plots.
 
 ```
@@ -27,7 +31,7 @@ from trl import GRPOConfig, ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
-from faithful_search.hub import push_run, takes_over
+from faithful_search.hub import takes_over
 from faithful_search.judges import Judge, Writer
 from faithful_search.judges.condensing import Condensing
 from faithful_search.judges.facts import FactsJudge
@@ -71,7 +75,8 @@ class PoUArguments(RunArguments):
     foils: str = field(
         default="none",
         metadata={
-            "help": "'world': R_pt replaces evidence by the bundled world's own passages, alike but for the fact"
+            "help": "'world': R_pt replaces evidence by the bundled world's own passages, alike but for the fact; "
+            "'auto': where that world is searched"
         },
     )
     hard: float = field(default=1.0, metadata={"help": "share of probes made with --foils; the others are as without"})
@@ -79,7 +84,10 @@ class PoUArguments(RunArguments):
         default=False, metadata={"help": "a control: R_pt goes to another rollout of its question"}
     )
     verdict_weight: float = field(
-        default=0.0, metadata={"help": "λ: R_pt's probes in the loss itself, with gradient; 0 leaves them out (paper)"}
+        default=0.0,
+        metadata={
+            "help": "λ: R_pt's probes, if there are any, in the loss itself, with gradient; 0: not there (paper)"
+        },
     )
     snippets: int = field(
         default=0,
@@ -125,15 +133,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     script, args, model_args = parse(given)
     repository = takes_over(args)
     with started(script, args), script.toolbox(build_condenser(script)) as toolbox:
-        trainer = build_trainer(script, args, model_args, toolbox, build_reward(script), script.verdict_weight)
+        probed = script.reward == "pou" and script.budget != 0
+        weight = script.verdict_weight if probed else 0.0
+        trainer = build_trainer(script, args, model_args, toolbox, build_reward(script), weight)
         facts = script.eval_questions in WORLD
         record = train(trainer, script, model_args, default_rewards(script.dialect, script.load_judge(), facts))
-        if record is None:
-            return {}
-        found = leave(record, "recipes/pou.py", given)
-        if repository:
-            push_run(record.folder, repository, merged=script.save_merged, private=bool(args.hub_private_repo))
-        return found
+        return leave(record, "recipes/pou.py", given, repository)
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, ModelConfig]:
@@ -172,12 +177,10 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
         raise ConfigError(
             f"{asked}: there is no R_pt to use it, since --budget is 0; give --budget 1, or -1 for all steps"
         )
-    if script.foils not in ("none", "world"):
-        raise ConfigError(f"unknown foils {script.foils!r}; there are: none, world")
+    if script.foils not in ("none", "world", "auto"):
+        raise ConfigError(f"unknown foils {script.foils!r}; there are: none, world, auto")
     if script.foils == "world" and script.corpus not in WORLD:
         raise ConfigError(f"--foils world knows the bundled world's facts only, not those of {script.corpus!r}")
-    if script.verdict_weight and (script.reward == "answer_only" or not script.budget):
-        raise ConfigError("--verdict_weight needs R_pt's probes: --reward pou and a --budget other than 0")
     if script.support_by not in ("auto", "words", "facts"):
         raise ConfigError(f"unknown support_by {script.support_by!r}; there are: auto, words, facts")
     if script.support_by == "facts" and script.questions not in WORLD:
@@ -214,7 +217,7 @@ def _proof_of_use(script: PoUArguments, judge: Judge | None, correctness: Reward
         sensitivity=script.budget != 0,
         draws=script.draws,  # type: ignore[arg-type]
         centre=script.centre,
-        foils=_foils() if script.foils == "world" else None,
+        foils=_foils() if script.foils != "none" and script.corpus in WORLD else None,
         hard=script.hard,
         alpha=script.alpha_fixed if script.support else 0.0,
         beta=script.alpha_beta,

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["faithful-search[train]"]
+# ///
 """Distil a judge: labelled (information, thought) pairs → a small model that says what the labeller would say.
 
 ```
@@ -103,7 +107,7 @@ def run(
     if PartialState().is_main_process:
         finish(found, script, args, name, sys.argv[1:] if argv is None else argv)
         if repository:
-            push_run(found.folder, repository, private=bool(args.hub_private_repo))
+            push_run(found.folder, repository)
     return found
 
 

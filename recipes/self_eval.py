@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["faithful-search[train]"]
+# ///
 """Train a search agent that scores itself: trajectory-level self-evaluation, evaluated before and after.
 
 ```
@@ -26,8 +30,9 @@ from trl import GRPOConfig, ModelConfig
 from faithful_search.analysis import plots
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
-from faithful_search.hub import push_run, takes_over
+from faithful_search.hub import takes_over
 from faithful_search.measure.error_table import error_counts, error_table
+from faithful_search.measure.record import Record
 from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import Correctness, Mix, Reward, SelfCorrectness, SelfRubric, WorldRubric, self_eval_mix
 from faithful_search.tasks import WORLD
@@ -66,19 +71,20 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         if "world_rubric" in trainer.mix.parts:
             trainer.add_callback(SelfPreference(trainer))
         record = train(trainer, script, model_args, build_metrics(script))
-        if record is None:
-            return {}
-        found = leave(record, "recipes/self_eval.py", given)
-        out = Path(record.folder)
-        runs = {"before": record.before, "after": record.after}
-        counts = {when: error_counts(run.trajectories) for when, run in runs.items() if run and run.trajectories}
-        (out / "errors.json").write_text(json.dumps(counts, indent=1), encoding="utf-8")
-        print(f"\nwhy episodes failed:\n{error_table(counts)}")
-        if any("self_gap" in row for row in record.history):
-            plots.self_preference(record.history, out / "self_preference.png")
-        if repository:
-            push_run(record.folder, repository, merged=script.save_merged, private=bool(args.hub_private_repo))
-        return found
+        if record is not None:
+            show_failures(record)
+        return leave(record, "recipes/self_eval.py", given, repository)
+
+
+def show_failures(record: Record) -> None:
+    """Why episodes failed, as a table and in `errors.json`; `self_preference.png` where the rule's scores are known."""
+    out = Path(record.folder)
+    runs = {"before": record.before, "after": record.after}
+    counts = {when: error_counts(run.trajectories) for when, run in runs.items() if run and run.trajectories}
+    (out / "errors.json").write_text(json.dumps(counts, indent=1), encoding="utf-8")
+    print(f"\nwhy episodes failed:\n{error_table(counts)}")
+    if any("self_gap" in row for row in record.history):
+        plots.self_preference(record.history, out / "self_preference.png")
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[SelfEvalArguments, GRPOConfig, ModelConfig]:

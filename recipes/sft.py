@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["faithful-search[train]"]
+# ///
 """Supervised start: build expert episodes with the real tools, filter them, train a policy on what is left.
 
 ```
@@ -172,8 +176,7 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
     if PartialState().is_main_process:
         write_cards(Path(args.output_dir or "."), script, str(model_args.model_name_or_path), given, built[0][1])
         if repository:
-            private = bool(args.hub_private_repo)
-            push_run(args.output_dir or ".", repository, merged=script.save_merged, private=private)
+            push_run(args.output_dir or ".", repository, merged=script.save_merged)
     say(f"policy, card and episodes are in {args.output_dir}")
 
 

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["faithful-search[train]"]
+# ///
 """Train a search agent with VERITAS's rewards: exact match first, faithfulness warmed up; evaluated before and after.
 
 ```
@@ -25,7 +29,7 @@ from trl import GRPOConfig, ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
-from faithful_search.hub import push_run, takes_over
+from faithful_search.hub import takes_over
 from faithful_search.judges import Judge
 from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
@@ -72,12 +76,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         trainer = build_trainer(script, args, model_args, toolbox, build_reward(script, args, judge))
         facts = script.eval_questions in WORLD
         record = train(trainer, script, model_args, default_rewards(script.dialect, judge, facts))
-        if record is None:
-            return {}
-        found = leave(record, "recipes/veritas.py", given)
-        if repository:
-            push_run(record.folder, repository, merged=script.save_merged, private=bool(args.hub_private_repo))
-        return found
+        return leave(record, "recipes/veritas.py", given, repository)
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[VeritasArguments, GRPOConfig, ModelConfig]:

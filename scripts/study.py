@@ -99,16 +99,16 @@ SFT = {
 
 MAIN = ("Proof-of-Use", "format + answer only")
 ABLATIONS = {
-    "without the source gate": "hack_pou.yaml",
+    "R_pt without the verdict term": "pou_tiny_pt.yaml",
+    "R_pt, shuffled, without the term": "pou_tiny_shuffled.yaml",
+    "without R_pt": "pou_tiny_no_pt.yaml",
+    "without R_pt and R_ans": "pou_tiny_no_ans.yaml",
+    "without R_pt, static mix": "pou_tiny_static_mix.yaml",
+    "without R_pt and the source gate": "hack_pou.yaml",
+    "the paper's form": "pou_tiny_paper.yaml",
+    "the paper's form, B = 2": "pou_tiny_b2.yaml",
     "source gate alone": "hack_source_gated.yaml",
     "counterfactual groups alone": "hack_counterfactual.yaml",
-    "with R_pt": "pou_tiny_pt.yaml",
-    "with R_pt, shuffled": "pou_tiny_shuffled.yaml",
-    "with R_pt, the paper's form": "pou_tiny_paper.yaml",
-    "with R_pt, B = 2": "pou_tiny_b2.yaml",
-    "with R_pt and the verdict term": "pou_tiny_term.yaml",
-    "without R_ans": "pou_tiny_no_ans.yaml",
-    "static mix": "pou_tiny_static_mix.yaml",
 }
 POU = Study(
     start="memory",

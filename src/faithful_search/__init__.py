@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .inference.base import Sampling
     from .inference.transformers import TransformersGenerator
     from .measure.audit import Audit, audit
+    from .measure.batches import BatchScorer
     from .measure.install import install_metrics
     from .rewards import Mix, Reward, Score, answer_only_mix, pou_mix
     from .rollout.engine import Engine
@@ -43,6 +44,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Audit",
+    "BatchScorer",
     "Detection",
     "Engine",
     "Evidence",
@@ -86,6 +88,7 @@ _NAMES = {
     "dialects.detect": ("Detection", "detect"),
     "errors": ("FaithfulSearchError",),
     "measure.audit": ("Audit", "audit"),
+    "measure.batches": ("BatchScorer",),
     "measure.install": ("install_metrics",),
     "inference.base": ("Sampling",),
     "inference.transformers": ("TransformersGenerator",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from .errors import DataError
+from .errors import ConfigError, DataError
 
 
 def world_file(name: str) -> Path:
@@ -68,6 +68,20 @@ def bundled_policy(name: str, dialect: str) -> str:
     if name not in BUNDLED:
         return name
     return str(tiny_policy("memory" if name == "tiny_memory" else dialect))
+
+
+def shipped(name: str) -> Path:
+    """A folder of the checkout that the wheel carries a copy of: `evaluate_metrics`, `spaces`, `recipes/configs`.
+
+    Raises:
+        ConfigError: when this copy of the package came without it.
+    """
+    package = Path(str(files("faithful_search")))
+    places = (package / name, package.parent.parent / name)  # in an installed wheel; in an editable install's checkout
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        raise ConfigError(f"no folder {name} in {places[0].parent} nor {places[1].parent}: reinstall the package")
+    return found
 
 
 def _data(name: str) -> Path:

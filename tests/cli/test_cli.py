@@ -210,9 +210,26 @@ def test_the_bar_moves_with_the_verdicts_of_a_slow_judge(run, tmp_path, monkeypa
     monkeypatch.setattr("faithful_search.cli.flags._PAUSE", 0)
     with StubServer() as server:
         endpoint = ("--judge", "endpoint", "--judge-model", "m", "--judge-url", server.url, "--judge-cache", "c.sqlite")
-        done = run("audit", "a.jsonl", "--no-report", "--metrics", "info_think_faithfulness", *endpoint)
+        asked = ("audit", "a.jsonl", "--no-report", "--metrics", "info_think_faithfulness", *endpoint)
+        bill = run(*asked, "--judge_prices", "1,1", "--estimate")
+        assert bill.exit_code == 0 and "a.jsonl: 20 rows: about 20 calls" in bill.output, bill.output
+        assert not server.calls and not (tmp_path / "a-audit").exists()
+        done = run(*asked, "--judge_prices", "1,1")
     assert done.exit_code == 0, done.output
-    assert len(told) == 20 and told[-1] == "auditing, 20 verdicts"
+    assert len(told) == 20 and told[-1] == "auditing, 20 verdicts, cost 0.0020"
+
+
+def test_what_may_be_spent_is_a_limit_and_only_paid_judges_have_a_bill(run, tmp_path):
+    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)])
+    with StubServer() as server:
+        endpoint = ("--judge", "endpoint", "--judge-model", "m", "--judge-url", server.url, "--judge-cache", "none")
+        asked = ("audit", "a.jsonl", "--no-report", "--metrics", "info_think_faithfulness", *endpoint)
+        assert "max_cost needs prices" in run(*asked, "--max-cost", "1").stderr
+        one = ("--judge-prices", "1000,0", "--judge-concurrency", "1")  # 0.1 each
+        done = run(*asked, *one, "--max_cost", "0.45")
+        assert (done.exit_code, server.calls) == (3, 5) and "have cost 0.5000 of at most 0.45" in done.stderr
+        assert run(*asked, *one).exit_code == 0 and server.calls == 20
+    assert "no other judge has a bill" in run("audit", "a.jsonl", "--estimate").stderr
 
 
 def test_judges_are_compared_with_labels_and_audits_with_each_other(run, tmp_path):

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import lab
 import pytest
 import yaml
-from huggingface_hub import HfApi, ModelCard
-from paths import ROOT
+from huggingface_hub import ModelCard
 
 from faithful_search.errors import ConfigError
-from faithful_search.hub import model_card, push, push_metrics, usage
+from faithful_search.hub import model_card, usage
 from faithful_search.measure.evaluation import Evaluation
-from faithful_search.measure.install import metrics_folder
-from faithful_search.measure.metrics import names
 from faithful_search.measure.stats import Estimate, mean_ci
 
 
@@ -53,7 +44,8 @@ def card(path, **changes):
 def test_front_matter_is_what_the_hub_reads(tmp_path):
     text = card(tmp_path / "policy", tags=["demo"]).read_text(encoding="utf-8")
     front = yaml.safe_load(text.split("---\n")[1])
-    assert front["library_name"] == "transformers" and front["license"] == "apache-2.0"
+    assert front["library_name"] == "transformers" and "license" not in front, "the base model's is out of reach"
+    assert "The base model's licence is not known here" in text
     assert front["base_model"] == "someone/small-base" and front["pipeline_tag"] == "text-generation"
     assert front["tags"] == ["demo", "faithful-search", "search-agent", "tool-use"]
     (result,) = front["model-index"][0]["results"]
@@ -77,8 +69,17 @@ def test_without_metrics_or_with_a_local_base_model(tmp_path):
     base.mkdir()
     text = card(tmp_path / "policy", metrics=None, base_model=str(base)).read_text(encoding="utf-8")
     front = yaml.safe_load(text.split("---\n")[1])
-    assert "model-index" not in front and "base_model" not in front
+    assert "model-index" not in front and "base_model" not in front and "license" not in front
     assert "Not evaluated." in text and str(base) in text
+
+
+def test_the_licence_is_the_base_models(tmp_path):
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "README.md").write_text("---\nlicense: llama3.2\n---\n", encoding="utf-8")
+    stated = {"tiny_memory": "apache-2.0", str(tmp_path / "base"): "llama3.2", str(tmp_path): None}
+    for base, license in stated.items():
+        text = card(tmp_path / "policy", base_model=base).read_text(encoding="utf-8")
+        assert ModelCard(text).data.license == license and ("not known here" in text) == (license is None)
 
 
 @pytest.mark.parametrize("base", ["tiny", "outputs/sft/", "a/b/c", "/abs/olute"])
@@ -117,7 +118,7 @@ def test_only_after(tmp_path):
 def test_texts_from_outside_do_not_break_the_card(tmp_path, nasty):
     path = card(tmp_path / "policy", tags=[nasty], recipe=nasty, command=nasty, config={"note": nasty})
     loaded = ModelCard.load(path)
-    assert nasty in loaded.data.tags and loaded.data.license == "apache-2.0"
+    assert nasty in loaded.data.tags and loaded.data.license is None
 
 
 def test_the_snippet_runs(tmp_path, capsys):
@@ -151,76 +152,3 @@ def test_tools_that_are_not_bundled_are_named():
     code = usage("me/policy", "pou", ["local_search", "web_search"], {}, 'What is "it"?')
     compile(code, "usage", "exec")
     assert code.endswith("web_search") and "KnowledgeGraph" not in code and "Limits()" in code
-
-
-def test_push_says_what_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(ConfigError, match=r"no Hugging Face token to push to 'me/policy' with: run `hf auth login`"):
-        push(tmp_path, "me/policy")
-    with pytest.raises(ConfigError, match="not a folder"):
-        push(tmp_path / "missing", "me/policy", token="x")
-
-
-def test_a_hub_that_is_not_there_or_refuses_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    for name in ("me/policy", "me/no name"):
-        with pytest.raises(ConfigError, match=f"cannot push .* to '{name}' on the Hub: "):
-            push(tmp_path, name, token="secret")
-
-
-def test_push_makes_the_repository_then_uploads(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **more: asked.append(("create", repo_id, more)))
-    upload = lambda self, **more: asked.append(("upload", self.token, more)) or "address"  # noqa: E731
-    monkeypatch.setattr(HfApi, "upload_folder", upload)
-    assert push(tmp_path, "me/policy", private=True, token="secret") == "address"
-    (_, name, settings), (_, token, upload) = asked
-    assert (name, settings["private"], settings["exist_ok"], token) == ("me/policy", True, True, "secret")
-    assert upload["folder_path"] == str(tmp_path) and upload["ignore_patterns"] == ["*checkpoint-*/**", "merged/**"]
-    assert {"README.md", "model*.safetensors"} <= set(upload["allow_patterns"]) and "*" not in upload["allow_patterns"]
-
-
-def test_metrics_are_pushed_as_gradio_spaces(monkeypatch):
-    made, sent = [], []
-    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **more: made.append((repo_id, more)))
-    monkeypatch.setattr(HfApi, "upload_folder", lambda self, **more: sent.append(more) or more["repo_id"])
-    assert push_metrics("team", token="secret") == [f"team/{name}" for name in names()]
-    assert [repo for repo, _ in made] == [f"team/{name}" for name in names()]
-    assert {(more["repo_type"], more["space_sdk"]) for _, more in made} == {("space", "gradio")}
-    assert all((Path(more["folder_path"]) / f"{Path(more['folder_path']).name}.py").is_file() for more in sent)
-
-
-class Spaces(SimpleHTTPRequestHandler):
-    """Serves the metrics' folders as the Hub serves the files of Spaces."""
-
-    def translate_path(self, path: str) -> str:
-        found = re.fullmatch(r"/spaces/team/(\w+)/resolve/[^/]+/(\w+\.py)", path)
-        return str(metrics_folder().joinpath(*found.groups())) if found else "/nowhere"
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.mark.slow
-def test_a_pushed_metric_is_loaded_from_there(tmp_path):
-    code = (
-        "import evaluate\nmetric = evaluate.load('team/protocol_format')\n"
-        "text = '<think>S</think><search>a</search><information>b</information><think>S</think><answer>c</answer>'\n"
-        "print(metric.compute(predictions=[text])['protocol_format'], metric.__module__.split('.')[2])"
-    )
-    with ThreadingHTTPServer(("127.0.0.1", 0), Spaces) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        own = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path), "NO_PROXY": "*"}
-        paths = {
-            "PYTHONPATH": str(ROOT / "src"),
-            "HF_MODULES_CACHE": str(tmp_path / "modules"),
-        }
-        environment = {**os.environ, **own, **paths}
-        for name in ("HF_EVALUATE_OFFLINE", "HF_HUB_OFFLINE"):
-            environment.pop(name, None)
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
-        )
-        server.shutdown()
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "1.0 team--protocol_format\n"

@@ -161,6 +161,56 @@ def test_costs_are_counted():
     assert judge.stats.cost == pytest.approx(12 * (100 * 2 + 1 * 10) / 1e6)
 
 
+def test_nothing_is_asked_once_it_has_cost_enough():
+    with StubServer() as server:
+        judge = judge_at(server, prices=(2.0, 10.0), max_cost=0.0006, concurrency=1)
+        verdicts = judge.judge_batch(PAIRS)
+        assert server.calls == 3  # 0.00021 each
+        assert [verdict.abstained for verdict in verdicts] == [False] * 3 + [True] * 9
+        assert verdicts[-1].why == "not asked: the answers have cost 0.0006 of at most 0.0006"
+
+
+def test_a_dry_judge_counts_what_would_be_asked_and_asks_nothing(tmp_path):
+    same = [Pair("evidence", f"claim {n}", "question") for n in range(3)]
+    with StubServer(label=lambda messages: "1: 1\n2: 1\n3: 1") as server:
+        judge = judge_at(server, dry=True, prices=(2.0, 10.0))
+        assert judge.judge_batch([*PAIRS, *same])[0].label and judge.judge_batch(PAIRS)[0].label
+        assert (server.calls, judge.stats.calls, judge.stats.hits) == (0, 13, 12)  # the three in one request
+        letters = sum(len(message["content"]) for pair in PAIRS for message in prompting.render(pair))
+        assert judge.stats.prompt_tokens > letters / 4 and judge.stats.cost > 0
+        [written] = judge.write_batch([Request("claims", {"question": "Q", "answer": "One. Two."})])
+        assert written == "One.\nTwo."
+        server_counts = judge_at(server)
+        server_counts.judge_batch([*PAIRS, *same])
+        assert server.calls >= 13
+
+
+class Picky(StubServer):
+    """Takes parameters as a model that reasons does."""
+
+    def reply(self, mode, request):
+        if "max_tokens" in request.body:
+            said = "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead."
+            return self.refusal(400, said)
+        if "temperature" in request.body:
+            return self.refusal(400, "Unsupported value: 'temperature' does not support 0 with this model.")
+        status, body = super().reply(mode, request)
+        return status, {**body, "model": "stub-2026-01-01"}
+
+
+def test_a_model_that_takes_other_parameters_is_asked_as_it_wants_and_one_that_answers_for_another_is_named():
+    with Picky() as server:
+        judge = judge_at(server)
+        assert labels(judge) == LABELS
+    assert server.calls == len(PAIRS) + 2 and server.requests[-1]["max_completion_tokens"] == 2048
+    assert not {"max_tokens", "temperature"} & server.requests[-1].keys()
+    assert judge.stats.notes == {
+        "the model takes max_completion_tokens: it may reason first, in up to 2,048 tokens": 1,
+        "the model takes no temperature: it was asked without": 1,
+        "stub was asked, stub-2026-01-01 answered": 12,
+    }
+
+
 # --- labels and constrained output -----------------------------------------------------------------------------------
 
 
@@ -524,7 +574,7 @@ def test_an_interruption_leaves_finished_verdicts_in_the_cache(tmp_path):
         assert 12 <= asked < 60
         verdicts = judge_at(server, cache=cache).judge_batch([Pair(f"evidence {n}", f"claim {n}") for n in range(60)])
         assert not any(verdict.abstained for verdict in verdicts)
-        assert 60 - asked <= server.calls - asked <= 60 - asked + 2  # those under way are asked again
+        assert server.calls == 60  # those under way were waited for
 
 
 def test_a_cache_that_cannot_be_used_is_named(tmp_path):

@@ -24,6 +24,7 @@ from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Verdict
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.measure.audit import Audit, audit, choose_rows, pick
+from faithful_search.measure.bill import bill
 from faithful_search.measure.scores import ScoreLog, read_scores
 
 REAL = SHARED / "data" / "trajectories"
@@ -374,7 +375,7 @@ def test_a_misbehaving_server_costs_only_the_rows_it_failed_on(tmp_path, mode):
         assert all(item.why.startswith("the judge abstained: ") for item in first.unjudged)
         before = server.calls
         assert audit(path, out, judge=judge, metrics=metrics).complete
-        assert server.calls - before == 2 * len(missing)
+        assert server.calls - before == judge.stats.failures  # what was answered of those rows is not paid again
         judge.close()
 
 
@@ -482,6 +483,55 @@ class Metered(CountingJudge):
     @property
     def stats(self):
         return {"calls": len(self.asked), "hits": 0, "retries": 0, "failures": 0, "cost": len(self.asked) / 4}
+
+
+def test_an_estimate_asks_nothing_and_counts_what_an_audit_then_asks(tmp_path):
+    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)])
+    with StubServer() as server:
+        judge = EndpointJudge("stub", url=server.url, cache=None, prices=(1.0, 2.0))
+        found = bill(path, judge, metrics=["info_think_faithfulness", "think_search_faithfulness"])
+        assert server.calls == 0 and (found.rows, found.read, found.calls) == (20, 20, 40)
+        assert found.cost == pytest.approx((found.prompt_tokens + 2 * found.completion_tokens) / 1e6)
+        assert "20 rows: about 40 calls" in str(found)
+        audit(path, tmp_path / "out", judge=judge, metrics=["info_think_faithfulness", "think_search_faithfulness"])
+        assert server.calls == 40
+        judge.close()
+    assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["audit.json", "scores.jsonl"]
+
+
+PAID = """
+import sys
+from faithful_search.judges.endpoint import EndpointJudge
+from faithful_search.measure.audit import audit
+
+if __name__ == "__main__":
+    audit(sys.argv[1], sys.argv[2], judge=EndpointJudge("stub", url=sys.argv[3], cache=None, concurrency=2),
+          metrics=["info_think_faithfulness"])
+"""
+
+
+def test_an_interruption_loses_no_answer_that_was_paid_for_also_without_a_cache(tmp_path):
+    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(60)]), tmp_path / "out"
+    with StubServer(latency=0.05) as server:
+        running = subprocess.Popen([sys.executable, "-c", PAID, path, out, server.url], stderr=subprocess.PIPE)
+        while server.calls < 12:
+            time.sleep(0.01)
+        running.send_signal(signal.SIGINT)
+        assert b"run the same again" in running.communicate(timeout=20)[1]
+        assert server.calls < 60 and not lines(out)
+        subprocess.run([sys.executable, "-c", PAID, path, out, server.url], check=True, timeout=60)
+        assert server.calls == 60
+    assert len(lines(out)) == 60 and not (out / "answers.sqlite").exists()
+
+
+def test_a_model_that_answers_for_another_is_named_in_the_audit(tmp_path):
+    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(4)])
+    with StubServer() as server:
+        judge = EndpointJudge("large", url=server.url, cache=None)
+        found = audit(path, tmp_path / "out", judge=judge, metrics=["info_think_faithfulness"])
+        judge.close()
+    assert found.usage["notes"] == {"large was asked, stub answered": 4}
+    assert "judge: large was asked, stub answered (4 times)" in str(found)
 
 
 def test_what_a_judge_was_asked_is_counted_over_the_runs_of_an_audit_and_not_over_audits(tmp_path):

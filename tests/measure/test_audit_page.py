@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 from chromium import chromium
 from hypothesis import given, settings
@@ -56,10 +57,10 @@ def rollout(number: int, text: str = "Vienna lies on the Danube.") -> Trajectory
     )
 
 
-def make(folder: Path, trajectories: list[Trajectory]) -> Path:
+def make(folder: Path, trajectories: list[Trajectory], **settings) -> Path:
     source = folder / "rollouts.jsonl"
     source.write_text("\n".join(trajectory.to_json() for trajectory in trajectories), encoding="utf-8")
-    found = audit(source, folder / "audit", workers=1)
+    found = audit(source, folder / "audit", workers=1, **settings)
     return audit_page.write(
         folder / "report.html", found, folder / "audit" / "scores.jsonl", list(enumerate(trajectories, start=1))
     )
@@ -108,7 +109,7 @@ def test_the_policy_names_the_pages_own_script_and_style(tmp_path):
     assert policy.startswith("default-src 'none'")
     for tag in ("script", "style"):
         inner = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
-        assert f"{tag}-src '{audit_page._hash(inner)}'" in policy
+        assert f"{tag}-src '{audit_page.digest(inner)}'" in policy
     assert "unsafe" not in policy and " style=" not in re.sub(r"<(script|style)>.*?</\1>", "", text, flags=re.DOTALL)
 
 
@@ -117,14 +118,14 @@ def test_the_page_says_what_was_measured(tmp_path):
     plain = re.sub(r"<[^>]+>", "", text.partition("<footer")[0])
     assert "Audit of rollouts.jsonl" in plain
     assert "2 trajectories scored" in plain
-    assert "info_think_lexical" in plain and "info_think_faithfulness" not in plain
+    assert "info_think_lexical" in plain and "info_think_faithfulness" not in plain.partition("Metrics")[2]
     assert "helpful, cites E1" in plain
     assert text.count('class="evidence cited"') == 2 and text.count('class="evidence"') == 2
 
 
 def test_the_page_explains_each_metric_and_each_kind_of_issue(tmp_path):
     plain = re.sub(r"<[^>]+>", "", make(tmp_path, [rollout(1)]).read_text(encoding="utf-8").partition("<footer")[0])
-    assert "does each call follow from its thought? (words are compared)" in plain
+    assert "does each call follow from its thought? (words are compared, which is no judge)" in plain
     assert re.search(r"nested\s*1\s*Vienna lies on the Danube\.", plain)
     results = {
         name for metric in metrics.names() for judge in (None, Reading()) for name in metrics.load(metric, judge)
@@ -201,7 +202,7 @@ def test_in_a_browser_nothing_runs_and_nothing_overflows(browser, hostile_page, 
     assert problems == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator(".rollout[open]").count() == len(HOSTILE) + 1
-    assert page.locator("img, a, iframe").count() == 0
+    assert page.locator("img, iframe, a:not([href^='#'])").count() == 0
     assert page.locator("footer").is_visible()
     page.close()
 
@@ -215,7 +216,7 @@ def test_in_a_browser_the_list_can_be_filtered(browser, hostile_page):
     assert page.locator(".rollout:not([hidden]) .question").text_content() == "Question 6: Vienna?"
     page.fill("#words", "")
     page.select_option("#metric", "exact_match_squad")
-    page.fill("#below", "0.5")
+    page.fill("#most", "0.5")
     values = [
         json.loads(text)["exact_match_squad"]
         for text in page.eval_on_selector_all(
@@ -223,8 +224,23 @@ def test_in_a_browser_the_list_can_be_filtered(browser, hostile_page):
         )
     ]
     assert all(value <= 0.5 for value in values) and len(values) < everything
-    page.fill("#below", "")
+    page.fill("#most", "")
     page.select_option("#order", "best")
+    page.close()
+
+
+def test_in_a_browser_metrics_bars_and_kinds_of_issues_lead_to_their_rows(browser, tmp_path):
+    clean = [msgspec.structs.replace(rollout(n), steps=rollout(n).steps[:1], answer=None) for n in (1, 2)]
+    page, problems = opened(browser, make(tmp_path, [*clean, rollout(3)]), 1280)
+    shown = lambda: page.eval_on_selector_all(".rollout:not([hidden])", "items => items.map((item) => item.id)")  # noqa: E731
+    page.click(".kind a")
+    assert shown() == ["row-3"] and page.input_value("#issue") == "nested"
+    page.click(".metrics a:has-text('exact_match_squad')")
+    assert shown() == ["row-1", "row-2", "row-3"] and page.input_value("#order") == "worst"
+    page.click("figure:has-text('exact_match_squad') a[aria-label^='0.95']")
+    assert shown() == ["row-3"] and page.input_value("#least") == "0.95"
+    page.click(".told a")
+    assert page.input_value("#order") == "best" and not problems
     page.close()
 
 
@@ -257,6 +273,10 @@ def test_in_a_browser_a_row_can_be_linked_to(browser, hostile_page):
     page.goto(f"{hostile_page.as_uri()}#row-3")
     assert page.locator("#row-3").evaluate("item => item.open")
     assert not page.locator("#row-2").evaluate("item => item.open")
+    page.goto(f"{hostile_page.as_uri()}#row-2-step-2")
+    assert page.locator("#row-2").evaluate("item => item.open") and page.locator("#row-2-step-2").is_visible()
+    page.goto(f"{hostile_page.as_uri()}#row-99")
+    assert page.inner_text("#shown") == "row 99 is not on this page: --report-rows shows more"
     page.close()
 
 
@@ -266,4 +286,39 @@ def test_what_should_not_happen_is_good_when_it_does_not_and_a_silent_judge_is_n
     assert rollout_view._chip("repeated_calls", score(1.0))["level"] == "low"
     assert rollout_view._chip("protocol_format", score(0.0))["level"] == "low"
     assert rollout_view._chip("protocol_format", score(None, "", {"abstained": True}))["shown"] == "abstained"
-    assert rollout_view._chip("protocol_format", score(None))["shown"] == "n/a"
+    assert rollout_view._chip("query_from_question_lexical", score(0.0))["level"] == ""
+
+
+def test_the_page_begins_with_what_is_good_what_is_worst_and_how_sure(tmp_path):
+    text = make(tmp_path, [rollout(n) for n in range(4)]).read_text(encoding="utf-8")
+    told = [re.sub(r"<[^>]+>", "", line) for line in re.findall(r'<p class="told">(.*?)</p>', text)]
+    assert len(told) == 3 and told[0].startswith(
+        "Best: in 100% (95% interval 51% to 100%), answers contain a gold answer"
+    )
+    assert told[1].startswith("Worst: in 0%") and told[2].startswith("How sure: 4 trajectories are measured")
+    assert "judge: lexical" in text.partition("</header>")[0] and "faithful-search 0" in text.partition("</header>")[0]
+
+
+def test_words_that_stand_nowhere_before_are_marked(tmp_path):
+    search = Step(
+        think="Graz?",
+        call=ToolCall("search", {"query": "x"}, ""),
+        evidence=(Evidence("Vienna has 1,900,000.", id="E1"),),
+    )
+    last = Step(think="Vienna has 1,900,000 people, Linz fewer.", answer="Zürich")
+    text = make(tmp_path, [Trajectory((search, last), "Which people?", "Zürich", "answered", "search_r1")]).read_text(
+        "utf-8"
+    )
+    assert re.findall("<mark>(.*?)</mark>", text.partition('id="rollouts"')[2]) == ["Linz", "fewer", "Zürich"]
+
+
+def test_long_rows_are_folded_and_make_no_long_page(tmp_path):
+    long = "Danube water. " * 100_000
+    search = Step(think=long, call=ToolCall("search", {"query": "x"}, ""), evidence=(Evidence(long, "Vienna", "E1"),))
+    many = Step(think="again", call=ToolCall("search", {"query": "y"}, ""))
+    rows = [Trajectory((search, *[many] * 200), "Where?", "Vienna", "answered", "search_r1")]
+    made = make(tmp_path, rows, metrics=["protocol_format"])
+    assert made.stat().st_size < 250_000
+    text = made.read_text(encoding="utf-8")
+    assert "20,000 characters more" in text and "1,378,499 characters are not on this page" in text
+    assert "and 101 steps more, in the file" in text

@@ -343,7 +343,8 @@ def test_the_table_shows_the_difference_and_marks_what_is_clear(read):
     assert rows["valid_format"][3] == "+0.000 [+0.000, +0.000]"
     assert rows["answer_support_lexical"][4] == "5"
     assert rows["evidence_sensitivity"][2].startswith("0.700 [")
-    lines = table(blind, read).splitlines()
+    *lines, warning = table(blind, read).splitlines()
+    assert warning.startswith("…_lexical: words are compared, which is no judge")
     column = lines[0].index("GRPO")
     assert all(line[column - 1] == " " and line[column] != " " for line in lines)
 

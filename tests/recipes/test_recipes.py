@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import shutil
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from paths import RECIPES
+from paths import RECIPES, ROOT
 from recipe_runs import call, evaluate_recipe, flags_of, run
 from stub_server import StubServer
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -47,10 +49,10 @@ def test_every_configuration_is_accepted(path):
 @pytest.mark.parametrize(
     ("name", "parts", "budget", "fixed"),
     [
-        ("pou_tiny", ["citation", "answer"], None, None),
+        ("pou_tiny", ["citation", "evidence_sensitivity", "answer"], 1, None),
+        ("pou_tiny_no_pt", ["citation", "answer"], None, None),
         ("pou_tiny_pt", ["citation", "evidence_sensitivity", "answer"], None, None),
         ("pou_tiny_paper", ["citation", "evidence_sensitivity", "answer"], 1, None),
-        ("pou_tiny_term", ["citation", "evidence_sensitivity", "answer"], 1, None),
         ("pou_tiny_b2", ["citation", "evidence_sensitivity", "answer"], 2, None),
         ("pou_tiny_no_ans", ["citation", "answer"], None, 0.0),
         ("pou_tiny_static_mix", ["citation", "answer"], None, 0.5),
@@ -103,8 +105,8 @@ def test_what_the_perturbation_reward_alone_uses_is_refused_without_it(flags):
     import pou
 
     with pytest.raises(ConfigError, match="--budget is 0"):
-        pou.parse(list(flags))
-    assert pou.parse([*flags, "--budget", "1"])
+        pou.parse([*flags, "--budget", "0"])
+    assert pou.parse(list(flags))
 
 
 def test_the_source_gate_stands_before_the_correctness_of_either_reward():
@@ -131,13 +133,16 @@ def test_the_source_gate_stands_before_the_correctness_of_either_reward():
 def test_the_likelihood_gap_and_process_rewards_on_right_answers_only_are_flags():
     import pou
 
-    mix = pou.build_reward(pou.parse(["--process_on_right", "true", "--budget", "1"])[0])
+    mix = pou.build_reward(pou.parse(["--process_on_right", "true"])[0])
     assert set(mix.only_right) == set(mix.parts) == {"citation", "evidence_sensitivity", "answer"}
     assert pou.build_reward(pou.parse([])[0]).only_right == ()
     gap = pou.build_reward(pou.parse(["--reward", "answer_only", "--likelihood_gap", "true"])[0])
     assert list(gap.parts) == ["source_gated", "answer_likelihood_gap"] and gap.only_right == () and gap.needs_policy
     flags = ["--likelihood_gap", "true", "--process_on_right", "true"]
-    assert pou.build_reward(pou.parse(flags)[0]).only_right == ("citation", "answer", "answer_likelihood_gap")
+    assert pou.build_reward(pou.parse(flags)[0]).only_right == (
+        *("citation", "evidence_sensitivity", "answer"),
+        "answer_likelihood_gap",
+    )
     answer_only = pou.build_reward(pou.parse([*flags, "--reward", "answer_only"])[0])
     assert answer_only.only_right == ("answer_likelihood_gap",)
     with pytest.raises(ConfigError, match="nothing but the answer"):
@@ -437,3 +442,19 @@ def test_a_recipe_that_cannot_begin_says_why_in_one_line(recipe, tmp_path, monke
     line = said.splitlines()[-1]
     assert "Traceback" not in said
     assert ended.value.code == 1 and line.startswith(f"error: cannot read the settings in {missing}")
+
+
+HEADER = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+"""As PEP 723 has it."""
+
+
+@pytest.mark.parametrize("recipe", sorted(path.stem for path in RECIPES.glob("*.py")))
+def test_a_recipe_alone_says_what_it_needs_and_finds_its_configuration(recipe, tmp_path):
+    path = Path(shutil.copy(RECIPES / f"{recipe}.py", tmp_path / f"{recipe}_alone.py"))
+    [found] = HEADER.finditer(path.read_text(encoding="utf-8"))
+    told = tomllib.loads("".join(line[2:] for line in found["content"].splitlines(keepends=True)))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert told == {"requires-python": project["requires-python"], "dependencies": ["faithful-search[train]"]}
+    alone = runpy.run_path(str(path), run_name=path.stem)
+    if default := alone.get("DEFAULT_CONFIG"):
+        assert not default.exists() and read_config(default) == read_config(RECIPES / "configs" / default.name)

@@ -13,7 +13,6 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
-from huggingface_hub import HfApi
 from paths import RECIPES
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
@@ -456,19 +455,3 @@ def test_the_command_merges_and_the_card_names_the_base(tmp_path):
     assert front_matter(merged_card(tmp_path / "adapter", tmp_path / "out").parent)["base_model"] == "someone/base"
     done = CliRunner().invoke(cli, ["merge", str(tmp_path / "base"), str(tmp_path / "out")])
     assert done.exit_code == 1 and done.output.startswith("error: there is no PEFT adapter in")
-
-
-def test_a_run_is_pushed_with_its_merged_model_apart(tmp_path, monkeypatch):
-    (tmp_path / MERGED).mkdir()
-    made, sent = [], []
-    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **more: made.append((repo_id, more["private"])))
-    monkeypatch.setattr(HfApi, "upload_folder", lambda self, **more: sent.append(more) or more["repo_id"])
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    done = CliRunner().invoke(cli, ["push", str(tmp_path), "me/policy", "--merged", "--private"])
-    assert done.exit_code == 0 and done.output.split() == ["me/policy", "me/policy-merged"]
-    assert made == [("me/policy", True), ("me/policy-merged", True)]
-    assert [more["folder_path"] for more in sent] == [str(tmp_path), str(tmp_path / MERGED)]
-    assert all("merged/**" in more["ignore_patterns"] for more in sent)
-    (tmp_path / MERGED).rmdir()
-    done = CliRunner().invoke(cli, ["push", str(tmp_path), "me/policy", "--merged"])
-    assert done.exit_code == 1 and "there is no merged model: faithful-search merge" in done.output and len(sent) == 2

@@ -15,7 +15,7 @@ from trl import GRPOConfig
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
-from faithful_search.hub import command_line, model_card, push, stays, takes_over
+from faithful_search.hub import Repository, command_line, model_card, push, stays, takes_over
 from faithful_search.measure.report import write_metrics
 from faithful_search.training.config import parse_recipe
 from faithful_search.training.endings import leave
@@ -31,23 +31,20 @@ def no_token(monkeypatch):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """What was asked of the Hub: the repositories made, and the files of each upload."""
+    """What was asked of the Hub: the repositories made, and the files of each commit."""
     asked = SimpleNamespace(made=[], sent=[])
 
     def make(self, repo_id, **more):
         asked.made.append((self.token, repo_id))
         return SimpleNamespace(repo_id=f"me/{repo_id}" if "/" not in repo_id else repo_id)
 
-    def upload(self, *, folder_path, allow_patterns=None, ignore_patterns=None, **more):
-        from huggingface_hub.utils import filter_repo_objects
-
-        files = [str(path.relative_to(folder_path)) for path in Path(folder_path).rglob("*") if path.is_file()]
-        kept = filter_repo_objects(files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)
-        asked.sent.append((more["repo_id"], sorted(kept)))
-        return "address"
+    def commit(self, repo_id, operations, **more):
+        asked.sent.append((repo_id, sorted(operation.path_in_repo for operation in operations)))
+        return SimpleNamespace(commit_url="address", oid="0")
 
     monkeypatch.setattr(HfApi, "create_repo", make)
-    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    monkeypatch.setattr(HfApi, "list_repo_files", lambda self, **more: [])
+    monkeypatch.setattr(HfApi, "create_commit", commit)
     return asked
 
 
@@ -115,7 +112,7 @@ def test_only_what_may_be_pushed_is(tmp_path, monkeypatch, hub):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    done = CliRunner().invoke(cli, ["push", str(tmp_path), "me/policy"])
+    done = CliRunner().invoke(cli, ["push", "policy", str(tmp_path), "me/policy"])
     assert done.exit_code == 0 and "not uploaded: .env, _earlier-checkpoint-1/config.json" in done.stderr
     assert sorted([*hub.sent[0][1], *stays(tmp_path)]) == sorted(
         str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()
@@ -126,13 +123,12 @@ def test_only_what_may_be_pushed_is(tmp_path, monkeypatch, hub):
 def test_a_folder_whose_card_holds_the_token_is_not_pushed(tmp_path, hub):
     (tmp_path / "README.md").write_text(f"--hub_token {TOKEN}")
     with pytest.raises(ConfigError, match=r"README.md holds the Hub token") as caught:
-        push(tmp_path, "me/policy", token=TOKEN)
+        push(tmp_path, Repository("me/policy", token=TOKEN))
     assert not hub.sent and TOKEN not in str(caught.value)
 
 
-@pytest.mark.parametrize("flags", [{"hub_strategy": "checkpoint"}, {"hub_revision": "v1"}])
-def test_what_is_not_pushed_is_refused_before_training(tmp_path, hub, flags):
-    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True, **flags)
+def test_checkpoints_are_not_pushed_which_is_said_before_training(tmp_path, hub):
+    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True, hub_strategy="checkpoint")
     with pytest.raises(ConfigError, match="pushed once, at the end"):
         takes_over(args)
     assert not hub.made

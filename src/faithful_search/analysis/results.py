@@ -7,26 +7,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..hub import command_line, merged_card, model_card
+from ..hub import Repository, command_line, merged_card, model_card, push_run
 from ..measure import report
 from ..measure.record import MERGED, Record
 from . import plots
 
 
-def leave(record: Record, recipe: str, argv: Sequence[str]) -> dict[str, Any]:
-    """Write `metrics.json`, `history.json`, `README.md`, `rewards.png` and `tools.png`; print the table.
+def leave(
+    record: Record | None, recipe: str, argv: Sequence[str], repository: Repository | None = None
+) -> dict[str, Any]:
+    """Write `metrics.json`, `history.json`, `README.md`, `rewards.png` and `tools.png`; print the table; push.
 
     Args:
-        record: the run.
+        record: the run; `None` in all processes but the main one, where nothing is left to do.
         recipe: path of the recipe, for the card.
         argv: the flags it was called with, likewise.
+        repository: of `hub.takes_over`: where the folder is pushed.
 
     Returns:
         What `metrics.json` holds.
 
     Raises:
+        ConfigError: when the Hub refuses.
         DataError: when no step was logged, so that there is nothing to draw.
     """
+    if record is None:
+        return {}
     out = Path(record.folder)
     metrics = record.metrics()
     report.write_metrics(out / "metrics.json", metrics)
@@ -41,6 +47,7 @@ def leave(record: Record, recipe: str, argv: Sequence[str]) -> dict[str, Any]:
         config=record.settings,
         tools=record.tools,
         dataset=record.questions,
+        plots=("rewards.png", "tools.png"),
     )
     if record.settings.get("save_merged"):
         merged_card(out, out / MERGED)
@@ -49,4 +56,6 @@ def leave(record: Record, recipe: str, argv: Sequence[str]) -> dict[str, Any]:
     plots.reward_curves(record.history, out / "rewards.png")
     plots.tool_curves(record.history, out / "tools.png")
     print(f"\npolicy, card, trajectories, plots and metrics are in {out}")
+    if repository is not None:
+        push_run(out, repository, merged=bool(record.settings.get("save_merged")))
     return metrics

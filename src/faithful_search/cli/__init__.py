@@ -1,4 +1,4 @@
-"""The command `faithful-search`: ask, audit, label, compare judges, index, serve, merge and push policies.
+"""The command `faithful-search`: ask, audit, compare, convert, label, index, serve, merge, publish on the Hub.
 
 Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a labelling that ended
 with rows that could not be read or judged; 130 interrupted.
@@ -14,15 +14,17 @@ import click
 from .. import __version__
 from .asking import ask
 from .auditing import audit
-from .comparing import agreement
+from .comparing import agreement, compare
 from .controlling import controls
+from .converting import convert
 from .demo import demo
 from .indexing import index
 from .judging import serve_judge
 from .labelling import label
 from .metrics import metrics
 from .options import Commands, debug
-from .policies import merge, push
+from .policies import merge
+from .pushing import push
 from .serving import serve
 
 _SPELLING = {
@@ -39,7 +41,11 @@ def cli() -> None:
     """Search agents that use their evidence: measure whether they do."""
 
 
-for command in (agreement, ask, audit, controls, demo, index, label, merge, metrics, push, serve, serve_judge):
+COMMANDS = (
+    *(agreement, ask, audit, compare, controls, convert, demo, index),
+    *(label, merge, metrics, push, serve, serve_judge),
+)
+for command in COMMANDS:
     cli.add_command(command)
 
 

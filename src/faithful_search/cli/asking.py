@@ -185,10 +185,14 @@ def _environment(given: Mapping[str, Any]) -> EnvironmentArguments:
 
 def _trained_in(model: str) -> str:
     """The dialect that a recipe's policy was trained in, from the settings beside it; else that of Proof-of-Use."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HFValidationError, HTTPError
+
     try:
-        settings = json.loads((Path(model) / "metrics.json").read_text(encoding="utf-8"))["settings"]
-        return str(settings["dialect"])
-    except (OSError, ValueError, KeyError, TypeError):
+        local = Path(model).is_dir() or model in BUNDLED
+        path = Path(model) / "metrics.json" if local else hf_hub_download(model, "metrics.json")
+        return str(json.loads(Path(path).read_text(encoding="utf-8"))["settings"]["dialect"])
+    except (OSError, ValueError, KeyError, TypeError, HTTPError, HFValidationError):
         return "pou"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..measure.settings import AuditSettings
-from .flags import Progress, flags, judge_flags, judge_of, taken
+from .flags import Progress, estimate, flags, judge_flags, judge_of, taken, told_bill
 from .options import FOLDER, config, debug, echo, trust_remote_code
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ UNFINISHED = 3
 )
 @trust_remote_code
 @click.option("--out", type=FOLDER, help="Folder of the results; by default NAME-audit here.")
+@estimate
 @click.option("--overwrite", is_flag=True, help="Start over and replace what the folder holds.")
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
 @click.option(
@@ -40,6 +41,7 @@ def audit(
     policy: Path | None,
     trust_remote_code: bool,
     out: Path | None,
+    estimate: bool,
     overwrite: bool,
     no_report: bool,
     report_rows: int,
@@ -55,6 +57,8 @@ def audit(
     from ..measure.scoring import open_policy
 
     settings, judge, progress = taken(AuditSettings, given), judge_of(given), Progress()
+    if estimate:
+        return echo(told_bill([file], judge, **vars(settings)))
     name = "stdin" if file == "-" else Path(file.removesuffix(".gz")).stem or "trajectories"
     folder = out or Path(f"{name}-audit")
     found = measure(

@@ -1,4 +1,4 @@
-"""`faithful-search agreement`: judges compared with labels and with each other."""
+"""`faithful-search compare`: audits and evaluations side by side; `agreement`: judges, with labels and each other."""
 
 from __future__ import annotations
 
@@ -6,12 +6,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
 from .options import FOLDER, debug, echo, trust_remote_code
 
 if TYPE_CHECKING:
     from ..measure.agreement import Agreement
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True)
+@click.option("--out", type=FOLDER, default=Path("comparison"), show_default=True, help="Folder of the results.")
+@debug
+def compare(paths: tuple[str, ...], out: Path) -> None:
+    """Compare audits or evaluations of the same questions: each with the first, in paired differences.
+
+    PATHS are folders of audits, or folders of runs and evaluations with a metrics.json, whose evaluations are all
+    compared; FOLDER#NAME is one of them. Rows are paired by their question, else by their id.
+    """
+    from ..measure import comparison
+    from ..measure.report import comparison as page
+    from ..measure.writing import results_folder, write_result
+
+    sides = comparison.open_sides(paths)
+    found = comparison.compare(sides)
+    write_result(results_folder(out) / "comparison.json", msgspec.to_builtins(found))
+    try:
+        page.write(out / "comparison.html", found, sides)
+    except OSError as error:
+        raise DataError(f"cannot write the page: {error}") from error
+    echo(f"{found}\n\ncomparison.html, comparison.json in {out}")
 
 
 @click.command()

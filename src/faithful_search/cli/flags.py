@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
@@ -55,7 +56,7 @@ def _option(item: Field[Any], hint: Any, off: str | None) -> Callable[[F], F]:
     default = None if item.default is MISSING else item.default
     text = item.metadata["help"]
     return click.option(
-        name,
+        *(name, *item.metadata.get("aliases", ())),
         item.name,
         default=default,
         type=hint,
@@ -89,6 +90,21 @@ def judge_of(given: dict[str, Any]) -> Judge | None:
         raise click.UsageError(str(error)) from error
 
 
+estimate = click.option(
+    "--estimate", is_flag=True, help="Say what the endpoint would be asked, its cost and time, and ask nothing."
+)
+
+
+def told_bill(files: Sequence[str | os.PathLike[str]], judge: Judge | None, **settings: Any) -> str:
+    """What it would take to have the judge read these files."""
+    from ..judges.endpoint import EndpointJudge
+    from ..measure.bill import bill
+
+    if not isinstance(judge, EndpointJudge):
+        raise click.UsageError("--estimate is for --judge endpoint: no other judge has a bill")
+    return "\n".join(f"{file}: {bill(file, judge, **settings)}" for file in files)
+
+
 class Progress:
     """A bar over rows that also counts a served model's verdicts as they come: some rows may take it long."""
 
@@ -96,6 +112,7 @@ class Progress:
         self._bar: Any = None
         self._desc = ""
         self._verdicts, self._shown = 0, 0.0
+        self._judge: Judge | None = None
 
     def __call__(self, **settings: Any) -> Any:
         from tqdm.auto import tqdm
@@ -105,10 +122,14 @@ class Progress:
 
     def of(self, judge: Judge | None) -> Judge | None:
         """The judge, which now reports its verdicts here if it can."""
-        return replace(judge, on_progress=self._heard) if hasattr(judge, "on_progress") else judge  # type: ignore[type-var]
+        if hasattr(judge, "on_progress"):
+            judge = self._judge = replace(judge, on_progress=self._heard)  # type: ignore[type-var]
+        return judge
 
     def _heard(self, count: int) -> None:
         self._verdicts += count
         if self._bar is not None and time.monotonic() - self._shown > _PAUSE:
             self._shown = time.monotonic()
-            self._bar.set_description(f"{self._desc}, {self._verdicts:,} verdicts")
+            stats = getattr(self._judge, "stats", None)
+            cost = f", cost {stats.cost:.4f}" if stats and stats.cost else ""
+            self._bar.set_description(f"{self._desc}, {self._verdicts:,} verdicts{cost}")

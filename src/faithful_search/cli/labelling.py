@@ -9,7 +9,7 @@ import click
 
 from ..measure.settings import LabelSettings
 from .auditing import UNFINISHED
-from .flags import Progress, flags, judge_flags, judge_of, taken
+from .flags import Progress, estimate, flags, judge_flags, judge_of, taken, told_bill
 from .options import FOLDER, config, debug, echo
 
 if TYPE_CHECKING:
@@ -23,13 +23,20 @@ _SHOWN = 5
 @judge_flags
 @flags(LabelSettings)
 @click.option("--out", type=FOLDER, default=Path("labels"), show_default=True, help="Folder of the dataset.")
+@estimate
 @click.option("--push-to", metavar="REPO", help="Upload the folder to this dataset of the Hub, OWNER/NAME.")
 @click.option("--private", is_flag=True, help="Make that dataset a private one.")
 @config
 @debug
 @click.pass_context
 def label(
-    ctx: click.Context, files: tuple[Path, ...], out: Path, push_to: str | None, private: bool, **given: Any
+    ctx: click.Context,
+    files: tuple[Path, ...],
+    out: Path,
+    estimate: bool,
+    push_to: str | None,
+    private: bool,
+    **given: Any,
 ) -> None:
     """Ask a judge about the pairs of texts in the trajectories of FILES, and keep its labels as a dataset.
 
@@ -40,13 +47,19 @@ def label(
     from ..measure.label import label as collect
 
     settings, judge, progress = taken(LabelSettings, given), judge_of(given), Progress()
+    if estimate:
+        from ..measure.metrics import names
+
+        reading = {name: getattr(settings, name) for name in ("dialect", "text_column", "limit")}
+        metric = settings.metric if settings.metric in names() else f"{settings.metric}_faithfulness"
+        return echo(told_bill(files, judge, metrics=(metric,), **reading))
     found = collect(files, out, judge=progress.of(judge), on_progress=progress, **vars(settings))
     echo(_summary(found))
     echo(f"pairs.jsonl, provenance.json, README.md in {out}")
     if push_to:
-        from ..hub import push
+        from ..hub import Repository, push
 
-        echo(push(out, push_to, private=private, message="Upload labelled pairs", repo_type="dataset"))
+        echo(push(out, Repository(push_to, "dataset", private), "Upload labelled pairs"))
     if not found.complete:
         echo(_incomplete(found), err=True)
         ctx.exit(UNFINISHED)

@@ -30,14 +30,3 @@ def install_metrics(cache: Path | None) -> None:
     from ..measure.install import install_metrics as install
 
     echo("\n".join(map(str, install(cache))))
-
-
-@metrics.command("push")
-@click.argument("organisation")
-@click.option("--private", is_flag=True, help="Only for those who may see the organisation's private Spaces.")
-@debug
-def push_metrics(organisation: str, private: bool) -> None:
-    """Upload the metrics as Spaces of ORGANISATION, whence evaluate.load("ORGANISATION/name") takes them."""
-    from ..hub import push_metrics as push
-
-    echo("\n".join(push(organisation, private=private)))

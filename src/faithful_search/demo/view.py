@@ -15,7 +15,7 @@ from ..judges.grounding import terms
 from ..measure import metrics
 from ..measure.claims import claims_of, distinct
 from ..measure.report.asks import asks
-from ..measure.report.rollout import Marked, environment, fields
+from ..measure.report.rollout import Marked, arguments_of, environment, fields
 from ..rewards import cited_evidence
 from ..trajectory import Step, Trajectory
 from .agents import POLICIES, WITHOUT
@@ -134,7 +134,7 @@ def _bars(scores: Mapping[str, Marked]) -> dict[int, list[Bar]]:
 
 @lru_cache
 def _part(name: str) -> Any:
-    return environment(asks=asks).from_string(_file(f"{name}.html")).module
+    return environment(asks=asks, arguments=arguments_of).from_string(_file(f"{name}.html")).module
 
 
 def _file(name: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import dialects
-from ..errors import ConfigError
+from ..bundled import bundled_policy
+from ..errors import ConfigError, DataError
 from ..measure.report import Evaluated, as_evaluation, table
 from ..tools.opening import is_server
 from ..tools.retrieval.engines import is_engine
@@ -58,6 +60,7 @@ faithful-search, recipe `{recipe}`. It writes its trajectories in the dialect `{
 
 ```bash
 pip install 'faithful-search[train]'
+faithful-search ask "{question}" --model {name}{asked}
 ```
 
 ```python
@@ -81,7 +84,7 @@ pip install 'faithful-search[train]'
 ```
 
 </details>
-
+{plots}
 ## Evaluation
 
 {evaluation}
@@ -93,7 +96,8 @@ pip install 'faithful-search[train]'
 - A valid citation says that the passage was there and was named in the right form, not that it is true. Check answers
   that matter.
 - Measures of faithfulness are proxies: they can be satisfied without the answer being right.
-"""
+{terms}"""
+_UNLICENSED = "The base model's licence is not known here; its terms hold for these weights, too."
 
 _SNIPPET = """from faithful_search.inference.base import Sampling
 from faithful_search.inference.loading import open_generator
@@ -125,11 +129,12 @@ def model_card(
     metrics: Mapping[str, Evaluated] | None,
     config: Mapping[str, Any],
     tools: Sequence[str],
-    license: str = "apache-2.0",
+    license: str | None = None,
     tags: Sequence[str] = (),
     repo_id: str | None = None,
     dataset: str | None = None,
     question: str | None = None,
+    plots: Sequence[str] = (),
 ) -> Path:
     """Write `README.md`, the model card, into `output_dir`. Where an adapter lies there, the card is one of an adapter.
 
@@ -142,10 +147,12 @@ def model_card(
             and `search_top_k` for the tools, `turns`, `turn_tokens`, `total_tokens`, `observation_tokens`,
             `force_answer` and `verify` for the limits.
         metrics: evaluations `before` and `after`, or `after` alone; `None` leaves the results out.
-        license, tags: front matter.
+        license: of the weights; default that of `base_model` (`license_of`).
+        tags: front matter.
         repo_id: what the snippet loads; default the folder.
         dataset: the suite that `metrics` come from; default `eval_questions` or `questions` of `config`, or "world".
         question: the snippet's; by default one on the bundled world where the tools search that.
+        plots: files in `output_dir` that the card shows.
 
     Raises:
         DialectError: for an unknown `dialect`.
@@ -160,6 +167,7 @@ def model_card(
     adapter = adapter_config(output_dir)
     base = str(adapter.get("base_model_name_or_path")) if adapter else base_model
     tags = (*tags, *TAGS) if adapter else tags
+    license = license or license_of(base)
     data = card_data(base, license, tags, metrics, dataset, name.rstrip("/").rsplit("/", 1)[-1])
     data.library_name = "peft" if adapter else "transformers"
     body = _BODY.format(
@@ -169,10 +177,15 @@ def model_card(
         dialect=dialect,
         weights=f"\n\n{adapter_note(adapter, name)}" if adapter else "",
         tools="the\ntools " + ", ".join(f"`{tool}`" for tool in tools) if tools else "no tools",
+        question=question.replace('"', "'"),
+        name=shlex.quote(name),
+        asked=_asked(config),
         snippet=usage(name, dialect, tools, config, question),
         command=command,
         config=json.dumps(dict(config), indent=2, ensure_ascii=False, default=str),
         evaluation=_evaluation(metrics, dataset),
+        plots="".join(f"\n![{Path(plot).stem}, over training]({plot})\n" for plot in plots),
+        terms="" if license else f"- {_UNLICENSED}\n",
     )
     path = output_dir / "README.md"
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -182,7 +195,7 @@ def model_card(
 
 def card_data(
     base_model: str,
-    license: str,
+    license: str | None,
     tags: Sequence[str],
     metrics: Mapping[str, Evaluated] | None,
     dataset: str,
@@ -203,6 +216,62 @@ def card_data(
     )
 
 
+def license_of(model: str) -> str | None:
+    """The licence that a model's own card states; `None` where there is no card, none is stated, or it is out of reach.
+
+    Args:
+        model: a folder, a Hub id, or a bundled policy's name.
+    """
+    from huggingface_hub import ModelCard
+    from huggingface_hub.errors import HTTPError
+
+    model = bundled_policy(model, "pou")
+    card = Path(model) / "README.md"
+    if not card.is_file() and not is_hub_id(model):
+        return None
+    try:
+        stated = ModelCard.load(card if card.is_file() else model, ignore_metadata_errors=True).data.get("license")
+    except (HTTPError, OSError, ValueError):
+        return None
+    return stated if isinstance(stated, str) else None
+
+
+def eval_results(folder: str | os.PathLike[str], benchmark: str) -> dict[str, bytes]:
+    """The rows of the last evaluation in a folder's `metrics.json` as a file of `.eval_results`, by its path there.
+
+    The Hub shows results on datasets that it knows as benchmarks; each row is a task of that name.
+
+    Args:
+        folder: the policy's.
+        benchmark: the dataset of the Hub that the questions come from.
+
+    Raises:
+        ConfigError: when there is no evaluation in it.
+    """
+    import yaml
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+    path = Path(folder) / "metrics.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        evaluated = [one for one in found.values() if isinstance(one, dict) and "rows" in one]
+        rows = as_evaluation(found.get("after") or evaluated[-1]).rows
+    except (OSError, ValueError, IndexError, DataError) as error:
+        raise ConfigError(f"{path} holds no evaluation to write results from: {error}") from error
+    entries = [
+        EvalResultEntry(
+            dataset_id=benchmark,
+            task_id=name,
+            value=round(row.value, 4),
+            notes=f"n = {row.n}, 95% interval {_rounded(row.low)} to {_rounded(row.high)}, with tools",
+        )
+        for name in RESULT_NAMES
+        if (row := rows.get(name)) is not None and row.value is not None
+    ]
+    text = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False)
+    return {".eval_results/faithful-search.yaml": text.encode()}
+
+
 def usage(name: str, dialect: str, tools: Sequence[str], config: Mapping[str, Any], question: str) -> str:
     """Python that loads the policy and asks it one question; tools that are not bundled are named in a comment."""
     found = {tool: _made(tool, dialects.load(dialect).search_tool, config) for tool in tools}
@@ -219,6 +288,13 @@ def usage(name: str, dialect: str, tools: Sequence[str], config: Mapping[str, An
     )
     others = [tool for tool, made in found.items() if not made]
     return f"{snippet}\n# add the other tools it was trained with: {', '.join(others)}" if others else snippet
+
+
+def _asked(config: Mapping[str, Any]) -> str:
+    """Flags of `ask` without which it would search elsewhere than in training."""
+    own = {"corpus": config.get("corpus"), "triples": config.get("triples"), "top-k": config.get("search_top_k")}
+    given = {flag: value for flag, value in own.items() if value not in (None, "world")}
+    return "".join(f" --{flag} {shlex.quote(str(value))}" for flag, value in given.items())
 
 
 def _made(tool: str, search_tool: str | None, config: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -1,73 +1,64 @@
-"""The way to the Hub: folders of policies, judges, datasets and metrics."""
+"""What of a folder goes to the Hub: policies, judges, labelled pairs, metrics and the Space."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..bundled import shipped
 from ..errors import ConfigError
-from ..measure.install import metrics_folder
 from ..measure.metrics import names as metric_names
 from ..measure.record import MERGED
-from ..wire.redact import redact
+from .repository import WEIGHTS, Files, Repository
 
-_WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors", "model.safetensors.index.json")
-_CONFIGS = ("config.json", "generation_config.json", "adapter_config.json", "processor_config.json")
+_CONFIGS = ("config.json", "generation_config.json", "processor_config.json")
 _CODE = ("configuration_*.py", "modeling_*.py", "tokenization_*.py")
 _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
 )
-_MEASURED = ("metrics.json", "history.json", "agreement.json", "rewards.png", "tools.png", "reliability.png")
+_MEASURED = ("metrics.json", "history.json", "agreement.json", "*.png", "remembered.json")
 _CARD = ("README.md", "LICENSE*")
 MAY_BE_PUSHED = {
-    "model": (*_CARD, *_WEIGHTS, *_CONFIGS, *_CODE, *_TOKENIZER, "judge.json", *_MEASURED),
+    "model": (*_CARD, *WEIGHTS, *_CONFIGS, *_CODE, *_TOKENIZER, "judge.json", *_MEASURED),
     "dataset": (*_CARD, "pairs.jsonl", "provenance.json"),
     "space": (*_CARD, "*.py", "requirements.txt"),
 }
 """By kind of repository the files that may leave this machine; whatever else lies in a folder stays."""
 _STAYS = ("*checkpoint-*/**", f"{MERGED}/**")
-_TEXT = {".md", ".json", ".jsonl", ".py", ".txt", ".jinja"}
+_LOADED = re.compile(r'(?:open_generator\(|load\("\w+", )("(?:[^"\\]|\\.)*")\)')
 
 
-def push(
-    folder: str | os.PathLike[str],
-    repo_id: str,
-    *,
-    private: bool = False,
-    token: str | None = None,
-    message: str = "Upload search agent",
-    repo_type: str = "model",
-) -> str:
-    """Upload of a folder what may be pushed, making the repository when there is none; returns the commit's address.
-
-    What may be pushed is listed in `MAY_BE_PUSHED`; `stays` names the rest: trajectories, pickled settings, checkpoints
-    and a merged model beside its adapter among it. A Space is made as a Gradio one.
+def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:
+    """What of a folder may be pushed there (`MAY_BE_PUSHED`); the card's code loads it from there, not from the folder.
 
     Raises:
-        ConfigError: when there is no token, nothing at `folder`, the token stands in a file that would be pushed, or
-            the Hub cannot be reached or refuses.
+        ConfigError: when there is no such folder or nothing in it that may be pushed.
     """
-    from huggingface_hub.errors import HTTPError  # of the HTTP library that it uses
-
-    if not Path(folder).is_dir():
+    folder = Path(folder)
+    if not folder.is_dir():
         raise ConfigError(f"nothing to push: {folder} is not a folder")
-    api = _api(repo_id, token)
-    _check_clean(Path(folder), repo_type, str(api.token))
-    _make_repository(api, folder, repo_id, repo_type, private)
-    try:
-        commit = api.upload_folder(
-            folder_path=str(folder),
-            repo_id=repo_id,
-            repo_type=repo_type,
-            commit_message=message,
-            allow_patterns=list(MAY_BE_PUSHED[repo_type]),
-            ignore_patterns=list(_STAYS),
-        )
-    except (HTTPError, OSError, ValueError) as error:
-        raise _refused(folder, repo_id, error, api) from None
-    return str(commit)
+    files: dict[str, Path | bytes] = {str(path): folder / path for path in _pushed(folder, repository.type)}
+    if not files:
+        raise ConfigError(f"nothing to push: in {folder} is none of {', '.join(MAY_BE_PUSHED[repository.type])}")
+    if "README.md" in files:
+        files["README.md"] = _renamed((folder / "README.md").read_text(encoding="utf-8"), repository.id).encode()
+    return files
+
+
+def push(folder: str | os.PathLike[str], repository: Repository, message: str = "Upload search agent") -> str:
+    """Upload of a folder what may be pushed, as one commit; returns its address.
+
+    `stays` names the rest: trajectories, pickled settings, checkpoints and a merged model beside its adapter among it.
+
+    Raises:
+        ConfigError: as `staged` and `Repository.commit` do.
+    """
+    return repository.commit(staged(folder, repository), message)
 
 
 def stays(folder: str | os.PathLike[str], repo_type: str = "model") -> list[str]:
@@ -76,7 +67,7 @@ def stays(folder: str | os.PathLike[str], repo_type: str = "model") -> list[str]
     return sorted(str(path) for path in _files(Path(folder)) if str(path) not in known)
 
 
-def takes_over(args: Any) -> str | None:
+def takes_over(args: Any) -> Repository | None:
     """Take `--push_to_hub` from a trainer's settings, which would upload everything in its folder: `push_run` does it.
 
     The repository is made now, so that a missing token or a wrong name is told before training and not after it.
@@ -85,84 +76,82 @@ def takes_over(args: Any) -> str | None:
         args: the trainer's; its `push_to_hub` is false afterwards.
 
     Returns:
-        The repository's full name; `None` where nothing was to be pushed.
+        The repository, by its full name; `None` where nothing was to be pushed.
 
     Raises:
-        ConfigError: when checkpoints or a revision are asked for, which are not pushed, or as `push`.
+        ConfigError: when checkpoints are asked for, which are not pushed, or as `Repository.make`.
     """
     if not args.push_to_hub:
         return None
     strategy = str(getattr(args.hub_strategy, "value", args.hub_strategy))
-    if "checkpoint" in strategy or args.hub_revision:
+    if "checkpoint" in strategy:
         raise ConfigError(
-            "--hub_strategy checkpoint or all_checkpoints and --hub_revision are not supported: the policy is pushed "
-            "once, at the end, to the main branch; checkpoints hold pickled settings and stay here"
+            "--hub_strategy checkpoint or all_checkpoints is not supported: the policy is pushed once, at the end; "
+            "checkpoints hold pickled settings and stay here"
         )
     args.push_to_hub = False
     name = str(args.hub_model_id or Path(args.output_dir).absolute().name)
-    if args.process_index:
-        return name
-    return _make_repository(_api(name), args.output_dir, name, "model", args.hub_private_repo)
+    repository = Repository(name, private=bool(args.hub_private_repo), revision=args.hub_revision)
+    return repository if args.process_index else replace(repository, id=repository.make())
 
 
-def push_run(
-    folder: str | os.PathLike[str],
-    repo_id: str,
-    *,
-    merged: bool = False,
-    private: bool = False,
-    token: str | None = None,
-) -> list[str]:
-    """Upload what a training run left: the policy, and with `merged` the full model of its adapter as `repo_id-merged`.
+def push_run(folder: str | os.PathLike[str], repository: Repository, *, merged: bool = False) -> list[str]:
+    """Upload what a training run left: the policy, and with `merged` the full model of its adapter as `…-merged`.
 
     Returns the commits' addresses. Raises `ConfigError` as `push` does.
     """
-    whole = [(Path(folder) / MERGED, f"{repo_id}-{MERGED}")] if merged else []
-    if merged and not whole[0][0].is_dir():
-        raise ConfigError(f"there is no merged model: faithful-search merge {folder} {whole[0][0]} makes it")
-    return [push(of, repo, private=private, token=token) for of, repo in [(Path(folder), repo_id), *whole]]
+    folders = {repository: Path(folder)}
+    if merged:
+        folders[merged_repository(repository)] = merged_model(folder)
+    return [push(of, repo) for repo, of in folders.items()]
 
 
-def push_metrics(organisation: str, *, private: bool = False, token: str | None = None) -> list[str]:
-    """Upload every metric as a Space `organisation/name`, whence `evaluate.load("organisation/name")` takes it.
+def merged_model(folder: str | os.PathLike[str]) -> Path:
+    """The full model of the adapter in a run's folder. Raises `ConfigError` where there is none."""
+    merged = Path(folder) / MERGED
+    if not merged.is_dir():
+        raise ConfigError(f"there is no merged model: faithful-search merge {folder} {merged} makes it")
+    return merged
 
-    Returns the commits' addresses. Raises `ConfigError` when there is no token.
+
+def merged_repository(repository: Repository) -> Repository:
+    """Where the full model of an adapter's repository goes."""
+    return replace(repository, id=f"{repository.id}-{MERGED}")
+
+
+def metric_folders(owner: Repository) -> dict[Repository, Path]:
+    """The folder of every metric, by the Space `owner.id/name` whence `evaluate.load` takes it."""
+    folder = shipped("evaluate_metrics")
+    return {replace(owner, id=f"{owner.id}/{name}", type="space"): folder / name for name in metric_names()}
+
+
+def staged_space(repository: Repository, wheel: str | os.PathLike[str] | None = None) -> Files:
+    """The faithfulness explorer's files, and with them a wheel of the package: what the Space then installs.
+
+    Raises:
+        ConfigError: when there is no such wheel.
     """
-    folders = [metrics_folder() / name for name in metric_names()]
-    settings: dict[str, Any] = {"private": private, "token": token, "repo_type": "space", "message": "Upload metric"}
-    return [push(folder, f"{organisation}/{folder.name}", **settings) for folder in folders]
+    files = dict(staged(shipped("spaces") / "faithfulness_explorer", repository))
+    if wheel is not None:
+        from huggingface_hub import hf_hub_url
+
+        wheel = Path(wheel)
+        if not wheel.is_file():
+            raise ConfigError(f"no wheel {wheel}: `pip wheel --no-deps .` or `uv build` makes one")
+        at = hf_hub_url(
+            repository.id, wheel.name, repo_type="space"
+        )  # a Space is built without its own files beside it
+        files |= {wheel.name: wheel, "requirements.txt": f"faithful-search[train] @ {at}\n".encode()}
+    return files
 
 
-def _api(repo_id: str, token: str | None = None) -> Any:
-    from huggingface_hub import HfApi, get_token
-
-    token = token or get_token()
-    if not token:
-        raise ConfigError(f"no Hugging Face token to push to {repo_id!r} with: run `hf auth login`, or set HF_TOKEN")
-    return HfApi(token=token)
-
-
-def _make_repository(api: Any, folder: Any, repo_id: str, repo_type: str, private: bool | None) -> str:
-    """The full name of a repository, which is there afterwards; `folder` is what shall be pushed to it."""
-    from huggingface_hub.errors import HTTPError
-
-    sdk = "gradio" if repo_type == "space" else None
-    try:
-        made = api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk=sdk)
-    except (HTTPError, OSError, ValueError) as error:
-        raise _refused(folder, repo_id, error, api) from None
-    return str(getattr(made, "repo_id", repo_id))
-
-
-def _refused(folder: Any, repo_id: str, error: Exception, api: Any) -> ConfigError:
-    return ConfigError(f"cannot push {folder} to {repo_id!r} on the Hub: {redact(str(error), [str(api.token)])}")
-
-
-def _check_clean(folder: Path, repo_type: str, token: str) -> None:
-    """An older version wrote tokens into cards."""
-    for path in _pushed(folder, repo_type):
-        if path.suffix in _TEXT and token.encode() in (folder / path).read_bytes():
-            raise ConfigError(f"{folder / path} holds the Hub token: take it out; if it was shared, make a new token")
+def _renamed(card: str, name: str) -> str:
+    """The card with the repository in the place of the folder, in its title and wherever its usage loads it."""
+    usage, training, rest = card.partition("\n## Training")
+    if found := _LOADED.search(usage):
+        folder = json.loads(found[1])
+        usage = usage.replace(found[1], json.dumps(name)).replace(f" {folder}", f" {name}")
+    return usage + training + rest
 
 
 def _pushed(folder: Path, repo_type: str) -> list[Path]:

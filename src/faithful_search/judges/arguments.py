@@ -43,6 +43,10 @@ class JudgeArguments:
         default=None,
         metadata={"help": "of a million prompt and completion tokens, as 0.15,0.6: what it cost is counted"},
     )
+    judge_max_cost: float | None = field(
+        default=None,
+        metadata={"help": "the most it may cost, at these prices; the rest is left open", "aliases": ["--max-cost"]},
+    )
     judge_trust_remote_code: bool = field(
         default=False, metadata={"help": "let a judge that runs here run the Python code beside its model"}
     )
@@ -75,6 +79,7 @@ class JudgeArguments:
             "max_tokens": self.judge_max_tokens,
             "together": self.judge_together,
             "prices": None if self.judge_prices is None else _prices(self.judge_prices),
+            "max_cost": self.judge_max_cost,
         }
         if self.judge_cache:
             knobs["cache"] = None if self.judge_cache == "none" else self.judge_cache

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,39 +19,10 @@ from ..wire.background import Background, map_concurrently
 from ..wire.cache import Cache
 from ..wire.llm import LLM, Endpoint, Reply, Stats, Unanswered, Unreadable
 from .labels import Constrained, Ladder, after_thought, label_of
-from .prompting import Messages
+from .questions import Answer, Question
 from .together import labels_of
 
-
-class Question(msgspec.Struct, frozen=True):
-    """`body` are the request's parameters; `writes` asks for a text, otherwise for a label.
-
-    One with `members` asks for the labels of these questions at once.
-    """
-
-    key: str
-    messages: Messages
-    body: dict[str, Any]
-    writes: bool = False
-    members: tuple[Question, ...] = ()
-
-    @property
-    def one_label(self) -> bool:
-        """Whether the reply is a single label, which log-probs and constrained output are asked for."""
-        return not (self.writes or self.members)
-
-
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of an answer: a label with its p, a text, or the labels of the members.
-
-    `together` marks the answer of a question that was asked as one of several members.
-    """
-
-    p: float | None = None
-    label: bool | None = None
-    text: str | None = None
-    labels: tuple[bool, ...] | None = None
-    together: bool = False
+_log = logging.getLogger(__name__)
 
 
 class Asker:
@@ -63,10 +37,13 @@ class Asker:
         cache: Callable[[], Cache | None],
         constrained: Constrained,
         prices: tuple[float, float] | None,
+        max_cost: float | None,
+        dry: bool,
         on_progress: Callable[[int], object] | None,
     ) -> None:
         self._endpoint, self._open_cache, self.on_progress = endpoint, cache, on_progress
-        self._prices = prices or (0.0, 0.0)
+        self._prices, self._max_cost = prices or (0.0, 0.0), max_cost
+        self._counted: set[str] | None = set() if dry else None
         # few threads: the only blocking calls on this loop read and write the cache, which one at a time may do anyway
         self._background = Background(threads=4)
         self.counts = Stats()
@@ -75,7 +52,7 @@ class Asker:
     @property
     def stats(self) -> Stats:
         """A copy of the counters."""
-        return replace(self.counts)
+        return replace(self.counts, notes=dict(self.counts.notes))
 
     @cached_property
     def cache(self) -> Cache | None:
@@ -99,14 +76,58 @@ class Asker:
         if not questions:
             return []
         batch = _Batch(self, questions, groups)
-        if batch.open:
+        if self._counted is not None:
+            for question in batch.open:
+                batch.settle(question, self._counting(question, self._counted))
+        elif batch.open:
             try:
                 self._background.run(batch.ask())
+            except KeyboardInterrupt:
+                self._background.run(batch.finish())
+                raise
             except TimeoutError as error:
                 raise JudgeError(f"the judge's background thread hangs: {error}") from error
         if batch.pointless and all(isinstance(answer, str) for answer in batch.found.values()):
             raise batch.pointless
         return [batch.found[question.key] for question in questions]
+
+    @contextmanager
+    def keeping(self, path: Path) -> Iterator[None]:
+        """Keep answers in this file where there is no cache; it goes in the end when all were answered."""
+        if self.cache is not None or self._counted is not None:
+            yield
+            return
+        kept, failures = Cache(path), self.counts.failures
+        self.cache = kept
+        try:
+            yield
+        finally:
+            self.cache = None
+            kept.close()
+        names = (path.name, f"{path.name}-wal", f"{path.name}-shm")
+        for name in names if self.counts.failures == failures else ():
+            path.with_name(name).unlink(missing_ok=True)
+
+    def check_cost(self) -> None:
+        """Raises `JudgeError` once what was asked has cost as much as it may."""
+        if self._max_cost is not None and self.counts.cost >= self._max_cost:
+            raise JudgeError(f"not asked: the answers have cost {self.counts.cost:.4f} of at most {self._max_cost:g}")
+
+    def _counting(self, question: Question, counted: set[str]) -> Answer:
+        """Some answer, and what it would have taken."""
+        if question.key in counted:
+            self.counts.hits += 1
+        else:
+            counted.add(question.key)
+            self.counts.calls += 1
+            prompt, completion = question.tokens
+            self.counts.prompt_tokens += prompt
+            self.counts.completion_tokens += completion
+            self._bill(prompt, completion)
+        return Answer(1.0, True, "", (True,) * len(question.members))
+
+    def _bill(self, prompt: int, completion: int) -> None:
+        self.counts.cost += (prompt * self._prices[0] + completion * self._prices[1]) / 1e6
 
     def close(self) -> None:
         """Close connections, thread and file; the next batch opens them again."""
@@ -144,9 +165,9 @@ class Asker:
                 return reply
 
     def _read(self, question: Question, reply: Reply) -> Answer:
-        prompt, completion = self._prices
-        self.counts.cost += (reply.prompt_tokens * prompt + reply.completion_tokens * completion) / 1e6
-        shown = f"{' '.join(reply.text.split())[:80]!r}{', cut off at max_tokens' if reply.cut else ''}"
+        self._bill(reply.prompt_tokens, reply.completion_tokens)
+        cut = ", cut off at max_tokens: more are needed where a model reasons first" if reply.cut else ""
+        shown = f"{' '.join(reply.text.split())[:80]!r}{cut}"
         if question.writes:
             text = after_thought(reply.text)
             if reply.cut or not text:
@@ -175,6 +196,7 @@ class _Batch:
         self._pairs = Counter(question.key for question in questions)
         self.found: dict[str, Answer | str] = {}
         self.apart: list[Question] = []
+        self._under_way: set[asyncio.Task[Answer]] = set()
         self.pointless: JudgeError | None = None
         alone = {question.key: question for question in questions}
         kept = asker.cache.get_many([*alone, *(group.key for group in groups)]) if asker.cache else {}
@@ -198,6 +220,12 @@ class _Batch:
         await self._ask_all(self.open)
         await self._ask_all(self.apart)
 
+    async def finish(self) -> None:
+        """After an interruption: wait for the answers that are under way, each of which is kept as it comes."""
+        if self._under_way:
+            _log.warning("waiting for %d answers that are under way; Ctrl-C again leaves them", len(self._under_way))
+            await asyncio.wait(self._under_way, timeout=self._asker.llm.endpoint.timeout)
+
     async def _ask_all(self, questions: Iterable[Question]) -> None:
         """One question finds out what the server accepts and the others profit, unless it turns out to take long."""
         llm, rest, ahead = self._asker.llm, list(questions), []
@@ -218,7 +246,12 @@ class _Batch:
         if self.pointless:
             return self._fail(question, self.pointless)
         try:
-            self.settle(question, await self._answer(question, on_retry))
+            self._asker.check_cost()
+            task = asyncio.ensure_future(self._answer(question, on_retry))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            # what is paid for is kept: an interruption ends the waiting, not the request
+            self.settle(question, await asyncio.shield(task))
         except Unanswered as fault:
             # several claims at once may be too long, or too much for a small model to keep apart
             if question.members and not fault.passing:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from ..dialects.fence import Fence
 from ..errors import ConfigError
+from ..text import sentences
 from ..wire.cache import Cache, key_of
 from ..wire.llm import Endpoint, Stats, with_key
-from .asking import Answer, Asker, Question
+from .asking import Asker
 from .base import Pair, Request, Task, Verdict
 from .labels import Constrained
 from .prompting import Prompt, fields_of, load
+from .questions import Answer, Question
 from .together import TOGETHER, fields_of_group, groups_of
 
 _CONTROL = Fence(r"<[|\uff5c]|</?s>|<(?:bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
@@ -35,9 +39,9 @@ class EndpointJudge:
     p is p₁ / (p₁ + p₀) of the label's token where the server gives log-probs, else 1 or 0. Which of log-probs and
     constrained output the server accepts is found out with the first question. A pair without an answer (the server
     was down, the reply is not a label) gets a verdict that abstains and says why; it is not cached, so that asking the
-    same pairs again asks only for what is missing. Answers go to the cache as they come: an interruption loses those
-    under way and no other. Identical pairs are asked once. Callable from threads and inside a running event loop,
-    which it blocks. A pickle carries the settings.
+    same pairs again asks only for what is missing. Answers go to the cache as they come; an interruption waits for
+    those under way, a second one leaves them. Identical pairs are asked once. Callable from threads and inside a
+    running event loop, which it blocks. A pickle carries the settings.
 
     The key is read from the environment when it is needed and kept nowhere else: `FAITHFUL_SEARCH_API_KEY`, else the
     Hub's token for Hugging Face hosts, else `OPENAI_API_KEY`. The Hub's token is sent to no other host.
@@ -66,6 +70,9 @@ class EndpointJudge:
         write_tokens: of a text that is written; where `max_tokens` is more, or None, that.
         extra_body: further parameters of the request.
         prices: of a million prompt and completion tokens, for `stats.cost`.
+        max_cost: in their currency; what is not answered when so much was spent abstains. Requests under way then are
+            still paid.
+        dry: ask nothing: `stats` count what would be asked, about as many tokens, and every verdict is a yes.
         on_progress: called with the number of pairs finished since its last call, on another thread; for example
             `tqdm(...).update`. A pickle leaves it behind.
 
@@ -94,12 +101,16 @@ class EndpointJudge:
     write_tokens: int | None = 512
     extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False)
     prices: tuple[float, float] | None = None
+    max_cost: float | None = None
+    dry: bool = False
     on_progress: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.constrained not in get_args(Constrained):
             known = ", ".join(get_args(Constrained))
             raise ConfigError(f"unknown constrained={self.constrained!r}; there are: {known}")
+        if self.max_cost is not None and self.prices is None:
+            raise ConfigError("max_cost needs prices: without them it is not known what the answers cost")
         self._equip()
 
     def _equip(self) -> None:
@@ -107,7 +118,7 @@ class EndpointJudge:
         endpoint = Endpoint(**{name: getattr(self, name) for name in shared})
         # without `self`: in a cycle, connections would wait for the garbage collector instead of being closed
         keyed, cache = partial(with_key, endpoint, self.key_env), partial(_cache, self.cache)
-        asker = Asker(keyed, cache, self.constrained, self.prices, self.on_progress)
+        asker = Asker(keyed, cache, self.constrained, self.prices, self.max_cost, self.dry, self.on_progress)
         object.__setattr__(self, "_asker", asker)
 
     @property
@@ -134,7 +145,17 @@ class EndpointJudge:
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
         """One text a request, in order; `None` where none could be had. Raises as `judge_batch` does."""
         asked = [self._question(load(request.prompt), request.fields, writes=True) for request in requests]
-        return [None if isinstance(answer, str) else answer.text for answer in self._asker.answers(asked)]
+        found = [None if isinstance(answer, str) else answer.text for answer in self._asker.answers(asked)]
+        if self.dry:  # as many claims as an answer has sentences
+            return ["\n".join(sentences(request.fields.get("answer", ""))) or None for request in requests]
+        return found
+
+    def keeping(self, path: Path) -> AbstractContextManager[None]:
+        """Keep answers in this file where there is no cache, so that an interruption loses none.
+
+        When all was answered the file is removed in the end.
+        """
+        return self._asker.keeping(path)
 
     def close(self) -> None:
         """Close the connections, the background thread and the cache's file; the next batch opens them again."""

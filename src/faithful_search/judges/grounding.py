@@ -29,6 +29,7 @@ _MARKS = "\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
 _STRESS = re.compile("[\u0300-\u036f]")
 _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_WRITTEN = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)|[^\W_]+")
 _OPENING = r"[\s\"'*#(\[\u201c\u2018-]"
 _META = """
 according additional additionally already alright analysis answer answering answers appear appears approach article
@@ -153,6 +154,39 @@ def terms(text: str) -> set[str]:
     found = set(_keys(set(_words(folded, _script(folded)))))
     found.discard("")
     return found
+
+
+class Vocabulary:
+    """The words of texts that come one after another, to find in a text what it says that none of them holds."""
+
+    def __init__(self) -> None:
+        self._words: set[str] = set()
+        self._beginnings: set[str] = set()
+
+    def add(self, text: str) -> None:
+        """The words of one more text."""
+        words, beginnings = _held(text)
+        self._words |= words
+        self._beginnings |= beginnings
+
+    def pieces(self, text: str) -> list[tuple[str, bool]]:
+        """The text in pieces; True are the words that say something and that no text holds.
+
+        Example:
+            >>> known = Vocabulary()
+            >>> known.add("The tower stands in Paris.")
+            >>> known.pieces("It stood in Lyon.")
+            [('It ', False), ('stood', True), (' in ', False), ('Lyon', True), ('.', False)]
+        """
+        missing = set(_missing(claims(text), self._words, self._beginnings))
+        found: list[tuple[str, bool]] = []
+        at = 0
+        for word in _WRITTEN.finditer(text) if missing else ():
+            folded = _fold(word[0])
+            if folded and _keys([folded])[0] in missing:
+                found += [(text[at : word.start()], False), (word[0], True)]
+                at = word.end()
+        return [piece for piece in (*found, (text[at:], False)) if piece[0]]
 
 
 @lru_cache(maxsize=256)

@@ -1,8 +1,10 @@
-"""Ask a judge about pairs part by part, so that each part is written down before the next is asked."""
+"""How a judge is asked so that nothing is paid twice: each part is written down before the next is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TypeVar
 
 from ..errors import JudgeError
@@ -10,6 +12,23 @@ from ..judges import Judge, Pair, Verdict
 from .workers import chunks
 
 T = TypeVar("T")
+
+
+ANSWERS = "answers.sqlite"
+
+
+def answers_kept(judge: Judge | None, folder: Path, resume: bool = True) -> AbstractContextManager[None]:
+    """Keep what a paid judge without a cache answers in the folder, until all is asked: an interruption loses nothing.
+
+    Args:
+        judge: any; only one that has `keeping` is helped.
+        folder: of the results.
+        resume: whether answers that an earlier run left are used.
+    """
+    if not resume:
+        (folder / ANSWERS).unlink(missing_ok=True)
+    keeping = getattr(judge, "keeping", None)
+    return nullcontext() if keeping is None else keeping(folder / ANSWERS)
 
 
 def ask_in_parts(

@@ -16,19 +16,20 @@ from ..errors import ConfigError, DataError, JudgeError
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
 from . import metrics
+from .asking import answers_kept
 from .files import STDIN, local_file
 from .ledger import same_settings
 from .rows import Raw, Source, pick, read_trajectories, total_rows
 from .scores import SCORES, ScoreLog
 from .scoring import Plan, Scorer
 from .settings import AuditSettings
-from .summary import Audit, choose_rows, summarize
+from .summary import SUMMARY, Audit, choose_rows, summarize
 from .workers import in_order, progress_bar
 from .writing import replacing, results_folder, write_result
 
 __all__ = ["SCORES", "SPOOLED", "Audit", "audit", "choose_rows", "pick", "read_trajectories"]
 
-SUMMARY, SPOOLED = "audit.json", "source.jsonl"
+SPOOLED = "source.jsonl"
 _ROWS, _BYTES = 64, 1 << 20
 """The most rows or bytes of a batch. Memory holds two batches for each worker."""
 _JUDGED = 16
@@ -77,7 +78,7 @@ def audit(
         ```
     """
     given, folder = AuditSettings(**settings), Path(out)
-    names = _metrics(given, judge, policy)
+    names = metrics_of(given, judge, policy)
     path = _spooled(results_folder(folder)) if str(source) == STDIN else local_file(source)
     rows = Source(path, given.dialect, given.text_column, given.limit)
     plan = Plan(names, judge, given.how, policy, rows.reader)
@@ -90,7 +91,8 @@ def audit(
             write_result(folder / SUMMARY, Audit(settings=header, finished=False).to_dict())
         bar = (on_progress or progress_bar)(total=total_rows([path], given.limit), desc="auditing", unit="row")
         try:
-            _score(rows, plan, log, _processes(plan, given.workers), bar)
+            with answers_kept(judge, folder, resume):
+                _score(rows, plan, log, _processes(plan, given.workers), bar)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"interrupted: {len(log.places)} rows are in {log.path}; run the same again to go on"
@@ -111,7 +113,7 @@ def audit(
     return found
 
 
-def _metrics(given: AuditSettings, judge: Judge | None, policy: Generator | None) -> tuple[str, ...]:
+def metrics_of(given: AuditSettings, judge: Judge | None, policy: Generator | None = None) -> tuple[str, ...]:
     """Which metrics are measured. Raises `ConfigError`, before anything is written, for those that cannot be."""
     names = given.metrics
     if names is None:
@@ -231,4 +233,8 @@ def _usage(judge: Judge | None) -> dict[str, Any]:
 
 def _added(now: Mapping[str, Any], before: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """What this run added to the judge's counts, and what earlier runs did."""
-    return {name: now.get(name, 0) - before.get(name, 0) + earlier.get(name, 0) for name in {**now, **earlier}}
+    names, nested = {**now, **earlier}, {}
+    for name in [name for name in names if isinstance(names[name], Mapping)]:
+        nested[name] = _added(now.get(name, {}), before.get(name, {}), earlier.get(name, {}))
+        del names[name]
+    return {name: now.get(name, 0) - before.get(name, 0) + earlier.get(name, 0) for name in names} | nested

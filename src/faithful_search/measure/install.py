@@ -7,12 +7,9 @@ import os
 import time
 from pathlib import Path
 
+from ..bundled import shipped
 from ..errors import ConfigError
 from . import metrics
-
-_PACKAGE = Path(__file__).parent.parent
-_PLACES = (_PACKAGE / "evaluate_metrics", _PACKAGE.parent.parent / "evaluate_metrics")
-"""Where the folders are: in an installed wheel, or in the checkout of an editable install."""
 
 
 def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Path]:
@@ -40,7 +37,7 @@ def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Pat
         evaluate.load("tool_use").compute(predictions=texts)
         ```
     """
-    source = metrics_folder()
+    source = shipped("evaluate_metrics")
     cache = Path(cache_dir) if cache_dir is not None else _default_cache()
     try:
         return [_install(source / name / f"{name}.py", cache) for name in metrics.names()]
@@ -48,20 +45,6 @@ def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Pat
         raise ConfigError(
             f"cannot put the metrics into {cache}: {error}; give another cache_dir, or set HF_MODULES_CACHE"
         ) from error
-
-
-def metrics_folder() -> Path:
-    """The folder `evaluate_metrics`: `evaluate.load(str(metrics_folder() / "tool_use"))` needs no installing.
-
-    Raises:
-        ConfigError: when this copy of the package came without it.
-    """
-    found = next((place for place in _PLACES if place.is_dir()), None)
-    if found is None:
-        raise ConfigError(
-            f"no folder evaluate_metrics in {_PLACES[0].parent} nor {_PLACES[1].parent}: reinstall the package"
-        )
-    return found
 
 
 def _default_cache() -> Path:

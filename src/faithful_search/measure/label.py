@@ -17,7 +17,7 @@ from ..errors import ConfigError, DataError, JudgeError
 from ..judges import Judge, Verdict, Writer, is_lexical
 from ..judges.base import Task
 from . import provenance
-from .asking import ask_in_parts
+from .asking import answers_kept, ask_in_parts
 from .files import STDIN, local_file
 from .ledger import Ledger, same_settings
 from .pairs import METRICS, Cut, Cutter, reward, sampled
@@ -113,7 +113,8 @@ def label(
             same_settings(folder, "labels", before.made_by, begun.made_by, "use another folder")
         write_result(folder / PROVENANCE, msgspec.to_builtins(begun))
         try:
-            unjudged = _ask(judge, labels, _wanted(reading, given, bar))
+            with answers_kept(judge, folder):
+                unjudged = _ask(judge, labels, _wanted(reading, given, bar))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"interrupted: {len(labels.ids)} labels are in {labels.path}; run the same again to go on"

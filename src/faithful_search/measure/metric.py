@@ -20,6 +20,7 @@ from ..rewards import Reward, Score
 from ..trajectory import Trajectory
 from . import metrics
 from .evaluation import entropy_estimate, mean_of
+from .report.asks import WARNING
 from .scoring import open_policy, shown
 from .settings import How
 from .stats import Estimate
@@ -49,7 +50,8 @@ RESULTS = """
 Returns:
     A dictionary: {returns}
     Beside each NAME: NAME_stderr, NAME_low, NAME_high (95 % interval), NAME_n (questions), NAME_not_applicable,
-    NAME_not_applicable_share and NAME_abstained; and once judge, trajectories, dialects, errors (rows left out).
+    NAME_not_applicable_share and NAME_abstained, and NAME_warning where words are compared; and once judge,
+    trajectories, dialects, errors (rows left out).
 
 Examples:
     >>> metric = evaluate.load("{name}")
@@ -93,6 +95,7 @@ class TrajectoryMetric(evaluate.Metric):
     NAME_n                      questions behind it
     NAME_not_applicable         trajectories it says nothing about; NAME_not_applicable_share of all that were scored
     NAME_abstained              trajectories whose judge gave no verdict
+    NAME_warning                where words are compared: that this is no judge
     ```
 
     and beside them `judge` (who judged, `None` where no judge was asked), `trajectories` (how many were scored),
@@ -330,6 +333,7 @@ def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:
         f"{name}_not_applicable": estimate.not_applicable,
         f"{name}_not_applicable_share": estimate.not_applicable / rows,
         f"{name}_abstained": estimate.abstained,
+        **({f"{name}_warning": WARNING} if name.endswith("_lexical") else {}),
     }
 
 

@@ -46,11 +46,18 @@ LOWER_IS_BETTER = frozenset(
     ("repeated_calls", "unused_evidence_lexical", "uncited_evidence", "query_from_thought_lexical")
 )
 """Results that count what should not happen."""
+NEUTRAL = frozenset(("calls", "tool_entropy", "query_from_question_lexical", "query_from_evidence_lexical"))
+"""Results that are neither good nor bad."""
 
 
 def names() -> list[str]:
     """The metrics there are; each has a folder of that name in `evaluate_metrics/`."""
     return sorted(_MAKERS)
+
+
+def direction(name: str) -> int:
+    """1 where more of a result is better, -1 where less is, 0 where it is neither."""
+    return 0 if name in NEUTRAL else -1 if name in LOWER_IS_BETTER else 1
 
 
 def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any) -> Rewards:

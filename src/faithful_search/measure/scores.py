@@ -39,6 +39,7 @@ class Line(msgspec.Struct, frozen=True):
     row: int
     digest: str
     error: str | None = None
+    id: str = ""
     question: str | None = None
     answer: str | None = None
     stop_reason: str | None = None
@@ -48,12 +49,18 @@ class Line(msgspec.Struct, frozen=True):
     issues: dict[str, int] = {}
 
     @property
+    def values(self) -> dict[str, float | None]:
+        """Of each metric, and whether there is an answer and how many calls."""
+        own = {name: cell.value for name, cell in self.scores.items()}
+        return own | {"answered": float(self.answer is not None), "calls": float(sum(self.tools.values()))}
+
+    @property
     def complete(self) -> bool:
         """Whether the row was read and no judge abstained: such a row is not scored again."""
         return self.error is None and not any(cell.parts.abstained for cell in self.scores.values())
 
 
-_LINE = msgspec.json.Decoder(Line)
+LINE = msgspec.json.Decoder(Line)
 
 
 def read_scores(path: str | os.PathLike[str], at_most: int | None = None) -> Iterator[Line]:
@@ -66,7 +73,7 @@ def read_scores(path: str | os.PathLike[str], at_most: int | None = None) -> Ite
         with Path(path).open("rb") as file:
             for number, line in enumerate(islice(file, at_most), start=1):
                 try:
-                    found = _LINE.decode(line)
+                    found = LINE.decode(line)
                 except (msgspec.MsgspecError, UnicodeError) as error:
                     raise DataError(f"{path}, line {number}: not a row's scores ({error})") from error
                 yield found
@@ -88,7 +95,7 @@ class ScoreLog(Ledger):
         self._digests: dict[str, int] = {}
         for place, data in self.read():
             try:
-                line = _LINE.decode(data)
+                line = LINE.decode(data)
             except (msgspec.MsgspecError, UnicodeError):
                 continue  # damaged: the row is scored again
             self._old.pop(line.row, None)

@@ -20,6 +20,7 @@ from ..trajectory import Trajectory
 from . import metrics
 from .failures import told
 from .rows import READER, Raw, Reader, Row
+from .scores import LINE, Line
 from .settings import How
 from .tool_use import tool_counts
 
@@ -107,6 +108,10 @@ class Scorer:
             sum("error" in record for record in records),
             self.shared.refusal if self.shared is not None else "",
         )
+
+    def lines(self, batch: Sequence[Raw]) -> list[Line]:
+        """What is read back of the rows' lines."""
+        return list(map(LINE.decode, self.score(batch).lines))
 
     def _ask(self, shared: _Shared, trajectories: Sequence[Trajectory]) -> None:
         """Ask at once what the metrics will ask, so far as they can tell beforehand.

@@ -32,7 +32,6 @@ class Reading:
         default=None, metadata={"help": "the column that holds the text; by default a known name"}
     )
     limit: int | None = field(default=None, metadata={"help": "read only the first rows of a file, this many"})
-    workers: int | None = field(default=None, metadata={"help": "processes; by default one for each core"})
 
     def __post_init__(self) -> None:
         for name in ("limit", "workers", "sample"):
@@ -46,7 +45,14 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class AuditSettings(Reading):
+class Working(Reading):
+    """And in how many processes."""
+
+    workers: int | None = field(default=None, metadata={"help": "processes; by default one for each core"})
+
+
+@dataclass(frozen=True)
+class AuditSettings(Working):
     """What an audit measures."""
 
     metrics: tuple[str, ...] | None = field(
@@ -56,7 +62,7 @@ class AuditSettings(Reading):
 
 
 @dataclass(frozen=True)
-class LabelSettings(Reading):
+class LabelSettings(Working):
     """What is labelled."""
 
     workers: int | None = field(default=1, metadata={"help": "processes that read rows"})

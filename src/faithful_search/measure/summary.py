@@ -14,11 +14,13 @@ import msgspec
 
 from ..errors import DataError
 from .evaluation import ENTROPY, Evaluation, entropy_estimate
+from .report.asks import sentences
 from .report.tables import aligned, interval, table
 from .scores import Line, read_scores
 from .stats import NOTHING, Estimate, left_out, mean_ci
 from .tool_use import tool_ratios
 
+SUMMARY = "audit.json"
 NAMED = 20
 """How many rows that could not be read, or judged, are named; the others are counted."""
 TOOLS = 32
@@ -120,7 +122,15 @@ class Audit(msgspec.Struct, frozen=True):
         rows = {**self.rows, ENTROPY: self.tools.entropy}
         measured = table(Evaluation(rows=rows, questions=[], values={}, tool_calls={}), names=("estimate", ""))
         apart = aligned([["by dialect", *self.by_dialect], *self.divided()]) if self.by_dialect else ""
-        parts = (self._overview(), measured, apart, self._problems(), self._calls(), self._usage())
+        parts = (
+            "\n".join(sentences(self)),
+            self._overview(),
+            measured,
+            apart,
+            self._problems(),
+            self._calls(),
+            self._usage(),
+        )
         return "\n\n".join(filter(None, parts))
 
     def divided(self) -> list[list[str]]:
@@ -155,7 +165,12 @@ class Audit(msgspec.Struct, frozen=True):
         names = {"calls": "calls", "hits": "answers from the cache", "retries": "retries", "failures": "failures"}
         work = ", ".join(f"{used.get(name, 0):,} {shown}" for name, shown in names.items())
         tokens = f"{used.get('prompt_tokens', 0):,} + {used.get('completion_tokens', 0):,} tokens"
-        return f"judge: {work}; {tokens}" + (f", cost {used['cost']:.4f}" if used.get("cost") else "")
+        cost = f", cost {used['cost']:.4f}" if used.get("cost") else ""
+        return "\n".join([f"judge: {work}; {tokens}{cost}", *self.notes()])
+
+    def notes(self) -> list[str]:
+        """What became known of the judge that whoever reads its figures should know."""
+        return [f"judge: {what} ({count:,} times)" for what, count in self.usage.get("notes", {}).items()]
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -195,19 +210,33 @@ def summarize(
 
 
 def choose_rows(scores: str | os.PathLike[str], metric: str | None, count: int, rows: int | None = None) -> list[int]:
-    """Which rows to show: half of them those that `metric` says the worst of, the others spread evenly over the file.
+    """Which rows to show: half of them those that `metric` says the worst of; then, as far as a quarter goes, one with
+    each kind of issue and one from each bar of the distributions; the others spread evenly over the file.
 
     The same file gives the same rows, ascending. Rows that could not be read are not among them.
     """
-    lines = (line for line in read_scores(scores, rows) if line.error is None)
-    found = [(line.scores[metric].value if metric in line.scores else None, line.row) for line in lines]
+    found: list[int] = []
+    judged: list[tuple[float, int]] = []
+    examples: dict[tuple[str, int], int] = {}  # the first row of each
+    for line in read_scores(scores, rows):
+        if line.error is not None:
+            continue
+        found.append(line.row)
+        values = {name: value for name, value in line.values.items() if value is not None}
+        if metric in values:
+            judged.append((values[metric], line.row))
+        shows = [*((kind, -1) for kind in line.issues), *((name, int(20 * value)) for name, value in values.items())]
+        for seen in shows:
+            examples.setdefault(seen, line.row)
     if len(found) <= count:
-        return [row for _, row in found]
-    judged = sorted((value, row) for value, row in found if value is not None)
-    worst = {row for _, row in judged[: (count + 1) // 2]}
-    rest = [row for _, row in found if row not in worst]
-    wanted = count - len(worst)
-    return sorted([*worst, *(rest[place * len(rest) // wanted] for place in range(wanted))])
+        return found
+    chosen = dict.fromkeys(row for _, row in sorted(judged)[: (count + 1) // 2])
+    issues_first = sorted(examples.items(), key=lambda item: item[0][1] >= 0)
+    fresh = dict.fromkeys(row for _, row in issues_first if row not in chosen)
+    chosen |= dict.fromkeys([*fresh][: count // 4])
+    rest = [row for row in found if row not in chosen]
+    wanted = count - len(chosen)
+    return sorted([*chosen, *(rest[place * len(rest) // wanted] for place in range(wanted))])
 
 
 class _Tally:
@@ -244,9 +273,7 @@ class _Tally:
         self.dialects[line.dialect or "unknown"] += 1
         self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
         self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
-        values = {name: cell.value for name, cell in line.scores.items()}
-        values |= {"answered": float(line.answer is not None), "calls": float(sum(line.tools.values()))}
-        for name, value in values.items():
+        for name, value in line.values.items():
             column = self.columns.setdefault(name, array("d"))
             column.extend([math.nan] * (len(self.questions) - 1 - len(column)))
             column.append(math.nan if value is None else value)

@@ -51,11 +51,13 @@ class RewardState(TrainerCallback, ExportableState):
 class TrajectoryLog(TrainerCallback):
     """Appends every rollout of training, with its scores and reasons, to a JSONL file as it happens.
 
-    On resume, rollouts made after the checkpoint are removed first: the resumed run makes them again.
+    On resume, rollouts made after the checkpoint are removed first: the resumed run makes them again. `latest` are
+    those written last, for whoever shows some.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.latest: list[Trajectory] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
@@ -69,8 +71,9 @@ class TrajectoryLog(TrainerCallback):
 
     def append(self, trajectories: list[Trajectory]) -> None:
         """Write rollouts, without their token ids."""
+        self.latest = [msgspec.structs.replace(item, tokens=None) for item in trajectories]
         with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(msgspec.structs.replace(item, tokens=None).to_json() + "\n" for item in trajectories)
+            file.writelines(item.to_json() + "\n" for item in self.latest)
 
 
 def with_scores(

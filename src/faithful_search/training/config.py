@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import yaml
 from trl import TrlParser
 
+from ..bundled import shipped
 from ..errors import ConfigError, FaithfulSearchError
 from .dry_run import MACHINE, check_given, rehearse
 from .endings import ending_with_launcher, heeding_sigterm, leave
@@ -50,8 +51,9 @@ def parse_recipe(
     """Instances of `types` from `--config FILE` and flags; flags win.
 
     A file's `extends: other.yaml` (relative to it) gives the settings it does not set itself, so that an ablation's
-    file holds only what it changes. `env:` sets environment variables, as in TRL. A token of the Hub is moved to the
-    environment, as HF_TOKEN, since settings are kept in files.
+    file holds only what it changes. A file that is not there is looked for among the package's own, by its name.
+    `env:` sets environment variables, as in TRL. A token of the Hub is moved to the environment, as HF_TOKEN, since
+    settings are kept in files.
 
     If one of `types` has a field `dry_run` and it is true, the settings are checked as they are, and then made small;
     see `dry_run.rehearse`. On a CPU that would have to emulate bf16 it is turned off in any case; see `precision`.
@@ -116,7 +118,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     following: Path | None = Path(path)
     while following is not None:
-        path = following
+        path = _found(following)
         if path.resolve() in [one.resolve() for one in read]:
             raise ConfigError(f"{read[-1]} extends {path}, and so itself: take one `extends:` out")
         try:
@@ -130,6 +132,12 @@ def read_config(path: str | Path) -> dict[str, Any]:
         read.append(path)
         following = path.parent / str(parent) if parent else None
     return settings
+
+
+def _found(path: Path) -> Path:
+    """The file, or the package's own configuration of that name: a recipe may be run away from its folder."""
+    own = shipped("recipes/configs") / path.name
+    return own if own.is_file() and not path.exists() else path
 
 
 def without_token(made: Any) -> Any:

@@ -42,7 +42,8 @@ from .outage import JudgeWatch, silence, together, without_dump
 from .policies import policy_source
 from .processes import check_processes, gathered, hold_head, most
 from .step_metrics import part_metrics, rollout_metrics, tool_metrics
-from .trimming import by_length
+from .traces import RolloutTraces
+from .trimming import FEWEST, PASSES, by_length
 from .verdict_term import probe_columns, verdict_moves
 from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_generator, sync_weights
 
@@ -143,7 +144,8 @@ class SearchGRPOTrainer(GRPOTrainer):
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
         self.judge_watch = JudgeWatch(max_abstained)
         self._learning = LearningWatch()
-        own = [RewardState(mix.state0), self.judge_watch, *([self.rollout_log] if self.rollout_log else [])]
+        shown = [RolloutTraces(self.rollout_log)] if self.rollout_log and "trackio" in (args.report_to or ()) else []
+        own = [RewardState(mix.state0), self.judge_watch, *([self.rollout_log] if self.rollout_log else []), *shown]
         with joining_server(args):
             super().__init__(
                 model=policy_source(model, name) if isinstance(model, str) else model,
@@ -190,7 +192,7 @@ class SearchGRPOTrainer(GRPOTrainer):
         """Refused: Transformers calls it before every upload, and uploads whatever is in the folder."""
         raise ConfigError(
             f"push_to_hub would upload everything in {self.args.output_dir}, rollouts and pickled settings too; leave "
-            f"it out, and after training run: faithful-search push {self.args.output_dir} YOU/NAME"
+            f"it out, and after training run: faithful-search push policy {self.args.output_dir} YOU/NAME"
         )
 
     @property
@@ -352,8 +354,8 @@ class SearchGRPOTrainer(GRPOTrainer):
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if not (self._training and self.verdict_weight):
             return cast(torch.Tensor, loss)
-        # The contexts of one probe for each rollout at once: passes not much larger than TRL's own.
-        at_once = 2 * len(inputs["advantages"])
+        # Two contexts a probe: passes no larger than those of `by_length`.
+        at_once = max(2 * len(inputs["advantages"]) // PASSES, FEWEST)
         with self.accelerator.autocast():
             moves = verdict_moves(model, inputs, at_once, most(self.accelerator))
         self._moves.append(float(self.accelerator.gather(moves.detach()).mean()))

@@ -78,7 +78,7 @@ def verdict_moves(model: Any, inputs: Columns, at_once: int, agree: Callable[[in
     """
     weight = inputs[WEIGHT]
     moves = weight.new_zeros(len(weight))
-    batches = _batches(weight, at_once)
+    batches = _batches(weight, inputs[LENGTH], at_once)
     idle = agree(len(batches)) - len(batches)  # before the first pass, in which processes already meet
     for row, place in batches:
         ids, length, choice = (inputs[name][row, place] for name in (IDS, LENGTH, CHOICE))
@@ -119,8 +119,10 @@ def _contexts(probe: Probe, count: int) -> Iterator[tuple[list[int], float]]:
     yield probe.perturbed + lead, probe.sign / count
 
 
-def _batches(weight: torch.Tensor, at_once: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Rows and places of the contexts that count, at most so many at once and about as many each time."""
+def _batches(weight: torch.Tensor, length: torch.Tensor, at_once: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Rows and places of the contexts that count, at most so many at once and about as many each time, those of like
+    length together: what pads them is computed, too."""
     row, place = weight.nonzero(as_tuple=True)
+    order = length[row, place].argsort()
     count = math.ceil(len(row) / at_once)
-    return list(zip(row.chunk(count), place.chunk(count), strict=True)) if count else []
+    return list(zip(row[order].chunk(count), place[order].chunk(count), strict=True)) if count else []

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,10 @@ _ROUTER = "https://router.huggingface.co/v1"
 _HUB_HOSTS = ("huggingface.co", "huggingface.cloud", "hf.space")
 _SHOWN = 300
 """Characters of a server's own words in a message."""
+_MOST = "max_completion_tokens"
+_REASONS = 2048
+"""Tokens for a model that wants them under that name: it reasons before it replies, and both count."""
+_UNSUPPORTED = re.compile(r"unsupported|not support|only the default|unrecognized", re.IGNORECASE)
 _ADVICE = {
     401: "the key is missing or wrong; set FAITHFUL_SEARCH_API_KEY, or OPENAI_API_KEY, to one that this server accepts",
     402: "the account has no credit",
@@ -42,7 +47,8 @@ class Stats:
     """What asking has taken so far.
 
     `calls` are requests sent, `hits` answers that were cached, `failures` questions that were given up. `cost` is in
-    the currency of the prices, 0 without them.
+    the currency of the prices, 0 without them. `notes` says, and how often, what else became known: that another model
+    answered than was asked, and which parameters this one does not take.
     """
 
     calls: int = 0
@@ -52,6 +58,11 @@ class Stats:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
+    notes: dict[str, int] = field(default_factory=dict)
+
+    def note(self, what: str) -> None:
+        """Count something that whoever reads the results should know."""
+        self.notes[what] = self.notes.get(what, 0) + 1
 
 
 @dataclass(frozen=True)
@@ -156,6 +167,7 @@ class LLM:
         self._connections: PerLoop[_Connection] = PerLoop(lambda one: one.client.aclose())
         self._breaker, self._doubtful = self._new_breaker(), False
         self._not_before = 0.0
+        self._takes: dict[str, str | None] = {}
 
     def new_batch(self) -> None:
         """After a server was given up, the next batch tries again, but each question only once until one succeeds."""
@@ -169,18 +181,44 @@ class LLM:
             Unanswered: when there is no answer; `Unreadable` when it cannot be read.
             JudgeError: when asking is pointless.
         """
-        document = await self.post(
-            "/chat/completions", {"messages": messages, "model": self.endpoint.model, **body}, **how
-        )
+        document = await self._complete({"messages": messages, "model": self.endpoint.model, **body}, how)
         try:
             reply = reply_of(document)
         except ValueError as error:
             raise Unreadable(f"the answer cannot be read: {self._hide(str(error))[:_SHOWN]}") from None
+        if (who := document.get("model")) and str(who).lower() != self.endpoint.model.lower():
+            self.stats.note(f"{self.endpoint.model} was asked, {self._hide(str(who))[:_SHOWN]} answered")
         self.stats.prompt_tokens += reply.prompt_tokens
         self.stats.completion_tokens += reply.completion_tokens
         # before anything of it is cut short, shown or kept: a server may repeat what it was sent
         calls = tuple(msgspec.structs.replace(call, arguments=self._hide(call.arguments)) for call in reply.calls)
         return msgspec.structs.replace(reply, text=self._hide(reply.text), calls=calls)
+
+    async def _complete(self, body: dict[str, Any], how: dict[str, Any]) -> Any:
+        """The completion; a parameter that the model refuses is given as it wants it, from then on."""
+        while True:
+            named = ((self._takes.get(name, name), value) for name, value in body.items())
+            sent = {name: value for name, value in named if name is not None}
+            if _MOST in sent:
+                sent[_MOST] = max(sent[_MOST], _REASONS)
+            try:
+                return await self.post("/chat/completions", sent, **how)
+            except Unanswered as fault:
+                if fault.status not in (400, 422) or not self._learn(str(fault), sent):
+                    raise
+
+    def _learn(self, said: str, sent: dict[str, Any]) -> bool:
+        """Whether the refusal says of a parameter that was sent what the model takes instead, if anything."""
+        if "max_tokens" in sent and _MOST in said:
+            self._takes["max_tokens"] = _MOST
+            self.stats.note(f"the model takes {_MOST}: it may reason first, in up to {_REASONS:,} tokens")
+            return True
+        refused = next((name for name in ("temperature", "seed") if name in sent and f"'{name}'" in said), None)
+        if refused is None or not _UNSUPPORTED.search(said):
+            return False
+        self._takes[refused] = None
+        self.stats.note(f"the model takes no {refused}: it was asked without")
+        return True
 
     async def post(
         self,

@@ -14,7 +14,11 @@ _NAMES = re.compile(
     r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(?:PASS|PAT)|_PWD)S?\d*(?![^_])", re.IGNORECASE
 )
 _PLACES = re.compile(r"_(?:PATH|FILE|DIR)\Z", re.IGNORECASE)  # of a key, not the key
-_SHAPES = re.compile(r"(?<![A-Za-z0-9])(?:hf_|gh[opsur]_|github_pat_|sk-)[A-Za-z0-9_-]{20,}")
+_SHAPES = re.compile(
+    r"(?<![A-Za-z0-9])(?:(?:hf_|gh[opsur]_|github_pat_|sk-)[A-Za-z0-9_-]{20,}|xox[abeprs]-[A-Za-z0-9-]{20,}"
+    r"|AIza[A-Za-z0-9_-]{35}|A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9]))"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\s]{0,10000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
+)
 _USERINFO = re.compile(r"(?<=://)[^/?#\s\"'<>]*(?=@)")
 _PARAMETER = re.compile(r"(?i:(?<=[?&])((?:api[_-]?key|access_token|auth_token|client_secret|password)=)[^&#\s\"'<>]+)")
 _FLAG = re.compile(r"(?i:(--[\w-]{0,40}(?:hub[_-]token|api[_-]?key|secret|password)(?:=|[ \t]+)['\"]?))[^\s'\"]+")
@@ -27,7 +31,7 @@ def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     `PASSWORD` or the like, or is `PASS`, `PAT` or `PWD` (at least six characters), also where they are percent-encoded;
     passwords within URLs in the environment; any URL's user and password, and its parameter `api_key`, `access_token`
     and the like; what is given to a flag `--hub_token`, `--…api_key`, `--…secret` or `--…password`; what has the shape
-    of a token of the Hub, GitHub or an OpenAI-like service; and `secrets`.
+    of a token of the Hub, GitHub, Slack, Google, AWS or an OpenAI-like service, or of a private key; and `secrets`.
 
     Example:
         >>> redact(["https://me:pass@host/?api_key=1&q=x", "k-123456"], secrets=["k-123456"])

@@ -1,34 +1,57 @@
-"""What each result of an audit asks, in one line."""
+"""What each result of an audit asks, and what an audit says in plain words."""
 
 from __future__ import annotations
 
-from ..metrics import LOWER_IS_BETTER
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-_ASKS = {
-    "exact_match": "is the answer a gold answer?",
-    "f1": "how many words do answer and gold answer share?",
-    "sub_em": "does the answer contain a gold answer?",
-    "answer_correctness": "does the judge find the answer right?",
-    "answer_support": "are the answer's claims supported by the cited, or else the retrieved, evidence?",
-    "citation_validity": "do the citations hold, step by step?",
-    "evidence_sensitivity": "would the policy's verdict change if the evidence did?",
-    "info_think": "does each thought consider what was just retrieved?",
-    "think_search": "does each call follow from its thought?",
-    "think_answer": "does the answer follow from the last thought?",
-    "think_answer_sub_em": "does the last thought contain the answer?",
-    "protocol_format": "is it written as its protocol asks?",
-    "repeated_calls": "which share of the calls was made before?",
-    "unused_evidence": "which share of the calls returned evidence that nothing later takes up?",
-    "uncited_evidence": "which share of the calls returned evidence that nothing later cites?",
-    "query_from_question": "which share of what calls name stood in the question first?",
-    "query_from_evidence": "which share of what calls name stood in evidence first?",
-    "query_from_thought": "which share of what calls name did the agent bring up itself?",
-    "answered": "is there an answer?",
-    "answered_forced": "was the answer opened for the agent?",
-    "calls": "how many calls does an episode make?",
+from ..metrics import direction
+
+if TYPE_CHECKING:
+    from ..stats import Estimate
+    from ..summary import Audit
+
+LEXICAL = "words are compared, which is no judge"
+WARNING = f"{LEXICAL}: on 23 thoughts, info_think_lexical agreed with a reader on 14 (κ −0.21)"
+"""What must stand where a number stands that rests on the comparison of words."""
+_RESULTS = {
+    "exact_match": ("is the answer a gold answer?", ""),
+    "f1": ("how many words do answer and gold answer share?", ""),
+    "sub_em": ("does the answer contain a gold answer?", "answers contain a gold answer"),
+    "answer_correctness": ("does the judge find the answer right?", "answers are right"),
+    "answer_support": (
+        "are the answer's claims supported by the cited, or else the retrieved, evidence?",
+        "what answers claim is supported by the evidence",
+    ),
+    "citation_validity": ("do the citations hold, step by step?", "citations hold"),
+    "evidence_sensitivity": ("would the policy's verdict change if the evidence did?", ""),
+    "info_think": ("does each thought consider what was just retrieved?", "thoughts consider what was just retrieved"),
+    "think_search": ("does each call follow from its thought?", "calls follow from their thoughts"),
+    "think_answer": ("does the answer follow from the last thought?", "answers follow from the last thought"),
+    "think_answer_sub_em": ("does the last thought contain the answer?", "last thoughts contain the answer"),
+    "protocol_format": ("is it written as its protocol asks?", ""),
+    "repeated_calls": ("which share of the calls was made before?", "calls were not made before"),
+    "unused_evidence": (
+        "which share of the calls returned evidence that nothing later takes up?",
+        "what calls return is taken up later",
+    ),
+    "uncited_evidence": (
+        "which share of the calls returned evidence that nothing later cites?",
+        "what calls return is cited later",
+    ),
+    "query_from_question": ("which share of what calls name stood in the question first?", ""),
+    "query_from_evidence": ("which share of what calls name stood in evidence first?", ""),
+    "query_from_thought": (
+        "which share of what calls name did the agent bring up itself?",
+        "what calls name stood in the question or in evidence",
+    ),
+    "answered": ("is there an answer?", ""),
+    "answered_forced": ("was the answer opened for the agent?", ""),
+    "calls": ("how many calls does an episode make?", ""),
 }
+"""By result, what it asks; and what is so, where it is good, in an audit's summary (nothing: it does not name it)."""
 _HOW = {
-    "_lexical": "words are compared",
+    "_lexical": LEXICAL,
     "_faithfulness": "",
     "_squad": "SQuAD's normaliser",
     "_pokee": "PokeeResearch's normaliser",
@@ -40,12 +63,61 @@ def asks(name: str) -> str:
 
     Example:
         >>> asks("think_search_lexical")
-        'does each call follow from its thought? (words are compared)'
+        'does each call follow from its thought? (words are compared, which is no judge)'
         >>> asks("repeated_calls")
         'which share of the calls was made before? (lower is better)'
     """
-    ending = next((ending for ending in _HOW if name.endswith(ending)), "")
-    question = _ASKS.get(name) or _ASKS.get(name.removesuffix(ending), "")
-    notes = [_HOW.get(ending, ""), "lower is better" if name in LOWER_IS_BETTER else ""]
+    question = _told(name)[0]
+    notes = [_HOW.get(_ending(name), ""), "lower is better" if direction(name) < 0 else ""]
     said = "; ".join(note for note in notes if note)
     return f"{question} ({said})" if question and said else question
+
+
+def _ending(name: str) -> str:
+    return next((ending for ending in _HOW if name.endswith(ending)), "")
+
+
+def _told(name: str) -> tuple[str, str]:
+    return _RESULTS.get(name) or _RESULTS.get(name.removesuffix(_ending(name)), ("", ""))
+
+
+def warning(names: Mapping[str, object]) -> str:
+    """What to say below a table with these results; nothing where none rests on the comparison of words."""
+    return f"…_lexical: {WARNING}" if any(name.endswith("_lexical") for name in names) else ""
+
+
+def extremes(audit: Audit) -> tuple[str, str] | None:
+    """The results that the audit is best and worst at; `None` with fewer than two that are shares with a direction."""
+    shares = {
+        name: 1 - row.value if direction(name) < 0 else row.value
+        for name, row in audit.rows.items()
+        if row.value is not None and _told(name)[1] and audit.bounds.get(name, (0.0, 1.0)) == (0.0, 1.0)
+    }
+    return (max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)) if len(shares) > 1 else None
+
+
+def sentences(audit: Audit) -> list[str]:
+    """Three sentences: what is good, what is worst, and how sure that is."""
+    named = extremes(audit) or ()
+    found = [
+        f"{label}: in {_percent(audit.rows[name], direction(name) < 0)}, {_told(name)[1]} "
+        f"({name}, {audit.rows[name].n:,} questions)."
+        for label, name in zip(("Best", "Worst"), named, strict=False)
+    ]
+    left = [f"{audit.errors:,} rows could not be read"] if audit.errors else []
+    left += [f"{audit.abstained:,} were not judged completely"] if audit.abstained else []
+    left += ["the file could not be read to its end"] if audit.source_error else []
+    many = f"{audit.n:,} trajectories{' are' if named else ', nothing that is good or bad could be'} measured"
+    sure = [many, *left, *([WARNING] if any(name.endswith("_lexical") for name in named) else [])]
+    if any(audit.rows[name].low is None for name in named):
+        sure.append("a single question has no interval")
+    return [*found, f"How sure: {'; '.join(sure)}."]
+
+
+def _percent(row: Estimate, turned: bool) -> str:
+    """`97% (95% interval 95% to 98%)`, or what is left to all where less is better."""
+    value, low, high = row.value or 0.0, row.low, row.high
+    if turned:
+        value, low, high = 1 - value, None if high is None else 1 - high, None if low is None else 1 - low
+    band = "" if low is None or high is None else f" (95% interval {low:.0%} to {high:.0%})"
+    return f"{value:.0%}{band}"

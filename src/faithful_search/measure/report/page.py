@@ -13,22 +13,28 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 
 from ... import __version__
 from ...trajectory import Trajectory
+from ..metrics import LOWER_IS_BETTER
 from ..scores import read_scores
 from ..stats import Estimate
 from ..summary import Audit
 from ..writing import replacing
-from .asks import asks
-from .rollout import Scored, environment, fields, page_file
+from .asks import asks, extremes, sentences
+from .rollout import ROW, Scored, environment, fields, page_file
 from .tables import EMPTY
 
+REPORT = "report.html"
 BINS = 20
+PAGE = 10_000_000
+"""Characters of all texts on a page."""
 
 
 def write(
@@ -65,33 +71,50 @@ def _render(
 ) -> str:
     style, script = page_file("rollout.css") + page_file("style.css"), page_file("script.js")
     limits = {"calls": (0.0, math.inf), **audit.bounds}
+    share = min(ROW, PAGE // max(1, len(shown)))
     examples: dict[str, str] = {}  # the first Issue of each kind explains the kind
     for _, trajectory in shown:
         for issue in trajectory.all_issues():
             examples.setdefault(issue.kind, issue.why)
     return (
-        environment(plain=_plain)
+        environment(plain=_plain, view=lambda value, name: view(**{name: value}))
         .get_template("template.html")
         .render(
             audit=audit,
             style=style,
             script=script,
-            style_hash=_hash(style),
-            script_hash=_hash(script),
+            style_hash=digest(style),
+            script_hash=digest(script),
             title=Path(str(audit.settings.get("source", "trajectories"))).name,
             version=__version__,
             date=date.today().isoformat(),
+            told=_told(audit),
             metrics=[
                 (name, asks(name), row, _bar(row, limits.get(name, (0.0, 1.0)))) for name, row in audit.rows.items()
             ],
             histograms=[_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
             examples=examples,
-            rollouts=[fields(row, trajectory, rows[row].scores if row in rows else {}) for row, trajectory in shown],
+            lower=sorted(LOWER_IS_BETTER),
+            rollouts=[
+                fields(row, trajectory, rows[row].scores if row in rows else {}, share) for row, trajectory in shown
+            ],
         )
     )
 
 
-def _hash(source: str) -> str:
+def _told(audit: Audit) -> list[tuple[str, str]]:
+    """The sentences, each with the view of the rows that it speaks of."""
+    views = [view(metric=name, order="worst" if place else "best") for place, name in enumerate(extremes(audit) or ())]
+    return list(zip_longest(sentences(audit), views, fillvalue=""))
+
+
+def view(**wanted: object) -> str:
+    """The address, in the page, of the trajectories filtered and ordered in a way that its script knows."""
+    return f"#?{urlencode(wanted)}"
+
+
+def digest(source: str) -> str:
+    """What the page's security policy knows a style or script by."""
     return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
 
 
@@ -141,6 +164,7 @@ def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) 
             "x": round(place * width + 0.5, 2),
             "y": round(60 - max(1.0, 56 * count / most), 2),
             "height": round(max(1.0, 56 * count / most), 2),
+            "view": view(metric=name, least=f"{low + place * step:.6g}", most=f"{low + (place + 1) * step:.6g}"),
             "label": f"{low + place * step:.2f} to {low + (place + 1) * step:.2f}: {count:,}",
         }
         for place, count in sorted(counts.items())

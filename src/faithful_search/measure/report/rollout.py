@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...trajectory import ToolCall, Trajectory
-from ..metrics import LOWER_IS_BETTER
+from ...judges.grounding import Vocabulary
+from ...trajectory import Issue, Step, ToolCall, Trajectory
+from ..metrics import direction
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 LOW, HIGH = 0.5, 0.999
 """Scores below the first are marked as low, those above the second as high."""
+OPEN, FOLDED, ROW = 1_500, 20_000, 200_000
+"""Characters of a text that are shown, those that are folded behind them, and those of all texts of a row."""
+MOST = 100
+"""Steps of a row, and items of any kind at a step, that are shown."""
+_LINE = 1_000
 
 
 class Marked(msgspec.Struct, frozen=True):
@@ -33,13 +39,12 @@ class Scored(msgspec.Struct, frozen=True):
     scores: dict[str, Marked] = {}
 
 
-def rollout_html(trajectory: Trajectory, scores: Mapping[str, Marked], opened: bool = True) -> str:
-    """One trajectory as HTML to be put into a page that has `page_file("rollout.css")`.
+class Text(msgspec.Struct, frozen=True):
+    """A text in pieces, True those that the evidence before lacks; `left_out` characters are not on the page."""
 
-    Whatever the agent, its tools or a judge wrote is text in it, and nothing else.
-    """
-    shown = fields(None, trajectory, scores)
-    return environment().get_template("rollout.html").render(rollout=shown, opened=opened)
+    shown: list[tuple[str, bool]]
+    folded: list[tuple[str, bool]] = []
+    left_out: int = 0
 
 
 def environment(**filters: Callable[..., Any]) -> Environment:
@@ -47,7 +52,7 @@ def environment(**filters: Callable[..., Any]) -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, loader=FunctionLoader(page_file))
-    made.filters |= {"arguments": _arguments, **filters}
+    made.filters |= {"line": _line, **filters}
     return made
 
 
@@ -56,28 +61,95 @@ def page_file(name: str) -> str:
     return (files(__package__) / "page_files" / name).read_text("utf-8")
 
 
-def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Marked]) -> dict[str, Any]:
-    """What `rollout.html` shows: `row` names it in a page of several, `scores` are those of the audit's line."""
+def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Marked], most: int = ROW) -> dict[str, Any]:
+    """What `rollout.html` shows: `row` names it in a page of several, `scores` are those of the audit's line.
+
+    `most` are the characters that all its texts may take.
+    """
     abstained = {name for name, score in scores.items() if score.parts.get("abstained")}
     said = {name: score for name, score in scores.items() if score.value is not None or name in abstained}
+    issues = trajectory.all_issues()
+    marks, room = _marks(scores), _Room(most)
     return {
         "row": row,
         "trajectory": trajectory,
-        "cited": {name for step in trajectory.steps for name in step.refs},
-        "known": set(trajectory.evidence),
+        "question": room.text(trajectory.question or "(no question)"),
+        "issues": len(issues),
+        "kinds": sorted({issue.kind for issue in issues})[:MOST],
         "values": {name: score.value for name, score in scores.items()},
-        "chips": [_chip(name, score) for name, score in scores.items()],
+        "chips": [_chip(name, score) for name, score in said.items()],
         "reasons": _reasons(said),
         "left_out": _reasons({name: score for name, score in scores.items() if name not in said}),
-        "marks": _marks(scores),
+        "own_issues": _listed(trajectory.issues),
+        "steps": list(_steps(trajectory, room, marks)),
+        "steps_left_out": max(0, len(trajectory.steps) - MOST),
     }
+
+
+class _Room:
+    """Room for the texts of a row: a long one is folded, what is beyond the folds or the row's share is counted."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def text(self, text: str, known: Vocabulary | None = None) -> Text:
+        """The text; with `known`, words that it lacks are marked."""
+        pieces = known.pieces if known is not None else _whole
+        kept = text[: min(OPEN + FOLDED, max(self.left, 0))]
+        self.left -= len(kept)
+        return Text(pieces(kept[:OPEN]), pieces(kept[OPEN:]), len(text) - len(kept))
+
+
+def _whole(text: str) -> list[tuple[str, bool]]:
+    return [(text, False)] if text else []
+
+
+def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """What is shown of each step. A word is marked that neither the question nor the evidence until then holds."""
+    cited, returned = {name for step in trajectory.steps for name in step.refs}, set(trajectory.evidence)
+    known, found = Vocabulary(), False
+    known.add(trajectory.question or "")
+    for number, step in enumerate(trajectory.steps[:MOST], start=1):
+        against = known if found else None
+        yield {
+            "number": number,
+            "step": step,
+            "refs": [(id[:_LINE], id in returned) for id in step.refs[:MOST]],
+            "think": None if step.think is None else room.text(step.think.strip(), against),
+            "call": room.text(arguments_of(step.call)) if step.call and step.call.name else None,
+            "answer": None if step.answer is None else room.text(step.answer, against),
+            "evidence": [(item, item.id in cited, room.text(item.text)) for item in step.evidence[:MOST]],
+            "evidence_left_out": max(0, len(step.evidence) - MOST),
+            "note": room.text(step.note),
+            "marks": list(marks.get(number, ()))[:MOST],
+            "issues": _listed(step.issues),
+        }
+        found = found or bool(step.evidence)
+        _learn(known, step)
+
+
+def _learn(known: Vocabulary, step: Step) -> None:
+    for item in step.evidence:
+        known.add(f"{item.title}\n{item.text}")
+    known.add(step.note)
+
+
+def _listed(issues: Iterable[Issue]) -> list[Issue]:
+    return list(issues)[:MOST]
+
+
+def _line(text: object) -> str:
+    """What stands in a line, not too long for it."""
+    shown = str(text)
+    return shown if len(shown) <= _LINE else f"{shown[:_LINE]} … ({len(shown) - _LINE:,} characters more)"
 
 
 def _chip(name: str, score: Marked) -> dict[str, str]:
     if score.value is None:
-        return {"name": name, "shown": "abstained" if score.parts.get("abstained") else "n/a", "level": ""}
-    quality = 1 - score.value if name in LOWER_IS_BETTER else score.value
-    level = "low" if quality < LOW else "high" if quality > HIGH else ""
+        return {"name": name, "shown": "abstained", "level": ""}
+    good = direction(name)
+    quality = 1 - score.value if good < 0 else score.value
+    level = "" if not good else "low" if quality < LOW else "high" if quality > HIGH else ""
     return {"name": name, "shown": f"{score.value:.2f}", "level": level}
 
 
@@ -90,7 +162,8 @@ def _reasons(scores: Mapping[str, Marked]) -> dict[str, list[str]]:
     return found
 
 
-def _arguments(call: ToolCall) -> str:
+def arguments_of(call: ToolCall) -> str:
+    """A call's arguments to read: the query where there is nothing else."""
     if set(call.arguments) == {"query"} and isinstance(call.arguments["query"], str):
         return call.arguments["query"]
     return msgspec.json.encode(call.arguments).decode() if call.arguments else call.raw

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..evaluation import Evaluation, difference
 from ..stats import Estimate
+from .asks import warning
 
 Evaluated = Evaluation | Mapping[str, Any]
 EMPTY = "-"
@@ -26,7 +27,9 @@ def table(before: Evaluated, after: Evaluated | None = None, names: tuple[str, s
         after: the other one; without it the table has one column.
         names: what the two are called.
     """
-    return aligned(table_rows(before, after, names))
+    rows = table_rows(before, after, names)
+    told = warning({row[0]: row for row in rows})
+    return aligned(rows) + (f"\n{told}" if told else "")
 
 
 def table_rows(
@@ -64,12 +67,17 @@ def interval(estimate: Estimate | None, sign: bool = False) -> str:
     return f"{estimate.value:{form}}{band}"
 
 
+def is_clear(change: Estimate) -> bool:
+    """Whether a paired difference is over enough questions and its interval leaves out 0."""
+    apart = change.low is not None and change.high is not None and (change.low > 0 or change.high < 0)
+    return apart and change.n >= MIN_PAIRS
+
+
 def _row(first: Evaluation, second: Evaluation, metric: str) -> list[str]:
     one, two = first.rows.get(metric), second.rows.get(metric)
     change = difference(first, second, metric)
     counts = list(dict.fromkeys(_count(estimate) for estimate in (one, two) if estimate is not None))
-    clear = change.low is not None and change.high is not None and (change.low > 0 or change.high < 0)
-    mark = " *" if clear and change.n >= MIN_PAIRS else ""
+    mark = " *" if is_clear(change) else ""
     return [metric, interval(one), interval(two), interval(change, sign=True) + mark, " / ".join(counts)]
 
 

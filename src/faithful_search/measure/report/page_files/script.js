@@ -2,9 +2,13 @@
 (() => {
   const list = document.getElementById("rollouts");
   const rollouts = [...list.querySelectorAll(".rollout")];
-  const controls = Object.fromEntries(["words", "dialect", "metric", "below", "issues", "order"].map((id) => [id, document.getElementById(id)]));
+  const names = ["words", "metric", "least", "most", "order", "issue", "dialect"];
+  const controls = Object.fromEntries(names.map((id) => [id, document.getElementById(id)]));
+  const usual = Object.fromEntries(names.map((id) => [id, controls[id].value]));
   const shown = document.getElementById("shown");
   const scores = new Map(rollouts.map((item) => [item, JSON.parse(item.dataset.scores)]));
+  const issues = new Map(rollouts.map((item) => [item, JSON.parse(item.dataset.issues)]));
+  const lower = new Set(JSON.parse(list.dataset.lower));
   const texts = new Map();
 
   const text = (item) => {
@@ -15,9 +19,12 @@
 
   const fits = (item) => {
     const words = controls.words.value.toLowerCase().split(/\s+/).filter(Boolean);
-    if (controls.dialect.value && item.dataset.dialect !== controls.dialect.value) return false;
-    if (controls.issues.checked && item.dataset.issues === "0") return false;
-    if (controls.below.value !== "" && !(value(item) !== null && value(item) <= Number(controls.below.value))) return false;
+    const { least, most, issue, dialect } = controls;
+    if (dialect.value && item.dataset.dialect !== dialect.value) return false;
+    if (issue.value && !(issue.value === "*" ? issues.get(item).length : issues.get(item).includes(issue.value))) return false;
+    if ((least.value || most.value) && value(item) === null) return false;
+    if (least.value && value(item) < Number(least.value)) return false;
+    if (most.value && value(item) > Number(most.value)) return false;
     return words.every((word) => text(item).includes(word));
   };
 
@@ -25,7 +32,7 @@
   const byScore = (sign) => (a, b) => {
     const [x, y] = [value(a), value(b)];
     if (x === null || y === null) return (x === null) - (y === null) || byRow(a, b);
-    return sign * (x - y) || byRow(a, b);
+    return (lower.has(controls.metric.value) ? -sign : sign) * (x - y) || byRow(a, b);
   };
   const orders = { row: byRow, worst: byScore(1), best: byScore(-1) };
 
@@ -41,14 +48,33 @@
       item.hidden = !fits(item);
       count += !item.hidden;
     }
-    shown.textContent = `${count} of ${rollouts.length} shown`;
+    const all = Number(list.dataset.all);
+    const rest = all > rollouts.length ? `; the file has ${all}` : "";
+    shown.textContent = `${count} of ${rollouts.length} shown${rest}`;
   };
 
+  const set = (wanted) => {
+    for (const id of names) controls[id].value = wanted.get(id) ?? usual[id];
+    apply();
+  };
+
+  // #?metric=…&order=… is a view of the list, #row-3 and #row-3-step-2 are places in it
   const openTarget = () => {
-    const target = location.hash && document.getElementById(location.hash.slice(1));
-    if (target && target.classList.contains("rollout")) {
-      target.open = true;
+    const place = location.hash.slice(1);
+    if (place.startsWith("?")) {
+      set(new URLSearchParams(place));
+      document.getElementById("trajectories").scrollIntoView();
+      return;
+    }
+    const target = place && document.getElementById(place);
+    const rollout = target && target.closest(".rollout");
+    if (rollout) {
+      if (rollout.hidden) set(new Map());
+      rollout.open = true;
       target.scrollIntoView();
+    } else if (place.startsWith("row-")) {
+      shown.textContent = `row ${parseInt(place.slice(4), 10)} is not on this page: --report-rows shows more`;
+      document.getElementById("trajectories").scrollIntoView();
     }
   };
 

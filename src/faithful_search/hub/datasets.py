@@ -1,0 +1,231 @@
+"""Trajectories and the bundled world as datasets of the Hub: parquet that its viewer shows, and a card."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from importlib.resources import files as resources
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .. import __version__
+from ..bundled import world_file
+from ..errors import ConfigError, DataError
+from ..measure.rows import read_trajectories
+from ..measure.writers import WRITERS, Document
+from ..tasks import load_tasks
+from ..text import as_markdown
+from ..trajectory import Trajectory
+from ..wire.redact import redact
+from ..world import SPLITS
+from .repository import Files
+
+logger = logging.getLogger(__name__)
+_AT_ONCE = 1000  # rows of a parquet row group
+_SESSIONS = 500  # files that a repository is burdened with
+
+
+def stage_trajectories(
+    source: str | os.PathLike[str], folder: str | os.PathLike[str], name: str, dialect: str | None = None
+) -> Files:
+    """Write a file of trajectories to a folder as the dataset `name`; keys in texts are taken out (`wire.redact`).
+
+    Args:
+        source: whatever `read_trajectories` reads: `trajectories.jsonl` of a run, or another agent's log.
+        folder: where the parquet file is made.
+        name: `OWNER/NAME`, for the card.
+        dialect: of all rows; by default each row's own.
+
+    Returns:
+        The dataset's files by their path in the repository. Rows that cannot be read are told and left out.
+
+    Raises:
+        ConfigError: when pyarrow is not installed.
+        DataError: when the file cannot be read, or not one row of it.
+    """
+    names = sorted({part for one in _read(source, dialect) for part in _scores(one)})
+    dialects: dict[str, int] = {}
+    skipped: list[str] = []
+    sessions: dict[str, Path | bytes] = {}
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number, one in enumerate(_read(source, dialect, skipped), start=1):
+            dialects[one.dialect] = dialects.get(one.dialect, 0) + 1
+            if number <= _SESSIONS:
+                sessions[f"sessions/{number:06}.jsonl"] = _session(number, one)
+            yield _row(one, names)
+
+    path = Path(folder) / "train-00000.parquet"
+    many = _write(path, rows(), _schema(names))
+    if not many:
+        raise DataError(f"{source}: no row of it is a trajectory: {skipped[0] if skipped else 'it is empty'}")
+    for reason in skipped:
+        logger.warning("%s: left out: %s", source, reason)
+    card = _template("trajectories").format(
+        title=as_markdown(name.rpartition("/")[2]),
+        rows=many,
+        dialects=", ".join(f"`{dialect}` ({count:,})" for dialect, count in dialects.items()),
+        version=__version__,
+        file=Path(source).name,
+        sessions=len(sessions),
+        skipped=f" {len(skipped):,} rows could not be read and are left out." if skipped else "",
+        name=name,
+    )
+    tags = ["faithful-search", "search-agent", "agent-traces"]
+    return {"README.md": _card(card, {"train": "data/*.parquet"}, tags), f"data/{path.name}": path, **sessions}
+
+
+def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
+    """Write the bundled world to a folder as the dataset `name`; returns its files as `stage_trajectories` does.
+
+    Raises:
+        ConfigError: when pyarrow is not installed.
+    """
+    out, counts, files = Path(folder), {"questions": 0, "passages": 0, "triples": 0}, {}
+    parts = {
+        **{f"questions/{split}": _questions(split) for split in SPLITS},
+        "passages/train": _passages(),
+        "triples/train": _lines("triples.jsonl.gz"),
+    }
+    for part, rows in parts.items():
+        path = out / f"{part.replace('/', '-')}.parquet"
+        counts[part.partition("/")[0]] += _write(path, rows)
+        files[f"data/{part}.parquet"] = path
+    card = _template("world").format(title=as_markdown(name.rpartition("/")[2]), version=__version__, **counts)
+    splits = {split: f"data/questions/{split}.parquet" for split in SPLITS}
+    more = {part: f"data/{part}/train.parquet" for part in ("passages", "triples")}
+    tags = ["faithful-search", "multi-hop", "question-answering"]
+    return {"README.md": _card(card, splits, tags, more, license="apache-2.0"), **files}
+
+
+def _read(source: Any, dialect: str | None, skipped: list[str] | None = None) -> Iterator[Trajectory]:
+    for row in read_trajectories(source, dialect):
+        if row.trajectory is not None:
+            yield row.trajectory
+        elif skipped is not None:
+            skipped.append(f"row {row.number}: {row.error}")
+
+
+def _session(number: int, one: Trajectory) -> bytes:
+    """The lines of a Pi session, which the Hub shows as a conversation."""
+    document = Document(number, one, datetime.now(UTC), _scores(one), one.meta.get("reasons") or {})
+    return b"".join(msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document))
+
+
+def _scores(one: Trajectory) -> dict[str, Any]:
+    scores = one.meta.get("scores")
+    return scores if isinstance(scores, dict) else {}
+
+
+def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:
+    calls = [step.call.name for step in one.steps if step.call]
+    scores, reasons = _scores(one), one.meta.get("reasons") or {}
+    row = {
+        "id": one.id,
+        "question": one.question,
+        "gold": list(one.answers),
+        "answer": one.answer,
+        "stop_reason": one.stop_reason,
+        "dialect": one.dialect,
+        "calls": len(calls),
+        "tools": sorted(set(calls)),
+        "evidence": [msgspec.to_builtins(item) for item in one.evidence.values()],
+        "cited": list(dict.fromkeys(ref for step in one.steps for ref in step.refs)),
+        "issues": [issue.kind for issue in one.all_issues()],
+        "text": one.text,
+        "step": one.meta.get("step"),
+        "reward": one.meta.get("reward"),
+        **{f"score_{name}": scores.get(name) for name in names},
+        **{f"why_{name}": reasons.get(name) for name in names},
+        "trajectory": msgspec.structs.replace(one, tokens=None).to_json(),
+    }
+    return dict(redact(row))
+
+
+def _schema(names: list[str]) -> Any:
+    import pyarrow as pa
+
+    texts = pa.list_(pa.string())
+    item = {name: pa.string() for name in ("id", "title", "text", "source", "url")} | {"score": pa.float64()}
+    return pa.schema(
+        {
+            **{name: pa.string() for name in ("id", "question")},
+            "gold": texts,
+            **{name: pa.string() for name in ("answer", "stop_reason", "dialect")},
+            "calls": pa.int64(),
+            "tools": texts,
+            "evidence": pa.list_(pa.struct(item)),
+            "cited": texts,
+            "issues": texts,
+            "text": pa.string(),
+            "step": pa.int64(),
+            "reward": pa.float64(),
+            **{f"score_{name}": pa.float64() for name in names},
+            **{f"why_{name}": pa.string() for name in names},
+            "trajectory": pa.string(),
+        }
+    )
+
+
+def _questions(split: str) -> Iterator[dict[str, Any]]:
+    for task in load_tasks("world", split):
+        meta = task.meta
+        row = {"id": task.id, "question": task.question, "answers": list(task.answers), "hops": meta["hops"]}
+        yield {**row, "chain": meta["chain"], "supporting_ids": list(task.supporting_ids)}
+
+
+def _passages() -> Iterator[dict[str, Any]]:
+    for row in _lines("passages.jsonl.gz"):
+        keys = ("subject", "relation", "object")
+        yield {**row, "facts": [dict(zip(keys, fact, strict=True)) for fact in row["facts"]]}
+
+
+def _lines(name: str) -> Iterator[dict[str, Any]]:
+    import gzip
+
+    with gzip.open(world_file(name), "rt", encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def _write(path: Path, rows: Iterable[dict[str, Any]], schema: Any = None) -> int:
+    """Write rows to a parquet file, a group at a time; returns how many."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ConfigError("datasets are pushed as parquet: pip install 'faithful-search[parquet]'") from error
+    rows, many, writer = iter(rows), 0, None
+    try:
+        while group := list(islice(rows, _AT_ONCE)):
+            table = pa.Table.from_pylist(group, schema=schema)
+            schema = table.schema
+            writer = writer or parquet.ParquetWriter(path, schema)
+            writer.write_table(table)
+            many += len(group)
+    finally:
+        if writer is not None:
+            writer.close()
+    return many
+
+
+def _card(body: str, splits: dict[str, str], tags: list[str], more: dict[str, str] | None = None, **data: Any) -> bytes:
+    from huggingface_hub import DatasetCard, DatasetCardData
+
+    own = {"config_name": "questions" if more else "default", "data_files": _files(splits.items())}
+    others = [{"config_name": name, "data_files": _files([("train", path)])} for name, path in (more or {}).items()]
+    front = DatasetCardData(tags=tags, task_categories=["question-answering"], configs=[own, *others], **data)
+    return str(DatasetCard(redact(f"---\n{front.to_yaml()}\n---\n\n{body}"))).encode()
+
+
+def _template(name: str) -> str:
+    return (resources(__package__) / f"{name}_card.md").read_text(encoding="utf-8")
+
+
+def _files(splits: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"split": split, "path": path} for split, path in splits]

@@ -1,0 +1,128 @@
+"""Scores for the batches of other programs: `datasets.map`, Ray Data's `map_batches`, Spark's `mapInPandas`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..errors import ConfigError
+from ..judges import Judge
+from .audit import metrics_of
+from .rows import Raw, Reader
+from .scoring import Plan, Scorer
+from .settings import AuditSettings, How
+
+BESIDE = {
+    **{"answered": "double", "calls": "double", "issues": "double", "abstained": "double"},
+    **{"read_as": "string", "read_error": "string"},
+}
+"""Columns beside the metrics: whether there is an answer, how many calls, problems in the writing and open verdicts;
+the dialect, and why a row could not be read."""
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+
+
+@dataclass(frozen=True)
+class BatchScorer:
+    """Takes a batch of rows and gives it back with a column for each score.
+
+    A batch is a dictionary of columns (lists or arrays) or a pandas DataFrame; its rows are read as `audit` reads those
+    of a file. NaN is no score: the metric does not apply, the judge gave no verdict (counted in `abstained`), or the
+    row could not be read (`read_error` says why, else it is empty; `read_as` is the dialect). Pickled it is its
+    settings, so it travels to other processes and machines.
+
+    Args:
+        metrics: names from `measure.metrics.names()`; default all that need no policy.
+        judge: who judges; default the comparison of words, and the names of the columns say so.
+        how: the normaliser of compared answers.
+        dialect: how all rows are written. Without it each row is read as what it shows by itself.
+        text_column: which column holds the text; by default a known name.
+        prefix: before the names of the new columns.
+
+    Raises:
+        ConfigError: for settings that do not fit together, and for a batch that has one of the new columns already.
+
+    Example:
+        >>> text = "<think>I know.</think><answer>Ada</answer>"
+        >>> scored = BatchScorer(("answer_correctness",))({"output": [text], "answers": [["Ada"]]})
+        >>> scored["exact_match_squad"].tolist(), list(scored)[:3]
+        ([1.0], ['output', 'answers', 'exact_match_squad'])
+
+        With 🤗 Datasets, Ray Data and Spark:
+
+        ```python
+        rows.map(fs.BatchScorer(), batched=True, batch_size=256)
+        rows.map_batches(fs.BatchScorer(), batch_size=256)
+        scorer = fs.BatchScorer()
+        rows.mapInPandas(scorer.frames, f"{', '.join(f'{n} {t}' for n, t in rows.dtypes)}, {scorer.schema}")
+        ```
+    """
+
+    metrics: tuple[str, ...] | None = None
+    judge: Judge | None = None
+    how: How = "squad"
+    dialect: str | None = None
+    text_column: str | None = None
+    prefix: str = ""
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch with its scores, in the form in which it came."""
+        clash = [name for name in self._types if name in batch]
+        if clash:
+            raise ConfigError(f"the batch has columns {', '.join(clash)} already: give a prefix for the new ones")
+        if isinstance(batch, Mapping):
+            names, columns = list(batch), list(batch.values())
+            rows: Iterable[dict[str, Any]] = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+            return {**batch, **self._columns(rows)}
+        return batch.assign(**self._columns(batch.to_dict("records")))
+
+    def frames(self, frames: Iterable[Any]) -> Iterator[Any]:
+        """Each pandas DataFrame with its scores."""
+        return map(self, frames)
+
+    @property
+    def schema(self) -> str:
+        """The new columns with their types, as Spark's `mapInPandas` wants them."""
+        return ", ".join(f"{name} {kind}" for name, kind in self._types.items())
+
+    @cached_property
+    def _scorer(self) -> Scorer:
+        given = AuditSettings(self.dialect, self.text_column, metrics=self.metrics, how=self.how)
+        names = metrics_of(given, self.judge)
+        return Scorer(Plan(names, self.judge, self.how, None, Reader(self.dialect, self.text_column)))
+
+    @cached_property
+    def _types(self) -> dict[str, str]:
+        scores = dict.fromkeys(self._scorer.rewards, "double")
+        return {f"{self.prefix}{name}": kind for name, kind in (scores | BESIDE).items()}
+
+    def _columns(self, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        raws = [
+            Raw(number, blake2b(data, digest_size=16).hexdigest(), data)
+            for number, data in enumerate(map(_ENCODER.encode, rows), start=1)
+        ]
+        found = []
+        for line in self._scorer.lines(raws):
+            own: dict[str, Any] = {**line.values, "read_as": line.dialect, "read_error": line.error or ""}
+            own["issues"] = float(sum(line.issues.values()))
+            own["abstained"] = float(sum(cell.parts.abstained for cell in line.scores.values()))
+            found.append(own if line.error is None else {"read_as": "", "read_error": line.error})
+        made = {}
+        for column, kind in self._types.items():
+            values = [own.get(column[len(self.prefix) :]) for own in found]
+            made[column] = np.array(values, dtype=np.float64 if kind == "double" else object)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self)}

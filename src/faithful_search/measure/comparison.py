@@ -1,0 +1,258 @@
+"""Two or more audits or evaluations side by side: paired by question, each against the first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import ConfigError, DataError
+from .evaluation import ENTROPY, Evaluation, difference
+from .metrics import direction
+from .report.asks import warning
+from .report.tables import aligned, interval, is_clear
+from .scores import SCORES, read_scores
+from .stats import NOTHING, Estimate, question_means
+from .summary import SUMMARY, Audit
+
+RESULTS = "metrics.json"
+_MADE = ("judge", "prompts", "how", "version")
+"""Settings of an audit by which figures of the same name may differ, though the agents do not."""
+NAMELESS = "\0"
+"""How the key of a row without question and id begins: it is in no pair."""
+SHOWN = 10
+"""Questions whose value fell most, and rose most, that are shown of each metric."""
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One of those compared.
+
+    Attributes:
+        name: what it is called.
+        evaluation: its values; for an audit `questions` are their texts, or ids where there is no text.
+        made: the settings its figures depend on.
+        rows: of an audit, the row of each of its values.
+        folder: where its report may lie.
+    """
+
+    name: str
+    evaluation: Evaluation
+    made: dict[str, Any] = {}
+    rows: list[int] = []
+    folder: str = ""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One question: its mean on each side (`None` where there is none), and the rows of an audit it stands in."""
+
+    question: str
+    values: list[float | None]
+    rows: list[list[int]]
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What comes of it.
+
+    Attributes:
+        names: of the sides, the first the one that the others are compared with.
+        questions: of each side.
+        shared: how many of them each of the others shares with the first.
+        rows: by metric, each side's estimate over all its questions.
+        differences: by metric, each other side minus the first over the questions that both have, with n of them.
+        notes: what else may lie behind a difference.
+    """
+
+    names: list[str]
+    questions: list[int]
+    shared: list[int]
+    rows: dict[str, list[Estimate]]
+    differences: dict[str, list[Estimate]]
+    notes: list[str] = []
+
+    def told(self) -> dict[str, list[str]]:
+        """For each of the others, against whom on what; and in words what differs clearly."""
+        found = {}
+        for place, name in enumerate(self.names[1:]):
+            parts: dict[str, list[str]] = {"better": [], "worse": [], "higher": [], "lower": []}
+            columns = {metric: row[place] for metric, row in self.differences.items()}
+            known = {metric: change for metric, change in columns.items() if change.value is not None}
+            for metric, change in known.items():
+                if is_clear(change):
+                    up, good = (change.value or 0) > 0, direction(metric)
+                    word = ("higher" if up else "lower") if not good else "better" if up == (good > 0) else "worse"
+                    parts[word].append(f"{metric} ({interval(change, sign=True)})")
+            lines = [f"{word}: {', '.join(named)}" for word, named in parts.items() if named]
+            rest = len(known) - sum(map(len, parts.values()))
+            lines += [f"no clear difference: {rest} of {len(known)} metrics"] if rest or not known else []
+            found[f"{name} against {self.names[0]}, on {self.shared[place]:,} shared questions"] = lines
+        return found
+
+    def table(self) -> list[list[str]]:
+        """Cells, header first: each side's estimate, then each paired difference with the number of its questions."""
+        first, *others = self.names
+        header = ["metric", *(f"{name} [95% CI]" for name in self.names), *(f"{name} − {first}" for name in others)]
+        return [
+            header,
+            *(
+                [metric, *map(interval, row), *map(_paired, self.differences[metric])]
+                for metric, row in self.rows.items()
+            ),
+        ]
+
+    def __str__(self) -> str:
+        chance = 0.05 * sum(change.value is not None for row in self.differences.values() for change in row)
+        legend = f"* the interval of the paired difference leaves out 0; of so many, about {chance:.0f} would by chance"
+        below = filter(None, [legend, warning(self.rows), *self.notes])
+        told = (line for title, lines in self.told().items() for line in (title, *(f"  {line}" for line in lines)))
+        return "\n\n".join(["\n".join(told), aligned(self.table()), "\n".join(below)])
+
+
+def open_sides(paths: Sequence[str | os.PathLike[str]]) -> list[Side]:
+    """Read what is to be compared.
+
+    Args:
+        paths: of each an audit's folder or its `scores.jsonl`; or a `metrics.json`, or a folder with one, of which all
+            evaluations are taken, or with `#NAME` behind the path that one.
+
+    Raises:
+        DataError: for anything else.
+        ConfigError: with fewer than two to compare.
+    """
+    sides = [side for path in paths for side in _sides(str(path))]
+    if len(sides) < 2:
+        raise ConfigError(f"nothing to compare {sides[0].name} with: name another audit or evaluation")
+    short = [side.name for side in sides]  # out/a/audit and out/b/audit are told apart by the folder before
+    names = [
+        name if short.count(name) == 1 else f"{Path(side.folder).parent}/{name}"
+        for name, side in zip(short, sides, strict=True)
+    ]
+    return [msgspec.structs.replace(side, name=name) for side, name in zip(sides, names, strict=True)]
+
+
+def compare(sides: Sequence[Side]) -> Comparison:
+    """Compare each with the first. Raises `DataError` for one that shares no question with it."""
+    runs = [side.evaluation for side in sides]
+    asked = [dict.fromkeys(run.questions) for run in runs]
+    shared = [len(asked[0].keys() & own.keys()) for own in asked[1:]]
+    for side, count in zip(sides[1:], shared, strict=True):
+        if not count:
+            raise DataError(
+                f"{side.name} shares no question with {sides[0].name} (one there is {next(iter(asked[0]), None)!r}): "
+                "only answers to the same questions can be paired"
+            )
+    metrics = dict.fromkeys(metric for run in runs for metric in run.rows)
+    return Comparison(
+        [side.name for side in sides],
+        [len(own) for own in asked],
+        shared,
+        {metric: [run.rows.get(metric, NOTHING) for run in runs] for metric in metrics},
+        {metric: [_difference(runs[0], run, metric) for run in runs[1:]] for metric in metrics},
+        _notes(sides),
+    )
+
+
+def changes(sides: Sequence[Side], metric: str) -> list[Change]:
+    """The questions on which one of the others differs most from the first: those that fell, then those that rose."""
+    runs = [side.evaluation for side in sides]
+    if not all(metric in run.values for run in runs):
+        return []
+    means = [question_means(run.questions, run.values[metric]) for run in runs]
+    first, others = means[0], means[1:]
+    spans = {key: [own[key] - value for own in others if key in own] for key, value in first.items()}
+    most = sorted((max(span, key=abs), str(key)) for key, span in spans.items() if any(span))
+    fell, rose = [key for by, key in most if by < 0][:SHOWN], [key for by, key in most if by > 0][-SHOWN:]
+    places = [_places(side) for side in sides]
+    return [
+        Change(key, [own.get(key) for own in means], [own.get(key, []) for own in places])
+        for key in (*fell, *rose[::-1])
+    ]
+
+
+def _places(side: Side) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for question, row in zip(side.evaluation.questions, side.rows, strict=False):
+        found.setdefault(question, []).append(row)
+    return found
+
+
+def _difference(first: Evaluation, other: Evaluation, metric: str) -> Estimate:
+    """None where a judge left too much open for a mean: what it did answer is no sample of the questions."""
+    rows = [run.rows.get(metric, NOTHING) for run in (first, other)]
+    return difference(first, other, metric) if all(row.value is not None for row in rows) else NOTHING
+
+
+def _paired(change: Estimate) -> str:
+    mark = " *" if is_clear(change) else ""
+    return interval(change, sign=True) + (f"{mark} (n={change.n})" if change.n else "")
+
+
+def _notes(sides: Sequence[Side]) -> list[str]:
+    first = sides[0]
+    notes = []
+    for side in sides[1:]:
+        differing = [name for name in first.made if name in side.made and first.made[name] != side.made[name]]
+        if differing:
+            named = "; ".join(f"{name}: {first.made[name]!r} there, {side.made[name]!r} here" for name in differing)
+            notes.append(
+                f"{side.name} was measured in another way than {first.name}, which may be the difference: {named}"
+            )
+    for side in sides:
+        if nameless := sum(question.startswith(NAMELESS) for question in side.evaluation.questions):
+            notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")
+    return notes
+
+
+def _sides(path: str) -> Iterator[Side]:
+    path, _, wanted = path.partition("#")
+    place = Path(path)
+    folder = place if place.is_dir() else place.parent
+    if place.name == SCORES or (place.is_dir() and (place / SCORES).is_file()):
+        yield _audit(folder)
+        return
+    file = place / RESULTS if place.is_dir() else place
+    try:
+        found = msgspec.json.decode(file.read_bytes())
+        held = {
+            name: Evaluation.from_dict(value)
+            for name, value in found.items()
+            if isinstance(value, Mapping) and "values" in value and wanted in ("", name)
+        }
+    except OSError as error:
+        raise DataError(f"cannot read {path}: neither an audit's folder nor one with {RESULTS} ({error})") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DataError(f"{file}: no evaluations ({error})") from error
+    if not held:
+        raise DataError(f"{file}: no evaluation{f' called {wanted!r}' if wanted else ''} in it")
+    for name, evaluation in held.items():
+        called = folder.name if len(held) == 1 and not wanted else f"{folder.name}#{name}"
+        yield Side(called, evaluation, {"rewards": evaluation.made_by}, folder=str(folder))
+
+
+def _audit(folder: Path) -> Side:
+    """The audit's values by row, from its scores; the estimates are those of its summary."""
+    try:
+        audit = Audit.from_dict(msgspec.json.decode((folder / SUMMARY).read_bytes()))
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DataError(f"{folder} holds scores, but no {SUMMARY} that can be read ({error}): audit again") from error
+    if not audit.finished:
+        raise DataError(f"the audit in {folder} has not ended: run the same command again first")
+    questions, rows = [], []
+    estimates = {**audit.rows, ENTROPY: audit.tools.entropy}
+    values: dict[str, list[float | None]] = {name: [] for name in audit.rows}
+    calls: dict[str, list[int]] = {name: [] for name in audit.tools.counts}
+    for line in read_scores(folder / SCORES, audit.n + audit.errors):
+        if line.error is not None:
+            continue
+        questions.append((line.question or "").strip() or line.id or f"{NAMELESS}{folder}, row {line.row}")
+        rows.append(line.row)
+        own = line.values
+        for name, column in values.items():
+            column.append(own.get(name))
+        for name, counted in calls.items():
+            counted.append(line.tools.get(name, 0))
+    evaluation = Evaluation(rows=estimates, questions=questions, values=values, tool_calls=calls)
+    made = {name: audit.settings.get(name) for name in _MADE}
+    return Side(folder.resolve().name, evaluation, made, rows, str(folder))

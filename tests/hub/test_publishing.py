@@ -1,0 +1,277 @@
+"""What is pushed to a Hub on loopback is there, whole or not at all, and is loaded from there as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hub_server import READER, TOKEN, HubServer
+from paths import ROOT
+from tiny_bert import bert, bert_tokenizer
+
+from faithful_search import __version__
+from faithful_search.bundled import shipped, tiny_policy
+from faithful_search.cli import cli
+from faithful_search.errors import ConfigError
+from faithful_search.hub import Repository, model_card, push
+from faithful_search.judges.distilled import JudgeFile
+from faithful_search.measure.metrics import names
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, write_jsonl
+
+PUSHES = """
+import json, sys
+from faithful_search.cli import cli
+for words in json.loads(sys.argv[1]):
+    try:
+        cli(words, prog_name="faithful-search")
+    except SystemExit as stop:
+        print("exit", stop.code)
+"""
+LOADED = """
+import json
+import evaluate
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import faithful_search as fs
+from faithful_search.cli.asking import _trained_in
+from faithful_search.inference.loading import open_generator
+from faithful_search.judges import Pair, load
+
+generator = open_generator("me/policy")
+ids = generator.tokenizer("What is the currency of Japan?").input_ids
+plain = AutoModelForCausalLM.from_pretrained("me/policy", revision="v1")
+read = AutoTokenizer.from_pretrained("me/policy")("Japan", return_tensors="pt")
+rows = load_dataset("me/rollouts", split="train")
+judge = load("nli", "me/judge")
+text = "<think>S</think><search>a</search><information>b</information><think>S</think><answer>c</answer>"
+print(json.dumps({
+    "probabilities": generator.choice_probs([ids], [[ids[:1], ids[1:2]]])[0],
+    "logits": plain(**read).logits[0, -1, :4].tolist(),
+    "dialect": _trained_in("me/policy"),
+    "verdict": judge.judge_batch([Pair("w1 w2.", "w3.", task="support")])[0].p,
+    "format": evaluate.load("team/protocol_format").compute(predictions=[text])["protocol_format"],
+    "rows": [row for row in rows.remove_columns("trajectory")],
+    "trajectories": [fs.Trajectory.from_json(line).to_json() for line in rows["trajectory"]],
+    "questions": load_dataset("me/world", "questions", split="test")[0],
+    "passages": load_dataset("me/world", "passages", split="train").num_rows,
+}))
+"""
+ROLLOUT = Trajectory(
+    steps=(
+        Step(
+            think="S", call=ToolCall("local_search", {"query": "q", "top_k": 2}), evidence=(Evidence("T", "t", "E1"),)
+        ),
+        Step(answer="Paris", helpful=True, refs=("E1",)),
+    ),
+    question="Where?",
+    answer="Paris",
+    dialect="pou",
+    answers=("Paris", "paris"),
+    text="the text with hf_" + "a" * 30,
+    meta={"step": 3, "reward": 0.5, "scores": {"format": 1.0, "answer": None}, "reasons": {"answer": "no judge"}},
+)
+
+
+def run(hub: HubServer, home: Path, *commands: list[str], token: str = TOKEN) -> subprocess.CompletedProcess:
+    """Commands in a process of their own, which takes `hub` for the Hub; each one's exit code is printed."""
+    return script(hub, home, PUSHES, json.dumps([[str(word) for word in words] for words in commands]), token=token)
+
+
+def script(hub: HubServer, home: Path, code: str, *words: str, token: str = TOKEN) -> subprocess.CompletedProcess:
+    own = {"PYTHONPATH": str(ROOT / "src"), "HF_MODULES_CACHE": str(home / "modules")}
+    environment = {**os.environ, **hub.environment(home, token), **own}
+    asked = [sys.executable, "-c", code, *words]
+    return subprocess.run(asked, capture_output=True, text=True, env=environment, check=False, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory):
+    """A policy with a recipe's card and metrics, a judge, and rollouts with a broken row among them."""
+    folder = tmp_path_factory.mktemp("made")
+    policy = folder / "policy"
+    policy.mkdir()
+    for path in tiny_policy().iterdir():
+        (policy / path.name).write_bytes(path.read_bytes())
+    settings = {"corpus": "world", "search_top_k": 3, "turns": 4, "dialect": "search_r1"}
+    how = {"recipe": "recipes/pou.py", "command": f"x --output_dir {policy}", "config": settings, "tools": ["search"]}
+    model_card(policy, base_model="tiny", dialect="search_r1", metrics=None, plots=("rewards.png",), **how)
+    row = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "stderr": 0.1}
+    measured = {"rows": {"exact_match": row}, "questions": ["q"], "values": {"exact_match": [0.5]}, "tool_calls": {}}
+    (policy / "metrics.json").write_text(
+        json.dumps({"after": {**measured, "made_by": {}}, "settings": settings, "steps": 5})
+    )
+    (policy / "rewards.png").write_bytes(b"png")
+    (policy / "trajectories.jsonl").write_text("stays")
+    (policy / "merged").mkdir()
+    (policy / "merged" / "config.json").write_text("{}")
+    judge = folder / "judge"
+    bert().save_pretrained(judge)
+    bert_tokenizer().save_pretrained(judge)
+    JudgeFile("nli", "support").write(judge)
+    write_jsonl(folder / "rollouts.jsonl", [ROLLOUT])
+    with (folder / "rollouts.jsonl").open("a") as file:
+        file.write('{"text": \n')
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hub():
+    with HubServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def pushed(hub, staged, tmp_path_factory):
+    """Everything there is to push, pushed by its command."""
+    more = ["--collection", "Faithful search"]
+    done = run(
+        hub,
+        tmp_path_factory.mktemp("home"),
+        ["push", "policy", staged / "policy", "me/policy", "--merged", "--tag", "v1", "--benchmark", "me/world", *more],
+        ["push", "judge", staged / "judge", "me/judge", "--private", *more],
+        ["push", "trajectories", staged / "rollouts.jsonl", "me/rollouts", *more],
+        ["push", "world", "me/world", *more],
+        ["push", "metrics", "team"],
+        ["push", "space", "me/explorer", *more],
+    )
+    assert done.stdout.count("exit 0") == 6, done.stdout + done.stderr
+    return done
+
+
+def test_each_repository_is_one_commit(hub, pushed):
+    kinds = {"model": 3, "dataset": 2, "space": 1 + len(names())}
+    assert {kind: sum(1 for found, _ in hub.repos if found == kind) for kind in kinds} == kinds
+    assert all(len(repo.commits) == 2 for repo in hub.repos.values()), "what the Hub made, and one"
+    assert [repo for (_, repo), found in hub.repos.items() if found.private] == ["me/judge"]
+    items = hub.collections["me/faithful-search"]["items"]
+    assert [(item["id"], item["type"]) for item in items] == [
+        *(("me/policy", "model"), ("me/policy-merged", "model"), ("me/judge", "model")),
+        *(("me/rollouts", "dataset"), ("me/world", "dataset"), ("me/explorer", "space")),
+    ]
+    assert "not uploaded: merged/config.json, trajectories.jsonl" in pushed.stderr and "row 2" in pushed.stderr
+
+
+def test_a_policy_is_there_byte_for_byte_and_its_card_loads_it_from_there(hub, staged, pushed):
+    files = hub.files("me/policy")
+    for path in tiny_policy().iterdir():
+        assert path.name == "README.md" or files[path.name] == path.read_bytes()
+    text = files["README.md"].decode()
+    assert 'open_generator("me/policy")' in text and "--model me/policy" in text and "# policy" in text
+    assert f"--output_dir {staged / 'policy'}" in text, "the command is the one that was run"
+    assert "license: apache-2.0" in text and "![rewards, over training](rewards.png)" in text
+    assert (
+        b"- dataset:\n    id: me/world\n    task_id: exact_match\n  value: 0.5\n"
+        in files[".eval_results/faithful-search.yaml"]
+    )
+
+
+def test_everything_loads_from_there_and_says_the_same(hub, staged, pushed, tmp_path):
+    done = script(hub, tmp_path, LOADED)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from faithful_search.inference.loading import open_generator
+    from faithful_search.judges import Pair, load
+
+    generator = open_generator(str(tiny_policy()))
+    ids = generator.tokenizer("What is the currency of Japan?").input_ids
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy())
+    read = AutoTokenizer.from_pretrained(tiny_policy())("Japan", return_tensors="pt")
+    assert found["probabilities"] == generator.choice_probs([ids], [[ids[:1], ids[1:2]]])[0]
+    assert found["logits"] == model(**read).logits[0, -1, :4].tolist()
+    local = load("nli", str(staged / "judge")).judge_batch([Pair("w1 w2.", "w3.", task="support")])[0]
+    assert (found["verdict"], found["format"], found["dialect"]) == (local.p, 1.0, "search_r1")
+    assert found["trajectories"] == [ROLLOUT.to_json().replace("hf_" + "a" * 30, "[secret]")]
+    [row] = found["rows"]
+    assert row["gold"] == ["Paris", "paris"] and row["tools"] == ["local_search"] and row["cited"] == ["E1"]
+    assert (row["score_format"], row["score_answer"], row["why_answer"], row["step"]) == (1.0, None, "no judge", 3)
+    assert found["questions"]["answers"] == ["Stockholm"] and len(found["questions"]["chain"]) == 3
+    assert found["passages"] > 1000
+
+
+def test_an_interrupted_upload_is_taken_up_where_it_was(hub, tmp_path):
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+        (folder / name).write_bytes(name.encode() * 100)
+    (folder / "config.json").write_text("{}")
+    hub.fail("POST", "/commit/", 400)
+    push_it = ["push", "policy", folder, "me/interrupted"]
+    broken = run(hub, tmp_path, push_it)
+    assert "exit 1" in broken.stdout and "cannot push to 'me/interrupted' on the Hub: 400, fault 400" in broken.stderr
+    assert list(hub.files("me/interrupted")) == [".gitattributes"], "nothing is half published"
+    before = len(hub.log)
+    assert "exit 0" in run(hub, tmp_path, push_it).stdout
+    assert not [path for method, path in hub.log[before:] if method == "PUT"], "what was uploaded is not sent again"
+    (folder / "model-00001-of-00002.safetensors").rename(folder / "model.safetensors")
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    assert "exit 0" in run(hub, tmp_path, push_it).stdout
+    assert sorted(hub.files("me/interrupted")) == [".gitattributes", "config.json", "model.safetensors"]
+
+
+def test_refusals_are_one_line_that_says_what_to_do(hub, pushed, tmp_path):
+    policy = tiny_policy()
+    hub.fail("POST", "/api/datasets/me/world/commit", 409)
+    hub.fail("POST", "/api/collections", 500)
+    done = run(
+        hub,
+        tmp_path,
+        ["push", "policy", policy, "stranger/policy"],
+        ["push", "policy", policy, "me/policy", "--tag", "v1"],
+        ["push", "world", "me/world"],
+        ["push", "space", "me/explorer", "--collection", "Faithful search"],
+        ["push", "policy", policy, "me/no name"],
+    )
+    lines = done.stderr.splitlines()
+    assert done.stdout.count("exit 1") == 5 and len(lines) == 5, done.stderr
+    assert "403, You don't have the rights" in lines[0] and "it needs write access to this owner" in lines[0]
+    assert "there is a tag 'v1' already: choose another" in lines[1]
+    assert "409, fault 409; somebody else changes it at the same time" in lines[2] and "try again" in lines[2]
+    assert "pushed (http" in lines[3] and "but not tagged or collected: 500" in lines[3]
+    assert "cannot push to 'me/no name' on the Hub" in lines[4]
+    for token, said in ((READER, "403"), ("hf_expired-Secret9", "401, User access token is expired; the token is")):
+        done = run(hub, tmp_path, ["push", "policy", policy, "me/other"], token=token)
+        assert "exit 1" in done.stdout and said in done.stderr and token not in done.stderr
+
+
+def test_a_dry_run_shows_every_file_and_the_card_and_asks_nobody(staged, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    asked = ["push", "policy", str(staged / "policy"), "me/policy", "--private", "--dry-run"]
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 0 and done.stdout.startswith("model me/policy (private):\n")
+    assert "3 bytes  rewards.png" in done.stdout and 'open_generator("me/policy")' in done.stdout
+    assert "trajectories.jsonl" not in done.stdout
+    done = CliRunner().invoke(cli, asked[:-1])
+    assert done.exit_code == 1 and "no Hugging Face token to push to 'me/policy'" in done.stderr
+
+
+def test_a_space_installs_the_wheel_that_lies_beside_it(tmp_path):
+    wheel = tmp_path / "faithful_search-9-py3-none-any.whl"
+    wheel.write_bytes(b"wheel")
+    asked = ["push", "space", "me/explorer", "--dry-run"]
+    done = CliRunner().invoke(cli, [*asked, "--wheel", str(wheel)])
+    assert "5 bytes  faithful_search-9-py3-none-any.whl" in done.stdout
+    done = CliRunner().invoke(cli, [*asked, "--wheel", str(tmp_path / "none.whl")])
+    assert done.exit_code == 1 and "no wheel" in done.stderr
+    required = (shipped("spaces") / "faithfulness_explorer" / "requirements.txt").read_text()
+    assert required == f"faithful-search[train]=={__version__}\n"
+
+
+def test_what_is_no_policy_is_said(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    done = CliRunner().invoke(cli, ["push", "policy", str(tmp_path), "me/policy", "--merged"])
+    assert done.exit_code == 1 and "there is no merged model: faithful-search merge" in done.stderr
+    (tmp_path / "config.json").unlink()
+    done = CliRunner().invoke(cli, ["push", "policy", str(tmp_path), "me/policy", "--dry-run"])
+    assert done.exit_code == 2 and "there is no config.json nor adapter_config.json" in done.output
+    done = CliRunner().invoke(cli, ["push", str(tmp_path), "me/policy"])
+    assert done.exit_code == 2 and f"push policy {tmp_path} me/policy" in done.output
+    with pytest.raises(ConfigError, match="is not a folder"):
+        push(tmp_path / "missing", Repository("me/policy", token="x"))

@@ -1,0 +1,60 @@
+"""Batches of rows with their scores: equal to an audit's, in the form in which they came, wherever they are scored."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import datasets
+import numpy as np
+import pandas
+import pytest
+from agent_rows import CountingJudge, file_of, rollout
+
+import faithful_search as fs
+from faithful_search.errors import ConfigError
+from faithful_search.measure.audit import audit
+
+ROWS = [*map(rollout, range(6)), {**rollout(6), "output": "no agent wrote this"}]
+COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+
+
+def test_a_batch_gets_the_scores_of_an_audit(tmp_path):
+    audit(file_of(tmp_path / "a.jsonl", ROWS), tmp_path / "out", workers=1)
+    scored = fs.BatchScorer(dialect="search_r1")(COLUMNS)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "scores.jsonl").read_text().splitlines()]
+    for name in rows[0]["scores"]:
+        wanted = [row["scores"][name]["value"] for row in rows[:6]]
+        assert [None if np.isnan(value) else value for value in scored[name][:6]] == wanted, name
+    assert scored["output"] is COLUMNS["output"]
+    assert scored["calls"].tolist() == [1.0] * 6 + [0.0] and scored["read_as"].tolist() == ["search_r1"] * 7
+
+
+def test_a_row_that_cannot_be_read_says_why_and_has_no_score():
+    scored = fs.BatchScorer(("answer_correctness",))(COLUMNS)
+    assert scored["read_error"][0] == "" and "no dialect fits" in scored["read_error"][6]
+    assert np.isnan(scored["exact_match_squad"][6]) and np.isnan(scored["calls"][6]) and scored["f1_squad"][0] == 1.0
+
+
+def test_verdicts_that_are_missing_are_counted_and_no_zeros():
+    judge = CountingJudge(abstains="Lighthouse 2 ")
+    scored = fs.BatchScorer(("info_think_faithfulness",), judge)(COLUMNS)
+    assert np.isnan(scored["info_think_faithfulness"][2]) and scored["abstained"].tolist()[:4] == [0.0, 0.0, 1.0, 0.0]
+
+
+def test_it_travels_and_serves_datasets_pandas_and_spark():
+    scorer = fs.BatchScorer(("answer_correctness",), prefix="fs_")
+    plain = scorer(COLUMNS)
+    assert pickle.loads(pickle.dumps(scorer)) == scorer
+    frame = pickle.loads(pickle.dumps(scorer))(pandas.DataFrame(COLUMNS))
+    assert frame["fs_f1_squad"].tolist()[:6] == plain["fs_f1_squad"].tolist()[:6] and len(frame.columns) == 13
+    [again] = scorer.frames(iter([pandas.DataFrame(COLUMNS)]))
+    assert again.equals(frame)
+    assert [part.split()[0] for part in scorer.schema.split(", ")] == list(frame.columns[4:])
+    mapped = datasets.Dataset.from_dict(COLUMNS).map(scorer, batched=True, batch_size=3)
+    assert mapped["fs_f1_squad"][:6] == plain["fs_f1_squad"].tolist()[:6] and mapped["fs_read_as"][0] == "search_r1"
+
+
+def test_a_column_is_never_replaced():
+    with pytest.raises(ConfigError, match="has columns calls already: give a prefix"):
+        fs.BatchScorer()({**COLUMNS, "calls": [1] * 7})

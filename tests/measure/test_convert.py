@@ -1,0 +1,146 @@
+"""Trajectories in other formats: nothing is lost, their own packages take them, and secrets are found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from agent_rows import file_of, rollout
+from click.testing import CliRunner
+
+from faithful_search.cli import cli
+from faithful_search.dialects import parse
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.measure.audit import audit
+from faithful_search.measure.comparison import compare, open_sides
+from faithful_search.measure.convert import convert
+from faithful_search.measure.writers import WRITERS
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
+from faithful_search.wire.redact import redact
+
+FOUND = (
+    Evidence("Vienna lies on the Danube.", "Vienna", "E1", url="https://a.org"),
+    Evidence("Graz lies on the Mur.", id="E2"),
+)
+EPISODE = Trajectory(
+    (
+        Step("Two searches.", ToolCall("search", {"query": "Vienna"}), FOUND),
+        Step(call=ToolCall("browse", {"url": "https://b.org"}), note="404 not found", same_turn=True),
+        Step("E1 says it.", helpful=True, refs=("E1",), answer="the Danube"),
+    ),
+    "Which river?",
+    "the Danube",
+    "answered",
+    "pou",
+    id="q/1",
+    answers=("Danube",),
+)
+
+
+@pytest.fixture
+def source(tmp_path):
+    return file_of(tmp_path / "a.jsonl", [EPISODE.to_json(), json.dumps(rollout(3)), "{half"])
+
+
+def test_a_chat_of_it_gets_the_same_scores(tmp_path):
+    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(9)])
+    audit(path, tmp_path / "before", workers=1)
+    found = convert(path, tmp_path / "chat.jsonl", "openai", scores=tmp_path / "before")
+    assert (found.written, found.scored, found.unread, found.secrets) == (9, 9, [], 0)
+    audit(tmp_path / "chat.jsonl", tmp_path / "after", workers=1)
+    made = compare(open_sides([tmp_path / "before", tmp_path / "after"]))
+    assert {change.value for [change] in made.differences.values()} == {0.0, None}
+    assert made.rows["info_think_lexical"][1].value == 1.0
+
+
+def test_the_scores_travel_with_their_rows(source, tmp_path):
+    audit(source, tmp_path / "audit", workers=1)
+    found = convert(source, tmp_path / "out.jsonl", "openai", scores=tmp_path / "audit" / "scores.jsonl")
+    assert (found.written, found.scored) == (2, 2) and found.unread[0].startswith("row 3: not JSON")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert rows[0]["metadata"]["scores"]["exact_match_squad"] == 1.0
+    assert rows[0]["metadata"]["verdicts"] == {"3": {"helpful": True, "refs": ["E1"]}}
+    assert rows[0]["metadata"]["gold_answers"] == ["Danube"] and rows[1]["metadata"]["read_as"] == "search_r1"
+    other = file_of(tmp_path / "b.jsonl", [rollout(7)])
+    with pytest.raises(DataError, match="row 1 is not the row that was scored"):
+        convert(other, tmp_path / "b", "atif", scores=tmp_path / "audit")
+
+
+def test_openais_own_types_take_the_messages(source, tmp_path):
+    chat = pytest.importorskip("openai.types.chat")
+    from pydantic import TypeAdapter
+
+    convert(source, tmp_path / "out.jsonl", "openai")
+    for line in (tmp_path / "out.jsonl").read_text().splitlines():
+        TypeAdapter(list[chat.ChatCompletionMessageParam]).validate_python(json.loads(line)["messages"])
+
+
+def test_atifs_own_model_takes_the_documents(source, tmp_path):
+    convert(source, tmp_path / "out", "atif")
+    [first, second] = sorted((tmp_path / "out").iterdir())
+    assert (first.name, second.name) == ("000001-q-1.json", "000002-3.json")
+    made = json.loads(first.read_text())
+    assert [step["source"] for step in made["steps"]] == ["user", "agent", "agent"]
+    turn = made["steps"][1]
+    assert turn["reasoning_content"] == "Two searches." and len(turn["tool_calls"]) == 2
+    results = turn["observation"]["results"]
+    assert json.loads(results[0]["content"])[0] == {
+        **{"id": "E1", "title": "Vienna", "url": "https://a.org", "text": "Vienna lies on the Danube."}
+    }
+    assert results[1] == {"source_call_id": "call_2", "content": "404 not found"}
+    assert made["steps"][2]["message"] == "the Danube" and made["extra"]["answer"] == "the Danube"
+    pytest.importorskip("atif").Trajectory.model_validate(made)
+
+
+def test_a_pi_session_is_a_chain_of_messages_with_the_scores_beside_it(source, tmp_path):
+    convert(source, tmp_path / "out", "pi")
+    header, *entries = map(json.loads, (tmp_path / "out" / "000001-q-1.jsonl").read_text().splitlines())
+    assert (header["type"], header["version"], header["id"]) == ("session", 3, "q/1")
+    assert [entry["parentId"] for entry in entries] == [None, *(entry["id"] for entry in entries[:-1])]
+    messages = [entry["message"] for entry in entries[:-1]]
+    assert [message["role"] for message in messages] == ["user", "assistant", "toolResult", "toolResult", "assistant"]
+    assert [part["type"] for part in messages[1]["content"]] == ["thinking", "toolCall", "toolCall"]
+    assert [message.get("isError") for message in messages[2:4]] == [False, True]
+    assert messages[1]["stopReason"] == "toolUse" and messages[4]["stopReason"] == "stop"
+    assert entries[-1]["type"] == "custom" and entries[-1]["data"]["gold_answers"] == ["Danube"]
+    with pytest.raises(ConfigError, match="name a folder"):
+        convert(source, tmp_path / "out.jsonl", "pi")
+
+
+def test_our_own_trajectories_come_out_as_they_went_in(source, tmp_path):
+    audit(source, tmp_path / "audit", workers=1)
+    convert(source, tmp_path / "out.jsonl", "trajectory", scores=tmp_path / "audit")
+    first, second = read_jsonl(tmp_path / "out.jsonl")
+    assert first.steps == EPISODE.steps and first.meta["scores"]["exact_match_squad"] == 1.0
+    assert second.steps == parse(rollout(3)["output"]).steps
+
+
+@pytest.mark.parametrize("to", WRITERS)
+def test_keys_are_counted_and_on_request_taken_out(tmp_path, monkeypatch, to):
+    monkeypatch.chdir(tmp_path)
+    key = "hf_" + "a1B2" * 8
+    told = {**rollout(0), "output": rollout(0)["output"].replace("stands in", f"({key}) stands in")}
+    file_of(tmp_path / "a.jsonl", [rollout(1), told])
+    done = CliRunner().invoke(cli, ["convert", "a.jsonl", "out", "--to", to])
+    assert done.exit_code == 0 and "in rows 2, are still there: --scrub takes them out" in done.stderr
+    assert any(key in path.read_text() for path in (tmp_path / "out").iterdir())
+    done = CliRunner().invoke(cli, ["convert", "a.jsonl", "clean", "--to", to, "--scrub"])
+    assert done.exit_code == 0 and "in rows 2, were taken out" in done.stderr
+    assert not any(key in path.read_text() for path in (tmp_path / "clean").iterdir())
+
+
+def test_rows_that_cannot_be_read_give_another_exit_code(source, tmp_path):
+    done = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / "out"), "--to", "atif"])
+    assert done.exit_code == 3 and "2 trajectories as atif" in done.stdout and "row 3: not JSON" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("AKIAIOSFODNN7EXAMPLE", "xoxb-2345678901-abcdefghijklmnop", "AIza" + "Sy_-" * 8 + "abc"),
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEow+/=\nabc\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_what_has_the_shape_of_a_key_is_taken_out(key):
+    assert redact(f"the key is {key}, he said") == "the key is [secret], he said"
+    assert redact("AKIA is a prefix, AIza another") == "AKIA is a prefix, AIza another"
