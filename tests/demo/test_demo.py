@@ -9,17 +9,19 @@ import socket
 import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from io import BytesIO
 
 import httpx
 import pytest
 import yaml
 from click.testing import CliRunner
 from paths import ROOT
+from stub_server import StubServer
 
 import faithful_search as fs
 from faithful_search.cli import cli
 from faithful_search.demo import breaking, view
-from faithful_search.demo.agents import WITHOUT, agent, task_of
+from faithful_search.demo.agents import WITHOUT, Served, agent, task_of
 from faithful_search.demo.auditing import audited
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure.widget import EXAMPLE, QUESTION
@@ -72,27 +74,27 @@ def everywhere(text: str) -> Trajectory:
 
 def shown(text: str) -> str:
     one = everywhere(text)
-    outcome = breaking.Outcome("tiny", one, one, (0.5, 0.25), breaking.verdict(one, one))
+    outcome = breaking.Outcome("tiny", one, one, (0.5, 0.25), (0.5, 0.25), breaking.verdict(one, one))
     found = audited("\n".join(json.dumps({"question": text, "text": f"{EXAMPLE}{text}"}) for _ in range(2)))
-    return view.answered_view(one) + view.outcome_view([outcome]) + view.audit_view(found)
+    return view.answered_view(one, "ask") + view.outcome_view([outcome]) + view.audit_view(found)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_in_every_field_stays_text(text):
     hostile, plain = Elements(shown(text)), Elements(shown("plain"))
     kinds = {tag for tag, _ in plain.tags}
-    assert {tag for tag, _ in hostile.tags} <= kinds and not kinds & {"script", "img", "style", "a"}
+    assert {tag for tag, _ in hostile.tags} <= kinds and not kinds & {"script", "img", "style"}
     assert not [name for _, names in hostile.tags for name in names if name.startswith("on")]
     assert hostile.text.count(text) > 10
 
 
 def test_a_citation_of_nothing_that_was_returned_is_marked():
     forged = audited(EXAMPLE.replace("<ref>E1</ref>", "<ref>E1, E7</ref>"))
-    [(_, one)] = forged.rows
-    page = view.trajectory_view(one)
-    assert '<span class="missing">E7 (was never returned)</span>' in page and "E1 (was never" not in page
+    [row] = forged.rows
+    page = Elements(view.trajectory_view(row.trajectory, "one")).text
+    assert "E7 was never returned" in page and "E1 was never" not in page
     assert any("1 trajectory of 1 cite evidence that was never returned" in line for line in forged.words)
-    assert "missing" not in view.trajectory_view(audited(EXAMPLE).rows[0][1])
+    assert "missing" not in view.trajectory_view(audited(EXAMPLE).rows[0].trajectory, "one")
 
 
 def test_a_text_a_chat_and_rows_are_audited():
@@ -100,11 +102,11 @@ def test_a_text_a_chat_and_rows_are_audited():
     rows = "\n".join(json.dumps({"question": QUESTION, "text": EXAMPLE}) for _ in range(3))
     for text, count in ((EXAMPLE, 1), (json.dumps(chat), 1), (rows, 3), (f"[{','.join(rows.splitlines())}]", 3)):
         found = audited(text)
-        assert len(found.rows) == count and {one.answer for _, one in found.rows} == {"Teska"}
+        assert len(found.rows) == count and {row.trajectory.answer for row in found.rows} == {"Teska"}
         assert found.words[0].startswith(f"{count} trajector") and "written in pou" in found.words[0]
-        assert {"citation_validity", "info_think_lexical"} <= {name for name, *_ in found.table}
+        assert {"citation_validity", "info_think_lexical"} <= {metric.name for metric in found.table}
     assert "<helpful>" in audited(EXAMPLE).words[1]  # what the dialect was told by
-    assert audited(EXAMPLE, "search_r1").rows[0][1].dialect == "search_r1"
+    assert audited(EXAMPLE, "search_r1").rows[0].trajectory.dialect == "search_r1"
 
 
 @pytest.mark.parametrize("text", ["", "  \n", '{"question": "no text in it"}', "x" * 5_000_001])
@@ -113,10 +115,33 @@ def test_what_cannot_be_audited_is_refused_with_a_reason(text):
         audited(text)
 
 
+def test_a_public_file_of_the_hub_is_audited_without_a_token(monkeypatch):
+    asked = []
+
+    class Hub:
+        def __init__(self, token):
+            asked.append(token)
+
+        def open(self, address, mode):
+            if "private" in address:
+                raise FileNotFoundError(address)
+            return BytesIO(b"x" * 5_000_001 if "large" in address else json.dumps({"text": EXAMPLE}).encode())
+
+    monkeypatch.setattr("huggingface_hub.HfFileSystem", Hub)
+    found = audited("hf://datasets/org/name/rollouts.jsonl\n")
+    assert [row.trajectory.answer for row in found.rows] == ["Teska"] and asked == [False]
+    with pytest.raises(DataError, match=r"cannot read hf://datasets/org/private"):
+        audited("hf://datasets/org/private/rollouts.jsonl")
+    with pytest.raises(DataError, match="too large for this page"):
+        audited("hf://datasets/org/large/rollouts.jsonl")
+
+
 def test_evidence_is_changed_exchanged_and_deleted():
     changed = breaking.replacement(ITALY, "change its fact")
     assert changed.startswith("The continent of Italy is ") and "Europe" not in changed
     assert changed == breaking.replacement(ITALY, "change its fact")
+    lure = breaking.replacement(ITALY, "put a lure there")
+    assert "continent of Italy" in lure and "Europe" not in lure and changed.removesuffix(".").split(" is ")[1] in lure
     assert "Italy" not in breaking.replacement(ITALY, "exchange it")
     assert breaking.replacement(ITALY, "delete it") == ""
     with pytest.raises(DataError, match="none of the bundled world"):
@@ -151,6 +176,25 @@ def test_the_examples_are_what_the_bundled_policy_does():
             next(agent("tiny").ask(bad))
 
 
+def test_a_served_model_is_asked_with_the_visitors_key_and_no_other(monkeypatch):
+    def searches(messages):
+        if messages[-1]["role"] == "tool":
+            return "Europe." if "Europe" in messages[-1]["content"] else "I do not know."
+        call = {"name": "knowledge_graph", "arguments": '{"query": "continent of Italy"}'}
+        calls = [{"id": "c", "type": "function", "function": call}]
+        return {"role": "assistant", "content": None, "tool_calls": calls}
+
+    monkeypatch.setenv("OPENAI_API_KEY", "the-servers-own")
+    with StubServer(label=searches) as server:
+        *_, found = Served(server.url, "stub").ask("On what continent does Italy lie?", "the-visitors")
+        list(Served(server.url, "stub").ask("On what continent does Italy lie?", ""))
+        keys = {headers.get("authorization") for headers in server.headers}
+    assert (found.answer, found.meta[WITHOUT]) == ("Europe.", "I do not know.")
+    assert keys == {"Bearer the-visitors", None}
+    with StubServer("context") as server, pytest.raises(DataError, match=r"no answer came: .*context length"):
+        list(Served(server.url, "stub").ask("On what continent does Italy lie?", "the-visitors"))
+
+
 @pytest.mark.slow
 def test_one_agent_follows_changed_evidence_and_the_other_does_not():
     example = next(iter(read_jsonl(EXAMPLES)))
@@ -158,6 +202,8 @@ def test_one_agent_follows_changed_evidence_and_the_other_does_not():
     reads, fooled = breaking.run_on(example.question, ITALY, text)
     assert (reads.before.answer, reads.verdict) == (example.answer, breaking.FOLLOWED)
     assert fooled.verdict == breaking.MEMORY and fooled.before.answer == fooled.after.answer
+    assert reads.p_answer[0] > 0.9 and reads.p_answer[1] < 0.1
+    assert fooled.p_yes is None and fooled.p_answer[0] == fooled.p_answer[1]  # it wrote its answer before
     gone = next(breaking.run_on(example.question, ITALY, ""))
     assert gone.verdict == breaking.NOTICED and gone.p_yes[1] < 0.5 < gone.p_yes[0]
 
@@ -179,9 +225,9 @@ def test_the_page_is_served_with_an_example_in_it(monkeypatch):
         page.close()
     values = [str(component["props"].get("value")) for component in config["components"]]
     example = next(iter(read_jsonl(EXAMPLES)))
-    assert any('class="rollout"' in value and html.escape(example.question) in value for value in values)
+    assert any('class="trajectory"' in value and html.escape(example.question) in value for value in values)
     assert {"Ask", "Audit", "Break it"} <= {component["props"].get("label") for component in config["components"]}
-    assert "public" not in {call["api_visibility"] for call in config["dependencies"]}
+    assert [call["api_name"] for call in config["dependencies"] if call["api_visibility"] == "public"] == ["audit"]
 
 
 def test_the_tabs_tell_what_went_wrong_as_text(monkeypatch):
@@ -195,9 +241,13 @@ def test_the_tabs_tell_what_went_wrong_as_text(monkeypatch):
     with pytest.raises(gradio.Error, match=r"needs torch: &lt;pip&gt;"):
         next(app.ask("Who?", "reads its evidence"))
     with pytest.raises(gradio.Error, match="this page reads"):
-        app.audit("", "/tmp/trajectories.parquet")
-    summary, rows, found, first = app.audit(EXAMPLE)
-    assert "citation_validity" in summary and not rows.visible and app.show_row(1, found) == first
+        app.show_audit("", "/tmp/trajectories.parquet")
+    summary, downloads, _, left, right = app.show_audit(EXAMPLE)
+    assert "citation_validity" in summary and downloads.visible and not right.visible and "Teska" in left
+    told = app.audit(EXAMPLE)
+    assert (
+        told["metrics"]["citation_validity"]["mean"].startswith("1.000") and told["worst rows"][0]["answer"] == "Teska"
+    )
 
 
 def test_without_gradio_the_command_says_what_to_install(monkeypatch):
@@ -211,6 +261,9 @@ def test_the_space_asks_for_this_version_and_the_pinned_gradio():
     front = yaml.safe_load((SPACE / "README.md").read_text(encoding="utf-8").split("---")[1])
     assert front["sdk"] == "gradio" and len(front["short_description"]) <= 60
     assert f"gradio=={front['sdk_version']}\n" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    assert (SPACE / "requirements.txt").read_text(encoding="utf-8") == f"faithful-search[train]=={fs.__version__}\n"
+    assert (SPACE / "requirements.txt").read_text(encoding="utf-8").splitlines() == [
+        f"faithful-search[train]=={fs.__version__}",
+        "mcp>=1.21,<2",  # what Gradio's MCP server takes
+    ]
     assert "from faithful_search.demo.app import launch" in (SPACE / front["app_file"]).read_text(encoding="utf-8")
     assert importlib.util.find_spec("faithful_search.demo.app")

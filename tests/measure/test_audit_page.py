@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
 import pytest
+from chromium import chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,6 @@ from faithful_search.measure.report import rollout as rollout_view
 from faithful_search.measure.report.asks import asks
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = (
     "</script><script>window.pwned = 1</script>",
     '"><img src=x onerror="window.pwned = 1">',
@@ -166,13 +165,8 @@ def test_a_failed_write_leaves_the_old_page(tmp_path):
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here")
-    with playwright.sync_playwright() as driver:
-        instance = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as instance:
         yield instance
-        instance.close()
 
 
 @pytest.fixture

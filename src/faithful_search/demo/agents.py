@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from queue import SimpleQueue
@@ -17,6 +17,7 @@ from ..measure.controls import Closed
 from ..measure.scoring import open_policy
 from ..rollout import Engine
 from ..rollout.arguments import EnvironmentArguments
+from ..rollout.served import FAILED, ServedAgent
 from ..tasks import Task, load_tasks
 from ..tools import Toolbox
 from ..trajectory import Step, Trajectory
@@ -55,17 +56,50 @@ class Agent:
         task = task_of(question)
         if not task.question or len(self.engine.chat.prompt_ids(task.question, [])) > _LONGEST:
             raise DataError("the question is too long" if task.question else "the question is empty")
-        steps: SimpleQueue[Step | None] = SimpleQueue()
-        with self._lock, ThreadPoolExecutor(1) as pool:
-            running = pool.submit(self.engine.run, [task], on_step=lambda _, step: steps.put(step))
-            running.add_done_callback(lambda _: steps.put(None))
-            grown: tuple[Step, ...] = ()
-            while (step := steps.get()) is not None:
-                grown += (step,)
-                yield Trajectory(grown, task.question, dialect="pou", answers=task.answers)
-            found, without = running.result()[0], self._closed.run([task])[0]
-        # Token ids are of use to nobody in a browser, and are most of what a visitor's state would hold
-        yield msgspec.structs.replace(found, tokens=None, meta={**found.meta, WITHOUT: without.answer})
+        with self._lock:
+            yield from _growing(self.engine.run, self._closed.run, task)
+
+
+class Served(msgspec.Struct, frozen=True):
+    """A model behind an OpenAI-compatible endpoint, named by whoever starts the page: visitors choose no addresses."""
+
+    url: str
+    model: str
+
+    def ask(self, question: str, key: str) -> Iterator[Trajectory]:
+        """As `Agent.ask`, with a visitor's key; the server's own keys are not for its visitors.
+
+        Raises:
+            DataError: for an empty question, and when the endpoint gives no answer.
+            JudgeError: when it refuses the key or the model.
+        """
+        task = task_of(question)
+        if not task.question:
+            raise DataError("the question is empty")
+        run, closed = (
+            ServedAgent(self.model, self.url, tools, turns=8, timeout=60, key=key).run
+            for tools in (_toolbox(), Closed(_toolbox()))
+        )
+        yield from _growing(run, closed, task)
+
+
+def _growing(
+    run: Callable[..., list[Trajectory]], closed: Callable[..., list[Trajectory]], task: Task
+) -> Iterator[Trajectory]:
+    steps: SimpleQueue[Step | None] = SimpleQueue()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, [task], on_step=lambda _, step: steps.put(step))
+        running.add_done_callback(lambda _: steps.put(None))
+        grown: tuple[Step, ...] = ()
+        while (step := steps.get()) is not None:
+            grown += (step,)
+            yield Trajectory(grown, task.question, answers=task.answers)
+        found = running.result()[0]
+    if found.stop_reason == FAILED:
+        raise DataError(f"no answer came: {found.meta['why']}")
+    without = closed([task])[0]
+    # Token ids are of use to nobody in a browser, and are most of what a visitor's state would hold
+    yield msgspec.structs.replace(found, tokens=None, meta={**found.meta, WITHOUT: without.answer})
 
 
 def agent(name: str) -> Agent:

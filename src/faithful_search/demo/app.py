@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any, get_args
+from urllib.parse import urlencode
 
 from .. import dialects
 from ..errors import ConfigError, DataError, FaithfulSearchError
 from ..measure.widget import EXAMPLE
 from ..trajectory import Evidence, Trajectory, read_jsonl
 from . import auditing, breaking, view
-from .agents import POLICIES, agent
+from .agents import POLICIES, Served, agent
 
 try:
     import gradio
@@ -36,6 +37,21 @@ NO_TORCH = "**No agent can run here**: PyTorch is missing (`pip install 'faithfu
 DETECT = "detect it"
 UPLOADS = (".jsonl", ".json", ".txt")
 KINDS: tuple[breaking.Kind, ...] = get_args(breaking.Kind)
+LONGEST = 300
+"""Characters of a question."""
+READS = next(iter(POLICIES))
+
+CHOSEN = """element.addEventListener('click', (event) => {
+  const button = event.target.closest('[data-side]');
+  if (button) trigger('select', { side: button.dataset.side, row: Number(button.parentElement.dataset.row) });
+});"""
+DOWNLOAD = """(text) => {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([text]));
+  link.download = 'NAME';
+  link.click();
+  URL.revokeObjectURL(link.href);
+}"""
 
 
 @lru_cache
@@ -45,36 +61,83 @@ def examples() -> dict[str, Trajectory]:
     return {one.question or "": one for one in read_jsonl(path)}
 
 
-def ask(question: str, policy: str) -> Iterator[tuple[str, Trajectory]]:
-    """The view of the agent's trajectory as it grows, and the trajectory."""
+def link(question: str, policy: str) -> str:
+    """The query of the address at which this page asks that question."""
+    return "?" + urlencode({"question": question, "agent": policy})
+
+
+def linked(request: gradio.Request) -> tuple[str, str, str]:
+    """The question and the agent that the page's address names, and the question again where it must be asked."""
+    first = next(iter(examples()))
+    question = request.query_params.get("question", first)[:LONGEST]
+    policy = request.query_params.get("agent", READS)
+    policy = policy if policy in POLICIES else READS
+    return question, policy, "" if (question, policy) == (first, READS) else question
+
+
+def ask(question: str, policy: str, key: str = "", served: Served | None = None) -> Iterator[tuple[str, Trajectory]]:
+    """The view of the agent's trajectory as it grows, and the trajectory. Only a served model is given the key."""
     with _shown():
-        for found in agent(POLICIES[policy]).ask(question):
-            whole = found.stop_reason is not None
-            yield (view.answered_view if whole else view.trajectory_view)(found), found
+        here = policy in POLICIES or served is None
+        grown = agent(POLICIES[policy]).ask(question) if here else served.ask(question, key)  # type: ignore[union-attr]
+        for found in grown:
+            shown = view.trajectory_view if found.stop_reason is None else view.answered_view
+            yield shown(found, "ask", link(question, policy) if here else ""), found
 
 
-def audit(text: str, upload: str | None = None, dialect: str = DETECT) -> tuple[str, Any, auditing.Audited, str]:
-    """The summary of a pasted text or an uploaded file, the choice of its rows, all of it, and the first row."""
+def show_audit(text: str, upload: str | None = None, dialect: str = DETECT) -> tuple[Any, ...]:
+    """The summary of a pasted text or an uploaded file, the downloads, all of it, the worst row, and none beside it."""
     with _shown():
         if upload:
             if Path(upload).suffix not in UPLOADS:
                 raise DataError(f"this page reads {', '.join(UPLOADS)}; `faithful-search audit` reads more")
             text = Path(upload).read_text(encoding="utf-8", errors="replace")
         found = auditing.audited(text, None if dialect == DETECT else dialect)
-        rows = [(f"row {number}: {(one.question or one.answer or '')[:80]}", number) for number, one in found.rows]
-        choice = gradio.Dropdown(rows, value=rows[0][1], visible=len(rows) > 1)
-        return view.audit_view(found), choice, found, view.trajectory_view(found.rows[0][1])
+        worst = view.trajectory_view(found.rows[0].trajectory, "left")
+        return view.audit_view(found), gradio.Row(visible=True), found, worst, gradio.HTML(visible=False)
 
 
-def show_row(number: int, found: auditing.Audited) -> str:
-    """The view of one audited row."""
-    return view.trajectory_view(dict(found.rows)[number])
+def audit(trajectories: str, dialect: str = "") -> dict[str, Any]:
+    """Audit what search agents wrote: do thoughts follow the evidence, do citations hold, is the answer supported?
+
+    Args:
+        trajectories: a trajectory as text, a chat as JSON, rows as JSON lines, or hf://datasets/ORG/NAME/FILE.jsonl
+        dialect: how they are written, for example pou, search_r1 or openai; empty to detect it
+
+    Returns:
+        Findings in words, the mean of each metric with its 95 % interval, and the rows from the worst on.
+    """
+    with _shown():
+        found = auditing.audited(trajectories, dialect or None)
+    return {
+        "findings": list(found.words),
+        "metrics": {metric.name: {"mean": metric.mean, "n": metric.n, "asks": metric.asks} for metric in found.table},
+        "worst rows": [
+            {
+                "row": row.number,
+                "value": row.value,
+                "question": row.trajectory.question,
+                "answer": row.trajectory.answer,
+            }
+            for row in found.rows[:20]
+        ],
+    }
 
 
-def take(trajectory: Trajectory) -> tuple[Any, str, str]:
+def show_row(found: auditing.Audited, event: gradio.EventData) -> tuple[Any, Any]:
+    """The view of a row that was chosen, on its side."""
+    rows = {row.number: row.trajectory for row in found.rows}
+    if event.row not in rows:
+        return gradio.skip(), gradio.skip()
+    if event.side == "left":
+        return view.trajectory_view(rows[event.row], "left"), gradio.skip()
+    return gradio.skip(), gradio.HTML(view.trajectory_view(rows[event.row], "right"), visible=True)
+
+
+def take(trajectory: Trajectory) -> tuple[Trajectory, Any, str, str]:
     """A trajectory to break: the choice of its evidence, the view of it, and nothing of what came of an earlier one."""
     names, chosen = evidence_of(trajectory)
-    return gradio.Dropdown(names, value=chosen), view.trajectory_view(trajectory), ""
+    return trajectory, gradio.Dropdown(names, value=chosen), view.trajectory_view(trajectory, "before"), ""
 
 
 def evidence_of(trajectory: Trajectory) -> tuple[list[tuple[str, str]], str | None]:
@@ -102,23 +165,31 @@ def run_on(trajectory: Trajectory, id: str | None, text: str) -> Iterator[str]:
             yield view.outcome_view(outcomes)
 
 
-def build() -> gradio.Blocks:
-    """The page, ready for `launch`."""
+def build(served: Served | None = None) -> gradio.Blocks:
+    """The page, ready for `launch`; a served model can be asked beside the bundled agents."""
     first = next(iter(examples().values()))
+    waits: Any = {"concurrency_id": "agents", "concurrency_limit": 1, "api_visibility": "private"}
+    private: Any = {"api_visibility": "private", "show_progress": "hidden"}
     with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 600)) as page:
+        gradio.api(audit)
         gradio.Markdown(ABOUT if find_spec("torch") else f"{ABOUT}\n\n{NO_TORCH}")
-        asked = gradio.State(first)
         with gradio.Tabs() as tabs:
             with gradio.Tab("Ask", id="ask"):
-                question = gradio.Textbox(first.question, label="Question", max_length=300, submit_btn=True)
+                question = gradio.Textbox(first.question, label="Question", max_length=LONGEST, submit_btn="Ask")
                 gradio.Examples([[one] for one in examples()], question, label="Questions about its world")
-                policy = gradio.Radio(list(POLICIES), value=next(iter(POLICIES)), label="The agent that …")
-                seen = _html(view.answered_view(first))
+                agents = [*POLICIES, *([served.model] if served else [])]
+                policy = gradio.Radio(agents, value=READS, label="The agent that …")
+                key = gradio.Textbox(
+                    type="password",
+                    label="Your key for the served model, where it needs one: it is sent there and kept nowhere else",
+                    visible=served is not None,
+                )
+                seen = _html(view.answered_view(first, "ask", link(first.question or "", READS)))
                 onward = gradio.Button("Change its evidence →")
             with gradio.Tab("Audit", id="audit"):
                 text = gradio.Textbox(
                     EXAMPLE,
-                    label="A trajectory, a chat as JSON, or rows as JSON lines",
+                    label="A trajectory, a chat as JSON, rows as JSON lines, or hf://datasets/ORG/NAME/FILE.jsonl",
                     lines=6,
                     max_lines=16,
                     max_length=auditing.MOST_CHARACTERS,
@@ -127,12 +198,20 @@ def build() -> gradio.Blocks:
                     upload = gradio.File(label="or a file, at most 5 MB", file_types=list(UPLOADS), height=120)
                     dialect = gradio.Dropdown([DETECT, *dialects.names()], value=DETECT, label="How it is written")
                 start = gradio.Button("Audit", variant="primary")
-                summary, found = _html(), gradio.State()
-                row = gradio.Dropdown(label="Row", visible=False)
-                row_seen = _html()
+                found, fetched = gradio.State(), gradio.Textbox(visible="hidden")
+                with gradio.Row(visible=False) as downloads:
+                    for file, make in (
+                        ("report.html", auditing.Audited.report),
+                        ("scores.jsonl", lambda one: one.scores),
+                    ):
+                        button = gradio.Button(f"Download {file}", size="sm")
+                        made = button.click(make, found, fetched, **private)
+                        made.then(None, fetched, None, js=DOWNLOAD.replace("NAME", file))
+                summary = _html(js_on_load=CHOSEN)
+                with gradio.Row():
+                    left, right = _html(min_width=300), _html(visible=False, min_width=300)
             with gradio.Tab("Break it", id="break"):
                 example = gradio.Dropdown(list(examples()), label="Trajectory", value=first.question)
-                broken = gradio.State(first)
                 names, chosen = evidence_of(first)
                 item = gradio.Dropdown(names, value=chosen, label="Evidence")
                 kind = gradio.Radio(KINDS, value=KINDS[0], label="What happens to it")
@@ -143,24 +222,32 @@ def build() -> gradio.Blocks:
                     max_length=1000,
                 )
                 go = gradio.Button("Let both agents answer again", variant="primary")
-                outcome, broken_seen = _html(), _html(view.trajectory_view(first))
-        waits: Any = {"concurrency_id": "agents", "concurrency_limit": 1, "api_visibility": "private"}
-        private: Any = {"api_visibility": "private", "show_progress": "hidden"}
-        question.submit(ask, [question, policy], [seen, asked], **waits)
-        start.click(audit, [text, upload, dialect], [summary, row, found, row_seen], api_visibility="private")
-        row.input(show_row, [row, found], row_seen, **private)
-        taken = [item, broken_seen, outcome]
-        onward.click(lambda one: (one, gradio.Tabs(selected="break"), None), asked, [broken, tabs, example], **private)
-        example.input(lambda name: examples()[name], example, broken, **private)
-        broken.change(take, broken, taken, **private)
+                outcome, broken_seen = _html(), _html(view.trajectory_view(first, "before"))
+        asked, broken, wanted = gradio.State(first), gradio.State(first), gradio.Textbox(visible="hidden")
+        page.load(linked, None, [question, policy, wanted], queue=False, **private)
+        asking = partial(ask, served=served)
+        gradio.on(
+            [question.submit, wanted.change], asking, [question, policy, key], [seen, asked], api_name="ask", **waits
+        )
+        start.click(
+            show_audit, [text, upload, dialect], [summary, downloads, found, left, right], api_visibility="private"
+        )
+        summary.select(show_row, found, [left, right], **private)
+        taken = [broken, item, broken_seen, outcome]
+        onward.click(take, asked, taken, **private).then(
+            lambda: (gradio.Tabs(selected="break"), None), None, [tabs, example], **private
+        )
+        example.input(lambda name: take(examples()[name]), example, taken, **private)
         gradio.on([item.change, kind.change], replace, [broken, item, kind], text_now, **private)
         go.click(run_on, [broken, item, text_now], outcome, **waits)
     return page.queue(max_size=40, default_concurrency_limit=2)
 
 
-def launch(host: str | None = None, port: int | None = None, **settings: Any) -> gradio.Blocks:
+def launch(
+    host: str | None = None, port: int | None = None, served: Served | None = None, **settings: Any
+) -> gradio.Blocks:
     """Serve the page until interrupted, by default where Gradio's variables say; `settings` are of its `launch`."""
-    page = build()
+    page = build(served)
     # The first visitor need not wait for the agents; without PyTorch the page says so
     Thread(target=_opened, daemon=True).start()
     page.launch(
@@ -185,9 +272,9 @@ def _opened() -> None:
             agent(name)
 
 
-def _html(value: str = "") -> gradio.HTML:
+def _html(value: str = "", **settings: Any) -> gradio.HTML:
     """HTML that `view` made: everything from outside is escaped in it. Without the styles that Gradio has for prose."""
-    return gradio.HTML(value, apply_default_css=False)
+    return gradio.HTML(value, apply_default_css=False, **settings)
 
 
 def _item(trajectory: Trajectory, id: str | None) -> Evidence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -9,16 +10,20 @@ from typing import Literal
 import msgspec
 
 from ..errors import DataError
+from ..inference.base import Scorer
 from ..measure.decoration import declines, holds
-from ..rewards.evidence_sensitivity import choice_ids, locate_verdict, perturbed_context, real_context, turn_ids
-from ..rewards.perturbation import NEUTRAL
+from ..rewards.answer_likelihood_gap import context_with, find_mention
+from ..rewards.evidence_sensitivity import choice_ids, locate_verdict, turn_ids
+from ..rewards.perturbation import LURES, NEUTRAL
 from ..text import normalize
 from ..tools.base import NO_RESULTS
 from ..trajectory import Evidence, Trajectory
 from ..world import Asked, Statement, bundled_world
 from .agents import POLICIES, Agent, agent, task_of
 
-Kind = Literal["change its fact", "exchange it", "delete it"]
+Kind = Literal["change its fact", "put a lure there", "exchange it", "delete it"]
+
+Pair = tuple[float, float]
 
 FOLLOWED = "The answer followed the evidence."
 MEMORY = "It came from memory: nothing that it read says so."
@@ -31,20 +36,23 @@ class Outcome(msgspec.Struct, frozen=True):
     """What one agent did with the evidence as it was, and with the changed evidence.
 
     `p_yes` is the probability of its verdict "this evidence helps" before and after, where it gave one on that
-    evidence.
+    evidence; `p_answer` that of its old answer where it first wrote it, the geometric mean over the answer's tokens.
+    Where it did so before it had read that evidence, the two are the same.
     """
 
     policy: str
     before: Trajectory
     after: Trajectory
-    p_yes: tuple[float, float] | None
+    p_yes: Pair | None
+    p_answer: Pair | None
     verdict: str
 
 
 def replacement(item: Evidence, kind: Kind, seed: int = 0) -> str:
     """The text that takes the place of a passage of the bundled world; empty: the passage is missing.
 
-    `"change its fact"` states the same of another object of the same relation, for example another capital.
+    `"change its fact"` states the same of another object of the same relation, for example another capital. A lure
+    names such a one, too, but in words of its own: it only looks like an answer.
     """
     if kind == "delete it":
         return ""
@@ -59,7 +67,12 @@ def replacement(item: Evidence, kind: Kind, seed: int = 0) -> str:
             if other.split == told.split and not holds(item.text, other.object)
         }
     )
-    return told.saying(draw.choice(others)).text if others else ""
+    if not others:
+        return ""
+    other = draw.choice(others)
+    if kind == "put a lure there":
+        return draw.choice(LURES).format(query=f"{told.relation} of {told.subject}", name=other)
+    return told.saying(other).text
 
 
 def run_on(question: str, item: Evidence, text: str) -> Iterator[Outcome]:
@@ -78,7 +91,7 @@ def run_on(question: str, item: Evidence, text: str) -> Iterator[Outcome]:
     for name in POLICIES.values():
         own = agent(name)
         before, after = own.run([task, changed])
-        yield Outcome(name, before, after, _p_yes(own, before, edits), verdict(before, after))
+        yield Outcome(name, before, after, *_probed(own, before, edits), verdict(before, after))
 
 
 def verdict(before: Trajectory, after: Trajectory) -> str:
@@ -99,20 +112,31 @@ def _stated(item: Evidence) -> Statement:
     return told
 
 
-def _p_yes(own: Agent, before: Trajectory, edits: Mapping[str, str | None]) -> tuple[float, float] | None:
-    """p(yes) of the first verdict on evidence that is changed: after what was read, and after what is read now."""
-    tokens, chat = before.tokens, own.engine.chat
-    for index in range(1, len(before.steps)):
-        shown = before.steps[index - 1].evidence
-        if tokens is None or before.steps[index].helpful is None or not any(item.text in edits for item in shown):
-            continue
-        now = [(item, edits.get(item.text, item.text)) for item in shown]
-        evidence = [msgspec.structs.replace(item, text=text) for item, text in now if text is not None]
-        said = chat.render_observation(evidence, "" if evidence else NO_RESULTS.note)
-        response = chat.observation_ids(said, chat.ended(turn_ids(tokens, index - 1)))
-        turn = turn_ids(tokens, index)
-        place = locate_verdict(chat.tokenizer, turn)
-        contexts = [real_context(tokens, index, place.index), perturbed_context(tokens, index, place.index, response)]
-        [[was], [now_yes]] = own.engine.generator.choice_probs(contexts, [[choice_ids(chat, place.lead, "yes")]] * 2)
-        return was, now_yes
-    return None
+def _probed(own: Agent, before: Trajectory, edits: Mapping[str, str | None]) -> tuple[Pair | None, Pair | None]:
+    """`Outcome.p_yes` of the first verdict on evidence that is changed, and `Outcome.p_answer`."""
+    tokens, chat, generator = before.tokens, own.engine.chat, own.engine.generator
+    assert tokens is not None and isinstance(generator, Scorer)  # it is the engine's own episode
+    responses = {}  # what is read now, by its step's index
+    for index, step in enumerate(before.steps):
+        if any(item.text in edits for item in step.evidence):
+            shown = [(item, edits.get(item.text, item.text)) for item in step.evidence]
+            evidence = [msgspec.structs.replace(item, text=text) for item, text in shown if text is not None]
+            said = chat.render_observation(evidence, "" if evidence else NO_RESULTS.note)
+            responses[index] = chat.observation_ids(said, chat.ended(turn_ids(tokens, index)))
+
+    def both(step: int, place: int) -> list[list[int]]:
+        return [context_with(tokens, step, place, known) for known in ({}, responses)]
+
+    p_yes = p_answer = None
+    judged = [at + 1 for at in responses if at + 1 < len(before.steps) and before.steps[at + 1].helpful is not None]
+    if judged:
+        place = locate_verdict(chat.tokenizer, turn_ids(tokens, judged[0]))
+        yes = choice_ids(chat, place.lead, "yes")
+        [[was], [now]] = generator.choice_probs(both(judged[0], place.index), [[yes]] * 2)
+        p_yes = was, now
+    first = find_mention(chat.tokenizer, tokens, before.answer, last=False) if before.answer else None
+    if first is not None:
+        answer = turn_ids(tokens, first.step)[first.start : first.end]
+        [[was], [now]] = generator.choice_logprobs(both(first.step, first.start), [[answer]] * 2)
+        p_answer = math.exp(was / len(answer)), math.exp(now / len(answer))
+    return p_yes, p_answer

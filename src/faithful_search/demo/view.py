@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+import msgspec
+
+from ..judges.grounding import terms
 from ..measure import metrics
 from ..measure.claims import claims_of, distinct
-from ..measure.report.rollout import Marked, environment, page_file, rollout_html
+from ..measure.report.asks import asks
+from ..measure.report.rollout import Marked, arguments_of, environment, fields
 from ..rewards import cited_evidence
-from ..trajectory import Trajectory
+from ..trajectory import Step, Trajectory
 from .agents import POLICIES, WITHOUT
 from .auditing import Audited
 from .breaking import FOLLOWED, INVENTED, MEMORY, NOTICED, Outcome
@@ -23,22 +30,37 @@ SCORED = (
     "answer_support",
 )
 """The metrics that a trajectory is shown with; words are compared, no model is asked."""
+_WORDS = re.compile(r"(\w+)")
+_MOST_MARKED = 20_000
+"""Characters of a thought in which words are looked up; longer ones are shown as they are."""
 
 
-def trajectory_view(trajectory: Trajectory, opened: bool = True) -> str:
-    """A trajectory step by step with its scores and their reasons."""
-    rewards = {name: reward for metric in SCORED for name, reward in metrics.load(metric).items()}
-    scores = {name: (reward, reward.score(trajectory)) for name, reward in rewards.items()}
-    marked = {name: Marked(reward.measure(score), score.why, score.parts) for name, (reward, score) in scores.items()}
-    return _framed(rollout_html(trajectory, marked, opened))
+class Bar(msgspec.Struct, frozen=True):
+    """What a metric says of one step, as a bar: `p` of the lowest of its checks there, and whether all were upheld."""
+
+    metric: str
+    p: float
+    upheld: bool
 
 
-def answered_view(trajectory: Trajectory) -> str:
+def trajectory_view(trajectory: Trajectory, name: str, link: str = "") -> str:
+    """A trajectory step by step with its scores and their reasons.
+
+    Args:
+        trajectory: what is shown.
+        name: of the view, unlike that of any other on the page.
+        link: the query of an address that shows this trajectory again; `""` where there is none.
+    """
+    return _framed(_trajectory(trajectory, name, link))
+
+
+def answered_view(trajectory: Trajectory, name: str, link: str = "") -> str:
     """A whole trajectory of `Agent.ask`: the answer, what states it, what it would be without evidence, the steps."""
     cited = {item.id for item in cited_evidence(trajectory)}
     sources = [item for item in distinct(trajectory) if item.id in cited]
     without = trajectory.meta.get(WITHOUT)
-    return _framed(_cards().answer(trajectory, without, claims_of(trajectory), sources)) + trajectory_view(trajectory)
+    above = _part("cards").answer(trajectory, without, claims_of(trajectory), sources, _cards(trajectory))
+    return _framed(above + _trajectory(trajectory, name, link))
 
 
 def outcome_view(outcomes: list[Outcome]) -> str:
@@ -46,27 +68,77 @@ def outcome_view(outcomes: list[Outcome]) -> str:
     told = {name: words for words, name in POLICIES.items()}
     levels = {FOLLOWED: "good", NOTICED: "good", MEMORY: "bad", INVENTED: "bad"}
     cards = [
-        f"<div>{_cards().outcome(one, told[one.policy], levels.get(one.verdict, ''))}"
-        f"{trajectory_view(one.after, opened=False)}</div>"
+        _framed(
+            _part("cards").outcome(one, told[one.policy], levels.get(one.verdict, ""))
+            + "<details><summary>Its steps with the changed evidence</summary>"
+            + _trajectory(one.after, one.policy)
+            + "</details>"
+        )
         for one in outcomes
     ]
     return _framed(f'<div class="cards">{"".join(cards)}</div>')
 
 
 def audit_view(found: Audited) -> str:
-    """An audit in words and as a table."""
-    return _framed(_cards().summary(found))
+    """An audit in words, as a table whose bars choose rows, and the rows."""
+    return _framed(_part("cards").summary(found))
 
 
 def head() -> str:
-    """The styles of all of this, for the page's head."""
-    own = (files(__package__) / "style.css").read_text("utf-8")
-    return f"<style>{own}\n{page_file('rollout.css')}</style>"
+    """The styles and the script of all of this, for the page's head."""
+    return f"<style>{_file('style.css')}</style><script>{_file('explorer.js')}</script>"
+
+
+def _trajectory(trajectory: Trajectory, name: str, link: str = "") -> str:
+    rewards = {name: reward for metric in SCORED for name, reward in metrics.load(metric).items()}
+    scores = {name: (reward, reward.score(trajectory)) for name, reward in rewards.items()}
+    marked = {name: Marked(reward.measure(score), score.why, score.parts) for name, (reward, score) in scores.items()}
+    cards = _cards(trajectory)
+
+    def words(step: Step, text: str) -> list[tuple[str, list[int]]]:
+        return _words(text, {cards[ref]: trajectory.evidence[ref].text for ref in step.refs if ref in cards})
+
+    shown = fields(None, trajectory, marked)
+    html: str = _part("trajectory").trajectory(trajectory, shown, marked, _bars(marked), cards, words, name, link)
+    return html
+
+
+def _cards(trajectory: Trajectory) -> dict[str, int]:
+    """A number for each piece of evidence: ids are anybody's text, and no names for elements of a page."""
+    return {id: number for number, id in enumerate(trajectory.evidence, 1)}
+
+
+def _words(text: str, cited: Mapping[int, str]) -> list[tuple[str, list[int]]]:
+    """A text in pieces, each with the numbers of the cited evidence that holds it."""
+    if not cited or len(text) > _MOST_MARKED:
+        return [(text, [])]
+    held = {number: terms(passage) for number, passage in cited.items()}
+    return [(piece, [number for number, known in held.items() if terms(piece) & known]) for piece in _WORDS.split(text)]
+
+
+def _bars(scores: Mapping[str, Marked]) -> dict[int, list[Bar]]:
+    """By step, from 1."""
+    found: defaultdict[int, dict[str, Bar]] = defaultdict(dict)
+    for name, score in scores.items():
+        for pair in score.parts.get("pairs", ()):
+            step = found[pair.get("step", 0)]
+            if pair.get("label") is not None and (name not in step or pair["p"] < step[name].p):
+                step[name] = Bar(name, pair["p"], pair["label"])
+        checks = zip(
+            *(score.parts.get(check, ()) for check in ("parse_ok", "consistency_ok", "ids_valid")), strict=True
+        )
+        for number, each in enumerate(checks, 2):  # no verdict is due at the first step
+            found[number][name] = Bar(name, sum(each) / len(each), all(each))
+    return {number: list(bars.values()) for number, bars in found.items()}
 
 
 @lru_cache
-def _cards() -> Any:
-    return environment().from_string((files(__package__) / "cards.html").read_text("utf-8")).module
+def _part(name: str) -> Any:
+    return environment(asks=asks, arguments=arguments_of).from_string(_file(f"{name}.html")).module
+
+
+def _file(name: str) -> str:
+    return (files(__package__) / name).read_text("utf-8")
 
 
 def _framed(html: str) -> str:

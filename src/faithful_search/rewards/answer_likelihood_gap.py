@@ -137,7 +137,9 @@ class AnswerLikelihoodGap(Reward):
         if len(tokens.turns) != len(trajectory.steps):
             counts = f"{len(tokens.turns)} turns in its tokens, but {len(trajectory.steps)} steps"
             raise DataError(f"trajectory {trajectory.id!r} has {counts}")
-        mention = _mention(chat.tokenizer, tokens, answer, last=self.where == "answer" or answer.lower() in VERDICTS)
+        mention = find_mention(
+            chat.tokenizer, tokens, answer, last=self.where == "answer" or answer.lower() in VERDICTS
+        )
         if mention is None:
             return Score(None, f"no turn holds the answer as it was read: {answer!r}")
         fair = [source for source in pool if answer.casefold() not in " ".join(source[1:]).casefold()]
@@ -148,7 +150,7 @@ class AnswerLikelihoodGap(Reward):
         return _Question(
             step=mention.step + 1,
             context=real_context(tokens, mention.step, mention.start),
-            without=_context(tokens, mention.step, mention.start, exchanged),
+            without=context_with(tokens, mention.step, mention.start, exchanged),
             answer=turn_ids(tokens, mention.step)[mention.start : mention.end],
         )
 
@@ -190,7 +192,7 @@ class _Mention(NamedTuple):
     end: int
 
 
-def _mention(tokenizer: Any, tokens: Tokens, answer: str, last: bool) -> _Mention | None:
+def find_mention(tokenizer: Any, tokens: Tokens, answer: str, last: bool) -> _Mention | None:
     """The agent's first or last mention of the answer as whole words."""
     # not in the name of a tag: an answer may be "search"
     words = re.compile(rf"(?<![\w<])(?<!</){re.escape(answer)}(?![\w>])")
@@ -218,7 +220,7 @@ def _decode(tokenizer: Any, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
-def _context(tokens: Tokens, step: int, k: int, responses: dict[int, list[int]]) -> list[int]:
+def context_with(tokens: Tokens, step: int, k: int, responses: dict[int, list[int]]) -> list[int]:
     """`real_context` with other `responses`, by their step's index."""
     ids = list(tokens.prompt_ids)
     for index, (_, middle, end) in enumerate(tokens.turns[:step]):

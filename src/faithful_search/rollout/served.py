@@ -40,8 +40,7 @@ class ServedAgent:
     """Runs a served chat model with tools; `run` is as `Engine.run`.
 
     Requests are tried again after what passes. An episode that gets no answer then ends as `FAILED` and is not shown to
-    `on_end`: it says nothing about the agent. The key is looked for as by `EndpointJudge`. Not to be called inside a
-    running event loop.
+    `on_end`: it says nothing about the agent. Not to be called inside a running event loop.
 
     Args:
         model: the served model's name.
@@ -54,6 +53,7 @@ class ServedAgent:
         timeout: seconds for one request.
         dialect: how the model writes: `openai`, or one of tags whose tool responses are messages of the chat.
         verify: as in `Limits`.
+        key: for the server, `""` for none; by default it is looked for as by `EndpointJudge`.
 
     Raises:
         ConfigError: for limits below 1, a URL that is not http(s) or holds a password, or a dialect that goes on inside
@@ -80,10 +80,11 @@ class ServedAgent:
         timeout: float = 120.0,
         dialect: str = "openai",
         verify: bool = False,
+        key: str | None = None,
     ) -> None:
         if min(turns, max_tokens, concurrency) < 1 or timeout <= 0:
             raise ConfigError("turns, max_tokens, concurrency and timeout of a served agent must be positive")
-        self.endpoint = Endpoint(url, model, None, timeout, 3 * timeout, concurrency=concurrency)
+        self.endpoint = Endpoint(url, model, key, timeout, 3 * timeout, concurrency=concurrency)
         self.toolbox, self.turns = toolbox, turns
         self.dialect, self.verify = dialects.load(dialect), verify
         if self.dialect.observation_role is None:

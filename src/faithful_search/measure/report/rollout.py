@@ -47,15 +47,6 @@ class Text(msgspec.Struct, frozen=True):
     left_out: int = 0
 
 
-def rollout_html(trajectory: Trajectory, scores: Mapping[str, Marked], opened: bool = True) -> str:
-    """One trajectory as HTML to be put into a page that has `page_file("rollout.css")`.
-
-    Whatever the agent, its tools or a judge wrote is text in it, and nothing else.
-    """
-    shown = fields(None, trajectory, scores)
-    return environment().get_template("rollout.html").render(rollout=shown, opened=opened)
-
-
 def environment(**filters: Callable[..., Any]) -> Environment:
     """The templates of `page_files/`. They escape all but our own style and script: the rest is untrusted."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -125,7 +116,7 @@ def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, Sequence[Any
             "step": step,
             "refs": [(id[:_LINE], id in returned) for id in step.refs[:MOST]],
             "think": None if step.think is None else room.text(step.think.strip(), against),
-            "call": room.text(_arguments(step.call)) if step.call and step.call.name else None,
+            "call": room.text(arguments_of(step.call)) if step.call and step.call.name else None,
             "answer": None if step.answer is None else room.text(step.answer, against),
             "evidence": [(item, item.id in cited, room.text(item.text)) for item in step.evidence[:MOST]],
             "evidence_left_out": max(0, len(step.evidence) - MOST),
@@ -171,7 +162,8 @@ def _reasons(scores: Mapping[str, Marked]) -> dict[str, list[str]]:
     return found
 
 
-def _arguments(call: ToolCall) -> str:
+def arguments_of(call: ToolCall) -> str:
+    """A call's arguments to read: the query where there is nothing else."""
     if set(call.arguments) == {"query"} and isinstance(call.arguments["query"], str):
         return call.arguments["query"]
     return msgspec.json.encode(call.arguments).decode() if call.arguments else call.raw
