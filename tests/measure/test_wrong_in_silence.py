@@ -128,10 +128,13 @@ def test_information_without_a_search_is_no_evidence() -> None:
 
 def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
     alone = {"messages": [CHAT[0], {"role": "assistant", "content": "Ada"}]}
-    found = audit(lines(tmp_path / "rows.jsonl", [alone] * 3), tmp_path / "out", workers=1)
-    assert found.bare == 3 and "no searches found in 3 of 3 rows: is this the right column?" in str(found)
+    thought = {"messages": [*CHAT, {"role": "assistant", "reasoning_content": "Ada did.", "content": "Ada"}]}
+    found = audit(lines(tmp_path / "rows.jsonl", [alone, alone, alone, thought]), tmp_path / "out", workers=1)
+    assert found.bare == 3 and "no searches found in 3 of 4 rows: is this the right column?" in str(found)
     assert "info_think_lexical compares words and is no judge" in str(found)
     assert found.issues == {"dialect_assumed": 3}
+    bare = audit(lines(tmp_path / "bare.jsonl", [alone]), tmp_path / "bare", workers=1)
+    assert "info_think_lexical compares" not in str(bare)
 
 
 SESSION = [

@@ -197,7 +197,9 @@ class TrajectoryMetric(evaluate.Metric):
             column = [reward.measure(score) for score in scores[name]]
             result |= _flat(name, mean_of(column, scores[name], _questions(kept), reward.bounds), len(kept))
         written = Counter(item.dialect or "unnamed" for item in kept)
-        if warnings := {name: metrics.WARNINGS[name] for name in rewards if name in metrics.WARNINGS}:
+        if warnings := {
+            name: metrics.WARNINGS[name] for name in rewards if name in metrics.WARNINGS and result[f"{name}_n"]
+        }:
             result["warnings"] = warnings
         result |= {"judge": self._judged_by(rewards), "trajectories": len(kept), "dialects": dict(written)}
         result |= self.corpus(kept, tools)

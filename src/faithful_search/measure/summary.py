@@ -130,7 +130,7 @@ class Audit(msgspec.Struct, frozen=True):
     @property
     def warnings(self) -> list[str]:
         """What must be known to read the numbers: sentences, to stand where they stand."""
-        found = [f"{name} {why}" for name, why in WARNINGS.items() if name in self.rows]
+        found = [f"{name} {why}" for name, why in WARNINGS.items() if self.rows.get(name, NOTHING).n]
         if self.bare * 2 > self.n:
             found.insert(0, f"no searches found in {self.bare} of {self.n} rows: is this the right column?")
         return found
