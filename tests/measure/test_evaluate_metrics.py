@@ -183,6 +183,7 @@ def test_values_by_hand():
     result = load("info_think_faithfulness").compute(predictions=[SEARCHED, CARELESS, SEARCHED, SEARCHED])
     # Wilson's interval of 3 in 4
     assert result["info_think_lexical"] == 0.75 and result["info_think_lexical_n"] == 4
+    assert "is no judge" in result["info_think_lexical_warning"]
     assert result["info_think_lexical_low"] == pytest.approx(0.301, abs=1e-3)
     assert result["info_think_lexical_high"] == pytest.approx(0.954, abs=1e-3)
     assert result["info_think_lexical_stderr"] == pytest.approx((0.75 * 0.25 / 4) ** 0.5)

@@ -333,7 +333,7 @@ def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:
         f"{name}_not_applicable": estimate.not_applicable,
         f"{name}_not_applicable_share": estimate.not_applicable / rows,
         f"{name}_abstained": estimate.abstained,
-        **({f"{name}_warning": WARNING} if name.endswith("_lexical") else {}),
+        **({f"{name}_warning": WARNING} if name.endswith("_lexical") and estimate.n else {}),
     }
 
 
