@@ -70,9 +70,24 @@ SETTINGS = {
 """Of every trainer of a tiny policy."""
 
 
-def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **settings) -> SearchGRPOTrainer:
+def trainer(
+    path: Path,
+    reward: Reward | None = None,
+    scripted: bool = False,
+    kind: type[SearchGRPOTrainer] = SearchGRPOTrainer,
+    config: type[GRPOConfig] = GRPOConfig,
+    **settings,
+) -> SearchGRPOTrainer:
     names = ("advantages", "trajectory_file", "callbacks", "dialect", "verdict_weight", "uniform_groups")
-    names += ("turn_gamma", "llds", "counterfactual", "counterfactual_groups", "counterfactual_world")
+    names += (
+        "turn_gamma",
+        "llds",
+        "ppo",
+        "peft_config",
+        "counterfactual",
+        "counterfactual_groups",
+        "counterfactual_world",
+    )
     own = {name: settings.pop(name) for name in names if name in settings}
     tasks = settings.pop("tasks", TASKS)
     defaults = {
@@ -82,10 +97,10 @@ def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **
         "save_steps": 2,
         "lr_scheduler_type": "constant",
     }
-    made = SearchGRPOTrainer(
-        model=lab.model(),
+    made = kind(
+        model=settings.pop("model", None) or lab.model(),
         processing_class=lab.tokenizer(),
-        args=GRPOConfig(str(path), **SETTINGS | defaults | settings),
+        args=config(str(path), **SETTINGS | defaults | settings),
         train_dataset=tasks,
         toolbox=Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]),
         reward=reward or Luck(),

@@ -14,7 +14,7 @@ from . import plots
 
 
 def leave(record: Record, recipe: str, argv: Sequence[str]) -> dict[str, Any]:
-    """Write `metrics.json`, `history.json`, `README.md`, `rewards.png` and `tools.png`; print the table.
+    """Write `metrics.json`, `history.json`, `README.md` and the plots of rewards, tools and stability; print the table.
 
     Args:
         record: the run.
@@ -48,5 +48,6 @@ def leave(record: Record, recipe: str, argv: Sequence[str]) -> dict[str, Any]:
         print(f"\n{report.table(record.before, record.after, ('before', 'after'))}")
     plots.reward_curves(record.history, out / "rewards.png")
     plots.tool_curves(record.history, out / "tools.png")
+    plots.stability_curves(record.history, out / "stability.png")
     print(f"\npolicy, card, trajectories, plots and metrics are in {out}")
     return metrics

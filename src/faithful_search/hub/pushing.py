@@ -19,7 +19,8 @@ _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
 )
-_MEASURED = ("metrics.json", "history.json", "agreement.json", "rewards.png", "tools.png", "reliability.png")
+_MEASURED = ("metrics.json", "history.json", "agreement.json", "reliability.png")
+_MEASURED += ("rewards.png", "tools.png", "stability.png")
 _CARD = ("README.md", "LICENSE*")
 MAY_BE_PUSHED = {
     "model": (*_CARD, *_WEIGHTS, *_CONFIGS, *_CODE, *_TOKENIZER, "judge.json", *_MEASURED),

@@ -133,6 +133,8 @@ class StepLine(ProgressCallback):
         ("parts/citation", "cite"),
         ("parts/evidence_sensitivity", "pt"),
         ("verdict_term", "Δq"),
+        ("llds", "llds"),
+        ("likelihood/right", "log p"),
         ("parts/answer_likelihood_gap", "gap"),
         ("parts/answer_support", "ans"),
         ("parts/correctness", "anc"),

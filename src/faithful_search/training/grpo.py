@@ -421,11 +421,11 @@ class SearchGRPOTrainer(GRPOTrainer):
         self._note("likelihood/falling", share)
         return term
 
-    def _logps(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    def _logps(self, model: Any, inputs: dict[str, Any], **given: Any) -> torch.Tensor:
         """Log-probabilities of a batch's completions."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        found = self._get_per_token_logps_and_entropies(model, ids, mask, inputs["completion_ids"].shape[1])
+        found = self._get_per_token_logps_and_entropies(model, ids, mask, inputs["completion_ids"].shape[1], **given)
         return cast(torch.Tensor, found[0])
 
     def _note(self, name: str, value: torch.Tensor) -> None:
