@@ -1,4 +1,4 @@
-"""What a configuration of `recipes/pou.py` or `recipes/ppo.py` needs: memory of one GPU, and the time of a step, with the arithmetic.
+"""What a configuration of `pou.py` or `ppo.py` needs: memory of one GPU, and the time of a step, with the arithmetic.
 
 ```
 python scripts/estimate.py recipes/configs/pou_qwen2.5-7b.yaml --gpus 8 --zero3
