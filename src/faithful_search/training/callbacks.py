@@ -134,6 +134,7 @@ class StepLine(ProgressCallback):
         ("parts/evidence_sensitivity", "pt"),
         ("verdict_term", "Δq"),
         ("llds", "llds"),
+        ("value/explained", "V explains"),
         ("likelihood/right", "log p"),
         ("parts/answer_likelihood_gap", "gap"),
         ("parts/answer_support", "ans"),
