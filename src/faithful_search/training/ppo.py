@@ -15,7 +15,7 @@ Schulman et al., arXiv 1506.02438 and 1707.06347; Search-R1 and VERITAS train wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -189,7 +189,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         if ppo.whiten:
             advantages = self._whitened(advantages, own)
         many = self.accelerator.reduce(valued.sum().float(), reduction="sum").clamp(min=1)
-        share = many / self.accelerator.num_processes / cast(int, self.args.steps_per_generation)
+        share = many / self.accelerator.num_processes / cast(int, cast(GRPOConfig, self.args).steps_per_generation)
         kept = {"advantages": advantages * own, "returns": returns, "old_values": values, "valued": valued}
         return kept | {"valued_a_batch": share}
 
@@ -210,7 +210,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         finally:
             self.beta = beta
 
-    def _further(self, model: Any, inputs: dict[str, Any], passed: tuple[Columns, ...]) -> torch.Tensor | float:
+    def _further(self, model: Any, inputs: dict[str, Any], passed: Sequence[Columns]) -> torch.Tensor | float:
         """The value's clipped loss beside the other terms."""
         values, old, returns = cast(torch.Tensor, passed[3]), inputs["old_values"], inputs["returns"]
         clipped = old + (values - old).clamp(-self.ppo.value_clip, self.ppo.value_clip)
@@ -285,7 +285,7 @@ def token_rewards(scores: Iterable[Score], numbers: torch.Tensor, by_step: bool)
 
 
 def turn_starts(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which tokens begin a turn, and for each token where its turn begins (0 in front of the first)."""
+    """Which tokens begin a turn, and for each token where its turn begins."""
     before = nn.functional.pad(numbers, (1, 0))[:, :-1].cummax(dim=1).values
     first = numbers > before
     places = torch.arange(numbers.shape[1], device=numbers.device).expand_as(numbers)
