@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tiny_trainer import Numbered, batch_of, trainer
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from faithful_search.errors import ConfigError
+from faithful_search.training.advantages import group_relative
 from faithful_search.training.likelihood import LIKELIHOOD, LikelihoodWatch, llds
 from faithful_search.training.step_metrics import one_outcome
 
@@ -112,3 +114,82 @@ def test_it_warns_once_when_likelihood_falls_and_gradients_grow(likelihoods, nor
     assert len(said) == (step is not None)
     if step:
         assert said[0].startswith(f"step {step}: ") and "--llds 0.1" in said[0]
+
+
+# A collapse that is made
+
+
+QUESTIONS, SAMPLES, LENGTH = 6, 16, 4
+
+
+class Toy:
+    """A small policy that knows the answers to six questions, trained on its own samples as GRPO does it."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.questions, self.right = torch.arange(QUESTIONS)[:, None], torch.randint(8, 32, (QUESTIONS, LENGTH))
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+        self.model = LlamaForCausalLM(LlamaConfig(vocab_size=32, **sizes))
+        start = torch.optim.Adam(self.model.parameters(), lr=3e-3)
+        for _ in range(150):
+            answers = self.right.repeat(4, 1)
+            answers = torch.where(torch.rand(answers.shape) < 0.06, torch.randint(8, 32, answers.shape), answers)
+            start.zero_grad()
+            (-self.logps(self.questions.repeat(4, 1), answers).mean()).backward()
+            start.step()
+
+    def logps(self, asked, answers):
+        ids = torch.cat([asked, answers], 1)
+        return self.model(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(-1)
+
+    @torch.no_grad()
+    def sample(self, asked, greedy=False):
+        ids = asked
+        for _ in range(LENGTH):
+            logits = self.model(ids).logits[:, -1]
+            chosen = logits.argmax(-1, keepdim=True) if greedy else torch.multinomial(logits.softmax(-1), 1)
+            ids = torch.cat([ids, chosen], 1)
+        return ids[:, 1:]
+
+    def train(self, rate: float, weight: float, steps: int = 30) -> None:
+        torch.manual_seed(2)
+        learner = torch.optim.Adam(self.model.parameters(), lr=rate)
+        asked = self.questions.repeat_interleave(SAMPLES, 0)
+        numbers = torch.ones(len(asked), LENGTH, dtype=torch.long)
+        before = None
+        for _ in range(steps):
+            answers = self.sample(asked)
+            right = (answers == self.right.repeat_interleave(SAMPLES, 0)).all(1).float()
+            advantages, logps = group_relative(right, SAMPLES), self.logps(asked, answers)
+            loss = -(advantages[:, None] * (logps - logps.detach()).exp()).mean()
+            if weight and before is not None:
+                sampled, *rest = before
+                loss = loss + weight * llds(self.logps(asked, sampled), rest[0], numbers, rest[1])[0]
+            before = answers, logps.detach(), advantages
+            learner.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            learner.step()
+
+    @property
+    def exact_match(self) -> float:
+        return float((self.sample(self.questions, greedy=True) == self.right).all(1).float().mean())
+
+    @property
+    def likelihood(self) -> float:
+        """Of the right answers' tokens, the mean of their log-probabilities."""
+        with torch.no_grad():
+            return float(self.logps(self.questions, self.right).mean())
+
+
+@pytest.mark.slow
+def test_the_term_keeps_right_answers_where_the_rate_would_lose_them():
+    """At ten times a rate that is healthy."""
+    healthy, lost, kept = Toy(), Toy(), Toy()
+    assert healthy.exact_match == 1.0
+    healthy.train(1e-3, 0.0)
+    lost.train(1e-2, 0.0)
+    kept.train(1e-2, 0.5)
+    assert (healthy.exact_match, kept.exact_match) == (1.0, 1.0) and lost.exact_match < 0.7
+    assert lost.likelihood < -2 < -0.5 < kept.likelihood
