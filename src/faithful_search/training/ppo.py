@@ -120,7 +120,10 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         trunk = _trunk(self._bearer) if self.ppo.value_trunk else None
         self._bearer.add_module(NAME, Value(self._bearer.config.hidden_size, self._bearer.dtype, trunk))
         self._heard: list[torch.Tensor] | None = None
-        self._hook: RemovableHandle = self._bearer.get_decoder().register_forward_hook(self._hear, with_kwargs=True)
+        self._hooks: list[RemovableHandle] = [
+            self._bearer.get_decoder().register_forward_hook(self._hear, with_kwargs=True),
+            self._bearer.register_forward_hook(self._say),
+        ]
         self.add_callback(ValueWeights(self))
 
     @property
@@ -133,7 +136,8 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         try:
             return super().train(*args, **kwargs)
         finally:
-            self._hook.remove()
+            for hook in self._hooks:
+                hook.remove()
             delattr(self._bearer, NAME)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
@@ -150,6 +154,10 @@ class SearchPPOTrainer(SearchGRPOTrainer):
     def _hear(self, decoder: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         if self._heard is not None:  # a pass of the update; nobody asks for values while sampling
             self._heard.append(self.value(output.last_hidden_state, kwargs))
+
+    def _say(self, policy: Any, args: Any, output: Any) -> None:
+        if self._heard:  # DDP takes what no output depends on for unused
+            output["state_values"] = self._heard[-1]
 
     def _pass(self, forward: Any, model: Any, ids: torch.Tensor, mask: torch.Tensor, kept: int, **given: Any) -> Any:
         """TRL's columns, and the value of the state in front of each token; none of a reference model."""
