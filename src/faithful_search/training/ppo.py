@@ -157,7 +157,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
 
     def _say(self, policy: Any, args: Any, output: Any) -> None:
         if self._heard:  # DDP takes what no output depends on for unused
-            output["state_values"] = self._heard[-1]
+            output["log_probs"] = output["log_probs"] + 0.0 * self._heard[-1].sum()
 
     def _pass(self, forward: Any, model: Any, ids: torch.Tensor, mask: torch.Tensor, kept: int, **given: Any) -> Any:
         """TRL's columns, and the value of the state in front of each token; none of a reference model."""
