@@ -86,11 +86,16 @@ def parse(argv: Sequence[str] | None = None) -> tuple[VeritasArguments, GRPOConf
         ConfigError: for settings that contradict each other.
     """
     script, args, model_args = parse_recipe((VeritasArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
+    check(script)
+    return script, args, model_args
+
+
+def check(script: VeritasArguments) -> None:
+    """Raise `ConfigError` for weights that reward nothing, or data that do not go together."""
     weights = (script.w_exact_match, script.w_info_think, script.w_think_search, script.w_think_answer)
     if min(weights) < 0 or max(weights) == 0:
         raise ConfigError(f"weights are 0 (the part is left out) or more, and one must be more, not {weights}")
     check_data(script)
-    return script, args, model_args
 
 
 def build_reward(script: VeritasArguments, args: GRPOConfig, judge: Judge | None = None) -> Mix:

@@ -1,8 +1,9 @@
-"""What a configuration of `recipes/pou.py` needs: memory of one GPU, and the time of a step, with the arithmetic.
+"""What a configuration of `pou.py` or `ppo.py` needs: memory of one GPU, and the time of a step, with the arithmetic.
 
 ```
 python scripts/estimate.py recipes/configs/pou_qwen2.5-7b.yaml --gpus 8 --zero3
 python scripts/estimate.py recipes/configs/pou_qwen2.5-0.5b.yaml --memory 24 --peak 165 --speed 2000
+python scripts/estimate.py recipes/configs/ppo_qwen2.5-7b.yaml --gpus 32 --zero3 --peak 312 --steps 1324
 ```
 
 Nothing is measured. Memory follows from the model's shape and the settings; time rests on the flags' values, which are
@@ -78,6 +79,13 @@ def resident(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) ->
     if trained < shape.parameters:
         size = 0.56 if config.get("load_in_4bit") else 1 if config.get("load_in_8bit") else 4 if full else 2
         parts.append(Part("frozen", shape.parameters * size / shards / GB, f"{billions} x {size} bytes{over}"))
+    if config.get("value_trunk"):
+        own = shape.parameters - (0 if shape.tied else shape.vocabulary * shape.hidden)
+        parts.append(Part("value's trunk", own * 16 / shards / GB, f"{own / GB:.3f} B x 16 bytes{over}"))
+    if config.get("beta"):
+        size = 4 if full else 2
+        how = f"{billions} x {size} bytes{over}, none with an adapter"
+        parts.append(Part("reference", 0 if config.get("use_peft") else shape.parameters * size / shards / GB, how))
     if full:
         parts.append(Part("cast by autocast", shape.parameters * 2 / GB, f"{billions} x 2 bytes"))
     if flags.zero3:
@@ -95,12 +103,13 @@ def updating(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) ->
     """GB of one forward and backward pass, activations checkpointed."""
     tokens = config["per_device_train_batch_size"] * (flags.prompt + config["max_completion_length"])
     size = 4 if config.get("dtype", "float32") == "float32" else 2
+    trunks = 2 if config.get("value_trunk") else 1
     head = 0 if config.get("use_peft") else 4 * shape.vocabulary * shape.hidden
     return [
         Part(
             "kept of each layer",
-            shape.layers * tokens * shape.hidden * size / GB,
-            f"{shape.layers} layers x {tokens:,} tokens x {shape.hidden} x {size} bytes",
+            trunks * shape.layers * tokens * shape.hidden * size / GB,
+            f"{trunks * shape.layers} layers x {tokens:,} tokens x {shape.hidden} x {size} bytes",
         ),
         Part(
             "one layer recomputed",
@@ -142,8 +151,11 @@ def seconds(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) -> 
     many = rollouts(config, flags.gpus)
     tokens, rate = many * flags.episode, flags.gpus * flags.peak * 1e12 * flags.use
     passes = (6 if not config.get("use_peft") else 4) + 2 + (2 if config.get("use_vllm") else 0)
+    if "gamma" in config:  # PPO reads values before it trains, and a trunk of their own is trained, too
+        passes = config.get("num_iterations", 1) * passes + 2 + (10 if config.get("value_trunk") else 0)
+    passes += 2 if config.get("beta") else 0
     work = passes * shape.parameters * tokens
-    asked = 2 * shape.parameters * tokens * config.get("budget", 1)
+    asked = 2 * shape.parameters * tokens * config.get("budget", 0 if "gamma" in config else 1)
     machine = f"{flags.gpus} x {flags.peak:g} TFLOP/s x {flags.use}"
     sampled = f"{many // flags.gpus} rollouts x {flags.sampled:,} tokens / {flags.speed:,} a second and GPU"
     return [
@@ -176,6 +188,7 @@ def main(argv: Sequence[str] | None = None) -> list[str]:
     parser.add_argument("config")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--zero3", action="store_true", help="what is trained is shared out over the GPUs")
+    parser.add_argument("--steps", type=int, default=0, help="of the optimizer, where the configuration counts epochs")
     parser.add_argument("--memory", type=float, default=80, help="GB of a GPU")
     parser.add_argument("--prompt", type=int, default=1024, help="tokens of the prompt")
     parser.add_argument("--episode", type=int, default=3500, help="tokens of an episode on average, prompt included")
@@ -190,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> list[str]:
     shape = Shape.of(config["model_name_or_path"])
     always, times = resident(config, shape, flags), seconds(config, shape, flags)
     phases = [("updating", updating(config, shape, flags)), ("sampling and probing", sampling(config, shape, flags))]
-    steps, most = config["max_steps"], max(sum(part.value for part in parts) for _, parts in phases)
+    steps, most = flags.steps or config["max_steps"], max(sum(part.value for part in parts) for _, parts in phases)
     total = sum(part.value for part in always) + most
     hours = steps * sum(part.value for part in times) / 3600
     found = [f"memory: {total:.1f} GB of {flags.memory:g}", *lines("always", always, "GB")]

@@ -4,6 +4,7 @@
 python scripts/study.py pou --out outputs/study --workers 2          # resumes: what is there is not made again
 python scripts/study.py pou --split validation --seeds 3 --only "Proof-of-Use" "format + answer only"
 python scripts/study.py veritas --out outputs/veritas_study --workers 2 --steps 60
+python scripts/study.py credit --out outputs/credit --seeds 3    # GRPO, credit by turn, RLOO, PPO; credit_hack likewise
 python scripts/study.py hacking --out outputs/hacking --split validation --limit 200    # the phase diagram
 ```
 
@@ -190,7 +191,47 @@ VERITAS = Study(
         )
     },
 )
-STUDIES = {"pou": POU, "hacking": HACKING, "veritas": VERITAS}
+ESTIMATORS: dict[str, Flags] = {
+    "GRPO": {},
+    "GRPO, credit by turn": {"advantages": "turns"},
+    "RLOO": {"advantages": "leave_one_out", "loss_type": "dr_grpo"},
+    "GRPO with LLDS": {"llds": 0.1},
+}
+CREDIT = Study(
+    start="search_r1",
+    settings={
+        **{name: Setting("veritas.py", "veritas_tiny_no_curriculum.yaml", flags) for name, flags in ESTIMATORS.items()},
+        "PPO": Setting("ppo.py", "ppo_tiny.yaml", {"curriculum_start": 0, "curriculum_end": 0}),
+        "PPO over turns": Setting(
+            *("ppo.py", "ppo_tiny.yaml"),
+            {"curriculum_start": 0, "curriculum_end": 0, "gae_over_turns": "true", "step_rewards": "true"},
+        ),
+    },
+    measure=VERITAS.measure,
+    metrics=VERITAS.metrics,
+    bars=VERITAS.bars,
+    curves={
+        "training.png": (
+            (*ESTIMATORS, "PPO", "PPO over turns"),
+            ("parts/exact_match", "parts/info_think", "likelihood/right", "grad_norm"),
+        )
+    },
+    references=("cold start", "GRPO"),
+)
+"""The same reward, VERITAS's without curriculum, under each way to make advantages of it."""
+CREDIT_HACK = Study(
+    start="memory",
+    settings={name: Setting("pou.py", "pou_tiny.yaml", flags) for name, flags in ESTIMATORS.items()},
+    measure=POU.measure,
+    metrics=HACKING.metrics,
+    bars=HACKING.bars,
+    curves={
+        "training.png": (tuple(ESTIMATORS), ("behaviour/answer_first", "behaviour/exact_match", "likelihood/right"))
+    },
+    references=("cold start", "GRPO"),
+)
+"""Proof-of-Use's rewards on the policy that can hack, likewise."""
+STUDIES = {"pou": POU, "hacking": HACKING, "veritas": VERITAS, "credit": CREDIT, "credit_hack": CREDIT_HACK}
 
 
 @dataclass(frozen=True)

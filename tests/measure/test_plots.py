@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from faithful_search.analysis import bars, compare, plots, reward_curves, tool_curves
+from faithful_search.analysis.plots import stability_curves
 from faithful_search.errors import DataError
 
 
@@ -60,6 +61,14 @@ def test_tool_curves_of_two_runs_differ_in_line_style(tmp_path, figures):
     assert upper.lines[1].get_linestyle() != upper.lines[5].get_linestyle()
     assert upper.lines[1].get_color() == upper.lines[5].get_color()
     assert len(lower.lines) == 4
+
+
+def test_stability_has_a_panel_for_what_was_logged(tmp_path, figures):
+    rows = [{"step": step, "likelihood/right": -0.1 * step, "frac_reward_zero_std": 0.5} for step in (1, 2, 3)]
+    stability_curves(rows, tmp_path / "stability.png")
+    upper, lower = figures[0].axes
+    assert legend(upper) == ["right answers' own tokens"] and legend(lower) == ["questions without variance of rewards"]
+    assert upper.lines[0].get_ydata().tolist() == pytest.approx([-0.1, -0.2, -0.3])
 
 
 def test_compare_draws_the_mean_over_seeds_and_its_interval(tmp_path, figures):

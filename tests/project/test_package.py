@@ -207,7 +207,7 @@ def test_the_readmes_reward_function_scores_what_a_trainer_gives_it(in_a_chat):
 
 def test_the_recipes_page_names_every_recipe_and_configuration():
     text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| `((?:pou|hack|veritas|self_eval|pokee|rm|sft|eval)_[^`, ]+)` \|", text, re.MULTILINE)
+    listed = re.findall(r"^\| `((?:pou|hack|veritas|ppo|self_eval|pokee|rm|sft|eval)_[^`, ]+)` \|", text, re.MULTILINE)
     there = sorted(path.stem for path in (ROOT / "recipes" / "configs").glob("*.yaml"))
     assert sorted(set(listed)) == there
     assert [path.name for path in (ROOT / "recipes").glob("*.py") if f"## `{path.name}`" not in text] == []

@@ -31,11 +31,13 @@ LARGE = {
     "pou_qwen2.5-0.5b": ("pou", (), (14, 2, True)),
     "pou_four_tools": ("pou", JUDGE, (14, 2, False)),
     "veritas_qwen2.5-7b": ("veritas", JUDGE, (14, 2, False)),
+    "ppo_qwen2.5-7b": ("ppo", JUDGE, (14, 2, False)),
     "pokee_qwen2.5-7b": ("pokee", JUDGE, (14, 2, False)),
 }
 
 
 SLOW = ("pou_qwen2.5-7b_lora", "pou_four_tools", "veritas_qwen2.5-7b", "pokee_qwen2.5-7b")
+SLOW += ("ppo_qwen2.5-7b",)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_the_estimate_in_each_header_is_what_the_script_says():
     spec = importlib.util.spec_from_file_location("estimate", ROOT / "scripts" / "estimate.py")
     sys.modules[spec.name] = estimate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(estimate)
-    for name in ("pou_qwen2.5-7b", "pou_qwen2.5-7b_lora", "pou_qwen2.5-0.5b"):
+    for name in ("pou_qwen2.5-7b", "pou_qwen2.5-7b_lora", "pou_qwen2.5-0.5b", "ppo_qwen2.5-7b"):
         header = (RECIPES / "configs" / f"{name}.yaml").read_text(encoding="utf-8").replace(" \\\n#    ", "")
         flags = re.search(r"python scripts/estimate\.py recipes/(\S+)(.*)", header)
         lines = estimate.main([str(RECIPES / flags[1]), *flags[2].split()])

@@ -3,7 +3,8 @@
 
 Each process leaves in OUT what it saw; the main one the model, which one step of plain gradient descent with a learning
 rate of 1 has moved by exactly the gradient. KIND is "ddp", "fsdp2" or "zero3". MORE is JSON: `reward` has arguments of
-`pou_mix`, `trainer` of the trainer, `args` of `GRPOConfig`; with `lora` an adapter is trained.
+`pou_mix`, `trainer` of the trainer, `args` of `GRPOConfig`; with `lora` an adapter is trained, with `ppo` by PPO of
+these settings.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
 from faithful_search.training.grpo import SearchGRPOTrainer
+from faithful_search.training.ppo import PPOSettings, SearchPPOTrainer
 from faithful_search.trajectory import Evidence
 
 TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(4)]
@@ -92,6 +94,8 @@ def main(out: Path, rows: int, kind: str, more: dict[str, Any] | None = None) ->
     state = trainer.reward_state.mix
     seen = {"rewards": trainer.last_rewards, "ema": state.ema, "step": state.step, "probed": probed, "written": written}
     seen["moved"] = [line["verdict_term"] for line in trainer.state.log_history if "verdict_term" in line]
+    terms = ("value/loss", "groups/one_outcome", "likelihood/right")
+    seen["terms"] = {name: line[name] for line in trainer.state.log_history for name in terms if name in line}
     (out / f"process{process}.json").write_text(json.dumps(seen))
 
 
@@ -159,7 +163,8 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
         seed=3,
         **settings,
     )
-    return SearchGRPOTrainer(
+    ppo = {"ppo": PPOSettings(**more["ppo"])} if "ppo" in more else {}
+    return (SearchPPOTrainer if ppo else SearchGRPOTrainer)(
         model=str(out.parent / "start"),
         processing_class=lab.tokenizer(),
         args=args,
@@ -168,6 +173,7 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
         reward=pou_mix(**{"budget": 2, **more.get("reward", {})}),
         limits=Limits(turns=5, turn_tokens=400, total_tokens=900),
         peft_config=adapter,
+        **ppo,
         **more.get("trainer", {}),
     )
 

@@ -10,6 +10,8 @@ import sys
 from paths import RECIPES, ROOT
 from trl import GRPOConfig, ModelConfig, SFTConfig
 
+from faithful_search.training.ppo import PPOConfig
+
 
 def call(recipe: str, *flags: str) -> dict:
     """The recipe's `main` in this process: to start one that imports torch costs seconds."""
@@ -38,6 +40,7 @@ def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
     """The dataclasses of the recipe that a configuration's name begins with, and what a test has to say beside it."""
     import pokee
     import pou
+    import ppo
     import reward_model
     import self_eval
     import sft
@@ -47,6 +50,7 @@ def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
     return {
         "pou": ((pou.PoUArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "pokee": ((pokee.PokeeArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
+        "ppo": ((ppo.PPOArguments, PPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "self_eval": ((self_eval.SelfEvalArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "veritas": ((veritas.VeritasArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "sft": ((sft.ExpertArguments, SFTConfig, ModelConfig), ["--questions", "world", *CPU]),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import lab
+import torch
 from transformers import TrainerCallback
 from trl import GRPOConfig
 
@@ -31,6 +32,16 @@ class Luck(Reward):
 
     def score(self, trajectory: Trajectory) -> Score:
         return Score(zlib.crc32(trajectory.text.encode()) % 1000 / 1000)
+
+
+@dataclass(frozen=True)
+class Numbered(Reward):
+    """The rollout's number in its batch: different for rollouts that are all scripted alike."""
+
+    name: ClassVar[str] = "numbered"
+
+    def score(self, trajectory: Trajectory) -> Score:
+        return Score(float(trajectory.id.rpartition("#")[2]))
 
 
 @dataclass(frozen=True)
@@ -59,9 +70,24 @@ SETTINGS = {
 """Of every trainer of a tiny policy."""
 
 
-def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **settings) -> SearchGRPOTrainer:
+def trainer(
+    path: Path,
+    reward: Reward | None = None,
+    scripted: bool = False,
+    kind: type[SearchGRPOTrainer] = SearchGRPOTrainer,
+    config: type[GRPOConfig] = GRPOConfig,
+    **settings,
+) -> SearchGRPOTrainer:
     names = ("advantages", "trajectory_file", "callbacks", "dialect", "verdict_weight", "uniform_groups")
-    names += ("counterfactual", "counterfactual_groups", "counterfactual_world")
+    names += (
+        "turn_gamma",
+        "llds",
+        "ppo",
+        "peft_config",
+        "counterfactual",
+        "counterfactual_groups",
+        "counterfactual_world",
+    )
     own = {name: settings.pop(name) for name in names if name in settings}
     tasks = settings.pop("tasks", TASKS)
     defaults = {
@@ -71,10 +97,10 @@ def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **
         "save_steps": 2,
         "lr_scheduler_type": "constant",
     }
-    made = SearchGRPOTrainer(
-        model=lab.model(),
+    made = kind(
+        model=settings.pop("model", None) or lab.model(),
         processing_class=lab.tokenizer(),
-        args=GRPOConfig(str(path), **SETTINGS | defaults | settings),
+        args=config(str(path), **SETTINGS | defaults | settings),
         train_dataset=tasks,
         toolbox=Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]),
         reward=reward or Luck(),
@@ -85,6 +111,28 @@ def trainer(path: Path, reward: Reward | None = None, scripted: bool = False, **
     if scripted:
         made.engine.generator = lab.Scripted(TURNS)
     return made
+
+
+def batch_of(made: SearchGRPOTrainer) -> dict:
+    """A batch of four rollouts of two questions each, as the trainer makes it."""
+    made.model.train()
+    made.current_gradient_accumulation_steps = 1  # as within a step
+    return made._generate_and_score_completions([dict(made.train_dataset[number // 4]) for number in range(8)])
+
+
+def gradient_by_token(made: SearchGRPOTrainer, inputs: dict) -> torch.Tensor:
+    """The largest gradient of the loss at the last hidden states that the completion's tokens were predicted from.
+
+    Of rollouts that are all scripted alike, so that a column is the same token in each.
+    """
+    kept: list[torch.Tensor] = []
+    hook = made.model.model.norm.register_forward_hook(
+        lambda module, args, output: (output.retain_grad(), kept.append(output))[1]
+    )
+    made.compute_loss(made.model, inputs).backward()
+    hook.remove()
+    width = inputs["completion_ids"].shape[1]
+    return torch.cat([item.grad for item in kept])[:, -width - 1 : -1].abs().sum(-1).amax(0)
 
 
 class StopAt(TrainerCallback):

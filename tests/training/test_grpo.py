@@ -10,38 +10,34 @@ from types import SimpleNamespace
 import lab
 import pytest
 import torch
-from tiny_trainer import TASKS, TURNS, Luck, Shy, StopAt, trainer
+from tiny_trainer import TASKS, TURNS, Luck, Numbered, Shy, StopAt, batch_of, gradient_by_token, trainer
 from trl import GRPOConfig, RLOOConfig, RLOOTrainer
 from trl.trainer import grpo_trainer
 
 from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.rewards import Adaptive, Citation, Mix, MixState
 from faithful_search.tools import Toolbox
-from faithful_search.training.advantages import group_relative, leave_one_out
+from faithful_search.training.advantages import ESTIMATORS, TURN_ESTIMATORS, group_relative, leave_one_out
 from faithful_search.training.callbacks import StepLine
 from faithful_search.training.grpo import SearchGRPOTrainer, prompt_dataset
 from faithful_search.training.step_metrics import tool_metrics
 from faithful_search.trajectory import ToolCall, read_jsonl
 
 
-def test_environment_tokens_have_no_gradient_and_sampled_ones_do(tmp_path):
-    """Exactly zero, at every position whose target the environment wrote; read off the last hidden states' gradient."""
-    made = trainer(tmp_path, Shy(), scripted=True)
-    rows = [made.train_dataset[0]] * 4 + [made.train_dataset[1]] * 4
-    inputs = made._generate_and_score_completions([dict(row) for row in rows])
-    inputs["advantages"] = torch.linspace(-1, 1, 8)
-    kept: list[torch.Tensor] = []
-    hook = made.model.model.norm.register_forward_hook(
-        lambda module, args, output: (output.retain_grad(), kept.append(output))[1]
-    )
-    made.compute_loss(made.model, inputs).backward()
-    hook.remove()
-    width = inputs["completion_ids"].shape[1]
-    gradient = torch.cat([item.grad for item in kept])[:, -width - 1 : -1].abs().sum(-1)
-    trained = (inputs["tool_mask"] * inputs["completion_mask"]).bool()
-    assert trained.any() and (~trained).any()
-    assert (gradient[~trained] == 0).all()
-    assert (gradient[trained].view(8, -1).sum(1) > 0).all()
+@pytest.mark.parametrize("how", [*ESTIMATORS, *TURN_ESTIMATORS, "llds"])
+def test_environment_tokens_have_no_gradient_and_sampled_ones_do(tmp_path, how):
+    """Exactly zero, at every position whose target the environment wrote."""
+    given = {"llds": 1.0} if how == "llds" else {"advantages": how}
+    made = trainer(tmp_path, Numbered(), scripted=True, **given)
+    inputs = batch_of(made)
+    if how == "llds":  # the batch before, all of which was more likely
+        made.compute_loss(made.model, inputs | {"advantages": torch.zeros(8)})
+        made._earlier[0]["old_per_token_logps"] += 1.0
+        inputs["advantages"] = torch.zeros(8)
+    gradient, trained = gradient_by_token(made, inputs), inputs["turn_numbers"][0] > 0
+    assert torch.equal(trained, (inputs["tool_mask"] * inputs["completion_mask"])[0].bool())
+    assert 0 < trained.sum() < len(trained)
+    assert (gradient[~trained] == 0).all() and (gradient[trained] > 0).all()
 
 
 def test_the_batch_holds_the_rollouts_ids(tmp_path):
@@ -210,7 +206,8 @@ def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
     ours.model.train()
     ours.current_gradient_accumulation_steps = 1  # as within a step
     single = {name: batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
-    ours.compute_loss(ours.model, {**single, "advantages": advantages}).backward()
+    told = {"turn_numbers": batch["completion_mask"], "right": torch.zeros(8, dtype=torch.bool)}
+    ours.compute_loss(ours.model, {**single, **told, "advantages": advantages}).backward()
     gradients = [
         (own.grad, trls.grad) for own, trls in zip(ours.model.parameters(), rloo.model.parameters(), strict=True)
     ]

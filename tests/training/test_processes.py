@@ -100,6 +100,26 @@ def test_sharded_processes_make_the_same_step(kind, tmp_path):
     assert_equal(step(tmp_path, 1, 16), step(tmp_path, 2, 8, kind))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "zero3"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"trainer": {"advantages": "turns"}},
+        {"ppo": {"value_learning_rate": 1.0}},
+        {"ppo": {"value_trunk": True, "gae_over_turns": True, "step_rewards": True}, "args": {"beta": 0.1}},
+    ],
+    ids=["turns", "ppo", "ppo_own_trunk"],
+)
+def test_credit_is_the_same_however_a_step_is_spread(more, kind, tmp_path):
+    if kind == "zero3" and importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("needs deepspeed")
+    (gradient, [whole]), (other, parts) = step(tmp_path, 1, 16, "ddp", more), step(tmp_path, 2, 8, kind, more)
+    assert_gradients(gradient, other)
+    for name, value in whole["terms"].items():
+        assert [part["terms"][name] for part in parts] == [pytest.approx(value, rel=1e-4)] * 2
+
+
 VERDICTS = {
     "trainer": {"verdict_weight": 1e4},  # an untrained model's p(yes) hardly moves
     "reward": {"draws": "question", "centre": True, "budget": None},

@@ -9,7 +9,7 @@ import lab
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny_trainer import Luck, trainer
+from tiny_trainer import Luck, batch_of, trainer
 from transformers import LlamaConfig, LlamaForCausalLM
 from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
 
@@ -167,17 +167,10 @@ def probing(**knobs) -> Mix:
     )
 
 
-def batch_of(made):
-    made.model.train()
-    rows = [dict(made.train_dataset[number // 4]) for number in range(8)]
-    return made._generate_and_score_completions(rows)
-
-
 def test_the_loss_is_trls_less_the_weighted_mean_of_the_moves(tmp_path):
     made = trainer(tmp_path, probing(budget=None), scripted=True, verdict_weight=0.5)
     lab.sharp(made.model)
     inputs = batch_of(made)
-    made.current_gradient_accumulation_steps = 1
     with_term = made.compute_loss(made.model, inputs)
     made.verdict_weight = 0.0
     plain = made.compute_loss(made.model, inputs)

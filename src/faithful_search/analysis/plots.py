@@ -59,10 +59,20 @@ LABELS = {
     "rule_score": "the rule's score",
     "self_gap": "own score minus the rule's",
     "self_rmse": "root mean square difference",
+    "likelihood/right": "right answers' own tokens",
+    "grad_norm": "gradient",
+    "groups/one_outcome": "questions all right or all wrong",
+    "frac_reward_zero_std": "questions without variance of rewards",
+    "behaviour/valid_format": "rollouts of valid format",
     "tools/entropy": "normalised tool entropy",
     "tools/calls": "tool calls per rollout",
     "ended/answered": "share of rollouts answered",
     "ended/answered_forced": "share made to answer",
+}
+STABILITY = {
+    "mean log p": ("likelihood/right",),
+    "norm": ("grad_norm",),
+    "share": ("groups/one_outcome", "frac_reward_zero_std", "behaviour/valid_format"),
 }
 _STEP = "training step"
 _WIDE, _DPI = 9.0, 120
@@ -116,6 +126,23 @@ def tool_curves(history: Histories, path: PathLike, window: int | None = None) -
     _finish(upper, "share of tool calls", title="Use of tools over training", limits=(-0.03, 1.03))
     _finish(lower, "entropy (0 one tool, 1 even)", limits=(-0.05, 1.05))
     lower.set_xlabel(_STEP)
+    return _save(figure, path)
+
+
+def stability_curves(history: Histories, path: PathLike, window: int | None = None) -> Path:
+    """How likely right answers are, how large gradients, and which share of the rollouts teaches nothing.
+
+    Arguments and errors as for `reward_curves`; a panel without values is left out.
+    """
+    runs = _by_label(history)
+    logged = set(_metrics(runs))
+    panels = {label: names for label, names in STABILITY.items() if logged.intersection(names)}
+    _require(len(panels), "likelihood, gradient or groups", path)
+    figure, axes = _figure(len(panels), (1,) * len(panels))
+    for number, (axis, (label, names)) in enumerate(zip(axes, panels.items(), strict=True)):
+        _draw_metrics(axis, runs, names, window, first=number)
+        _finish(axis, label, title="" if number else "Stability over training")
+    axes[-1].set_xlabel(_STEP)
     return _save(figure, path)
 
 

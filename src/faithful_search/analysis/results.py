@@ -16,7 +16,7 @@ from . import plots
 def leave(
     record: Record | None, recipe: str, argv: Sequence[str], repository: Repository | None = None
 ) -> dict[str, Any]:
-    """Write `metrics.json`, `history.json`, `README.md`, `rewards.png` and `tools.png`; print the table; push.
+    """Write `metrics.json`, `history.json`, `README.md`, and the plots of rewards, tools, stability; print; push.
 
     Args:
         record: the run; `None` in all processes but the main one, where nothing is left to do.
@@ -47,7 +47,7 @@ def leave(
         config=record.settings,
         tools=record.tools,
         dataset=record.questions,
-        plots=("rewards.png", "tools.png"),
+        plots=("rewards.png", "tools.png", "stability.png"),
     )
     if record.settings.get("save_merged"):
         merged_card(out, out / MERGED)
@@ -55,6 +55,7 @@ def leave(
         print(f"\n{report.table(record.before, record.after, ('before', 'after'))}")
     plots.reward_curves(record.history, out / "rewards.png")
     plots.tool_curves(record.history, out / "tools.png")
+    plots.stability_curves(record.history, out / "stability.png")
     print(f"\npolicy, card, trajectories, plots and metrics are in {out}")
     if repository is not None:
         push_run(out, repository, merged=bool(record.settings.get("save_merged")))

@@ -12,16 +12,39 @@ import msgspec
 
 from ..trajectory import Trajectory
 
+ROUNDING = 1e-9
+"""Below this a difference of rewards is the rounding of their sums."""
+
 
 class Score(msgspec.Struct, frozen=True, omit_defaults=True):
     """`value` is `None` where the reward does not apply or its judge abstained (`parts["abstained"]` is then True).
 
     A zero that a paper defines (no citation to check, say) is 0.0 with `parts["applies"] = False`.
+
+    `steps` says what the reward says of each step: one entry a step of the trajectory, `None` where it says nothing of
+    that step; empty where it judges the whole. Of a single reward the value is the mean of the entries that are not
+    `None`; of a `Mix` it is that mean plus what its parts say of the whole.
+
+    Example:
+        >>> Score(0.5, steps=(None, 1.0, 0.0)).credit
+        ((0.0, 0.5, 0.0), 0.0)
+        >>> Score(1.0).credit
+        ((), 1.0)
     """
 
     value: float | None
     why: str = ""
     parts: dict[str, Any] = {}
+    steps: tuple[float | None, ...] = ()
+
+    @property
+    def credit(self) -> tuple[tuple[float, ...], float]:
+        """What of the value each step earned, and what the whole did: together they are the value, 0 where it is
+        `None`."""
+        value, many = self.value or 0.0, sum(step is not None for step in self.steps)
+        earned = tuple((step or 0.0) / many for step in self.steps) if many else ()
+        rest = value - sum(earned)
+        return earned, 0.0 if abs(rest) < ROUNDING else rest
 
 
 @dataclass(frozen=True)

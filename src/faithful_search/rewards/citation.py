@@ -70,7 +70,8 @@ class Citation(Reward):
         parse, consistency, ids = zip(*checks, strict=True)
         why = "" if valid == len(checks) else _first_failure(trajectory, checks)
         parts = {"applies": True, "parse_ok": list(parse), "consistency_ok": list(consistency), "ids_valid": list(ids)}
-        return Score((2 * valid - len(checks)) / len(checks), why, parts)
+        steps = (None, *(1.0 if check == ALL_OK else -1.0 for check in checks))
+        return Score((2 * valid - len(checks)) / len(checks), why, parts, steps)
 
     def measure(self, score: Score) -> float | None:
         """The share of steps with R_cite^t = +1: (R_cite + 1) / 2."""

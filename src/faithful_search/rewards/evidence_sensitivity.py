@@ -139,7 +139,8 @@ class EvidenceSensitivity(Reward):
         asked = iter(_ask(self._policy(), [probe for own in probes for probe in own]))
         answers = [[next(asked) for _ in own] for own in probes]
         premiums = self._premiums(probes, answers)
-        return [_mean(*row, premiums) for row in zip(probes, answers, strict=True)]
+        counts = [len(trajectory.steps) for trajectory in trajectories]
+        return [_mean(*row, premiums) for row in zip(counts, probes, answers, strict=True)]
 
     def probes(self, trajectories: Sequence[Trajectory]) -> list[list[Probe]]:
         """What the policy is asked about each trajectory, step by step.
@@ -413,16 +414,17 @@ def _yes(row: Sequence[float]) -> float:
     return row[0] / sum(row) if sum(row) else 0.0
 
 
-def _mean(probes: Sequence[Probe], answers: Sequence[Answer], premiums: Premiums) -> Score:
+def _mean(count: int, probes: Sequence[Probe], answers: Sequence[Answer], premiums: Premiums) -> Score:
     if not probes:
         return Score(0.0, "no step whose verdict can be probed", {"applies": False})
     moves = [probe.move(answer) for probe, answer in zip(probes, answers, strict=True)]
-    value = sum(move - premiums.get(probe.yes_case, 0.0) for probe, move in zip(probes, moves, strict=True))
+    earned = {probe.step: move - premiums.get(probe.yes_case, 0.0) for probe, move in zip(probes, moves, strict=True)}
     steps = [_told(*row) for row in zip(probes, answers, strict=True)]
     worst = min(range(len(moves)), key=moves.__getitem__)
     step, move = probes[worst].step, moves[worst]
     why = "" if move > 0 else f"step {step}: p(yes) did not follow the evidence ({move:+.3f})"
-    return Score(value / len(moves), why, {"applies": True, "raw": sum(moves) / len(moves), "steps": steps})
+    parts = {"applies": True, "raw": sum(moves) / len(moves), "steps": steps}
+    return Score(sum(earned.values()) / len(earned), why, parts, tuple(earned.get(n) for n in range(1, count + 1)))
 
 
 def _told(probe: Probe, answer: Answer) -> dict[str, Any]:

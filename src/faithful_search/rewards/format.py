@@ -10,7 +10,6 @@ from .base import Reward, Score
 from .citation import VERDICT_ISSUES
 from .turns import asks_for_thoughts
 
-VALID = Score(1.0)
 TRANSCRIPT = frozenset(
     (
         "response_unclosed",
@@ -44,6 +43,8 @@ class Format(Reward):
     reward but does not close this gate. Nor does a tool response that the environment cut short. A trajectory cut off
     before its answer is invalid, and so is a stray tag or text outside the tags.
 
+    `Score.steps` are all 1.0, or 0.0 at the step with the first problem alone: what the others are worth is not known.
+
     Example:
         >>> from faithful_search.trajectory import Step, ToolCall, Trajectory
         >>> search = Step(think="Look it up.", call=ToolCall("local_search", {"query": "capital of France"}))
@@ -58,21 +59,25 @@ class Format(Reward):
     name: ClassVar[str] = "format"
 
     def score(self, trajectory: Trajectory) -> Score:
-        why = first_problem(trajectory)
-        return Score(0.0, why) if why else VALID
+        many = len(trajectory.steps)
+        if not many:
+            return Score(0.0, "the trajectory has no steps")
+        number, why = _first_problem(trajectory)
+        if not why:
+            return Score(1.0, steps=(1.0,) * many)
+        return Score(0.0, why, steps=tuple(0.0 if place == number else None for place in range(1, many + 1)))
 
 
-def first_problem(trajectory: Trajectory) -> str:
-    """What is first wrong with the basic format; empty when nothing is."""
+def _first_problem(trajectory: Trajectory) -> tuple[int, str]:
+    """Where the basic format is first broken, and how; no reason when it is not. What belongs to no step is put down to
+    the last one."""
     steps = trajectory.steps
-    if not steps:
-        return "the trajectory has no steps"
     thinks = asks_for_thoughts(trajectory.dialect)
     for number, step in enumerate(steps, start=1):
         why = _problem(step, steps, number, thinks)
         if why:
-            return f"step {number}: {why}"
-    return next((issue.why for issue in trajectory.issues if issue.kind not in NOT_FORMAT), "")
+            return number, f"step {number}: {why}"
+    return len(steps), next((issue.why for issue in trajectory.issues if issue.kind not in NOT_FORMAT), "")
 
 
 def step_problem(step: Step, thinks: bool) -> str:

@@ -79,7 +79,15 @@ class JudgedReward(Reward):
             ((item, verdict) for item, verdict in zip(asked, verdicts, strict=True) if not verdict.label), None
         )
         why = "" if against is None else f"step {against[0].step}: {against[1].why or 'not upheld by the judge'}"
-        return Score(sum(values) / len(values), why, {"applies": True, **parts})
+        return Score(sum(values) / len(values), why, {"applies": True, **parts}, _steps(trajectory, asked, values))
+
+
+def _steps(trajectory: Trajectory, asked: Sequence[Asked], values: Sequence[float]) -> tuple[float | None, ...]:
+    """The pair's value at each step that has one; empty where a step has several, of which the value is the mean."""
+    found = {item.step: value for item, value in zip(asked, values, strict=True)}
+    if len(found) < len(asked):
+        return ()
+    return tuple(found.get(number) for number in range(1, len(trajectory.steps) + 1))
 
 
 def ask(judge: Judge, pairs: Sequence[Pair]) -> list[Verdict]:

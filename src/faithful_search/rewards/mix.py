@@ -280,11 +280,12 @@ class Mix(Reward):
             if gate.value is None:
                 return _missing(self.gate.name, gate, parts)
             if gate.value < 1.0:
-                return Score(self.invalid, gate.why, parts)
+                return Score(self.invalid, gate.why, parts, _blame(gate, self.invalid))
         return self._sum(row, weights, alpha, parts)
 
     def _sum(self, row: Components, weights: Mapping[str, float], alpha: float | None, parts: dict[str, Any]) -> Score:
         total, right = 0.0, self._right(row)
+        counted: list[tuple[float, Score]] = []
         for name, part in self.parts.items():
             if weights[name] == 0:
                 continue
@@ -300,7 +301,9 @@ class Mix(Reward):
                 culprit = next(key for key in _names(name, part) if row[key].value is None)
                 return _missing(culprit, row[culprit], parts)
             total += weights[name] * value
-        return Score(total, "", parts)
+            if counts:
+                counted += ((weights[name] * share, score) for share, score in _shares(part, name, row, alpha or 0.0))
+        return Score(total, "", parts, _steps(counted))
 
     def _right(self, row: Components) -> bool | None:
         """Whether the answer is right; `None` where nobody knows, or nothing depends on it."""
@@ -338,6 +341,28 @@ def sigmoid(x: float) -> float:
 
 def _names(name: str, part: Reward | Adaptive) -> tuple[str, ...]:
     return tuple(reward.name for reward in part.rewards) if isinstance(part, Adaptive) else (name,)
+
+
+def _shares(part: Reward | Adaptive, name: str, row: Components, alpha: float) -> Iterator[tuple[float, Score]]:
+    """The scores that make up a part's value, each with how much of it counts."""
+    if isinstance(part, Adaptive):
+        yield 1 - alpha, row[part.outcome.name]
+        if part.fixed != 0:
+            yield alpha, row[part.process.name]
+    else:
+        yield 1.0, row[name]
+
+
+def _steps(counted: Sequence[tuple[float, Score]]) -> tuple[float, ...]:
+    """What the steps earned of a weighted sum, in entries whose mean is all of it; empty if its parts know no steps."""
+    earned = [(weight, score.credit[0]) for weight, score in counted]
+    rows = [[weight * own * len(credit) for own in credit] for weight, credit in earned if credit]
+    return tuple(map(sum, zip(*rows, strict=True)))
+
+
+def _blame(gate: Score, invalid: float) -> tuple[float | None, ...]:
+    """The value of a row that failed the gate, at the steps that failed it."""
+    return tuple(None if step is None or step >= 1.0 else invalid for step in gate.steps)
 
 
 def _bind(part: Reward | Adaptive, resources: Mapping[str, Any]) -> Reward | Adaptive:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
+import msgspec
+
 from ..trajectory import Trajectory
 from .base import Reward, Score
 from .evidence_sensitivity import EvidenceSensitivity
@@ -66,4 +68,4 @@ class Shuffled(Reward):
             rng = random.Random(f"{self.seed}:{':'.join(trajectories[number].id or '' for number in group)}")
             for number, other in zip(group, rng.sample(group, len(group)), strict=True):
                 taken[number] = other
-        return [scores[other] for other in taken]
+        return [msgspec.structs.replace(scores[other], steps=()) for other in taken]  # of another's steps

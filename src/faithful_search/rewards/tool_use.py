@@ -80,7 +80,7 @@ class ToolUse(Reward):
             return NO_EVIDENCE
         used = _cited(trajectory) if self.what == "uncited" else self._taken_up(trajectory)
         why = f"nothing later {'cites' if self.what == 'uncited' else 'takes up'} what this call returned"
-        return _share(steps, [i for i in steps if i not in used], why)
+        return _share(trajectory, steps, [i for i in steps if i not in used], why)
 
     def _taken_up(self, trajectory: Trajectory) -> set[int]:
         """The steps whose evidence has words, unknown before, that later steps write."""
@@ -116,12 +116,13 @@ def _repeated(trajectory: Trajectory) -> Score:
         if key in seen:
             repeated.append(number)
         seen.add(key)
-    return _share([number for number, _ in calls], repeated, "this call was made before")
+    return _share(trajectory, [number for number, _ in calls], repeated, "this call was made before")
 
 
-def _share(steps: list[int], wasted: list[int], why: str) -> Score:
-    parts: dict[str, Any] = {"calls": len(steps), "steps": [number + 1 for number in wasted]}
-    return Score(len(wasted) / len(steps), f"step {wasted[0] + 1}: {why}" if wasted else "", parts)
+def _share(trajectory: Trajectory, calls: list[int], wasted: list[int], why: str) -> Score:
+    parts: dict[str, Any] = {"calls": len(calls), "steps": [number + 1 for number in wasted]}
+    steps = tuple(float(i in wasted) if i in calls else None for i in range(len(trajectory.steps)))
+    return Score(len(wasted) / len(calls), f"step {wasted[0] + 1}: {why}" if wasted else "", parts, steps)
 
 
 def _key(call: ToolCall) -> str:

@@ -2,16 +2,22 @@
 
 Each takes the rewards of the global batch, shape `(questions · K,)` with the K rollouts of a question next to each
 other, and returns advantages of the same shape. A NaN reward (its judge abstained) is left out of its group's baseline
-and gets advantage 0.
+and gets advantage 0. `by_turn` makes one of returns from each turn on, which `spread` gives to that turn's tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
+from torch.nn.functional import pad
+
+from ..rewards import Score
+from ..trajectory import Tokens
 
 Estimator = Callable[[torch.Tensor, int], torch.Tensor]
+TurnEstimator = Callable[[Sequence[tuple[list[float], float]], int], torch.Tensor]
 
 
 def group_relative(rewards: torch.Tensor, k: int) -> torch.Tensor:
@@ -32,6 +38,57 @@ def leave_one_out(rewards: torch.Tensor, k: int) -> torch.Tensor:
     valid = (~groups.isnan()).sum(dim=1, keepdim=True)
     scale = valid / (valid - 1).clamp(min=1)
     return torch.nan_to_num(scale * (groups - groups.nanmean(dim=1, keepdim=True))).view(-1)
+
+
+def turn_returns(score: Score, turns: int, gamma: float = 1.0) -> tuple[list[float], float]:
+    """What a rollout got from each of its turns on, and its outcome, which is what it has after its end.
+
+    ```
+    G_k = Σ_{j ≥ k} gamma^(j-k) r_j + gamma^(T-k) outcome
+    ```
+
+    r_j is what `Score.credit` says that step j earned (a turn of the engine is one step), and the outcome what the
+    whole did. NaN where the score has no value.
+
+    Example:
+        >>> turn_returns(Score(1.5, steps=(1.0, 0.0)), 2)
+        ([1.5, 1.0], 1.0)
+    """
+    earned, outcome = score.credit
+    if score.value is None:
+        outcome = float("nan")
+    found: list[float] = []
+    following = outcome
+    for reward in reversed(earned or (0.0,) * turns):
+        following = reward + (gamma * following if found else following)
+        found.append(following)
+    return found[::-1], outcome
+
+
+def by_turn(estimator: Estimator, returns: Sequence[tuple[list[float], float]], k: int) -> torch.Tensor:
+    """Advantages of the global batch, shape `(questions · K, turns of the longest)`: those of each turn by itself.
+
+    A rollout that has ended takes part in later baselines with its outcome alone, so that without rewards of steps
+    and with gamma = 1 every turn has the trajectory's own advantage.
+    """
+    most = max(len(own) for own, _ in returns)
+    table = torch.tensor([own + [outcome] * (most - len(own)) for own, outcome in returns])
+    return torch.stack([estimator(column.contiguous(), k) for column in table.T], dim=1)
+
+
+def turn_numbers(rollouts: Sequence[Tokens], width: int) -> torch.Tensor:
+    """The number of its turn, from 1, of each token that the policy wrote; 0 of all others. Shape `(rows, width)`."""
+    numbers = torch.zeros(len(rollouts), width, dtype=torch.long)
+    for row, tokens in zip(numbers, rollouts, strict=True):
+        for number, (start, middle, _) in enumerate(tokens.turns, start=1):
+            row[start:middle] = number
+        row[: len(tokens.mask)] *= torch.tensor(tokens.mask)
+    return numbers
+
+
+def spread(advantages: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Each turn's advantage at that turn's own tokens, and 0 elsewhere."""
+    return pad(advantages, (1, 0)).gather(1, numbers)
 
 
 def informative(outcomes: torch.Tensor, valid: torch.Tensor, k: int) -> torch.Tensor:
@@ -63,3 +120,8 @@ ESTIMATORS: dict[str, Estimator | None] = {
     "leave_one_out": leave_one_out,
 }
 """By name; `trl` leaves the trainer's own advantages (its `scale_rewards` setting) as they are."""
+TURN_ESTIMATORS: dict[str, TurnEstimator] = {
+    "turns": partial(by_turn, group_relative),
+    "turns_leave_one_out": partial(by_turn, leave_one_out),
+}
+"""By name: those that give each turn an advantage of its own."""

@@ -79,13 +79,14 @@ class TrajectoryLog(TrainerCallback):
 def with_scores(
     trajectory: Trajectory, score: Score, components: dict[str, Score], step: int, **more: Any
 ) -> Trajectory:
-    """The trajectory with its reward, each component's value, reason and details, in `meta`."""
+    """The trajectory with its reward, each component's value, steps, reason and details, in `meta`."""
     meta = {
         **trajectory.meta,
         "step": step,
         "reward": score.value,
         "why": score.why,
         "scores": {name: part.value for name, part in components.items()},
+        "steps": {name: part.steps for name, part in components.items() if part.steps},
         "reasons": {name: part.why for name, part in components.items() if part.why},
         "parts": {name: part.parts for name, part in components.items() if part.parts},
         **more,
@@ -136,6 +137,9 @@ class StepLine(ProgressCallback):
         ("parts/citation", "cite"),
         ("parts/evidence_sensitivity", "pt"),
         ("verdict_term", "Δq"),
+        ("llds", "llds"),
+        ("value/explained", "V explains"),
+        ("likelihood/right", "log p"),
         ("parts/answer_likelihood_gap", "gap"),
         ("parts/answer_support", "ans"),
         ("parts/correctness", "anc"),

@@ -1,15 +1,17 @@
 """GRPO for search agents: TRL's trainer with our engine as its rollout and one reward callable.
 
-Only TRL's public seams are used (`rollout_func`, one reward function, `compute_loss`, `log`), but for one method:
-`_generate_and_score_completions` is extended. The rows that it is given are kept for the rollout, which gets the
-prompts only; in what it returns, advantages are replaced for another estimator or for uniform groups, and the probes of
-the rollouts are added for the verdict term.
+Only TRL's public seams are used (`rollout_func`, one reward function, `compute_loss`, `log`), but for two methods.
+`_generate_and_score_completions` is extended: the rows that it is given are kept for the rollout, which gets the
+prompts only; in what it returns, advantages are replaced for another estimator or for uniform groups, and what the
+loss's further terms need is added. `_get_per_token_logps_and_entropies` is called in passes by length, and what the
+loss had from it is kept for these terms.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -34,16 +36,17 @@ from ..tasks import Task, task_from_row
 from ..tools import Toolbox, ToolStats
 from ..trajectory import Tokens, Trajectory
 from ..world import bundled_world
-from .advantages import ESTIMATORS, Estimator, informative
+from .advantages import ESTIMATORS, TURN_ESTIMATORS, informative, spread, turn_numbers, turn_returns
 from .callbacks import LearningWatch, RewardState, TrajectoryLog, with_scores
 from .changed_worlds import ChangedWorlds, asked, by_question, met, world_figures
 from .config import without_token
+from .likelihood import LIKELIHOOD, LikelihoodWatch, llds
 from .outage import JudgeWatch, silence, together, without_dump
 from .policies import policy_source
 from .processes import check_processes, gathered, hold_head, most
-from .step_metrics import part_metrics, rollout_metrics, tool_metrics
+from .step_metrics import one_outcome, part_metrics, rights, rollout_metrics, tool_metrics
 from .traces import RolloutTraces
-from .trimming import FEWEST, PASSES, by_length
+from .trimming import FEWEST, PASSES, Columns, by_length
 from .verdict_term import probe_columns, verdict_moves
 from .vllm import VLLMStart, bound_sync, check_vllm, joining_server, policy_generator, sync_weights
 
@@ -61,7 +64,11 @@ class SearchGRPOTrainer(GRPOTrainer):
         reward: any `Reward`; a `Mix` keeps its state across processes and checkpoints.
         dialect: a dialect or its name.
         limits: bounds of an episode.
-        advantages: "trl", "group_relative" or "leave_one_out", see `training.advantages`.
+        advantages: "trl", "group_relative" or "leave_one_out"; "turns" or "turns_leave_one_out" give each turn its own,
+            from what `Score.steps` says of it and of those after it. See `training.advantages`.
+        turn_gamma: by how much a turn discounts what later turns earn.
+        llds: the weight of the likelihood-preserving term, see `training.likelihood.llds`; 0 is without. Where a batch
+            is used for several updates it is applied to that batch, else to the one before, in a further pass.
         verdict_weight: λ of the verdict term, see `training.verdict_term`; the probes are those of the reward's
             `EvidenceSensitivity`. 0 is the papers' loss. The mean of s(q' - q) is logged as `verdict_term`.
         uniform_groups: "drop" sets advantages to 0 in groups whose answers are all right or all equally wrong, unless
@@ -107,6 +114,8 @@ class SearchGRPOTrainer(GRPOTrainer):
         limits: Limits | None = None,
         eval_dataset: Sequence[Task] | Dataset | None = None,
         advantages: str = "trl",
+        turn_gamma: float = 1.0,
+        llds: float = 0.0,
         verdict_weight: float = 0.0,
         uniform_groups: str = "keep",
         trajectory_file: str | Path | None = None,
@@ -118,8 +127,11 @@ class SearchGRPOTrainer(GRPOTrainer):
         callbacks: Sequence[Any] = (),
         **kwargs: Any,
     ) -> None:
-        if advantages not in ESTIMATORS:
-            raise ConfigError(f"unknown advantages {advantages!r}; there are: {', '.join(ESTIMATORS)}")
+        names = {**ESTIMATORS, **TURN_ESTIMATORS}
+        if advantages not in names:
+            raise ConfigError(f"unknown advantages {advantages!r}; there are: {', '.join(names)}")
+        if not 0 <= turn_gamma <= 1 or llds < 0:
+            raise ConfigError(f"turn_gamma is in [0, 1] and llds 0 or more, not {turn_gamma:g} and {llds:g}")
         _check_settings(args)
         mix = as_mix(reward)
         name = dialect if isinstance(dialect, str) else dialect.name
@@ -136,16 +148,25 @@ class SearchGRPOTrainer(GRPOTrainer):
             self.worlds = ChangedWorlds.of(world, tasks, counterfactual, generations, counterfactual_groups)
         self._tasks = by_question([*tasks, *as_tasks(eval_dataset or ())])
         self._rows: list[dict[str, Any]] = []
-        self.estimator = ESTIMATORS[advantages]
+        self.estimator, self.turn_estimator = ESTIMATORS.get(advantages), TURN_ESTIMATORS.get(advantages)
+        self.turn_gamma = turn_gamma
+        self.llds = llds
         self.verdict_weight = verdict_weight
         self.uniform_groups = uniform_groups
         self._probes: list[list[Probe]] = []
-        self._moves: list[float] = []
+        self._terms: dict[str, list[float]] = defaultdict(list)
+        self._likelihood: list[torch.Tensor] = []
+        self._passed: tuple[Columns, ...] = ()
+        self._earlier: deque[dict[str, Any]] = deque()
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
         self.judge_watch = JudgeWatch(max_abstained)
         self._learning = LearningWatch()
         shown = [RolloutTraces(self.rollout_log)] if self.rollout_log and "trackio" in (args.report_to or ()) else []
-        own = [RewardState(mix.state0), self.judge_watch, *([self.rollout_log] if self.rollout_log else []), *shown]
+        own = [
+            *(RewardState(mix.state0), self.judge_watch, LikelihoodWatch()),
+            *([self.rollout_log] if self.rollout_log else []),
+            *shown,
+        ]
         with joining_server(args):
             super().__init__(
                 model=policy_source(model, name) if isinstance(model, str) else model,
@@ -245,7 +266,7 @@ class SearchGRPOTrainer(GRPOTrainer):
             self.accelerator.wait_for_everyone()  # only the main process knows that a server has the weights
         with self._sampling():
             trajectories = self.engine.run(tasks)
-        tokens = [cast(Tokens, trajectory.tokens) for trajectory in trajectories]
+        self._tokens = tokens = [cast(Tokens, trajectory.tokens) for trajectory in trajectories]
         return {
             "prompt_ids": [item.prompt_ids for item in tokens],
             "completion_ids": [item.completion_ids for item in tokens],
@@ -294,8 +315,10 @@ class SearchGRPOTrainer(GRPOTrainer):
             for name, share in world_figures(gather_object(rows)).items():
                 log_metric(f"counterfactual/{name}", share)
         self._watch(components, scores, log_metric)
-        self.last_rewards = [score.value for score in scores]
+        self.last_scores, self.last_rewards = scores, [score.value for score in scores]
         self.last_components = components
+        self._right = rights(self.mix, components, rollouts)
+        log_metric("groups/one_outcome", one_outcome(gather_object(self._right), self._generations))
         if training and self.rollout_log is not None:
             alpha = self.mix.alpha(holder.mix)
             scored = [
@@ -329,12 +352,15 @@ class SearchGRPOTrainer(GRPOTrainer):
         self._rows = inputs
         with without_dump():
             output = super()._generate_and_score_completions(inputs)
-        if self.estimator is not None:
-            output["advantages"] = self._estimate(self.estimator, output["advantages"])
+        own = output["advantages"]
+        output["turn_numbers"] = turn_numbers(self._tokens, output["completion_ids"].shape[1]).to(own.device)
+        output["right"] = torch.tensor(self._right, device=own.device)
+        self._estimate(output, own)
         if self._training and self.uniform_groups == "drop":
-            output["advantages"] = output["advantages"] * self._informative(output["advantages"])
+            told = self._informative(own)
+            output["advantages"] = output["advantages"] * (told if output["advantages"].dim() == 1 else told[:, None])
         if self._training and self.verdict_weight:
-            output |= probe_columns(self._probes, output["advantages"].device)
+            output |= probe_columns(self._probes, own.device)
         return output
 
     def _keep_probes(self, probes: list[list[Probe]]) -> None:
@@ -344,29 +370,79 @@ class SearchGRPOTrainer(GRPOTrainer):
         self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **given: Any
     ) -> Any:
         """TRL's, in passes over rollouts of like length: more than half of a batch of rollouts would be padding."""
-        forward = partial(super()._get_per_token_logps_and_entropies, model)
-        return by_length(forward, input_ids, attention_mask, logits_to_keep, **given)
+        forward = partial(self._pass, super()._get_per_token_logps_and_entropies, model)
+        self._passed = by_length(forward, input_ids, attention_mask, logits_to_keep, **given)
+        return self._passed[:3]
+
+    def _pass(self, forward: Any, *args: Any, **given: Any) -> tuple[Columns, ...]:
+        """One pass of TRL's `forward`; a trainer that needs more of each token than its log-probability adds it."""
+        return cast(tuple[Columns, ...], forward(*args, **given))
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """TRL's loss, and the verdict term if it has a weight: see `training.verdict_term`."""
-        loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        if not (self._training and self.verdict_weight):
-            return cast(torch.Tensor, loss)
+        """TRL's loss, and the terms that have a weight: see `training.verdict_term` and `training.likelihood`."""
+        loss = cast(torch.Tensor, super().compute_loss(model, inputs, return_outputs, num_items_in_batch))
+        if not self._training:
+            return loss
+        passed, self._passed = self._passed, ()
+        # Gradients are averaged over processes and summed over the equal batches of an optimizer step.
+        return loss + self._further(model, inputs, passed) / self.current_gradient_accumulation_steps
+
+    def _further(self, model: Any, inputs: dict[str, Any], passed: Sequence[Columns]) -> torch.Tensor | float:
+        """What a batch adds to TRL's loss, given what `_pass` gave for it."""
+        logps = cast(torch.Tensor, passed[0])
+        total: torch.Tensor | float = 0.0
+        self._likelihood.append(_sums(logps.detach(), (inputs["turn_numbers"] > 0) & inputs["right"][:, None]))
+        if self.verdict_weight:
+            total = total - self.verdict_weight * self._verdict_term(model, inputs)
+        if self.llds:
+            total = total + self.llds * self._preserved(model, inputs, logps)
+        return total
+
+    def _verdict_term(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         # Two contexts a probe: passes no larger than those of `by_length`.
         at_once = max(2 * len(inputs["advantages"]) // PASSES, FEWEST)
         with self.accelerator.autocast():
             moves = verdict_moves(model, inputs, at_once, most(self.accelerator))
-        self._moves.append(float(self.accelerator.gather(moves.detach()).mean()))
-        # Gradients are averaged over processes and summed over the equal batches of an optimizer step.
-        return loss - self.verdict_weight * moves.mean() / self.current_gradient_accumulation_steps
+        self._note("verdict_term", moves.mean())
+        return moves.mean()
+
+    def _preserved(self, model: Any, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:
+        args = cast(GRPOConfig, self.args)
+        if args.num_iterations == 1 and cast(int, args.steps_per_generation) <= args.gradient_accumulation_steps:
+            # Nothing has fallen yet since this batch was sampled: what the last update did is seen on the one before.
+            self._earlier.append(inputs | {"old_per_token_logps": logps.detach()})
+            if len(self._earlier) <= self.current_gradient_accumulation_steps:
+                return 0.0 * logps.sum()
+            inputs = self._earlier.popleft()
+            logps = self._logps(model, inputs)
+        term, share = llds(logps, inputs["old_per_token_logps"], inputs["turn_numbers"], inputs["advantages"])
+        self._note("llds", term)
+        self._note("likelihood/falling", share)
+        return term
+
+    def _logps(self, model: Any, inputs: dict[str, Any], **given: Any) -> torch.Tensor:
+        """Log-probabilities of a batch's completions."""
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        found = self._get_per_token_logps_and_entropies(model, ids, mask, inputs["completion_ids"].shape[1], **given)
+        return cast(torch.Tensor, found[0])
+
+    def _note(self, name: str, value: torch.Tensor) -> None:
+        """Keep the processes' mean of a term for the log."""
+        self._terms[name].append(float(self.accelerator.gather(value.detach()).mean()))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's, with the mean of the verdict term since the last call."""
-        if self._training and self._moves:
-            logs["verdict_term"] = sum(self._moves) / len(self._moves)
-            self._moves.clear()
+        """As TRL's, with the means of the loss's terms since the last call, and how likely right answers' tokens
+        were."""
+        if self._training:
+            logs |= {name: sum(values) / len(values) for name, values in self._terms.items()}
+            self._terms.clear()
+            if self._likelihood:
+                total, many = self.accelerator.reduce(torch.stack(self._likelihood).sum(0), reduction="sum").tolist()
+                logs |= {LIKELIHOOD: total / many} if many else {}
+                self._likelihood.clear()
         super().log(logs, *args, **kwargs)
 
     def _informative(self, own: torch.Tensor) -> torch.Tensor:
@@ -374,12 +450,23 @@ class SearchGRPOTrainer(GRPOTrainer):
         rows = [(row[outcome].value, gate is None or row[gate.name].value) for row in self.last_components]
         every = [(_nan(value), valid is None or valid >= 1) for value, valid in gather_object(rows)]
         outcomes, valid = (torch.tensor(column, device=own.device) for column in zip(*every, strict=True))
-        return self._share(informative(outcomes, valid, int(self.num_generations or 1)), own)
+        return self._share(informative(outcomes, valid, self._generations), own)
 
-    def _estimate(self, estimator: Estimator, own: torch.Tensor) -> torch.Tensor:
-        rewards = torch.tensor([_nan(value) for value in gather_object(self.last_rewards)], device=own.device)
-        k = self.num_generations if self._training else self.num_generations_eval
-        return self._share(estimator(rewards, int(k or 1)), own)
+    def _estimate(self, output: dict[str, Any], own: torch.Tensor) -> None:
+        """Replace TRL's advantages, unless they are asked for."""
+        if self.estimator is not None:
+            rewards = torch.tensor([_nan(value) for value in gather_object(self.last_rewards)], device=own.device)
+            output["advantages"] = self._share(self.estimator(rewards, self._generations), own)
+        if self.turn_estimator is not None:
+            pairs = zip(self.last_scores, self._tokens, strict=True)
+            returns = [turn_returns(score, len(tokens.turns), self.turn_gamma) for score, tokens in pairs]
+            by_turn = self._share(self.turn_estimator(gather_object(returns), self._generations), own)
+            output["advantages"] = spread(by_turn, output["turn_numbers"])
+
+    @property
+    def _generations(self) -> int:
+        """Rollouts of a question."""
+        return int((self.num_generations if self._training else self.num_generations_eval) or 1)
 
     def _share(self, every: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         """This process's rows of a global batch."""
@@ -446,6 +533,11 @@ def prompt_dataset(tasks: Sequence[Task] | Dataset) -> Dataset:
     if not rows:
         raise DataError("the dataset has no rows")
     return Dataset.from_list([{"prompt": row.question, "id": row.id, "answers": list(row.answers)} for row in rows])
+
+
+def _sums(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """The sum of the chosen values, and their number."""
+    return torch.stack([torch.where(chosen, values, 0.0).sum(), chosen.sum().to(values)])
 
 
 def _nan(value: float | None) -> float:

@@ -71,7 +71,14 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
     max_abstained: float = field(
         default=0.5, metadata={"help": "share of a step's rollouts that a judge may leave open before the run stops"}
     )
-    advantages: str = field(default="trl", metadata={"help": "'trl', 'group_relative' or 'leave_one_out'"})
+    advantages: str = field(
+        default="trl",
+        metadata={"help": "'trl', 'group_relative', 'leave_one_out', or by turn: 'turns', 'turns_leave_one_out'"},
+    )
+    turn_gamma: float = field(default=1.0, metadata={"help": "by how much a turn discounts what later turns earn"})
+    llds: float = field(
+        default=0.0, metadata={"help": "weight of the term that keeps what is not worse than others likely; 0.1 (LLDS)"}
+    )
     uniform_groups: str = field(
         default="keep",
         metadata={"help": "'drop': questions whose rollouts are all right or all wrong take no part in the update"},
@@ -142,8 +149,11 @@ def build_trainer(
     toolbox: Toolbox,
     reward: Reward,
     verdict_weight: float = 0.0,
+    kind: type[SearchGRPOTrainer] = SearchGRPOTrainer,
+    **own: Any,
 ) -> SearchGRPOTrainer:
-    """The trainer that the flags describe; `verdict_weight` is λ of the verdict term.
+    """The trainer that the flags describe; `verdict_weight` is λ of the verdict term, `own` what another `kind` of
+    trainer takes beside.
 
     With Transformers' `--enable_jit_checkpoint true`, SIGTERM ends training with a checkpoint: `SaveWhenTold` replaces
     Transformers' own callback, which saves in the middle of a batch of rollouts.
@@ -157,7 +167,7 @@ def build_trainer(
         tasks, changed = with_stale(tasks, counterfactual_world(script, tasks, args.seed), script.stale)
         PartialState().print(f"{changed} of {len(tasks)} training questions are asked in a changed world (--stale)")
     saves, args.enable_jit_checkpoint = args.enable_jit_checkpoint, False
-    trainer = SearchGRPOTrainer(
+    trainer = kind(
         model=open_policy(source, model_args, args),
         processing_class=read_tokenizer(
             source, revision=model_args.model_revision, trust_remote_code=args.trust_remote_code
@@ -169,6 +179,8 @@ def build_trainer(
         dialect=script.dialect,
         limits=script.limits(args.max_completion_length or 0),
         advantages=script.advantages,
+        turn_gamma=script.turn_gamma,
+        llds=script.llds,
         verdict_weight=verdict_weight,
         uniform_groups=script.uniform_groups,
         max_abstained=script.max_abstained,
@@ -179,6 +191,7 @@ def build_trainer(
         generation_batch=script.generation_batch,
         peft_config=get_peft_config(model_args),
         callbacks=[SaveWhenTold()] if saves else [],
+        **own,
     )
     for callback in (ProgressCallback, PrinterCallback):
         trainer.remove_callback(callback)

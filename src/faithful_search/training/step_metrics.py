@@ -6,14 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..measure.decoration import Decorated
 from ..measure.tool_use import tool_counts, tool_entropy, tool_ratios
-from ..rewards import Correctness, Mix, MixState, Reward, Score
+from ..rewards import Correctness, Format, Mix, MixState, Reward, Score
 from ..tools import ToolStats
 from ..trajectory import Trajectory
 
 Metrics = dict[str, float | None]
 """By name; `None` where there is nothing to measure."""
 
-BEHAVIOUR: dict[str, Reward] = {"exact_match": Correctness(), "answer_first": Decorated("answer_first")}
+EXACT_MATCH = Correctness()
+BEHAVIOUR: dict[str, Reward] = {
+    "exact_match": EXACT_MATCH,
+    "answer_first": Decorated("answer_first"),
+    "valid_format": Format(),
+}
 """Measured on every step's rollouts, whatever they are rewarded for."""
 
 
@@ -44,6 +49,21 @@ def rollout_metrics(rollouts: Sequence[Trajectory], tools: Sequence[str], ending
     found["tools/entropy"] = tool_entropy(counts, tools)
     found["tools/calls"] = sum(counts.values()) / len(rollouts)
     return found | {f"ended/{name}": _mean(item.stop_reason == name for item in rollouts) for name in endings}
+
+
+def rights(mix: Mix, components: Sequence[Mapping[str, Score]], rollouts: Sequence[Trajectory]) -> list[bool]:
+    """Whether each rollout is right: by the mix's outcome, or an exact match where it has none."""
+    found = [
+        EXACT_MATCH.score(item) if mix.outcome is None else row[mix.outcome]
+        for item, row in zip(rollouts, components, strict=True)
+    ]
+    return [score.value is not None and score.value >= 1 for score in found]
+
+
+def one_outcome(right: Sequence[bool], k: int) -> float:
+    """The share of questions whose k rollouts are all right or all wrong."""
+    groups = [set(right[start : start + k]) for start in range(0, len(right), k)]
+    return sum(len(group) == 1 for group in groups) / len(groups)
 
 
 def tool_metrics(used: Mapping[str, ToolStats], rollouts: int) -> Metrics:

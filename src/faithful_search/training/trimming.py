@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch.nn.functional import pad
@@ -16,12 +16,12 @@ Columns = torch.Tensor | None
 
 
 def by_length(
-    forward: Callable[..., tuple[torch.Tensor, Columns, Columns]],
+    forward: Callable[..., tuple[Columns, ...]],
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
     kept: int,
     **given: Any,
-) -> tuple[torch.Tensor, Columns, Columns]:
+) -> tuple[Columns, ...]:
     """What TRL's `_get_per_token_logps_and_entropies` computes, in `PASSES` passes without what only pads them.
 
     Args:
@@ -32,28 +32,27 @@ def by_length(
         given: further arguments of `forward`.
 
     Returns:
-        Log-probabilities and entropies, each `(rows, kept)` or `None`, 0 where a pass left padding out, and the mean of
-        the passes' auxiliary losses.
+        As `forward`: where it gives a value a token, those are `(rows, kept)`, 0 where a pass left padding out; of
+        single numbers (an auxiliary loss) the mean of the passes; `None` stays.
     """
     rows, columns = input_ids.shape
     if rows < FEWEST:
         return forward(input_ids, attention_mask, kept, **given)
-    lengths = attention_mask.sum(dim=1)
-    logps: list[torch.Tensor] = []
-    entropies: list[torch.Tensor] = []
-    losses: list[torch.Tensor] = []
-    order = lengths.argsort()
+    found = []
+    order = attention_mask.sum(dim=1).argsort()
     for chosen in order.tensor_split(PASSES):
         used = attention_mask[chosen].any(dim=0).nonzero()
         # A completion without a token would leave nothing to keep, so one column of it always stays.
         start, end = int(used[0]), max(int(used[-1]) + 1, columns - kept + 1)
         missing = columns - end
         one = forward(input_ids[chosen, start:end], attention_mask[chosen, start:end], kept - missing, **given)
-        logps.append(pad(one[0], (0, missing)))
-        if one[1] is not None:
-            entropies.append(pad(one[1], (0, missing)))
-        if one[2] is not None:
-            losses.append(one[2])
+        found.append([pad(part, (0, missing)) if part is not None and part.dim() else part for part in one])
     back = order.argsort()
-    mean_loss = torch.stack(losses).mean() if losses else None
-    return torch.cat(logps)[back], torch.cat(entropies)[back] if entropies else None, mean_loss
+    return tuple(_joined(parts, back) for parts in zip(*found, strict=True))
+
+
+def _joined(parts: Sequence[Columns], order: torch.Tensor) -> Columns:
+    if parts[0] is None:
+        return None
+    given = cast(Sequence[torch.Tensor], parts)
+    return torch.cat(list(given))[order] if given[0].dim() else torch.stack(list(given)).mean()

@@ -1,0 +1,93 @@
+"""Runs that collapse: how likely right answers stay, a warning before they are lost, and a term that keeps them.
+
+Search agents trained for some hundred steps lose their likelihood of right and wrong answers alike, gradients grow, and
+the policy breaks down ("lazy likelihood displacement", arXiv 2512.04220).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+LIKELIHOOD = "likelihood/right"
+"""The mean log-probability of right answers' own tokens, as it is logged."""
+logger = logging.getLogger(__name__)
+
+
+def llds(
+    logps: torch.Tensor, old: torch.Tensor, numbers: torch.Tensor, advantages: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The likelihood-preserving term: how far the tokens of actions that have lost likelihood fell.
+
+    ```
+    LLDS = Σ_actions [Σ_t (log π_old - log π) > 0] · Σ_t max(0, log π_old - log π)  /  own tokens of the batch
+    ```
+
+    An action is the policy's own tokens of one turn. Only those whose advantage is not negative are preserved, and of
+    them only those that have become less likely as a whole; of such an action only the tokens that did (arXiv
+    2512.04220, with its gate by action).
+
+    Args:
+        logps: now, with gradient, `(rows, columns)`.
+        old: when they were sampled.
+        numbers: each own token's turn, from 1, and 0 elsewhere; see `advantages.turn_numbers`.
+        advantages: `(rows,)` or `(rows, columns)`.
+
+    Returns:
+        The term, and the share of the actions that have lost likelihood.
+    """
+    own = numbers > 0
+    fallen = torch.where(own, old - logps, 0.0)
+    many = int(numbers.max()) + 1
+    by_action = fallen.new_zeros(len(fallen), many).scatter_add(1, numbers, fallen.detach())
+    there = by_action.new_zeros(by_action.shape).scatter(1, numbers, 1.0)[:, 1:].sum().clamp(min=1)
+    kept = (advantages if advantages.dim() == 2 else advantages[:, None]) >= 0
+    falling = own & kept & (by_action > 0).gather(1, numbers)
+    term = torch.where(falling, fallen.clamp(min=0), 0.0).sum() / own.sum().clamp(min=1)
+    return term, (by_action[:, 1:] > 0).sum() / there
+
+
+class LikelihoodWatch(TrainerCallback):
+    """Warns, once, when right answers become less likely while gradients grow.
+
+    It compares the last `window` steps that had right answers with the first: the mean log-probability of right
+    answers' own tokens has fallen to `fall` times what it was, and the mean gradient norm has risen to `rise` times.
+
+    Args:
+        window: steps of each mean.
+        fall, rise: from which factors on it warns.
+    """
+
+    def __init__(self, window: int = 4, fall: float = 1.5, rise: float = 1.5) -> None:
+        self.window, self.fall, self.rise = window, fall, rise
+        self.first: list[tuple[float, float]] = []
+        self.last: deque[tuple[float, float]] = deque(maxlen=window)
+        self.warned_at: int | None = None
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        logs = logs or {}
+        if LIKELIHOOD not in logs or "grad_norm" not in logs or self.warned_at or not state.is_world_process_zero:
+            return
+        pair = float(logs[LIKELIHOOD]), float(logs["grad_norm"])
+        if len(self.first) < self.window:
+            self.first.append(pair)
+            return
+        self.last.append(pair)
+        (before, norm_before), (now, norm) = _means(self.first), _means(self.last)
+        if len(self.last) == self.window and now < self.fall * before and norm > self.rise * norm_before:
+            self.warned_at = state.global_step
+            logger.warning(
+                "step %d: right answers become less likely (mean log-probability of their tokens %.3f, at first %.3f) "
+                "while gradients grow (norm %.3g, at first %.3g): runs collapse like this. Lower --learning_rate, or "
+                "give --llds 0.1",
+                *(state.global_step, now, before, norm, norm_before),
+            )
+
+
+def _means(pairs: Any) -> tuple[float, float]:
+    likelihood, norm = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
+    return likelihood, norm

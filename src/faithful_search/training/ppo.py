@@ -1,0 +1,314 @@
+"""PPO for search agents: a value of every state instead of a group of rollouts as the baseline.
+
+All of `SearchGRPOTrainer` stays: rewards, engine, callbacks, the masked and clipped loss of the policy. What is added
+is here: the value, generalised advantage estimation over the tokens that the policy wrote, and the value's clipped
+loss.
+
+```
+δ_t = r_t + gamma V_{t+1} - V_t          t: the policy's own tokens, or its turns; what tools returned lies in between
+A_t = δ_t + gamma lam A_{t+1}            R_t = A_t + V_t
+loss = loss_policy(A) + value_weight · mean_t ½ max((V - R)², (clip(V, V_old ± value_clip) - R)²)
+```
+
+Schulman et al., arXiv 1506.02438 and 1707.06347; Search-R1 and VERITAS train with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate.utils import is_peft_model
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.utils.hooks import RemovableHandle
+from transformers import AutoModel, TrainerCallback
+from trl import GRPOConfig
+
+from ..errors import ConfigError
+from ..rewards import Score
+from .grpo import SearchGRPOTrainer
+from .trimming import Columns
+
+NAME = "value"
+"""The policy's submodule that is the value while it is trained."""
+WEIGHTS = "value.pt"
+
+
+@dataclass
+class PPOSettings:
+    """What PPO has beside TRL's settings. Of those, `num_iterations` are its epochs, `epsilon` is its clipping and
+    `beta` the weight of the KL divergence; the defaults are Search-R1's."""
+
+    gamma: float = field(default=1.0, metadata={"help": "discount of later rewards, by token or by turn"})
+    lam: float = field(default=1.0, metadata={"help": "λ of GAE: 1 trusts the returns, 0 the value"})
+    value_learning_rate: float = field(default=1e-5, metadata={"help": "of the value's own parameters"})
+    value_weight: float = field(default=1.0, metadata={"help": "of the value's loss beside the policy's"})
+    value_clip: float = field(default=0.5, metadata={"help": "how far from its old value it may move in a batch"})
+    value_trunk: bool = field(
+        default=False, metadata={"help": "a model of its own under the value, not the policy's last hidden state"}
+    )
+    gae_over_turns: bool = field(default=False, metadata={"help": "advantages by turn instead of by token"})
+    step_rewards: bool = field(
+        default=False, metadata={"help": "what rewards say of a step comes at its end, not at the rollout's"}
+    )
+    kl_in_reward: bool = field(default=True, metadata={"help": "beta's KL is taken from the rewards; false: the loss"})
+    whiten: bool = field(default=True, metadata={"help": "advantages of a batch with mean 0 and deviation 1"})
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "lam"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be in [0, 1], not {getattr(self, name):g}")
+
+
+@dataclass
+class PPOConfig(GRPOConfig):
+    """TRL's settings; one rollout of a question is enough, since a value needs no group."""
+
+    def __post_init__(self) -> None:
+        alone = self.num_generations == 1
+        self.num_generations = 2 if alone else self.num_generations  # TRL refuses less
+        super().__post_init__()
+        self.num_generations = 1 if alone else self.num_generations
+
+
+class Value(nn.Module):
+    """V of each state: a linear map of the policy's last hidden state, which it leaves as it is, or of its trunk's."""
+
+    def __init__(self, hidden: int, dtype: torch.dtype, trunk: nn.Module | None = None) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.out = nn.Linear(hidden, 1, dtype=dtype)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, hidden: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+        if self.trunk is None:
+            return self.out(hidden.detach()).squeeze(-1).float()
+        read = {name: given[name] for name in ("input_ids", "attention_mask") if name in given}
+        return self.out(self.trunk(**read, use_cache=False).last_hidden_state).squeeze(-1).float()
+
+
+class SearchPPOTrainer(SearchGRPOTrainer):
+    """Trains a search agent by PPO; arguments as for `SearchGRPOTrainer`, and:
+
+    Args:
+        ppo: PPO's own settings.
+
+    The value is a part of the policy while it is trained, so that several processes, sharding and checkpoints treat it
+    as they treat the policy, and is gone when `train` returns.
+
+    Raises:
+        ConfigError: as there; for another estimator of advantages, dropped groups or vLLM, which do not go with it, and
+            for a trunk of a policy that was not loaded by name.
+    """
+
+    def __init__(self, *args: Any, ppo: PPOSettings | None = None, **kwargs: Any) -> None:
+        if kwargs.get("advantages", "trl") != "trl" or kwargs.get("uniform_groups", "keep") != "keep":
+            raise ConfigError(
+                "PPO has its own advantages, of every rollout: leave out --advantages and --uniform_groups"
+            )
+        self.ppo = ppo or PPOSettings()
+        super().__init__(*args, **kwargs)
+        if self.use_vllm:
+            raise ConfigError("--use_vllm true: the weights that vLLM is given would hold PPO's value; set it to false")
+        policy = self.accelerator.unwrap_model(self.model)
+        self._bearer = policy.get_base_model() if is_peft_model(policy) else policy
+        trunk = _trunk(self._bearer) if self.ppo.value_trunk else None
+        self._bearer.add_module(NAME, Value(self._bearer.config.hidden_size, self._bearer.dtype, trunk))
+        self._heard: list[torch.Tensor] | None = None
+        self._hooks: list[RemovableHandle] = [
+            self._bearer.get_decoder().register_forward_hook(self._hear, with_kwargs=True),
+            self._bearer.register_forward_hook(self._say),
+        ]
+        self.add_callback(ValueWeights(self))
+
+    @property
+    def value(self) -> Value:
+        """The value, while there is one."""
+        return cast(Value, getattr(self._bearer, NAME))
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As `SearchGRPOTrainer.train`; the policy is left without the value."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            for hook in self._hooks:
+                hook.remove()
+            delattr(self._bearer, NAME)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """As `Trainer`'s, with the value's parameters in groups of their own learning rate."""
+        made = super().create_optimizer(*args, **kwargs)
+        own = set(map(id, self.value.parameters()))
+        for group in list(made.param_groups):
+            mine = [part for part in group["params"] if id(part) in own]
+            if mine:
+                group["params"] = [part for part in group["params"] if id(part) not in own]
+                made.add_param_group({**group, "params": mine, "lr": self.ppo.value_learning_rate})
+        return made
+
+    def _hear(self, decoder: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        if self._heard is not None:  # a pass of the update; nobody asks for values while sampling
+            self._heard.append(self.value(output.last_hidden_state, kwargs))
+
+    def _say(self, policy: Any, args: Any, output: Any) -> None:
+        if self._heard:  # DDP takes what no output depends on for unused
+            output["log_probs"] = output["log_probs"] + 0.0 * self._heard[-1].sum()
+
+    def _pass(self, forward: Any, model: Any, ids: torch.Tensor, mask: torch.Tensor, kept: int, **given: Any) -> Any:
+        """TRL's columns, and the value of the state in front of each token; none of a reference model."""
+        self._heard = []
+        found = super()._pass(forward, model, ids, mask, kept, **given)
+        heard, self._heard = self._heard, None
+        return *found, torch.cat(heard)[:, -kept - 1 : -1] if heard else None
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output = super()._generate_and_score_completions(inputs)
+        return output | self._estimated(output) if self._training else output
+
+    @torch.no_grad()
+    def _estimated(self, output: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """The advantage of each token, and what its value is to become."""
+        numbers, ppo = output["turn_numbers"], self.ppo
+        logps = self._logps(self.model, output, batch_size=self.args.per_device_train_batch_size)
+        values = cast(torch.Tensor, self._passed[3])
+        judged = torch.tensor([score.value is not None for score in self.last_scores], device=numbers.device)
+        own = (numbers > 0) & judged[:, None]
+        rewards = token_rewards(self.last_scores, numbers, ppo.step_rewards)
+        if self.beta and ppo.kl_in_reward:
+            gap = torch.where(own, logps - output["ref_per_token_logps"], 0.0)
+            rewards -= self.beta * gap
+            self._note("kl", gap.sum() / own.sum().clamp(min=1))
+        valued, place = turn_starts(numbers) if ppo.gae_over_turns else (own, None)
+        valued = valued & own
+        if place is not None:
+            rewards = torch.zeros_like(rewards).scatter_add(1, place, rewards)
+        advantages = gae(rewards, values, valued, ppo.gamma, ppo.lam)
+        returns = advantages + values
+        self._note(
+            "value/explained", 1 - _variance(returns - values, valued) / _variance(returns, valued).clamp(min=1e-8)
+        )
+        if place is not None:
+            advantages = advantages.gather(1, place)
+        if ppo.whiten:
+            advantages = self._whitened(advantages, own)
+        many = self.accelerator.reduce(valued.sum().float(), reduction="sum").clamp(min=1)
+        share = many / self.accelerator.num_processes / cast(int, cast(GRPOConfig, self.args).steps_per_generation)
+        kept = {"advantages": advantages * own, "returns": returns, "old_values": values, "valued": valued}
+        return kept | {"valued_a_batch": share}
+
+    def _whitened(self, advantages: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """With mean 0 and deviation 1 over the tokens of all processes."""
+        chosen = torch.where(own, advantages, 0.0)
+        sums = torch.stack([chosen.sum(), chosen.square().sum(), own.sum().to(chosen)])
+        total, squares, many = self.accelerator.reduce(sums, reduction="sum").unbind()
+        mean = total / many.clamp(min=1)
+        return (advantages - mean) / ((squares / many.clamp(min=1) - mean.square()).clamp(min=0).sqrt() + 1e-8)
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As `SearchGRPOTrainer`'s, with the value's loss; the KL is left out where the rewards have it."""
+        beta = self.beta
+        self.beta = 0.0 if self.ppo.kl_in_reward else beta
+        try:
+            return super().compute_loss(*args, **kwargs)
+        finally:
+            self.beta = beta
+
+    def _further(self, model: Any, inputs: dict[str, Any], passed: Sequence[Columns]) -> torch.Tensor | float:
+        """The value's clipped loss beside the other terms."""
+        values, old, returns = cast(torch.Tensor, passed[3]), inputs["old_values"], inputs["returns"]
+        clipped = old + (values - old).clamp(-self.ppo.value_clip, self.ppo.value_clip)
+        errors = torch.maximum((values - returns).square(), (clipped - returns).square())
+        loss = 0.5 * torch.where(inputs["valued"], errors, 0.0).sum() / inputs["valued_a_batch"]
+        self._note("value/loss", loss)
+        return super()._further(model, inputs, passed) + self.ppo.value_weight * loss
+
+
+class ValueWeights(TrainerCallback):
+    """Keeps the value's weights in checkpoints that hold an adapter only; in all others the model has them."""
+
+    def __init__(self, trainer: SearchPPOTrainer) -> None:
+        self.trainer = trainer
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._needed():
+            weights = get_model_state_dict(self.trainer.value, options=StateDictOptions(full_state_dict=True))
+            if state.is_world_process_zero:
+                torch.save(weights, self._file(args, state))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step and self._needed():
+            if not self._file(args, state).exists():
+                raise ConfigError(f"{self._file(args, state)} is missing: this checkpoint was not made by PPO")
+            weights = torch.load(self._file(args, state), map_location="cpu", weights_only=True)
+            set_model_state_dict(self.trainer.value, weights, options=StateDictOptions(full_state_dict=True))
+
+    def _needed(self) -> bool:
+        policy = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        return is_peft_model(policy) and not self.trainer.is_deepspeed_enabled  # DeepSpeed keeps what is trained
+
+    def _file(self, args: Any, state: Any) -> Path:
+        return Path(args.output_dir) / f"checkpoint-{state.global_step}" / WEIGHTS
+
+
+def gae(rewards: torch.Tensor, values: torch.Tensor, own: torch.Tensor, gamma: float, lam: float) -> torch.Tensor:
+    """Generalised advantages, of shape `(rows, columns)`; those of columns that are not `own` are 0 and passed over.
+
+    Example:
+        >>> rewards, values = torch.tensor([[0.0, 9.0, 1.0]]), torch.tensor([[0.5, 9.0, 0.0]])
+        >>> gae(rewards, values, torch.tensor([[True, False, True]]), 1.0, 0.5).tolist()
+        [[0.0, 0.0, 1.0]]
+    """
+    found = torch.zeros_like(rewards)
+    carried, following = rewards.new_zeros(len(rewards)), rewards.new_zeros(len(rewards))
+    for column in reversed(range(rewards.shape[1])):
+        here, value = own[:, column], values[:, column]
+        carried = torch.where(here, rewards[:, column] + gamma * (following + lam * carried) - value, carried)
+        following = torch.where(here, value, following)
+        found[:, column] = torch.where(here, carried, 0.0)
+    return found
+
+
+def token_rewards(scores: Iterable[Score], numbers: torch.Tensor, by_step: bool) -> torch.Tensor:
+    """The score at each rollout's last own token; with `by_step` what a step earned at the last own token of its turn.
+
+    Args:
+        scores: of the rollouts; 0 where there is no value.
+        numbers: see `advantages.turn_numbers`.
+        by_step: whether `Score.steps` counts.
+    """
+    rewards = torch.zeros(numbers.shape, device=numbers.device)
+    for row, own, score in zip(rewards, numbers, scores, strict=True):
+        earned, outcome = score.credit if by_step else ((), score.value or 0.0)
+        last = {int(turn): place for place, turn in enumerate(own.tolist()) if turn}
+        for turn, place in last.items():
+            row[place] += earned[turn - 1] if earned else 0.0
+        if last:
+            row[max(last.values())] += outcome
+    return rewards
+
+
+def turn_starts(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which tokens begin a turn, and for each token where its turn begins."""
+    before = nn.functional.pad(numbers, (1, 0))[:, :-1].cummax(dim=1).values
+    first = numbers > before
+    places = torch.arange(numbers.shape[1], device=numbers.device).expand_as(numbers)
+    return first, torch.where(first, places, 0).cummax(dim=1).values
+
+
+def _trunk(policy: Any) -> nn.Module:
+    name = policy.config.name_or_path
+    if not name:
+        raise ConfigError(
+            "--value_trunk true: the policy was not loaded by name, so that its trunk cannot be read again"
+        )
+    return cast(nn.Module, AutoModel.from_pretrained(name, dtype=policy.dtype))
+
+
+def _variance(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    found = values[chosen]
+    return found.var(correction=0) if len(found) else values.new_zeros(())

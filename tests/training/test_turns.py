@@ -1,0 +1,91 @@
+"""Credit per turn: returns by hand, what a turn's tokens get, and the trajectory's advantage where nothing is known of
+steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_trainer import Numbered, Score, batch_of, gradient_by_token, trainer
+
+from faithful_search.errors import ConfigError
+from faithful_search.training.advantages import (
+    TURN_ESTIMATORS,
+    group_relative,
+    leave_one_out,
+    spread,
+    turn_numbers,
+    turn_returns,
+)
+from faithful_search.trajectory import Tokens
+
+NAN = float("nan")
+
+
+class FirstTurn(Numbered):
+    """A two-armed bandit in each rollout's first turn; the second earns nothing."""
+
+    def score(self, trajectory):
+        value = super().score(trajectory).value
+        return Score(value, steps=(2 * value, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("score", "gamma", "returns"),
+    [
+        (Score(1.0), 1.0, ([1.0, 1.0, 1.0], 1.0)),
+        (Score(1.0), 0.5, ([0.25, 0.5, 1.0], 1.0)),
+        (Score(1.0, steps=(None, 3.0, -1.0)), 1.0, ([1.0, 1.0, -0.5], 0.0)),
+        (Score(1.5, steps=(1.0, 0.0, 0.5)), 0.5, ([(1 / 3) + 0.5 * 0.5 * (7 / 6), 0.5 * (7 / 6), 7 / 6], 1.0)),
+    ],
+)
+def test_returns_by_hand(score, gamma, returns):
+    found, outcome = turn_returns(score, 3, gamma)
+    assert (found, outcome) == (pytest.approx(returns[0]), pytest.approx(returns[1]))
+
+
+@pytest.mark.parametrize(("name", "whole"), [("turns", group_relative), ("turns_leave_one_out", leave_one_out)])
+def test_terminal_rewards_give_every_turn_the_trajectorys_advantage(name, whole):
+    """Whatever the rollouts' lengths, and with one that has no value."""
+    rewards, lengths = [1.0, 0.0, None, 0.5, 2.0, 2.0, 0.0, 1.0], [1, 3, 2, 2, 1, 1, 3, 2]
+    returns = [turn_returns(Score(value), turns) for value, turns in zip(rewards, lengths, strict=True)]
+    found = TURN_ESTIMATORS[name](returns, 4)
+    expected = whole(torch.tensor([NAN if value is None else value for value in rewards]), 4)
+    assert torch.equal(found, expected[:, None].expand(8, 3))
+
+
+def test_a_turns_advantage_is_within_its_group_and_turn():
+    """Rollouts that have ended take part with their outcome alone."""
+    scores = [Score(1.0, steps=(2.0, 0.0)), Score(0.0, steps=(0.0, 0.0)), Score(0.5, steps=(0.5,))]
+    returns = [turn_returns(score, len(score.steps)) for score in scores]
+    assert returns == [([1.0, 0.0], 0.0), ([0.0, 0.0], 0.0), ([0.5], 0.0)]
+    assert TURN_ESTIMATORS["turns_leave_one_out"](returns, 3).tolist() == [[0.75, 0.0], [-0.75, 0.0], [0.0, 0.0]]
+
+
+def test_advantages_are_spread_over_the_turns_own_tokens():
+    one = Tokens([1], [5, 6, 7, 8, 9], [1, 1, 0, 1, 0], ((0, 2, 3), (3, 5, 5)))
+    two = Tokens([1], [5], [1], ((0, 1, 1),))
+    numbers = turn_numbers([one, two], 6)
+    assert numbers.tolist() == [[1, 1, 0, 2, 0, 0], [1, 0, 0, 0, 0, 0]]
+    found = spread(torch.tensor([[0.5, -2.0], [3.0, 0.0]]), numbers)
+    assert found.tolist() == [[0.5, 0.5, 0, -2.0, 0, 0], [3.0, 0, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("how", list(TURN_ESTIMATORS))
+def test_a_second_turn_that_earned_nothing_has_exactly_no_gradient(tmp_path, how):
+    made = trainer(tmp_path, FirstTurn(), scripted=True, advantages=how)
+    inputs = batch_of(made)
+    gradient, numbers = gradient_by_token(made, inputs), inputs["turn_numbers"][0]
+    assert (gradient[numbers == 1] > 0).all() and (gradient[numbers != 1] == 0).all()
+    assert set(numbers.tolist()) == {0, 1, 2}
+
+
+def test_groups_that_say_nothing_are_dropped_by_turn_too(tmp_path):
+    from faithful_search.rewards import answer_only_mix
+
+    made = trainer(tmp_path, answer_only_mix(), scripted=True, advantages="turns", uniform_groups="drop")
+    assert not batch_of(made)["advantages"].any()  # all are right
+
+
+def test_a_discount_is_a_share(tmp_path):
+    with pytest.raises(ConfigError, match="turn_gamma"):
+        trainer(tmp_path, turn_gamma=1.5)
