@@ -142,8 +142,9 @@ def test_a_card_is_what_the_hub_expects(name):
 def test_the_wheel_and_the_sources_hold_the_folders():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     build = project["tool"]["hatch"]["build"]["targets"]
-    assert build["wheel"]["force-include"] == {"evaluate_metrics": "faithful_search/evaluate_metrics"}
-    assert "/evaluate_metrics" in build["sdist"]["include"]
+    carried = ("evaluate_metrics", "recipes/configs", "spaces")
+    assert build["wheel"]["force-include"] == {folder: f"faithful_search/{folder}" for folder in carried}
+    assert {f"/{folder.partition('/')[0]}" for folder in carried} <= set(build["sdist"]["include"])
     assert any(item.startswith("evaluate") for item in project["project"]["optional-dependencies"]["evaluate"])
 
 
@@ -417,7 +418,7 @@ def test_installing_twice_changes_nothing_and_the_last_version_installed_is_newe
         (other / name).mkdir(parents=True)
         (other / name / f"{name}.py").write_text(f"# version 2 of {name}\n", encoding="utf-8")
     with monkeypatch.context() as patch:
-        patch.setattr(install, "_PLACES", (other,))
+        patch.setattr(install, "shipped", lambda name: other)
         second = install.install_metrics(tmp_path)
     assert second[0] != first[0] and second[0].stat().st_mtime > first[0].stat().st_mtime
     later = second[0].stat().st_mtime + 1000
@@ -438,7 +439,7 @@ def test_a_cache_that_cannot_be_written_and_a_missing_folder_are_explained(tmp_p
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="HF_MODULES_CACHE"):
         install.install_metrics(tmp_path / "file")
-    monkeypatch.setattr(install, "_PLACES", (tmp_path / "a" / "b", tmp_path / "c" / "d"))
+    monkeypatch.setattr("faithful_search.bundled.files", lambda name: tmp_path / "a" / "b" / "c")
     with pytest.raises(ConfigError, match="reinstall"):
         install.install_metrics(tmp_path)
 

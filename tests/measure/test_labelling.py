@@ -293,7 +293,7 @@ def test_what_cannot_be_labelled_is_refused(tmp_path):
         ([], "at least one"),
         (["-"], "standard input"),
         ([path, tmp_path / "none.jsonl"], "no such file.*none"),
-        ([tmp_path], "is a folder"),
+        ([tmp_path], "s a directory"),
     ):
         with pytest.raises((ConfigError, DataError), match=message):
             label(files, tmp_path / "out", judge=Scripted())

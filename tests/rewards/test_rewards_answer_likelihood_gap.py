@@ -14,7 +14,7 @@ from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rewards import AnswerLikelihoodGap, Correctness, Mix
-from faithful_search.rewards.answer_likelihood_gap import _mention, _Question, _score
+from faithful_search.rewards.answer_likelihood_gap import _Question, _score, find_mention
 from faithful_search.rewards.evidence_sensitivity import turn_ids
 from faithful_search.rewards.perturbation import NEUTRAL
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -258,7 +258,7 @@ def test_the_tokens_that_were_sampled_are_asked_about_however_they_were_cut():
     chat = ChatFormat.of(TOKENIZER, load("pou"))
     whole = chat.transcript(episode())
     turn = turn_ids(whole, 1)
-    place = _mention(TOKENIZER, whole, "Lima", last=False)
+    place = find_mention(TOKENIZER, whole, "Lima", last=False)
     assert TOKENIZER.decode(turn[place.start : place.end]) == "Lima"
     reward, policy = gap()
     start = whole.turns[1][0]

@@ -100,7 +100,8 @@ def test_only_the_adapter_learns(tmp_path):
     made = pou_trainer(tmp_path, *LORA, *flags)
     assert {name.split(".")[-3] for name in adapter(made.model)} == {"lora_A", "lora_B"}
     held, first, given = frozen(made.model), adapter(made.model), iter(range(1000))
-    made.reward_funcs = [lambda prompts, **_: [float(next(given) % 2) for _ in prompts]]
+    own = made._reward
+    made.reward_funcs = [lambda prompts, **more: [float(next(given) % 2) for _ in own(prompts, **more)]]
     made.train()
     assert same(held, frozen(made.model)) and not same(first, adapter(made.model))
 
