@@ -44,8 +44,8 @@ ROOT = Path(__file__).parent.parent
 OWNER = "OWNER"
 """In cards, until somebody publishes them."""
 COLLECTION = "faithful-search"
-MEASURED = {"search_r1": ("--config", "recipes/configs/eval_veritas_tiny.yaml")}
-"""Flags with which a bundled policy is measured; the others by `--dialect`."""
+SEARCH_ALONE = ("search_r1", "self_eval", "pokee")
+"""Dialects of bundled policies without a knowledge graph; they are asked what passages alone answer."""
 
 
 def main() -> None:
@@ -82,7 +82,8 @@ def commands(out: Path, args: argparse.Namespace) -> Iterator[tuple[str, list[st
         for name in TINY:
             yield f"remade_{name}", ["scripts/tiny_policies.py", name, "--install"]
     for name in TINY:
-        own = MEASURED.get(name, ("--dialect", "pou" if name == "memory" else name))
+        own = ["--config", "recipes/configs/eval_veritas_tiny.yaml"] if name in SEARCH_ALONE else []
+        own += ["--dialect", "pou" if name == "memory" else name]
         told = ["--policy", str(tiny_policy(name)), "--split", "test", "--limit", str(args.limit), *own]
         yield f"tiny_{name}", ["recipes/evaluate.py", *told, "--output_dir", str(out / f"tiny_{name}")]
     for name, recipe in (("pou", "recipes/pou.py"), ("judge", "recipes/reward_model.py")):
