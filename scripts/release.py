@@ -44,7 +44,7 @@ ROOT = Path(__file__).parent.parent
 OWNER = "OWNER"
 """In cards, until somebody publishes them."""
 COLLECTION = "faithful-search"
-SEARCH_ALONE = ("search_r1", "self_eval", "pokee")
+SEARCH_ALONE = ("search_r1", "self_eval")
 """Dialects of bundled policies without a knowledge graph; they are asked what passages alone answer."""
 
 
@@ -83,7 +83,7 @@ def commands(out: Path, args: argparse.Namespace) -> Iterator[tuple[str, list[st
             yield f"remade_{name}", ["scripts/tiny_policies.py", name, "--install"]
     for name in TINY:
         own = ["--config", "recipes/configs/eval_veritas_tiny.yaml"] if name in SEARCH_ALONE else []
-        own += ["--dialect", "pou" if name == "memory" else name]
+        own += ["--dialect", "pou" if name == "memory" else name, "--verify", str(name == "pokee").lower()]
         told = ["--policy", str(tiny_policy(name)), "--split", "test", "--limit", str(args.limit), *own]
         yield f"tiny_{name}", ["recipes/evaluate.py", *told, "--output_dir", str(out / f"tiny_{name}")]
     for name, recipe in (("pou", "recipes/pou.py"), ("judge", "recipes/reward_model.py")):
