@@ -153,7 +153,6 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
         lr_scheduler_type="constant",
         optim="sgd",
         max_grad_norm=0.0,
-        beta=0.0,
         use_cpu=True,
         bf16=False,
         report_to="none",
@@ -161,7 +160,7 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
         disable_tqdm=True,
         shuffle_dataset=False,
         seed=3,
-        **settings,
+        **{"beta": 0.0, **settings},
     )
     ppo = {"ppo": PPOSettings(**more["ppo"])} if "ppo" in more else {}
     return (SearchPPOTrainer if ppo else SearchGRPOTrainer)(
