@@ -36,4 +36,5 @@ def test_each_step_has_rollouts_with_their_scores(tmp_path: Path) -> None:
             assert trace["metadata"]["scores"] == rollout.meta["scores"]
             assert trace["messages"][0] == {"role": "user", "content": rollout.question}
             assert trace["metadata"]["reward"] == rollout.meta["reward"]
+            assert trace["metadata"]["step_scores"] == rollout.meta["steps"]
     assert {trace["step"] for trace in traces} == {0, 1}, "beside the figures of their step"

@@ -37,4 +37,8 @@ class RolloutTraces(TrainerCallback):
 def _told(rollout: Trajectory) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     meta = rollout.meta
     own = Document(meta["step"], rollout, datetime.now(UTC), meta["scores"], meta["reasons"])
-    return WRITERS["openai"](own)["messages"], {**own.metadata, "reward": meta["reward"], "step": meta["step"]}
+    return WRITERS["openai"](own)["messages"], {
+        **own.metadata,
+        **{name: meta[name] for name in ("reward", "step")},
+        "step_scores": meta["steps"],
+    }
