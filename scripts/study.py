@@ -138,9 +138,9 @@ POU = Study(
     references=("cold start", "format + answer only"),
 )
 
-STALE = (0.0, 0.4, 0.8, 0.2, 0.6)
-"""Shares of what the policy remembers that are wrong in the world it is trained in; the ends and the middle come first,
-so that a study that is stopped has them."""
+STALE = {0.0: 3, 0.2: 3, 0.4: 1, 0.8: 1, 0.6: 1}
+"""Shares of what the policy remembers that are wrong in the world it is trained in, with the seeds of each: from 0.4 on
+every reward ends with a reader, so that the points below decide."""
 REWARDED = {
     "answers alone": ("pou.py", "hack_answer_only.yaml"),
     "Proof-of-Use, as published": ("pou.py", "pou_tiny_paper.yaml"),
@@ -159,8 +159,8 @@ def at(reward: str, stale: float) -> str:
 HACKING = Study(
     start="memory",
     settings={
-        at(reward, stale): Setting(recipe, config, {"stale": stale})
-        for stale in STALE
+        at(reward, stale): Setting(recipe, config, {"stale": stale}, seeds)
+        for stale, seeds in STALE.items()
         for reward, (recipe, config) in REWARDED.items()
     },
     measure=POU.measure,

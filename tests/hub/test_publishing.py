@@ -40,6 +40,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import faithful_search as fs
 from faithful_search.cli.asking import _trained_in
+from faithful_search.hub.policy_card import license_of
 from faithful_search.inference.loading import open_generator
 from faithful_search.judges import Pair, load
 
@@ -54,6 +55,7 @@ print(json.dumps({
     "probabilities": generator.choice_probs([ids], [[ids[:1], ids[1:2]]])[0],
     "logits": plain(**read).logits[0, -1, :4].tolist(),
     "dialect": _trained_in("me/policy"),
+    "licences": [license_of("me/policy"), license_of("me/nothing")],
     "verdict": judge.judge_batch([Pair("w1 w2.", "w3.", task="support")])[0].p,
     "format": evaluate.load("team/protocol_format").compute(predictions=[text])["protocol_format"],
     "rows": [row for row in rows.remove_columns("trajectory")],
@@ -188,6 +190,7 @@ def test_everything_loads_from_there_and_says_the_same(hub, staged, pushed, tmp_
     assert found["logits"] == model(**read).logits[0, -1, :4].tolist()
     local = load("nli", str(staged / "judge")).judge_batch([Pair("w1 w2.", "w3.", task="support")])[0]
     assert (found["verdict"], found["format"], found["dialect"]) == (local.p, 1.0, "search_r1")
+    assert found["licences"] == ["apache-2.0", None]
     assert found["trajectories"] == [ROLLOUT.to_json().replace("hf_" + "a" * 30, "[secret]")]
     [row] = found["rows"]
     assert row["gold"] == ["Paris", "paris"] and row["tools"] == ["local_search"] and row["cited"] == ["E1"]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import uvicorn
+import yaml
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -140,8 +141,10 @@ class HubServer:
             return _missing("RevisionNotFound")
         siblings = [{"rfilename": path} for path in found[1]]
         own = {"id": _name(request), "sha": found[0], "siblings": siblings, "private": repo.private, "tags": []}
+        card = found[1].get("README.md", b"").decode().split("---\n")
+        told = {"cardData": yaml.safe_load(card[1])} if len(card) > 2 else {}
         return JSONResponse(
-            {**own, "lastModified": _DAY, "createdAt": _DAY, "downloads": 0, "likes": 0, "gated": False}
+            {**own, **told, "lastModified": _DAY, "createdAt": _DAY, "downloads": 0, "likes": 0, "gated": False}
         )
 
     def refs(self, request: Request, repo: Repo) -> Response:

@@ -17,7 +17,9 @@ pytest.importorskip("trackio")
 CODE = """
 import sys
 from tiny_trainer import trainer
-trainer(sys.argv[1], max_steps=2, report_to="trackio", project="p", trajectory_file=sys.argv[1] + "/all.jsonl").train()
+from faithful_search.rewards import Format
+out = sys.argv[1]
+trainer(out, Format(), max_steps=2, report_to="trackio", project="p", trajectory_file=out + "/all.jsonl").train()
 """
 
 
@@ -29,12 +31,12 @@ def test_each_step_has_rollouts_with_their_scores(tmp_path: Path) -> None:
     listed = subprocess.run(asked, env=environment, check=True, capture_output=True, text=True).stdout
     traces = json.loads(listed)["traces"]
     rollouts = [Trajectory.from_json(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    written = {(rollout.meta["step"], rollout.id): rollout for rollout in rollouts}
     logged = {(trace["metadata"]["step"], trace["metadata"]["id"]): trace for trace in traces}
-    assert len(logged) == 8, "four rollouts of each of two steps"
-    for rollout in rollouts:
-        if (trace := logged.get((rollout.meta["step"], rollout.id))) is not None:
-            assert trace["metadata"]["scores"] == rollout.meta["scores"]
-            assert trace["messages"][0] == {"role": "user", "content": rollout.question}
-            assert trace["metadata"]["reward"] == rollout.meta["reward"]
-            assert trace["metadata"]["step_scores"] == rollout.meta["steps"]
+    assert len(logged) == 8 and logged.keys() <= written.keys(), "four rollouts of each of two steps"
+    for key, trace in logged.items():
+        rollout, told = written[key], trace["metadata"]
+        assert trace["messages"][0] == {"role": "user", "content": rollout.question}
+        assert (told["reward"], told["scores"]) == (rollout.meta["reward"], rollout.meta["scores"])
+        assert told["step_scores"]["format"] == rollout.meta["steps"]["format"] != []
     assert {trace["step"] for trace in traces} == {0, 1}, "beside the figures of their step"

@@ -171,6 +171,8 @@ def compare(
 ) -> Path:
     """The mean over seeds of one or more metrics for each setting, with a band (Proof-of-Use, figure 1).
 
+    More than eight settings are drawn without bands, which would hide each other.
+
     Args:
         histories: for each setting, one history a seed; steps that not all seeds have are averaged over those that do.
         metric: a logged metric such as `"tools/entropy"`; several are drawn as panels.
@@ -185,14 +187,16 @@ def compare(
         raise DataError(f"band {band!r} is neither 'ci' nor 'se'")
     metrics = [metric] if isinstance(metric, str) else list(metric)
     figure, axes = _figure(len(metrics), (1,) * len(metrics), height=3.6 if len(metrics) == 1 else 2.6)
+    shaded = len(histories) <= len(PALETTE)
     for axis, name in zip(axes, metrics, strict=True):
         for number, (label, seeds) in enumerate(histories.items()):
-            _draw_band(axis, label, [_smoothed(*_series(seed, name), window) for seed in seeds], number, band)
+            smoothed = [_smoothed(*_series(seed, name), window) for seed in seeds]
+            _draw_band(axis, label, smoothed, number, band, shaded)
         _require(len(axis.lines), name, path)
         label = f"share of calls, {_name(name)}" if name.startswith(RATIO) else _name(name)
         _finish(axis, label, legend=axis is axes[0])
     what = "95 % interval" if band == "ci" else "± 1 standard error"
-    axes[0].set_title(f"Mean over seeds, {what}", loc="left")
+    axes[0].set_title(f"Mean over seeds, {what}" if shaded else "Mean over seeds", loc="left")
     axes[-1].set_xlabel(_STEP)
     return _save(figure, path)
 
@@ -389,7 +393,9 @@ def _draw_metrics(
     return drawn
 
 
-def _draw_band(axis: Any, label: str, seeds: Sequence[tuple[Floats, Floats]], number: int, band: str) -> None:
+def _draw_band(
+    axis: Any, label: str, seeds: Sequence[tuple[Floats, Floats]], number: int, band: str, shaded: bool
+) -> None:
     by_step: dict[float, list[float]] = {}
     for steps, values in seeds:
         for step, value in zip(steps, values, strict=True):
@@ -401,10 +407,12 @@ def _draw_band(axis: Any, label: str, seeds: Sequence[tuple[Floats, Floats]], nu
     middle = np.array([estimate.value for estimate in estimates], dtype=np.float64)
     half = np.array([_half(estimate, band) for estimate in estimates])
     colour = PALETTE[number % len(PALETTE)]
+    style = STYLES[(number + number // len(PALETTE)) % len(STYLES)]  # no pair of both comes twice in 32 settings
     count = sum(len(steps) > 0 for steps, _ in seeds)
     name = f"{label} ({count} seed{'s' if count != 1 else ''})"
-    axis.plot(ordered, middle, color=colour, linestyle=STYLES[number % len(STYLES)], linewidth=1.9, label=name)
-    axis.fill_between(ordered, middle - half, middle + half, color=colour, alpha=0.18, linewidth=0)
+    axis.plot(ordered, middle, color=colour, linestyle=style, linewidth=1.9, label=name)
+    if shaded:
+        axis.fill_between(ordered, middle - half, middle + half, color=colour, alpha=0.18, linewidth=0)
 
 
 def _half(estimate: Any, band: str) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,15 +185,23 @@ def _environment(given: Mapping[str, Any]) -> EnvironmentArguments:
 
 
 def _trained_in(model: str) -> str:
-    """The dialect that a recipe's policy was trained in, from the settings beside it; else that of Proof-of-Use."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HFValidationError, HTTPError
+    """The dialect that a recipe's policy was trained in, from the settings beside it; else that of Proof-of-Use.
 
+    Raises:
+        ConfigError: when there is no such model on the Hub, or the Hub is out of reach.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HTTPError
+
+    local = Path(model).is_dir() or model in BUNDLED
+    if not local and find_spec("torch"):
+        from ..inference.loading import check_there
+
+        check_there(model)
     try:
-        local = Path(model).is_dir() or model in BUNDLED
         path = Path(model) / "metrics.json" if local else hf_hub_download(model, "metrics.json")
         return str(json.loads(Path(path).read_text(encoding="utf-8"))["settings"]["dialect"])
-    except (OSError, ValueError, KeyError, TypeError, HTTPError, HFValidationError):
+    except (OSError, ValueError, KeyError, TypeError, HTTPError):
         return "pou"
 
 

@@ -115,6 +115,7 @@ print(trajectory.answer)
 for step in trajectory.steps:
     print(step.helpful, step.refs, step.think)"""
 
+_SECONDS = 10
 _WORLD_QUESTION = "Which city is the capital of the country that Mount Olympus is in?"
 _ANY_QUESTION = "Your question?"
 
@@ -222,7 +223,7 @@ def license_of(model: str) -> str | None:
     Args:
         model: a folder, a Hub id, or a bundled policy's name.
     """
-    from huggingface_hub import ModelCard
+    from huggingface_hub import HfApi, ModelCard
     from huggingface_hub.errors import HTTPError
 
     model = bundled_policy(model, "pou")
@@ -230,7 +231,11 @@ def license_of(model: str) -> str | None:
     if not card.is_file() and not is_hub_id(model):
         return None
     try:
-        stated = ModelCard.load(card if card.is_file() else model, ignore_metadata_errors=True).data.get("license")
+        if card.is_file():
+            stated = ModelCard.load(card, ignore_metadata_errors=True).data.get("license")
+        else:  # asked once: a file's download is tried again for half a minute where the Hub is out of reach
+            told = HfApi().model_info(model, timeout=_SECONDS).card_data
+            stated = told.get("license") if told else None
     except (HTTPError, OSError, ValueError):
         return None
     return stated if isinstance(stated, str) else None
