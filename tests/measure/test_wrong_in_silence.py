@@ -16,6 +16,7 @@ from faithful_search.dialects import parse
 from faithful_search.errors import DataError
 from faithful_search.measure import metrics
 from faithful_search.measure.audit import audit
+from faithful_search.measure.invented import KEPT, NOT_IN_CORPUS, SearchedCorpus
 from faithful_search.measure.rows import parse_row, read_trajectories
 from faithful_search.rewards import AnswerSupport, ThinkAnswer
 from faithful_search.trajectory import Step, Trajectory
@@ -189,3 +190,27 @@ def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
         answers(tmp_path / "broken.eval")
     (tmp_path / "broken.eval").unlink()
     assert answers(tmp_path) == ["Ada", "Ada", "Ada", "Ada", "Ada", "Bob"]  # the folder's files by name
+
+
+def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> None:
+    """Behind a query nobody can tell it from a tool's; with the corpus everybody can."""
+    passage = "Ada Lovelace wrote the first program. It computed Bernoulli numbers. She died young, in 1852."
+    corpus = lines(tmp_path / "corpus.jsonl", [{"title": "Ada", "text": passage}, {"text": "Nothing else."}])
+    told = {
+        "whole": passage,
+        "cut": passage[:60] + "...",  # as tools shorten
+        "reordered": "It computed  bernoulli numbers!\nAda Lovelace wrote the first program.",
+        "titled": "Ada Lovelace wrote the first program. But others say that it was Grace Hopper who wrote it.",
+        "made up": "Bob wrote the first program of all.",
+    }
+    text = '<search>who</search><information>Doc 1(Title: "Ada") {}</information><answer>Ada</answer>'
+    rows = lines(tmp_path / "rows.jsonl", [{"id": name, "text": text.format(said)} for name, said in told.items()])
+    found = audit(rows, tmp_path / "out", metrics=("answer_support",), corpus=str(corpus), workers=1)
+    assert found.issues["evidence_not_in_corpus"] == 2 and found.settings["corpus"] == "corpus.jsonl"
+    shown = {
+        row.trajectory.id: (NOT_IN_CORPUS in kinds(row.trajectory), len(row.trajectory.evidence))
+        for row in read_trajectories(rows, corpus=SearchedCorpus(str(tmp_path / "out" / KEPT)))
+        if row.trajectory
+    }
+    true, invented = (False, 1), (True, 0)
+    assert shown == {"whole": true, "cut": true, "reordered": true, "titled": invented, "made up": invented}

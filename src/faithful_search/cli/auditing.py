@@ -84,11 +84,13 @@ def audit(
 def _report(folder: Path, found: Audit, source: Path, settings: AuditSettings, rows: int) -> bool:
     """Write the page: some rows are chosen from the scores and read once more. The audit stands without it."""
     from ..measure.audit import SCORES, choose_rows, pick
+    from ..measure.invented import KEPT, SearchedCorpus
     from ..measure.report import page
 
     try:
         chosen = choose_rows(folder / SCORES, found.primary, rows, found.n + found.errors)
-        shown = pick(source, chosen, settings.dialect, settings.text_column)
+        corpus = SearchedCorpus(str(folder / KEPT)) if settings.corpus is not None else None
+        shown = pick(source, chosen, settings.dialect, settings.text_column, corpus)
         page.write(folder / "report.html", found, folder / SCORES, shown)
     except OSError as error:
         echo(f"no report.html: it cannot be written: {error}", err=True)

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..judges import Judge, Writer, prompting
 from . import metrics
 from .asking import answers_kept
 from .files import STDIN, local_file
+from .invented import SearchedCorpus
 from .ledger import same_settings
 from .rows import Raw, Source, pick, read_trajectories, total_rows
 from .scores import SCORES, ScoreLog
@@ -81,8 +83,9 @@ def audit(
     names = metrics_of(given, judge, policy)
     path = _spooled(results_folder(folder)) if str(source) == STDIN else local_file(source)
     rows = Source(path, given.dialect, given.text_column, given.limit)
-    plan = Plan(names, judge, given.how, policy, rows.reader)
     results_folder(folder)  # after the source was opened: a wrong name leaves no folder
+    corpus = None if given.corpus is None else SearchedCorpus.of(given.corpus, folder)
+    plan = Plan(names, judge, given.how, policy, replace(rows.reader, corpus=corpus))
     header = _header(source, given, plan)
     before = _begun(folder, header) if resume else None
     counted = _usage(judge)
@@ -138,6 +141,7 @@ def _header(source: str | os.PathLike[str], given: AuditSettings, plan: Plan) ->
         "how": plan.how,
         "dialect": given.dialect,
         "text_column": given.text_column,
+        "corpus": None if given.corpus is None else Path(given.corpus).name,
         "policy": None if plan.policy is None else str(getattr(plan.policy, "name", type(plan.policy).__name__)),
         "version": __version__,
     }

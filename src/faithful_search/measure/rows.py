@@ -27,6 +27,7 @@ from ..tasks import ANSWER_COLUMNS, ANSWER_SPLIT, QUESTION_COLUMNS
 from ..trajectory import Step, Trajectory
 from .failures import told
 from .files import called, count_rows, read_json
+from .invented import SearchedCorpus
 
 MESSAGES_COLUMNS = ("messages", "conversation", "conversations", "chat")
 TEXT_COLUMNS = (
@@ -62,16 +63,18 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Reader:
-    """Makes trajectories of rows; picklable. `usual` as in `dialects.parse`."""
+    """Makes trajectories of rows; picklable. `usual` as in `dialects.parse`; `corpus`: what was searched, if known."""
 
     dialect: str | None = None
     text_column: str | None = None
     usual: str | None = None
+    corpus: SearchedCorpus | None = None
 
     def __call__(self, raw: Raw) -> Row:
         """The row's trajectory, or the reason why it has none; never raises."""
         try:
-            return Row(raw.number, raw.digest, parse_row(raw.data, self.dialect, self.text_column, self.usual))
+            read = parse_row(raw.data, self.dialect, self.text_column, self.usual)
+            return Row(raw.number, raw.digest, self.corpus.without_invented(read) if self.corpus else read)
         except (DataError, DialectError) as error:
             return Row(raw.number, raw.digest, None, str(error))
         except Exception as error:  # whatever a row holds, the others are read
@@ -135,6 +138,7 @@ def read_trajectories(
     dialect: str | None = None,
     text_column: str | None = None,
     only: Container[int] | None = None,
+    corpus: SearchedCorpus | None = None,
 ) -> Iterator[Row]:
     """Yield every row of a file: its trajectory, or the reason why it has none. A broken row never ends the run.
 
@@ -149,6 +153,7 @@ def read_trajectories(
             row that bears no dialect's marks is read as most of the first rows are (`usual` of `dialects.parse`).
         text_column: which column holds the text; `None` looks for a known name.
         only: numbers of rows; the others are passed over unread.
+        corpus: what was searched: evidence that it does not hold is left out, with an `Issue`.
 
     Raises:
         DataError: when the file cannot be read (any more), is empty, or has none of the columns needed.
@@ -157,21 +162,26 @@ def read_trajectories(
     if dialect is not None:
         dialects.load(dialect)
     source = Source(path, dialect, text_column)
+    read = replace(source.reader, corpus=corpus)
     for raw in source:
         if only is None or raw.number in only:
-            yield source.reader(raw)
+            yield read(raw)
     if source.error:
         raise DataError(source.error)
 
 
 def pick(
-    source: str | os.PathLike[str], rows: Iterable[int], dialect: str | None = None, text_column: str | None = None
+    source: str | os.PathLike[str],
+    rows: Iterable[int],
+    dialect: str | None = None,
+    text_column: str | None = None,
+    corpus: SearchedCorpus | None = None,
 ) -> Iterator[tuple[int, Trajectory]]:
     """Read those rows of a source again, with their numbers; what cannot be read is left out."""
     wanted = set(rows)
     if not wanted:
         return
-    for row in read_trajectories(source, dialect, text_column, only=wanted):
+    for row in read_trajectories(source, dialect, text_column, only=wanted, corpus=corpus):
         if row.trajectory is not None:
             yield row.number, row.trajectory
         wanted.remove(row.number)

@@ -59,6 +59,10 @@ class AuditSettings(Working):
         default=None, metadata={"help": "names, separated by commas; by default all that need no policy"}
     )
     how: How = field(default="squad", metadata={"help": "normaliser of answers"})
+    corpus: str | None = field(
+        default=None,
+        metadata={"help": "the only corpus that was searched; evidence that it does not hold was invented"},
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""Evidence that the search cannot have returned: its sentences stand nowhere in the corpus that was searched."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ..text import sentences, shortened
+from ..tools.retrieval.corpus import Corpus, passages
+from ..trajectory import Evidence, Issue, Step, Trajectory
+from .workers import progress_bar
+from .writing import replacing
+
+NOT_IN_CORPUS = "evidence_not_in_corpus"
+KEPT = "corpus.npy"
+_WORD = re.compile(r"\w+")
+_CUT = re.compile(r"(\.\.\.|…)\s*\Z")
+
+
+@dataclass(frozen=True)
+class SearchedCorpus:
+    """The sentences of a corpus: sorted 64-bit hashes in a file, which every process maps and none copies.
+
+    Attributes:
+        path: the file, as `of` writes it: eight bytes for each sentence.
+    """
+
+    path: str
+
+    @classmethod
+    def of(cls, corpus: Corpus, folder: Path) -> SearchedCorpus:
+        """Read a corpus once.
+
+        Args:
+            corpus: see `tools.retrieval.corpus.passages`.
+            folder: where `corpus.npy` is written.
+
+        Raises:
+            DataError: for a corpus that cannot be read, or a row of it.
+        """
+        hashes = array("Q")
+        for passage in progress_bar(iterable=passages(corpus), desc="reading the corpus", unit="passage"):
+            hashes.extend(_hash(words) for words in map(_words, sentences(passage.text)))
+        path = folder / KEPT
+        with replacing(path) as file:
+            np.save(file, np.unique(np.frombuffer(hashes, dtype=np.uint64)))
+        return cls(str(path))
+
+    def holds(self, evidence: Evidence) -> bool:
+        """Whether at least half of its words stand in sentences of the corpus; a last one cut by "…" is left out."""
+        said = sentences(evidence.text)
+        whole = said[:-1] if said and _CUT.search(said[-1]) else said
+        words = [found for found in map(_words, whole) if found]
+        lengths = np.array([len(found) for found in words])
+        return not words or bool(lengths[self._known([_hash(found) for found in words])].sum() * 2 >= lengths.sum())
+
+    def without_invented(self, trajectory: Trajectory) -> Trajectory:
+        """The trajectory with an `Issue` in place of evidence that the corpus does not hold; citing it is an error."""
+        return msgspec.structs.replace(trajectory, steps=tuple(self._checked(step) for step in trajectory.steps))
+
+    def _checked(self, step: Step) -> Step:
+        held = [self.holds(item) for item in step.evidence]
+        if all(held):
+            return step
+        kept = tuple(compress(step.evidence, held))
+        found = [
+            Issue(NOT_IN_CORPUS, f"{item.id or 'a passage'} stands nowhere in the corpus: {shortened(item.text, 60)!r}")
+            for item, known in zip(step.evidence, held, strict=True)
+            if not known
+        ]
+        return msgspec.structs.replace(step, evidence=kept, issues=(*step.issues, *found))
+
+    def _known(self, hashes: list[int]) -> npt.NDArray[Any]:
+        table, asked = _table(self.path), np.array(hashes, dtype=np.uint64)
+        places = np.minimum(np.searchsorted(table, asked), max(0, len(table) - 1))
+        return table[places] == asked
+
+
+@cache
+def _table(path: str) -> npt.NDArray[Any]:
+    return np.load(path, mmap_mode="r")
+
+
+def _words(sentence: str) -> list[str]:
+    return _WORD.findall(sentence.lower())
+
+
+def _hash(words: list[str]) -> int:
+    return int.from_bytes(blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
