@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from faithful_search.errors import ConfigError
 from faithful_search.training.advantages import group_relative
-from faithful_search.training.likelihood import LIKELIHOOD, LikelihoodWatch, llds
+from faithful_search.training.likelihood import LIKELIHOOD, MOVED, LikelihoodWatch, llds
 from faithful_search.training.step_metrics import one_outcome
 
 NUMBERS = torch.tensor([[1, 1, 0, 2, 2], [1, 1, 1, 0, 0]])
@@ -81,6 +81,20 @@ def test_how_likely_right_answers_are_is_logged_every_step(tmp_path):
     assert (line["groups/one_outcome"], line["behaviour/valid_format"], line["frac_reward_zero_std"]) == (1.0, 1.0, 1.0)
 
 
+def test_what_an_update_does_to_its_own_right_answers_is_logged(tmp_path):
+    """By hand: the weights before and after one step, on the rows that were kept."""
+    made = trainer(tmp_path, Numbered(), scripted=True, max_steps=1, learning_rate=0.1, lr_scheduler_type="constant")
+    kept = {}
+    moved = made._moved
+    made._moved = lambda: kept.update(made._watched) or moved()
+    made.train()
+    assert len(kept["chosen"]) == 8 and kept["chosen"].any()
+    with torch.no_grad():
+        gained = (made._logps(made.model, kept) - kept["logps"])[kept["chosen"]]
+    [line] = [line for line in made.state.log_history if MOVED in line]
+    assert line[MOVED] == pytest.approx(float(gained.mean()), abs=1e-5) != 0.0
+
+
 def test_questions_of_one_outcome_are_counted():
     assert one_outcome([True, True, True, False, False, False], 2) == pytest.approx(2 / 3)
 
@@ -114,6 +128,17 @@ def test_it_warns_once_when_likelihood_falls_and_gradients_grow(likelihoods, nor
     assert len(said) == (step is not None)
     if step:
         assert said[0].startswith(f"step {step}: ") and "--llds 0.1" in said[0]
+
+
+def test_it_warns_at_once_of_an_update_that_ruins_right_answers(caplog):
+    """As the bundled policy at thirty times its learning rate: right answers are still there when it warns."""
+    watch, moved = LikelihoodWatch(), [0.001, 0.002, -0.016, -0.207, None]
+    with caplog.at_level(logging.WARNING):
+        for step, value in enumerate(moved, start=1):
+            logs = {} if value is None else {MOVED: value}
+            watch.on_log(None, SimpleNamespace(is_world_process_zero=True, global_step=step), None, logs)
+    [said] = [record.getMessage() for record in caplog.records]
+    assert watch.warned_at == 4 and said.startswith("step 4: one update took 0.207 from") and "--llds 0.1" in said
 
 
 # A collapse that is made

@@ -40,7 +40,7 @@ from .advantages import ESTIMATORS, TURN_ESTIMATORS, informative, spread, turn_n
 from .callbacks import LearningWatch, RewardState, TrajectoryLog, with_scores
 from .changed_worlds import ChangedWorlds, asked, by_question, met, world_figures
 from .config import without_token
-from .likelihood import LIKELIHOOD, LikelihoodWatch, llds
+from .likelihood import LIKELIHOOD, MOVED, WATCHED, LikelihoodWatch, llds
 from .outage import JudgeWatch, silence, together, without_dump
 from .policies import policy_source
 from .processes import check_processes, gathered, hold_head, most
@@ -156,6 +156,7 @@ class SearchGRPOTrainer(GRPOTrainer):
         self._probes: list[list[Probe]] = []
         self._terms: dict[str, list[float]] = defaultdict(list)
         self._likelihood: list[torch.Tensor] = []
+        self._watched: dict[str, Any] = {}
         self._passed: tuple[Columns, ...] = ()
         self._earlier: deque[dict[str, Any]] = deque()
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
@@ -393,7 +394,9 @@ class SearchGRPOTrainer(GRPOTrainer):
         """What a batch adds to TRL's loss, given what `_pass` gave for it."""
         logps = cast(torch.Tensor, passed[0])
         total: torch.Tensor | float = 0.0
-        self._likelihood.append(_sums(logps.detach(), (inputs["turn_numbers"] > 0) & inputs["right"][:, None]))
+        right = (inputs["turn_numbers"] > 0) & inputs["right"][:, None]
+        self._likelihood.append(_sums(logps.detach(), right))
+        self._watched = _right_first({**_columns(inputs), "logps": logps.detach(), "chosen": right}, WATCHED)
         if self.verdict_weight:
             total = total - self.verdict_weight * self._verdict_term(model, inputs)
         if self.llds:
@@ -429,6 +432,15 @@ class SearchGRPOTrainer(GRPOTrainer):
         found = self._get_per_token_logps_and_entropies(model, ids, mask, inputs["completion_ids"].shape[1], **given)
         return cast(torch.Tensor, found[0])
 
+    def _moved(self) -> dict[str, float]:
+        """How far the update moved the log-probability of the last batch's right answers: here a collapse is seen
+        before the policy that it leaves is asked anything."""
+        kept, self._watched = self._watched, {}
+        with torch.no_grad(), self.accelerator.autocast():
+            moved = self._logps(self.model_wrapped, kept) - kept["logps"]
+        total, many = self.accelerator.reduce(_sums(moved, kept["chosen"]), reduction="sum").tolist()
+        return {MOVED: total / many} if many else {}
+
     def _note(self, name: str, value: torch.Tensor) -> None:
         """Keep the processes' mean of a term for the log."""
         self._terms[name].append(float(self.accelerator.gather(value.detach()).mean()))
@@ -443,6 +455,8 @@ class SearchGRPOTrainer(GRPOTrainer):
                 total, many = self.accelerator.reduce(torch.stack(self._likelihood).sum(0), reduction="sum").tolist()
                 logs |= {LIKELIHOOD: total / many} if many else {}
                 self._likelihood.clear()
+            if self._watched:
+                logs |= self._moved()
         super().log(logs, *args, **kwargs)
 
     def _informative(self, own: torch.Tensor) -> torch.Tensor:
@@ -533,6 +547,17 @@ def prompt_dataset(tasks: Sequence[Task] | Dataset) -> Dataset:
     if not rows:
         raise DataError("the dataset has no rows")
     return Dataset.from_list([{"prompt": row.question, "id": row.id, "answers": list(row.answers)} for row in rows])
+
+
+def _columns(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """A batch's prompts and completions."""
+    return {name: inputs[name] for name in ("prompt_ids", "completion_ids", "prompt_mask", "completion_mask")}
+
+
+def _right_first(batch: dict[str, torch.Tensor], most: int) -> dict[str, torch.Tensor]:
+    """So many rows of a batch, first those of which something is chosen; every process keeps as many (FSDP)."""
+    order = batch["chosen"].any(1).to(torch.int8).argsort(descending=True, stable=True)[:most]
+    return {name: column[order] for name, column in batch.items()}
 
 
 def _sums(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

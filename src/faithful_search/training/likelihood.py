@@ -15,6 +15,10 @@ from transformers import TrainerCallback
 
 LIKELIHOOD = "likelihood/right"
 """The mean log-probability of right answers' own tokens, as it is logged."""
+MOVED = "likelihood/moved"
+"""By how much the step's update moved it, on some of the step's right answers."""
+WATCHED = 8
+"""How many rollouts of a batch are asked about once more after the update, at most."""
 logger = logging.getLogger(__name__)
 
 
@@ -52,40 +56,51 @@ def llds(
 
 
 class LikelihoodWatch(TrainerCallback):
-    """Warns, once, when right answers become less likely while gradients grow.
+    """Warns, once, when right answers become less likely: within one update, or over many while gradients grow.
 
-    It compares the last `window` steps that had right answers with the first: the mean log-probability of right
-    answers' own tokens has fallen to `fall` times what it was, and the mean gradient norm has risen to `rise` times.
+    A run that collapses at once is seen by `MOVED`: an update that leaves the step's own right answers less likely went
+    too far, whatever the next rollouts will look like. Slow decay is seen by comparing the last `window` steps that had
+    right answers with the first: the mean log-probability of right answers' own tokens has fallen to `fall` times what
+    it was, and the mean gradient norm has risen to `rise` times.
 
     Args:
+        drop: nats that one update may take from the mean log-probability.
         window: steps of each mean.
         fall, rise: from which factors on it warns.
     """
 
-    def __init__(self, window: int = 4, fall: float = 1.5, rise: float = 1.5) -> None:
-        self.window, self.fall, self.rise = window, fall, rise
+    def __init__(self, drop: float = 0.03, window: int = 4, fall: float = 1.5, rise: float = 1.5) -> None:
+        self.drop, self.window, self.fall, self.rise = drop, window, fall, rise
         self.first: list[tuple[float, float]] = []
         self.last: deque[tuple[float, float]] = deque(maxlen=window)
         self.warned_at: int | None = None
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        logs = logs or {}
-        if LIKELIHOOD not in logs or "grad_norm" not in logs or self.warned_at or not state.is_world_process_zero:
+        if self.warned_at or not state.is_world_process_zero:
             return
+        trouble = self._trouble(logs or {})
+        if trouble:
+            self.warned_at = state.global_step
+            advice = "runs collapse like this. Lower --learning_rate, or give --llds 0.1"
+            logger.warning("step %d: %s: %s", state.global_step, trouble, advice)
+
+    def _trouble(self, logs: Any) -> str:
+        if logs.get(MOVED, 0.0) < -self.drop:
+            return f"one update took {-logs[MOVED]:.3f} from the mean log-probability of right answers' tokens"
+        if LIKELIHOOD not in logs or "grad_norm" not in logs:
+            return ""
         pair = float(logs[LIKELIHOOD]), float(logs["grad_norm"])
         if len(self.first) < self.window:
             self.first.append(pair)
-            return
+            return ""
         self.last.append(pair)
         (before, norm_before), (now, norm) = _means(self.first), _means(self.last)
-        if len(self.last) == self.window and now < self.fall * before and norm > self.rise * norm_before:
-            self.warned_at = state.global_step
-            logger.warning(
-                "step %d: right answers become less likely (mean log-probability of their tokens %.3f, at first %.3f) "
-                "while gradients grow (norm %.3g, at first %.3g): runs collapse like this. Lower --learning_rate, or "
-                "give --llds 0.1",
-                *(state.global_step, now, before, norm, norm_before),
-            )
+        if len(self.last) < self.window or now >= self.fall * before or norm <= self.rise * norm_before:
+            return ""
+        return (
+            f"right answers become less likely (mean log-probability of their tokens {now:.3f}, at first {before:.3f}) "
+            f"while gradients grow (norm {norm:.3g}, at first {norm_before:.3g})"
+        )
 
 
 def _means(pairs: Any) -> tuple[float, float]:
