@@ -62,11 +62,6 @@ def test_a_recorded_call_is_replayed_equal_without_its_tool(path):
     assert play(Cassette(path), {"query": "x"}) is not play(Cassette(path), {"query": "x"})
 
 
-def test_no_result_is_a_result(path):
-    play(Cassette(path, "record"), {"query": "x"}, returns())
-    assert play(Cassette(path), {"query": "x"}) == []
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -136,13 +131,6 @@ def test_a_miss_of_a_huge_call_is_short_and_quick(path):
     assert len(str(miss.value)) < 500
 
 
-def test_a_miss_is_never_recorded(path):
-    outer = Cassette(path, "record")
-    with pytest.raises(CassetteMiss):
-        play(outer, {"query": "x"}, raises(CassetteMiss("no")))
-    assert len(Cassette(path)) == 0
-
-
 def test_equal_calls_at_the_same_time_are_asked_once(path):
     cassette, asked, found = Cassette(path, "record"), [], []
 
@@ -161,26 +149,6 @@ def test_equal_calls_at_the_same_time_are_asked_once(path):
         thread.join()
     assert asked == [1] and found == [[PARIS]] * 40
     assert len(path.read_text().splitlines()) == 1
-
-
-def test_when_the_one_who_asks_is_cancelled_another_asks(path):
-    cassette = Cassette(path, "record")
-
-    async def ask():
-        started = asyncio.Event()
-
-        async def hang():
-            started.set()
-            await asyncio.sleep(60)
-
-        first = asyncio.create_task(cassette.play("search", {"query": "x"}, hang))
-        await started.wait()
-        second = asyncio.create_task(cassette.play("search", {"query": "x"}, returns(PARIS)))
-        await asyncio.sleep(0.02)
-        first.cancel()
-        return await second
-
-    assert asyncio.run(ask()) == [PARIS]
 
 
 def test_processes_record_into_one_file(path):
@@ -203,18 +171,16 @@ def test_processes_record_into_one_file(path):
     assert os.listdir(path.parent) == ["calls.jsonl"]
 
 
-@pytest.mark.parametrize("others", ["a", "ab", "abc"])
-def test_a_file_that_others_sorted_meanwhile_is_read_anew(path, others):
-    """Also where the sorted file, the second one since, has the inode that the first one had."""
+def test_a_file_that_another_sorted_meanwhile_is_read_anew(path):
     cassette = Cassette(path, "record")
     play(cassette, {"query": "x"}, returns(PARIS))
-    for query in others:
-        with Cassette(path, "record") as other:
-            play(other, {"query": query}, returns(PARIS))
+    with Cassette(path, "record") as other:
+        play(other, {"query": "a"}, returns(PARIS))
+        play(cassette, {"query": "a"}, returns(Evidence("Paris is large.")))
     play(cassette, {"query": "y"}, returns(PARIS))
-    assert [play(cassette, {"query": query}) for query in others] == [[PARIS]] * len(others)
     cassette.close()
-    assert cassette.unrecorded == 0 and len(Cassette(path)) == len(path.read_text().splitlines()) == len(others) + 2
+    assert play(cassette, {"query": "a"}) == [PARIS]  # what was recorded first counts
+    assert cassette.unrecorded == 0 and len(Cassette(path)) == len(path.read_text().splitlines()) == 3
 
 
 def test_a_sorted_recording_keeps_its_link_and_its_permissions(path, tmp_path):
@@ -237,12 +203,6 @@ def test_a_partial_result_is_shown_and_not_recorded(path):
         assert play(cassette, {"query": "x"}, live) == [PARIS]
         assert play(cassette, {"query": "x"}, returns()) == []
     assert len(Cassette(path)) == 1
-
-
-def test_what_another_recorded_meanwhile_is_not_asked_again(path):
-    first, second = Cassette(path, "record"), Cassette(path, "record")
-    play(first, {"query": "x"}, returns(PARIS))
-    assert play(second, {"query": "x"}) == [PARIS]
 
 
 def test_a_closed_recording_is_the_same_file_whatever_the_order(tmp_path):

@@ -26,16 +26,13 @@ from .retrieval.corpus import passages
 from .retrieval.engines import is_engine
 from .retrieval.passages import Passages
 from .toolbox import Toolbox
-from .web.providers.base import Provider
-from .web.providers.ddgs import Ddgs
-from .web.providers.searxng import SearXNG
-from .web.providers.serper import Serper
+from .web import providers
+from .web.providers import Provider
 from .web.readers import Fetch, Jina, Reader
 from .web_search import WebSearch
 from .wikidata import Wikidata
 
 _SOURCES = ("web_search", "browse", "corpus", "triples", "domain_corpus")
-_DAY = 86_400.0
 _SHARE = 0.85
 """Of a call's time that its requests get: what is left is for telling the policy what went wrong."""
 
@@ -100,7 +97,7 @@ class ToolArguments:
             tools,
             timeout=self.tool_timeout,
             concurrency=self.tool_concurrency,
-            patience=self._patience,
+            patience=Patience(retries=self.tool_retries),
             cache=self._cache,
             cassette=Cassette(self.cassette, self.cassette_mode) if self.cassette else None,  # type: ignore[arg-type]
         )
@@ -150,13 +147,13 @@ class ToolArguments:
     def _provider(self) -> Provider:
         if (self.web_search == "searxng") != (self.searxng_url is not None):
             raise ConfigError("--web_search searxng and --searxng_url go together")
-        if self.web_search == "searxng":
-            return SearXNG(str(self.searxng_url), http=self._http())
-        if self.web_search == "serper":
-            return Serper(http=self._http())
-        if self.web_search == "ddgs":
-            return Ddgs()
-        raise ConfigError(f"unknown web_search {self.web_search!r}; there are: serper, searxng, ddgs, none")
+        if self.web_search not in providers.names():
+            known = ", ".join(providers.names())
+            raise ConfigError(f"unknown web_search {self.web_search!r}; there are: {known}, none")
+        about: dict[str, Any] = {} if self.web_search == "ddgs" else {"http": self._http()}
+        if self.searxng_url is not None:
+            about["url"] = self.searxng_url
+        return providers.load(self.web_search)(**about)
 
     def _browse(self, condenser: Condenser | None, **about: Any) -> Browse:
         # agents choose what is read: what is not public is refused here, also where another machine would fetch it
@@ -173,15 +170,12 @@ class ToolArguments:
     def _http(self, **how: Any) -> Http:
         """One client for each service, which gives up before the toolbox does: then the policy reads why."""
         agent = f"{AGENT} ({self.contact})" if self.contact else AGENT
-        return Http(timeout=_SHARE * self.tool_timeout, patience=self._patience, user_agent=agent, **how)
-
-    @property
-    def _patience(self) -> Patience:
-        return Patience(retries=self.tool_retries)
+        patience = Patience(retries=self.tool_retries)
+        return Http(timeout=_SHARE * self.tool_timeout, patience=patience, user_agent=agent, **how)
 
     @cached_property
     def _cache(self) -> Cache | None:
         if not self.tool_cache:
             return None
-        size = self.tool_cache_megabytes * 1_000_000
-        return Cache(self.tool_cache, max_age=self.tool_cache_days * _DAY, max_bytes=size)
+        age, size = self.tool_cache_days * 86_400.0, self.tool_cache_megabytes * 1_000_000
+        return Cache(self.tool_cache, max_age=age, max_bytes=size)

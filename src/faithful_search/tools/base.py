@@ -25,8 +25,7 @@ NO_RESULTS = Observation(note="No results.")
 
 
 class Partial(list[Evidence]):
-    """What a tool returns when some of it could not be had for the moment: shown to the policy, but neither cached nor
-    recorded."""
+    """A result that lacks what could not be had for the moment: shown to the policy, neither cached nor recorded."""
 
 
 class Tool:
@@ -40,6 +39,7 @@ class Tool:
     Attributes:
         name: what the policy calls it; need not be the method's name, so that two corpora can be two tools of a class.
         description: what the policy is told about it; empty for what the method's docstring says.
+        top_k: of the package's own tools, the most passages that a query returns.
         cache_key: what a result depends on besides the arguments (service, corpus, how many results), in one string;
             calls of a tool without one are never cached. Read when a toolbox is made.
     """

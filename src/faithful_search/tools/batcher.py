@@ -22,11 +22,12 @@ class Batcher(Generic[Item, Result]):
 
     Calls made in the same turn of an event loop go together, and so does what arrives while a batch runs; a lone call
     starts at once. It may be asked from several event loops and threads. A forked child and a pickled copy start
-    their own thread with their first call; the thread ends with the batcher.
+    their own threads with their first call; the threads end with the batcher.
 
     Args:
-        run: gives one result for each item of a batch, in order. It is never called twice at the same time.
+        run: gives one result for each item of a batch, in order.
         most: largest batch.
+        threads: batches that run at the same time.
 
     Example:
         >>> async def two():
@@ -43,26 +44,18 @@ class Batcher(Generic[Item, Result]):
         self._workers: dict[int, _Worker] = {}
 
     async def ask(self, item: Item) -> Result:
-        """The result of one item. An item whose caller is cancelled before its batch begins is not run.
-
-        Raises:
-            Exception: what `run` raised for the batch that the item was in.
-        """
+        """The result of one item; raises what `run` raised for its batch. An item whose caller is cancelled before its
+        batch begins is not run."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        worker = self._worker()
+        # by process: threads do not cross a fork, so a child starts its own
+        worker = self._workers.get(os.getpid())
+        if worker is None:
+            worker = self._workers.setdefault(os.getpid(), _Worker(self.run, self.most, self.threads))
+            weakref.finalize(self, worker.stop)
         worker.waiting.append(_Call(item, future, loop))
         loop.call_soon(worker.wake)  # not before the other calls of this turn are waiting too
         return await future
-
-    def _worker(self) -> _Worker:
-        process = os.getpid()
-        # by process: threads do not cross a fork, so a child starts its own
-        worker = self._workers.get(process)
-        if worker is None:
-            worker = self._workers.setdefault(process, _Worker(self.run, self.most, self.threads))
-            weakref.finalize(self, worker.stop)
-        return worker
 
     def __getstate__(self) -> dict[str, Any]:
         return {"run": self.run, "most": self.most, "threads": self.threads}
@@ -78,7 +71,7 @@ class _Call(NamedTuple):
 
 
 class _Worker:
-    """The queue and the threads of one process; knows nothing of the batcher, so that it can be thrown away."""
+    """The queue and the threads of one process; does not refer to the batcher, so that it can be thrown away."""
 
     def __init__(self, run: Callable[[Sequence[Any]], Sequence[Any]], most: int, threads: int) -> None:
         self.run, self.most, self.threads = run, most, threads
@@ -103,7 +96,13 @@ class _Worker:
         while True:
             self._called.acquire()
             while batch := self._next():
-                _deliver(batch, *self._outcome([call.item for call in batch]))
+                results, error = self._outcome([call.item for call in batch])
+                # each loop is woken once, whatever the number of its callers
+                for loop in dict.fromkeys(call.loop for call in batch):
+                    own = zip(batch, results, strict=True)
+                    settled = [(call.future, result) for call, result in own if call.loop is loop]
+                    with suppress(RuntimeError):  # the loop was closed meanwhile, and its callers with it
+                        loop.call_soon_threadsafe(_settle, settled, error)
             if self._stopped:
                 return
 
@@ -129,14 +128,6 @@ class _Worker:
             retold = RuntimeError(f"a batch raised {kind_of(error)}")  # no future takes a `StopIteration`
             retold.__cause__ = error
             return [None] * len(items), retold
-
-
-def _deliver(batch: list[_Call], results: list[Any], error: Exception | None) -> None:
-    """Wakes each loop once, whatever the number of its callers."""
-    for loop in dict.fromkeys(call.loop for call in batch):
-        settled = [(call.future, result) for call, result in zip(batch, results, strict=True) if call.loop is loop]
-        with suppress(RuntimeError):  # the loop was closed meanwhile, and its callers with it
-            loop.call_soon_threadsafe(_settle, settled, error)
 
 
 def _settle(settled: list[tuple[asyncio.Future[Any], Any]], error: Exception | None) -> None:

@@ -33,7 +33,6 @@ class HybridIndex(Index):
         ConfigError: without parts, or for a `k` below 0 or a `depth` below 1.
 
     Example:
-        >>> from faithful_search.tools.retrieval.index import Index
         >>> class Fixed(Index):
         ...     def __init__(self, *found): self.found = [Evidence(text=text, source=text) for text in found]
         ...     def search_batch(self, queries, top_k): return [self.found[:top_k] for _ in queries]
@@ -55,11 +54,7 @@ class HybridIndex(Index):
             raise ConfigError(f"k must be 0 or more and depth 1 or more, got k={self.k}, depth={self.depth}")
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        """The best passages for each query, their `score` the fused one.
-
-        Raises:
-            ToolError: when one of the parts fails.
-        """
+        """The best passages for each query with fused scores. Raises `ToolError` when one of the parts fails."""
         # deeper than what is shown: what both parts find late may beat what one finds early
         found = [part.search_batch(queries, max(top_k, self.depth)) for part in self.parts]
         return [self._fused(rankings)[:top_k] for rankings in zip(*found, strict=True)]
