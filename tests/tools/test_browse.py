@@ -17,7 +17,7 @@ from faithful_search.errors import ConfigError, JudgeError, ToolError
 from faithful_search.judges import Request
 from faithful_search.judges.condensing import Condensing
 from faithful_search.tools import Toolbox
-from faithful_search.tools.base import Partial, schema_of
+from faithful_search.tools.base import Partial
 from faithful_search.tools.browse import Browse
 from faithful_search.tools.web import pages, readers
 from faithful_search.tools.web.pages import Reading
@@ -172,15 +172,6 @@ def test_one_page_that_fails_among_others_is_a_result_that_says_so(site):
     assert isinstance(found, Partial) and not isinstance(lasting, Partial)  # only the former is worth asking for again
 
 
-def test_a_toolbox_does_not_fetch_again_what_the_client_has_given_up(site):
-    with Toolbox([browser(site)], patience=Patience(retries=2, first=0.01), failures=1) as toolbox:
-        for _ in range(2):
-            call = ToolCall("browse", {"url": site.url("/status/500")})
-            [found] = toolbox.run_batch([call], [toolbox.session()])
-            assert found.error and "500 Internal Server Error" in found.note
-    assert site.paths() == ["/status/500"] * 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -239,13 +230,6 @@ def test_nothing_hangs_a_rollout_longer_than_its_time_out(site):
             assert time.monotonic() - start < 15
         assert all("did not answer within" in item.note or "longer than" in item.note for item in seen[3:]), seen[3:]
         assert seen[0].error and seen[1].error
-
-
-def test_what_the_policy_reads():
-    function = schema_of(Browse(name="web_read"))["function"]
-    assert function["name"] == "web_read" and function["description"].startswith("Read web pages or PDFs")
-    assert set(function["parameters"]["properties"]) == {"url", "url_list", "query"}
-    assert "required" not in function["parameters"]
 
 
 def test_values_pickle_and_say_what_a_result_depends_on(site):

@@ -8,7 +8,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 
 import pytest
 from hypothesis import given
@@ -129,26 +128,6 @@ def test_a_miss_of_a_huge_call_is_short_and_quick(path):
     with pytest.raises(CassetteMiss) as miss:
         play(Cassette(path), {"query": "301 " + "word " * 200_000})
     assert len(str(miss.value)) < 500
-
-
-def test_equal_calls_at_the_same_time_are_asked_once(path):
-    cassette, asked, found = Cassette(path, "record"), [], []
-
-    async def slow():
-        asked.append(1)
-        await asyncio.sleep(0.1)
-        return [PARIS]
-
-    async def ask():
-        return await asyncio.gather(*(cassette.play("search", {"query": "x"}, slow) for _ in range(10)))
-
-    threads = [threading.Thread(target=lambda: found.extend(asyncio.run(ask()))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert asked == [1] and found == [[PARIS]] * 40
-    assert len(path.read_text().splitlines()) == 1
 
 
 def test_processes_record_into_one_file(path):

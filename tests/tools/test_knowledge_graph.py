@@ -62,14 +62,6 @@ def test_the_relation_asked_for_comes_first_then_the_order_given(graph):
     assert ask(graph, "largest city France")[0] == "The largest city of France is Paris."
 
 
-def test_a_fact_between_two_named_entities_comes_once(graph):
-    assert ask(graph, "France Paris capital") == [
-        "The capital of France is Paris.",
-        "The continent of France is Europe.",
-        "The largest city of France is Paris.",
-    ]
-
-
 @pytest.mark.parametrize(
     ("query", "entities"),
     [
@@ -175,11 +167,7 @@ def test_turtle_one_line_for_a_relation_with_all_its_values(turtle):
     graph = KnowledgeGraph.from_triples(turtle, top_k=20)
     [best, *_] = asyncio.run(graph.knowledge_graph("official language of Sylvania"))
     assert best.text == "Sylvania, official language: Sylvanian."
-    assert (best.title, best.url, best.source) == (
-        "Sylvania",
-        "http://graph.example/entity/5",
-        "5-officialLanguage",
-    )
+    assert (best.title, best.url, best.source) == ("Sylvania", "http://graph.example/entity/5", "5-officialLanguage")
     assert set(ask(graph, "Land of the Free")) == {
         "Rufus Firefly and Ann Lee, leads: Freedonia.",
         "Freedonia, area: 812.5.",

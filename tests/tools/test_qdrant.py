@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -43,12 +42,6 @@ def test_search_is_that_of_numpy(index, embedder):
     for row, hits in zip(cosines, index.search_batch(QUERIES, 7), strict=True):
         assert np.allclose([hit.score for hit in hits], np.sort(row)[::-1][:7], atol=1e-3)
         assert all(abs(row[int(hit.source[1:])] - hit.score) < 1e-3 for hit in hits)
-
-
-def test_threads_get_what_one_caller_gets(index):
-    expected = [index.search(query, 3) for query in QUERIES * 5]
-    with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(lambda query: index.search(query, 3), QUERIES * 5)) == expected
 
 
 def test_an_interrupted_upload_goes_on_in_its_folder(tmp_path, embedder, monkeypatch):

@@ -22,7 +22,6 @@ from faithful_search.serving.metrics import RetrievalMetrics
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import running
 from faithful_search.serving.wire import Limits
-from faithful_search.tools.base import schema_of
 from faithful_search.tools.remote_search import _UNREADABLE, TOKEN, RemoteSearch, _passages
 from faithful_search.tools.toolbox import Toolbox
 from faithful_search.trajectory import Evidence, ToolCall
@@ -203,15 +202,6 @@ def test_the_token_comes_from_the_environment(monkeypatch):
         monkeypatch.setenv(TOKEN, "s3cret")
         assert search(tool) == [passage("q", 0)]
         assert "s3cret" not in f"{tool!r} {tool.cache_key}" and b"s3cret" not in pickle.dumps(tool)
-
-
-def test_is_a_tool_like_the_local_one(url):
-    tool = pickle.loads(pickle.dumps(RemoteSearch(url, name="wiki", top_k=1)))
-    assert schema_of(tool)["function"]["name"] == "wiki"
-    assert list(schema_of(tool)["function"]["parameters"]["properties"]) == ["query"]
-    with Toolbox([tool]) as toolbox:
-        [found] = toolbox.run_batch([ToolCall("wiki", {"query": "x"})], [toolbox.session()])
-    assert [item.title for item in found.evidence] == ["x #0"]
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host/x", "http://", "http://user:pw@host:1"])

@@ -70,14 +70,6 @@ class Trouble(Tool):
             time.sleep(5)
         if kind == "tool":
             raise ToolError("The page asks for a password.")
-        if kind == "long":
-            raise ToolError("line\n" * 10_000)
-        if kind == "cancelled":
-            raise asyncio.CancelledError
-        if kind == "string":
-            return "text"
-        if kind == "strings":
-            return ["text"]
         return []
 
 
@@ -128,6 +120,7 @@ def test_a_rollout_reads_its_own_version_of_what_a_tool_returns(toolbox):
 
 
 def test_unknown_tool_names_those_there_are(toolbox):
+    assert len(one(toolbox, ToolCall("x" * 100_000)).note) < 200
     found = one(toolbox, ToolCall("web_search", {"query": "x"}))
     assert (found.note, found.error) == ("Unknown tool 'web_search'. Available tools: echo, trouble.", True)
 
@@ -147,20 +140,6 @@ def test_wrong_arguments_are_explained(toolbox, arguments, told):
     found = one(toolbox, ToolCall("echo", arguments))
     assert found.note == f"Error: echo: {told}. Its arguments: text, times, wait; required: text."
     assert found.error and not found.evidence
-
-
-@pytest.mark.parametrize(
-    ("kind", "note"),
-    [
-        ("tool", "The page asks for a password."),
-        ("cancelled", "Error: trouble was cancelled."),
-        ("string", "Error: trouble failed: it returned str, not a list of Evidence."),
-        ("strings", "Error: trouble failed: it returned str in a list, not Evidence."),
-    ],
-)
-def test_failures_become_notes(toolbox, kind, note):
-    found = one(toolbox, ToolCall("trouble", {"kind": kind}))
-    assert (found.note, found.error, found.evidence) == (note, True, ())
 
 
 def test_a_tool_that_is_late_is_given_up_even_when_it_ignores_that():
@@ -304,22 +283,6 @@ def test_waiting_for_a_slot_is_neither_the_tools_time_nor_a_blocked_loop(monkeyp
     assert [o.error for o in found] == [False] * 8
 
 
-def test_stats_count_calls_errors_and_seconds(toolbox):
-    calls = [
-        echo("a", wait=0.05),
-        echo("b"),
-        ToolCall("echo", {}),
-        ToolCall("nowhere"),
-        ToolCall("trouble", {"kind": "tool"}),
-    ]
-    toolbox.run_batch(calls, [toolbox.session()] * 5)
-    stats = toolbox.stats()
-    assert (stats["echo"].calls, stats["echo"].errors) == (3, 1)
-    assert (stats["trouble"].calls, stats["trouble"].errors) == (1, 1)
-    assert 0.05 <= stats["echo"].seconds < 1
-    assert set(stats) == {"echo", "trouble"}
-
-
 def test_malformed_calls_are_told_the_form_and_the_tools(toolbox):
     form = dialects.load("pou").call_form(toolbox.names)
     found = toolbox.describe_malformed("not JSON (Expecting value)", form)
@@ -334,9 +297,9 @@ def test_malformed_calls_are_told_the_form_and_the_tools(toolbox):
 
 
 def test_settings_that_make_no_sense():
-    for wrong in ({"timeout": 0}, {"concurrency": 0}, {"top_k": 0}):
+    for wrong in ("timeout", "concurrency", "top_k", "per_tool", "failures", "cooldown"):
         with pytest.raises(ConfigError, match="must be positive"):
-            Toolbox([Echo()], **wrong)
+            Toolbox([Echo()], **{wrong: 0})
     with pytest.raises(ConfigError, match="two tools of one name: echo, echo"):
         Toolbox([Echo(), Echo()])
     with pytest.raises(ConfigError, match="no public async method"):
@@ -371,22 +334,7 @@ class Rich(Tool):
 def test_schemas_are_those_of_transformers():
     from transformers.utils import get_json_schema
 
-    class Plain(Echo):
-        async def echo(
-            self, text: str, tags: list[str], limit: int | None = None, deep: bool = False
-        ) -> list[Evidence]:
-            """Say it again.
-
-            Args:
-                text: What to say.
-                tags: Labels,
-                    all of them.
-                limit: The most.
-                deep: Whether to dig.
-            """
-            return []
-
-    for tool in (Plain(), Irrelevant()):
+    for tool in (Echo(), Irrelevant()):
         assert schema_of(tool) == get_json_schema(method_of(tool))
 
 
@@ -678,29 +626,6 @@ def test_answers_are_kept_and_failures_are_not(cache):
     assert other.asked == ["a"] * 3
 
 
-def test_who_has_waited_long_for_anothers_answer_asks_by_itself(cache, monkeypatch):
-    """The one that asks may sit on an event loop that a tool blocks."""
-    service = Service()
-    key = key_of(tool="service", cache_key=service.cache_key, arguments={"query": "a"})
-    begun, release = threading.Event(), threading.Event()
-
-    async def never() -> bytes:
-        begun.set()
-        while not release.is_set():
-            await asyncio.sleep(0.01)
-        return b"[]"
-
-    leader = threading.Thread(target=lambda: asyncio.run(cache.get_or_compute(key, never)))
-    leader.start()
-    assert begun.wait(20)
-    monkeypatch.setattr("faithful_search.tools.toolbox._GRACE", 0.1)
-    with Toolbox([service], cache=cache, timeout=0.3) as toolbox:
-        [found] = ask(toolbox, "a")
-    release.set()
-    leader.join()
-    assert found.evidence[0].text == "About a."
-
-
 def test_trouble_of_the_cache_stops_no_call(tmp_path):
     blocked = tmp_path / "cache.sqlite"
     cache = Cache(blocked)
@@ -712,24 +637,6 @@ def test_trouble_of_the_cache_stops_no_call(tmp_path):
     with Toolbox([Service()], cache=cache) as toolbox:
         assert ask(toolbox, "a")[0].evidence[0].text == "About a."
     cache.close()
-
-
-def test_a_cassette_comes_first_and_needs_no_keys(tmp_path):
-    path = tmp_path / "calls.jsonl"
-    service = Service()
-    with Cassette(path, "record") as cassette, Toolbox([service], cassette=cassette, patience=Patience(0)) as toolbox:
-        recorded = ask(toolbox, "a", "gone", "busy", "nothing")
-    silent = Service()
-    silent.needs = "service needs a key: set SERVICE_KEY"
-    with Toolbox([silent], cassette=Cassette(path)) as toolbox:
-        played = ask(toolbox, "a", "gone", "busy", "nothing", "")
-        stats = toolbox.stats()["service"]
-    assert [played[0], played[1], played[3]] == [recorded[0], recorded[1], recorded[3]]
-    assert played[2].error and "busy" in played[2].note  # it was not recorded
-    assert "is empty" in played[4].note
-    assert silent.asked == [] and (stats.hits, stats.made) == (2, 0)
-    with pytest.raises(ConfigError, match="set SERVICE_KEY"):
-        Toolbox([silent])
 
 
 def test_a_closed_session_ends_its_calls_and_no_others():
@@ -795,9 +702,6 @@ def test_all_settings_travel(cache, tmp_path):
         assert {key: other.settings[key] for key in settings} == settings
         assert (other.timeout, other.concurrency, other.top_k) == (3, 9, 2)
         assert (other.cache.path, other.cassette.path) == (cache.path, cassette.path)
-    for wrong in ({"per_tool": 0}, {"failures": 0}, {"cooldown": 0}):
-        with pytest.raises(ConfigError, match="must be positive"):
-            Toolbox([Echo()], **wrong)
 
 
 def test_those_who_wait_for_a_call_that_hangs_hear_of_its_time_out_and_do_not_repeat_it(cache, caplog):

@@ -49,19 +49,13 @@ class Tool:
     cache_key: str = ""
 
     def check(self) -> None:
-        """Refuse to start where no call could succeed: a missing key or package. A replayed tool is not checked.
-
-        Raises:
-            ConfigError: saying what is missing and how to give it.
-        """
+        """Raise `ConfigError` where no call could succeed, saying which key or package is missing and how to give it. A
+        replayed tool is not checked."""
 
 
 def method_of(tool: Tool) -> Callable[..., Awaitable[list[Evidence]]]:
-    """The bound async method that the policy calls: the one named as the tool, or else the only public one.
-
-    Raises:
-        ConfigError: when the tool has none, or several and none of its own name.
-    """
+    """The bound async method that the policy calls: the one named as the tool, or else the only public one. Raises
+    `ConfigError` when the tool has none, or several and none of its own name."""
     kind = type(tool)
     # read from the class: a property of the instance might open a connection
     public = [key for key in dir(kind) if not key.startswith("_") and inspect.iscoroutinefunction(getattr(kind, key))]

@@ -51,8 +51,9 @@ class Batcher(Generic[Item, Result]):
         # by process: threads do not cross a fork, so a child starts its own
         worker = self._workers.get(os.getpid())
         if worker is None:
-            worker = self._workers.setdefault(os.getpid(), _Worker(self.run, self.most, self.threads))
-            weakref.finalize(self, worker.stop)
+            made = _Worker(self.run, self.most, self.threads)
+            worker = self._workers.setdefault(os.getpid(), made)
+            weakref.finalize(self, made.stop)
         worker.waiting.append(_Call(item, future, loop))
         loop.call_soon(worker.wake)  # not before the other calls of this turn are waiting too
         return await future
@@ -77,16 +78,10 @@ class _Worker:
         self.run, self.most, self.threads = run, most, threads
         self.waiting: deque[_Call] = deque()
         self._called = threading.Semaphore(0)
-        self._starting = threading.Lock()
-        self._started = self._stopped = False
-
-    def wake(self) -> None:
-        with self._starting:
-            if not self._started:
-                for _ in range(self.threads):
-                    threading.Thread(target=self._serve, name="faithful-search-batches", daemon=True).start()
-                self._started = True
-        self._called.release()
+        self.wake = self._called.release
+        self._stopped = False
+        for _ in range(threads):
+            threading.Thread(target=self._serve, name="faithful-search-batches", daemon=True).start()
 
     def stop(self) -> None:
         self._stopped = True

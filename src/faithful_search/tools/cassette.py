@@ -41,7 +41,7 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     @property
     def key(self) -> str:
-        """Tool and arguments as one string, which also sorts the file."""
+        # it also sorts the file
         return json.dumps([self.tool, self.arguments], sort_keys=True, default=str)
 
     @property
@@ -130,14 +130,9 @@ class Cassette:
         live: Callable[[], Awaitable[list[Evidence]]],
         wait: float | None = None,
     ) -> list[Evidence]:
-        """The recorded result of a call; when recording, `live` is asked for one that is not there yet.
-
-        A caller that has waited `wait` seconds for an equal call makes its own.
-
-        Raises:
-            ToolError: the recorded one, or the one of `live`.
-            CassetteMiss: for a call that is not in the file, in replay.
-        """
+        """The recorded result of a call, or the recorded `ToolError`; when recording, `live` is asked for one that is
+        not there yet, in replay that is a `CassetteMiss`. A caller that has waited `wait` seconds for an equal call
+        makes its own."""
         given = {name: value for name, value in redact(arguments, self.secrets).items() if value is not None}
         plain = json.loads(json.dumps(given, sort_keys=True, default=str))  # as it will be read from the file
         asked = Recorded(redact(tool, self.secrets), plain)
@@ -145,7 +140,21 @@ class Cassette:
             return known.outcome()
         if self.mode == "replay":
             raise CassetteMiss(self._explain(asked))
-        recorded, _ = await once((self.path, asked.key), lambda: self._record(asked, live), wait)
+
+        async def record() -> Recorded:
+            try:
+                found = await live()
+                plain = redact(msgspec.to_builtins(list(found)), self.secrets)
+                recorded = msgspec.structs.replace(asked, evidence=msgspec.convert(plain, tuple[Evidence, ...]))
+                if isinstance(found, Partial):
+                    return recorded
+            except ToolError as error:
+                if error.passing or isinstance(error, CassetteMiss):
+                    raise
+                recorded = msgspec.structs.replace(asked, error=redact(str(error), self.secrets))
+            return await asyncio.to_thread(self._keep, recorded)
+
+        recorded, _ = await once((self.path, asked.key), record, wait)
         return recorded.outcome()
 
     def close(self) -> None:
@@ -176,19 +185,6 @@ class Cassette:
 
     def __reduce__(self) -> tuple[type[Cassette], tuple[Any, ...]]:
         return type(self), (self.path, self.mode, self.secrets)
-
-    async def _record(self, asked: Recorded, live: Callable[[], Awaitable[list[Evidence]]]) -> Recorded:
-        try:
-            found = await live()
-            result = msgspec.convert(redact(msgspec.to_builtins(list(found)), self.secrets), tuple[Evidence, ...])
-            recorded = msgspec.structs.replace(asked, evidence=result)
-            if isinstance(found, Partial):
-                return recorded
-        except ToolError as error:
-            if error.passing or isinstance(error, CassetteMiss):
-                raise
-            recorded = msgspec.structs.replace(asked, error=redact(str(error), self.secrets))
-        return await asyncio.to_thread(self._keep, recorded)
 
     def _keep(self, recorded: Recorded) -> Recorded:
         """What is recorded of the call from now on. A result is worth more than its line: it is returned either way."""

@@ -73,9 +73,7 @@ class KnowledgeGraph(Tool):
             languages: of RDF labels, best first.
             about: `name`, `top_k`, `description`, `condenser`; see the class.
 
-        Raises:
-            DataError: an unreadable or empty source, or a row or line that is wrong, naming it.
-            ConfigError: when pyoxigraph, which reads RDF, is missing.
+        Raises `DataError` for an unreadable or empty source, or a row or line that is wrong, naming it.
         """
         path = Path(triples) if isinstance(triples, (str, os.PathLike)) else None
         if path is None or not path.name.removesuffix(".gz").endswith(_RDF):

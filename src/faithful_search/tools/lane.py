@@ -31,9 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ToolStats:
-    """What one tool was asked.
-
-    The difference of two, the later one first, counts what was asked in between.
+    """What one tool was asked; the difference of two, the later one first, counts what was asked in between.
 
     Attributes:
         calls: all of them.
@@ -141,13 +139,8 @@ class Lane:
         self._errors = ErrorLog(_log)
 
     async def run(self, arguments: dict[str, Any]) -> list[Evidence]:
-        """What the tool returns.
-
-        Raises:
-            Refused: when the tool is out of order.
-            ToolError: when it says so, is late, or lost its connection.
-            Fault: when it raises anything else, or returns something else than evidence.
-        """
+        """What the tool returns. Raises `Refused` when it is out of order, `ToolError` when it says so, is late, or
+        lost its connection, and `Fault` when it raises anything else, or returns something else than evidence."""
         self._refuse(self._breaker.remaining)
         came = time.monotonic()
         async with self._own.here(), self._shared.here():

@@ -28,12 +28,8 @@ class Fault(FaithfulSearchError):
 
 
 def evidence_of(name: str, found: Any) -> list[Evidence]:
-    """What the tool `name` returned, as plain values of our own and within the limits above.
-
-    Raises:
-        Fault: when it is something else than a list of evidence whose texts are texts.
-        Exception: whatever reading it raises.
-    """
+    """What the tool `name` returned, as plain values of our own and within the limits above. Raises `Fault` when it is
+    something else than a list of evidence whose texts are texts, and whatever reading it raises."""
     if not isinstance(found, (list, tuple)):
         raise Fault(f"Error: {name} failed: it returned {kind_of(found)}, not a list of Evidence.")
     kept: list[Evidence] = Partial() if isinstance(found, Partial) else []

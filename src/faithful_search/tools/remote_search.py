@@ -26,9 +26,8 @@ _UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, Recu
 
 @dataclass(frozen=True)
 class RemoteSearch(Tool):
-    """Passages from a retrieval server, such as `faithful-search serve` starts. What it sends is not trusted.
-
-    A server that wants a token gets the one in `FAITHFUL_SEARCH_SERVE_TOKEN`.
+    """Passages from a retrieval server, such as `faithful-search serve` starts. What it sends is not trusted. A server
+    that wants a token gets the one in `FAITHFUL_SEARCH_SERVE_TOKEN`.
 
     Args:
         url: of the server; where it has no path, the format's own is added: `/retrieve` or `/search`.

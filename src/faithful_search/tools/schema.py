@@ -27,13 +27,8 @@ _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 def function_schema(method: Callable[..., Any], name: str, description: str = "") -> dict[str, Any]:
     """`{"type": "function", "function": {…}}`, as chat templates and OpenAI-compatible servers want it.
 
-    Args:
-        method: a bound method or a function with typed arguments and a Google-style docstring.
-        name: the name it is called by.
-        description: instead of the docstring's text before its first section.
-
-    Raises:
-        ConfigError: when there is no docstring, or an argument has no type or is not described under `Args:`.
+    The method has typed arguments and a Google-style docstring; `description` stands in for the text before its first
+    section. Raises `ConfigError` when an argument has no type or is not described under `Args:`.
     """
     about, *rest = _SECTION.split(inspect.getdoc(method) or "")
     if not about.strip():

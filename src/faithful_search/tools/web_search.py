@@ -92,11 +92,9 @@ class WebSearch(Tool):
 
     async def _search(self, query: str) -> list[Evidence]:
         found = await self.provider.search(query, max(self.top_k, _SPARE))
-        return _distinct(item for item in found if not self._excluded(item.url))[: self.top_k]
-
-    def _excluded(self, url: str) -> bool:
-        host = (urlsplit(url).hostname or "").rstrip(".")
-        return any(host == each.lower() or host.endswith("." + each.lower()) for each in self.exclude)
+        excluded = tuple("." + host.lower() for host in self.exclude)
+        kept = [item for item in found if not f".{urlsplit(item.url).hostname or ''}".rstrip(".").endswith(excluded)]
+        return _distinct(kept)[: self.top_k]
 
 
 def _distinct(found: Iterable[Evidence]) -> list[Evidence]:

@@ -52,12 +52,10 @@ class Fact(msgspec.Struct, frozen=True):
 
     @property
     def entity(self) -> str:
-        """The label of that entity."""
         return self.triple.object if self.incoming else self.triple.subject
 
     @property
     def key(self) -> str:
-        """What tells that entity from others."""
         return self.triple.keys[self.incoming]
 
 

@@ -62,9 +62,8 @@ def passages(
             row's id, the others under `id#2`, `id#3`, …, all with its title; by default rows stay whole.
         on_broken: called for each row that cannot be read, which is then left out; by default that is a `DataError`.
 
-    Raises:
-        DataError: an unreadable file, a file without a column of text, or no passage at all.
-        ConfigError: when a package for this kind of corpus is missing.
+    Raises `DataError` for an unreadable file, one without a column of text, or no passage at all, and `ConfigError`
+    when a package for this kind of corpus is missing.
 
     Example:
         >>> [found.title for found in passages([{"contents": '"Paris"\\nThe capital of France.'}])]
@@ -122,9 +121,7 @@ def digest(corpus: Corpus) -> str:
 
 
 def join_contents(title: str, text: str) -> str:
-    r"""The passage as the Search-R1 family stores and sends it: its quoted title on the first line.
-
-    Whatever the title holds, the first line break ends it and nothing of the text is lost.
+    r"""The passage as the Search-R1 family stores and sends it: its quoted title, on one line, before the text.
 
     Example:
         >>> join_contents("Paris\n(city)", "The capital of France.")

@@ -79,7 +79,6 @@ class DenseIndex(Index):
         """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after what it wrote.
 
         Args:
-            folder, passages: the vectors' folder, made when missing, and the store of the passages.
             model: a Hub id or a directory, of sentence-transformers or plain Transformers. The prefixes are those of
                 its files, or of its family (E5, BGE) where they say nothing.
             hnsw: build a graph for approximate search, worth it from some hundred thousand passages on.
@@ -114,7 +113,6 @@ class DenseIndex(Index):
         """The index that `build` completed in `folder`, with the encoder it was built with.
 
         Args:
-            folder, passages: as given to `build`.
             model: where the encoder is now, if no longer where it was.
             exact: search without the graph, also where there is one.
             beam: candidates that a search of the graph follows (efSearch): more find more and take longer.
@@ -161,7 +159,15 @@ class DenseIndex(Index):
             how = self._faiss.SearchParametersHNSW(efSearch=max(self.beam, count))
             scores, numbers = self._graph.search(vectors, count, params=how)
         else:
-            scores, numbers = self._exact(vectors, count)
+            size = len(self) if self._vectors.dtype == np.float32 else _BLOCK
+            best = self._faiss.ResultHeap(len(vectors), count, keep_max=True)
+            for start in range(0, len(self), size):
+                block = self._vectors[start : start + size].astype(np.float32, copy=False)
+                metric = self._faiss.METRIC_INNER_PRODUCT
+                near, where = self._faiss.knn(vectors, block, min(count, len(block)), metric=metric)
+                best.add_result(near, where + start)
+            best.finalize()
+            scores, numbers = best.D, best.I
         # FAISS returns equals in any order; policies are trained on what a query returns
         order = np.lexsort((numbers, -scores))
         return np.take_along_axis(scores, order, 1), np.take_along_axis(numbers, order, 1)
@@ -175,17 +181,6 @@ class DenseIndex(Index):
 
     def __repr__(self) -> str:
         return f"DenseIndex({str(self.folder)!r}, model={self.embedder.model!r})"
-
-    def _exact(self, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        size = len(self) if self._vectors.dtype == np.float32 else _BLOCK
-        best = self._faiss.ResultHeap(len(vectors), count, keep_max=True)
-        for start in range(0, len(self), size):
-            block = self._vectors[start : start + size].astype(np.float32, copy=False)
-            metric = self._faiss.METRIC_INNER_PRODUCT
-            scores, numbers = self._faiss.knn(vectors, block, min(count, len(block)), metric=metric)
-            best.add_result(scores, numbers + start)
-        best.finalize()
-        return best.D, best.I
 
 
 def _write_vectors(

@@ -46,9 +46,8 @@ def is_engine(name: str) -> bool:
 def open_engine(url: str, timeout: float = TIMEOUT) -> EngineIndex:
     """The passages that a search engine at a URL (see above) has, searched with the encoder that filled it.
 
-    Raises:
-        ConfigError: when the URL is not such a one, a package or the encoder is missing, or the engine refuses.
-        DataError: when it has no such passages.
+    Raises `DataError` when it has none, and `ConfigError` when the URL is wrong, a package or the encoder is missing,
+    or the engine refuses.
     """
     try:
         index = _engine(url, timeout)
@@ -79,7 +78,6 @@ def fill_engine(
         model: encoder of the vectors, needed for, and only for, Qdrant: Hub id or directory.
         knobs: how the encoder runs: `device`, `revision`, `batch_size`.
         limit: write only the first passages.
-        progress: `tqdm.tqdm` or alike.
 
     Raises:
         DataError: an unusable corpus.

@@ -29,9 +29,6 @@ class HybridIndex(Index):
         k: the greater, the less the first ranks stand out.
         depth: passages asked of each part at least.
 
-    Raises:
-        ConfigError: without parts, or for a `k` below 0 or a `depth` below 1.
-
     Example:
         >>> class Fixed(Index):
         ...     def __init__(self, *found): self.found = [Evidence(text=text, source=text) for text in found]

@@ -61,7 +61,6 @@ class EngineIndex(Index):
             passages: all of them, in corpus order.
             batch: how many at a time; must be the same when an upload goes on.
             made_of: what they are made of, kept beside them.
-            progress: shows how many are written.
         """
         size = batch or self.batch
         # in the last batch some may be missing, whatever the count says

@@ -95,15 +95,13 @@ def build_folder(
 
     Args:
         out: a new or empty folder; one with the very same index is left as it is.
-        kind: `hybrid` is both, joined by their ranks.
-        dense: what makes the vectors; needed for, and only for, `dense` and `hybrid`.
+        kind, dense: `hybrid` is both, joined by their ranks; what makes the vectors is needed for it and for `dense`.
         knobs: how the encoder runs, which does not change the result: `device`, `batch_size`.
         corpus, paragraph_characters, on_broken: see `corpus.passages`. What an earlier call
             had read is not read again, so `on_broken` does not hear of its rows.
         limit: index only the first passages.
         overwrite: replace another index in `out`, which stays until the new one is complete, and forget another one's
             unfinished build.
-        progress: `tqdm.tqdm` or alike shows how far each step is.
 
     Raises:
         DataError: an unusable corpus, or a folder that cannot be written.
@@ -166,10 +164,8 @@ def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
     `model`, `exact`, `beam`, `device`.
 
     Files of up to 1 GB together are compared with their checksums; those of a larger index when it is built again.
-
-    Raises:
-        DataError: when there is none, it is damaged, or of another version.
-        ConfigError: when what it needs is missing, or its model is another one by now.
+    Raises `DataError` when there is none, it is damaged, or of another version, and `ConfigError` when what it needs is
+    missing, or its model is another one by now.
     """
     folder = Path(path).expanduser().absolute()
     manifest = read_manifest(folder)

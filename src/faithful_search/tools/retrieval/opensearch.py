@@ -47,10 +47,6 @@ class OpenSearchIndex(EngineIndex):
 
     Raises:
         ConfigError: for a URL that is not http(s), holds credentials or a query.
-
-    Example:
-        >>> OpenSearchIndex("http://localhost:9200", "wiki").fields
-        ('title', 'text')
     """
 
     url: str

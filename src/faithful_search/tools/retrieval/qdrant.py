@@ -100,7 +100,30 @@ class QdrantIndex(EngineIndex):
         self._process = os.getpid()
         # the embedded engine takes one request at a time
         self._lock = nullcontext() if self._remote else threading.Lock()
-        self._client = _server(self.where, self.timeout) if self._remote else _embedded(self.where)
+        try:
+            from qdrant_client import QdrantClient
+        except ImportError as error:
+            raise ConfigError("Qdrant needs its client: pip install 'faithful-search[qdrant]'") from error
+        if self._remote:
+            check_address(self.where, "http://localhost:6333", "QDRANT_API_KEY")
+            self._client = QdrantClient(
+                url=self.where,
+                api_key=os.environ.get("QDRANT_API_KEY") or None,
+                timeout=math.ceil(self.timeout),  # it takes whole seconds
+                check_compatibility=False,  # would ask the server for its version on every start
+                # of the environment a server on this machine takes the trusted certificates, not the proxy
+                trust_env=not is_loopback(self.where),
+                verify=httpx.create_ssl_context(),
+            )
+        else:
+            location: dict[str, Any] = {"location": self.where} if self.where == ":memory:" else {"path": self.where}
+            try:
+                self._client = QdrantClient(**location, force_disable_check_same_thread=True)
+            except RuntimeError as error:
+                told = f"the Qdrant folder {self.where} is in use elsewhere: close it there, or use a server"
+                raise ConfigError(told) from error
+            except (OSError, ValueError) as error:
+                raise DataError(f"cannot open the Qdrant folder {self.where}: {error}") from error
         # at the interpreter's end the client's own attempt comes too late
         self._close = weakref.finalize(self, _closed, self._client, self._process)
 
@@ -179,34 +202,3 @@ class QdrantIndex(EngineIndex):
 def _closed(client: Any, process: int) -> None:
     if os.getpid() == process:  # not by a forked child
         client.close()
-
-
-def _server(url: str, timeout: float) -> Any:
-    check_address(url, "http://localhost:6333", "QDRANT_API_KEY")
-    return _package().QdrantClient(
-        url=url,
-        api_key=os.environ.get("QDRANT_API_KEY") or None,
-        timeout=math.ceil(timeout),  # it takes whole seconds
-        check_compatibility=False,  # would ask the server for its version on every start
-        # of the environment a server on this machine takes the trusted certificates, not the proxy
-        trust_env=not is_loopback(url),
-        verify=httpx.create_ssl_context(),
-    )
-
-
-def _embedded(where: str) -> Any:
-    location = {"location": where} if where == ":memory:" else {"path": where}
-    try:
-        return _package().QdrantClient(**location, force_disable_check_same_thread=True)
-    except RuntimeError as error:
-        raise ConfigError(f"the Qdrant folder {where} is in use elsewhere: close it there, or use a server") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot open the Qdrant folder {where}: {error}") from error
-
-
-def _package() -> Any:
-    try:
-        import qdrant_client
-    except ImportError as error:
-        raise ConfigError("Qdrant needs its client: pip install 'faithful-search[qdrant]'") from error
-    return qdrant_client

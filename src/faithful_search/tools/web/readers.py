@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 
@@ -26,21 +25,6 @@ class Document(msgspec.Struct, frozen=True):
     content_type: str
     url: str
     title: str = ""
-
-
-class Reader(Protocol):
-    """Gets a document by its URL. Implementations are frozen dataclasses, whose fields never hold a key."""
-
-    @property
-    def cache_key(self) -> str:
-        """What the documents depend on besides the URL, without secrets."""
-
-    def check(self) -> None:
-        """Raise `ConfigError` when a package or key is missing, saying how to give it."""
-
-    async def fetch(self, url: str) -> Document:
-        """The document. Raises `ToolError` with a message for the policy."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -123,3 +107,7 @@ class Jina:
     def _refused(self, reason: str) -> ToolError:
         told = "the reading service refuses to read; use another tool"
         return unavailable(told, f"pages cannot be read: {reason} (environment variable {self.key_variable})")
+
+
+Reader = Fetch | Jina
+"""Gets a document by its URL, or raises `ToolError` with a message for the policy."""

@@ -33,7 +33,19 @@ def parse(body: bytes, content_type: str, reading: Reading) -> Page:
         ToolError: for a type that is not read, a document without text, a locked PDF.
     """
     deadline = time.monotonic() + _PDF_SHARE * reading.seconds
-    title, blocks, cut = _read(kind_of(body, content_type), body, content_type, deadline)
+    kind, cut = kind_of(body, content_type), ""
+    text = decode(body, content_type) if kind not in ("pdf", "xml") else ""
+    title, blocks = "", list[Block]()
+    if kind == "pdf":
+        title, blocks, cut = read_pdf(body, deadline)
+    elif kind in ("html", "markdown"):
+        title, blocks = (read_html if kind == "html" else read_markdown)(text)
+    elif kind == "xml":
+        blocks = read_xml(body)
+    elif kind == "json":
+        blocks = read_json(text.encode("utf-8", "replace"))
+    else:
+        blocks = (read_lines if kind == "lines" else read_text)(text)
     found = list(pack(blocks, reading.shortest, reading.longest))
     if not found:
         raise ToolError("there is no text in it that could be read")
@@ -44,11 +56,7 @@ def parse(body: bytes, content_type: str, reading: Reading) -> Page:
 
 
 def kind_of(body: bytes, content_type: str) -> str:
-    """`html`, `pdf`, `markdown`, `json`, `xml`, `lines` or `text`.
-
-    Raises:
-        ToolError: for any other type, naming it.
-    """
+    """`html`, `pdf`, `markdown`, `json`, `xml`, `lines` or `text`; a `ToolError` names any other type."""
     said = content_type.partition(";")[0].strip().lower()
     start = body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     # readers of PDF allow something before the header, so servers send it
@@ -71,20 +79,6 @@ def kind_of(body: bytes, content_type: str) -> str:
     if said.endswith("xml") or start.startswith(b"<?xml"):
         return "xml"
     return "lines" if said in ("text/csv", "text/tab-separated-values", "text/calendar") else "text"
-
-
-def _read(kind: str, body: bytes, content_type: str, deadline: float) -> tuple[str, list[Block], str]:
-    """Title, blocks, and what was left out."""
-    if kind == "pdf":
-        return read_pdf(body, deadline)
-    if kind == "xml":
-        return "", read_xml(body), ""
-    text = decode(body, content_type)
-    if kind in ("html", "markdown"):
-        return *(read_html if kind == "html" else read_markdown)(text), ""
-    if kind == "json":
-        return "", read_json(text.encode("utf-8", "replace")), ""
-    return "", (read_lines if kind == "lines" else read_text)(text), ""
 
 
 def pack(blocks: Iterable[Block], shortest: int, longest: int) -> Iterator[Paragraph]:

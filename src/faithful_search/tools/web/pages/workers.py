@@ -45,10 +45,7 @@ def read(body: bytes, content_type: str, reading: Reading, deadline: float | Non
     """Read a document in a worker process; blocks. Thread-safe.
 
     `content_type` is what the server says it is, with its parameters; may be empty. After `deadline` (`time.monotonic`)
-    the page is no longer wanted.
-
-    Raises:
-        ToolError: when it cannot be read, saying why: its type, no text, too long, too large, a crash.
+    the page is no longer wanted. Raises `ToolError` when it cannot be read, saying why.
     """
     deadline = deadline if deadline is not None else time.monotonic() + 2 * reading.seconds + _START
     answer = _pool(reading).ask(Job(body, content_type, reading), deadline)
