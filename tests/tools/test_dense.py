@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import signal
@@ -257,13 +256,6 @@ sys.exit(4)
 def test_a_forked_child_searches(folder, passages):
     done = subprocess.run([sys.executable, "-c", FORKED, folder, passages.folder], env=os.environ, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
-
-
-def test_an_e5_index_is_searched_with_its_prefixes(tmp_path, passages):
-    DenseIndex.build(tmp_path / "dense", passages, model=saved(tmp_path / "e5-small-v2"))
-    said = json.loads((tmp_path / "dense" / "manifest.json").read_text())["encoder"]
-    assert (said["query_prefix"], said["passage_prefix"]) == ("query: ", "passage: ")
-    assert DenseIndex.open(tmp_path / "dense", passages).search("w1", 1)
 
 
 def test_a_broken_file_beside_a_model_is_named(tmp_path):

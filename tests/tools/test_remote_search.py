@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import threading
-import time
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from faulty_server import FaultyServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import Shelf, command, passage
@@ -38,28 +36,10 @@ def url():
 
 
 @contextmanager
-def answering(body: bytes, status: int = 200, seconds: float = 0.0):
-    """A server that answers everything with these bytes."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            time.sleep(seconds)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+def answering(body: bytes, status: int = 200):
+    """The URL of a server that answers everything with these bytes."""
+    with FaultyServer(lambda request: (status, body)) as server:
+        yield server.url
 
 
 def search(tool: RemoteSearch, query: str = "q") -> list[Evidence]:

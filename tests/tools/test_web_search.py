@@ -197,27 +197,17 @@ def test_a_huge_answer_is_cut_to_what_is_asked_for_and_texts_to_some_length():
     assert len(found) == 5 and all(len(item.text) <= 2_000 and len(item.title) <= 300 for item in found)
 
 
+PARTS = st.sampled_from(["results", "answers", "infoboxes", "organic", "answerBox", "knowledgeGraph"])
+FIELDS = st.sampled_from(["title", "url", "link", "content", "snippet", "answer", "id", "publishedDate"])
+LEAVES = st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=9) | st.just("https://a.example/b")
+
+
+def nested(inner):
+    return st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner)
+
+
 @settings(max_examples=60)
-@given(
-    st.dictionaries(
-        st.sampled_from(["results", "answers", "infoboxes", "organic", "answerBox", "knowledgeGraph"]),
-        st.recursive(
-            st.none()
-            | st.booleans()
-            | st.floats(allow_nan=False)
-            | st.text(max_size=9)
-            | st.just("https://a.example/b"),
-            lambda inner: (
-                st.lists(inner, max_size=3)
-                | st.dictionaries(
-                    st.sampled_from(["title", "url", "link", "content", "snippet", "answer", "id", "publishedDate"]),
-                    inner,
-                )
-            ),
-            max_leaves=12,
-        ),
-    )
-)
+@given(st.dictionaries(PARTS, st.recursive(LEAVES, nested, max_leaves=12)))
 def test_whatever_json_a_service_sends_only_pages_come_out(document):
     async def answer(*_, **__):
         return SimpleNamespace(body=b"", json=lambda: document)

@@ -127,18 +127,11 @@ def test_requests_are_bounded_whatever_the_query(server):
 
 
 def test_labels_are_asked_for_fifty_at_a_time(monkeypatch):
-    claims = {
-        f"P{n}": [
-            {
-                "rank": "normal",
-                "mainsnak": {
-                    "datatype": "wikibase-item",
-                    "datavalue": {"type": "wikibase-entityid", "value": {"id": f"Q{n}"}},
-                },
-            }
-        ]
-        for n in range(1000, 1120)
-    }
+    def claim(n: int) -> dict:
+        value = {"type": "wikibase-entityid", "value": {"id": f"Q{n}"}}
+        return {"rank": "normal", "mainsnak": {"datatype": "wikibase-item", "datavalue": value}}
+
+    claims = {f"P{n}": [claim(n)] for n in range(1000, 1120)}
 
     def many(request: Request):
         asked = request.parameters
@@ -146,11 +139,9 @@ def test_labels_are_asked_for_fifty_at_a_time(monkeypatch):
             return 200, {"search": [{"id": "Q1", "match": {"text": asked["search"]}}]}
         ids = asked["ids"].split("|")
         assert len(ids) <= 50
+        named = {key: {"id": key, "labels": {"en": {"value": f"label {key}"}}} for key in ids}
         return 200, {
-            "entities": {
-                key: {"id": key, "labels": {"en": {"value": f"label {key}"}}, "claims": claims if key == "Q1" else []}
-                for key in ids
-            }
+            "entities": {key: value | {"claims": claims if key == "Q1" else []} for key, value in named.items()}
         }
 
     with SearchServer(many) as server:

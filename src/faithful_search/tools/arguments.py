@@ -37,47 +37,38 @@ _SHARE = 0.85
 """Of a call's time that its requests get: what is left is for telling the policy what went wrong."""
 
 
+def _flag(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass
 class ToolArguments:
     """Which tools the agent has, and how patient they are. Keys are read from the environment."""
 
-    corpus: str = field(
-        default="world",
-        metadata={
-            "help": "of local_search: 'world', a file, an index folder, a Hub dataset, the http:// URL of a retrieval "
-            "server, a qdrant+ or opensearch+ URL of a search engine, or 'none'"
-        },
+    corpus: str = _flag(
+        "world",
+        "of local_search: 'world', a file, an index folder, a Hub dataset, the http:// URL of a retrieval "
+        "server, a qdrant+ or opensearch+ URL of a search engine, or 'none'",
     )
-    triples: str = field(
-        default="world",
-        metadata={"help": "of knowledge_graph: 'world', a .jsonl, .nt or .ttl file, 'wikidata', or 'none'"},
-    )
-    web_search: str = field(default="none", metadata={"help": "'serper', 'searxng', 'ddgs', or 'none'"})
-    searxng_url: str | None = field(default=None, metadata={"help": "your SearXNG server, for --web_search searxng"})
-    browse: str = field(default="none", metadata={"help": "who reads pages: 'fetch' (this machine), 'jina', or 'none'"})
-    browse_allow: str = field(
-        default="", metadata={"help": "hosts and networks, comma-separated, that may be fetched though not public"}
-    )
-    domain_corpus: str = field(
-        default="none", metadata={"help": "a second corpus as a tool of its own, such as one never trained with"}
-    )
-    domain_name: str = field(default="domain_search", metadata={"help": "what the policy calls that tool"})
-    domain_description: str = field(default="", metadata={"help": "what the policy is told about that tool"})
-    negative_tool: bool = field(default=False, metadata={"help": "add the deliberately irrelevant tool"})
-    search_top_k: int = field(default=3, metadata={"help": "pieces of evidence a query returns"})
-    tool_timeout: float = field(default=30.0, metadata={"help": "seconds a call may take, repetitions included"})
-    tool_retries: int = field(default=2, metadata={"help": "repetitions of a call that failed for the moment"})
-    tool_concurrency: int = field(default=64, metadata={"help": "calls at once, of all tools"})
-    tool_cache: str | None = field(default=None, metadata={"help": "SQLite file that keeps results of remote tools"})
-    tool_cache_days: float = field(default=30.0, metadata={"help": "age at which a kept result counts no more"})
-    tool_cache_megabytes: int = field(default=4000, metadata={"help": "within which that file is kept"})
-    contact: str = field(
-        default="", metadata={"help": "where services may write to about requests, told them: Wikidata asks for it"}
-    )
-    cassette: str | None = field(default=None, metadata={"help": "JSONL file of recorded calls of remote tools"})
-    cassette_mode: str = field(
-        default="replay", metadata={"help": "'replay' asks no service; 'record' adds to the file"}
-    )
+    triples: str = _flag("world", "of knowledge_graph: 'world', a .jsonl, .nt or .ttl file, 'wikidata', or 'none'")
+    web_search: str = _flag("none", "'serper', 'searxng', 'ddgs', or 'none'")
+    searxng_url: str | None = _flag(None, "your SearXNG server, for --web_search searxng")
+    browse: str = _flag("none", "who reads pages: 'fetch' (this machine), 'jina', or 'none'")
+    browse_allow: str = _flag("", "hosts and networks, comma-separated, that may be fetched though not public")
+    domain_corpus: str = _flag("none", "a second corpus as a tool of its own, such as one never trained with")
+    domain_name: str = _flag("domain_search", "what the policy calls that tool")
+    domain_description: str = _flag("", "what the policy is told about that tool")
+    negative_tool: bool = _flag(False, "add the deliberately irrelevant tool")
+    search_top_k: int = _flag(3, "pieces of evidence a query returns")
+    tool_timeout: float = _flag(30.0, "seconds a call may take, repetitions included")
+    tool_retries: int = _flag(2, "repetitions of a call that failed for the moment")
+    tool_concurrency: int = _flag(64, "calls at once, of all tools")
+    tool_cache: str | None = _flag(None, "SQLite file that keeps results of remote tools")
+    tool_cache_days: float = _flag(30.0, "age at which a kept result counts no more")
+    tool_cache_megabytes: int = _flag(4000, "within which that file is kept")
+    contact: str = _flag("", "where services may write to about requests, told them: Wikidata asks for it")
+    cassette: str | None = _flag(None, "JSONL file of recorded calls of remote tools")
+    cassette_mode: str = _flag("replay", "'replay' asks no service; 'record' adds to the file")
 
     def build_toolbox(self, names: Mapping[str, str] | None = None, condenser: Condenser | None = None) -> Toolbox:
         """The tools, ready for calls.

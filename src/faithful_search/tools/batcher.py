@@ -1,4 +1,4 @@
-"""Calls that arrive while a batch runs become the next batch: many callers, few threads, nobody waits for company."""
+"""Calls that arrive while a batch runs become the next batch: many callers, few threads, no added waiting."""
 
 from __future__ import annotations
 

@@ -121,8 +121,8 @@ class Lane:
     does not answer others is refused: at once when the breaker opens, else when it has waited as long as a call may
     take.
 
-    Whatever the tool raises comes out as an error that may be shown to anybody; its own words go to the `ErrorLog`. On
-    the main thread a `KeyboardInterrupt` is the user's and goes on.
+    What the tool raises comes out as an error without its words, which go to the `ErrorLog`. On the main thread a
+    `KeyboardInterrupt` is the user's and is raised.
     `own` and `shared` bound the calls at once, of this tool and of all; `advice` is what a refused caller is told to do
     instead.
     """

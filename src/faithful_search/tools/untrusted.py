@@ -1,4 +1,4 @@
-"""Reading what a service sent: whatever stands there instead of what was promised is passed over, never raised."""
+"""Reading what a service sent: anything else than what was promised is skipped, never raised."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Wikidata(Tool):
         http: the client. An entity with many statements takes some megabytes.
 
     Raises:
-        ConfigError: for a number below 1, or an address that is none.
+        ConfigError: for a number below 1, or an address that is not http(s).
     """
 
     name: str = "knowledge_graph"

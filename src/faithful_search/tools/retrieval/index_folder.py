@@ -115,7 +115,7 @@ def build_folder(
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         if not (target / MANIFEST).exists():
             raise ConfigError(f"{target} is there already and is no index: name another folder")
-        # the same command twice is no mistake: whoever resumes a script runs it again
+        # running the same command twice is fine: a resumed script does
         if not overwrite:
             try:
                 there = read_manifest(target)
@@ -232,7 +232,7 @@ def _build(
     manifest = read_manifest(work)
     for begun in work.rglob(BEGUN):
         begun.unlink()
-    # nobody ever sees half an index; the old one goes only when the new one is there to take its place
+    # readers never see half an index; the old one goes only when the new one is complete
     old = target.with_name(f"{target.name}.old")
     if old.exists():
         shutil.rmtree(old)

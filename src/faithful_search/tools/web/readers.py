@@ -62,7 +62,7 @@ class Jina:
     Args:
         url: address of the service, or of one of your own.
         key_variable: the environment variable that may hold a key.
-        guard: judges the URLs that are handed over, as written: what their names resolve to is the service's affair.
+        guard: judges the URLs that are handed over, as written: the service resolves their names.
         http: the client for the service.
     """
 

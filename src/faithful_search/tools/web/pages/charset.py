@@ -42,7 +42,7 @@ def decode(body: bytes, content_type: str = "") -> str:
     in_type, in_page = _IN_TYPE.search(content_type), _IN_PAGE.search(body[:_HEAD])
     server = _codec(in_type[1]) if in_type else ""
     page = _codec((in_page[1] or in_page[2]).decode("ascii", "replace")) if in_page else ""
-    # servers name Latin-1 for whatever they send
+    # many servers declare Latin-1 without looking
     declared = [name for name in ([page, server] if server == "cp1252" else [server, page]) if name]
     if not any(name.startswith(("utf-16", "utf-32", "iso2022", "hz")) for name in declared):
         text = body.decode("utf-8", "replace")
@@ -61,7 +61,7 @@ def decode(body: bytes, content_type: str = "") -> str:
 def _codec(name: str) -> str:
     try:
         found = codecs.lookup(name)
-        "".encode(name)  # refuses what is no character set, such as "hex"
+        "".encode(name)  # refuses codecs that are not character sets, such as "hex"
     except (LookupError, ValueError):
         return ""
     return _MEANT.get(found.name, found.name)

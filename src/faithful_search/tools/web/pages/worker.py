@@ -19,7 +19,7 @@ _PAGES = 1_000
 
 
 def main(memory: int) -> None:
-    """Answer until the pipe is closed, which it is when the parent ends in whatever way."""
+    """Answer until the pipe is closed, also by the end of the parent, however it ends."""
     # under numbers of their own: what a library prints or reads must not get into the frames
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)

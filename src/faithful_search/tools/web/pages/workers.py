@@ -109,7 +109,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            start_new_session=True,  # an interrupt at the terminal is the parent's affair
+            start_new_session=True,  # an interrupt at the terminal is for the parent to handle
         )
         self.usable, self._late = True, False
         if self._exchange(b"", _START) != b"ready":
@@ -126,7 +126,7 @@ class _Worker:
             return msgspec.msgpack.decode(reply, type=Answer)
         if self._late:
             return Answer(None, f"reading it took longer than {seconds:.3g} seconds")
-        self.process.kill()  # where it goes on living, it no longer keeps to the protocol
+        self.process.kill()  # if it is still running, it no longer keeps to the protocol
         _log.warning("a page crashed its reader, which ended with %s", self.process.wait())
         return Answer(None, "it crashed the program that reads pages")
 
