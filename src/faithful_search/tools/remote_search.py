@@ -92,24 +92,24 @@ def _passages(answer: Any, wire: str) -> list[Evidence]:
         rows = list(zip(*answer, strict=True))  # documents and scores
     else:
         rows = [(document, None) for document in answer]
-    return [_passage(document, score) for document, score in rows]
-
-
-def _passage(document: Any, score: Any) -> Evidence:
-    """One document: with `contents`, or with `title` and `text`."""
-    if isinstance(document, str):
-        document = {"contents": document}
-    contents = document.get("contents")
-    split = split_contents(contents) if isinstance(contents, str) else None
-    title, text = split or (document.get("title", ""), document["text"])
-    source, url = document.get("id", ""), document.get("url", "")
-    return Evidence(
-        text=_a(str, text)[:_TEXT],
-        title=_a(str, title)[:_TITLE],
-        source=str(source)[:_TITLE] if isinstance(source, (str, int)) else "",
-        url=url if isinstance(url, str) and len(url) <= _URL else "",
-        score=float(score) if isinstance(score, (int, float)) else None,
-    )
+    passages = []
+    for document, score in rows:
+        # with `contents`, which may stand alone, or with `title` and `text`
+        document = {"contents": document} if isinstance(document, str) else document
+        contents = document.get("contents")
+        split = split_contents(contents) if isinstance(contents, str) else None
+        title, text = split or (document.get("title", ""), document["text"])
+        source, url = document.get("id", ""), document.get("url", "")
+        passages.append(
+            Evidence(
+                text=_a(str, text)[:_TEXT],
+                title=_a(str, title)[:_TITLE],
+                source=str(source)[:_TITLE] if isinstance(source, (str, int)) else "",
+                url=url if isinstance(url, str) and len(url) <= _URL else "",
+                score=float(score) if isinstance(score, (int, float)) else None,
+            )
+        )
+    return passages
 
 
 def _a(kind: type, value: Any) -> Any:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from ..errors import ConfigError, ToolError
-from ..text import shortened
 from ..trajectory import Evidence, ToolCall
 from ..wire.background import Background
 from ..wire.cache import Cache, key_of
@@ -23,6 +22,7 @@ from .lane import Lane, Refused, Slots, ToolStats
 from .outcome import Fault, failure_of
 from .schema import check_arguments
 from .session import Session
+from .untrusted import line
 
 _GRACE = 1.0
 _NAME_LENGTH = 80
@@ -195,7 +195,7 @@ class Toolbox:
             return self._unknown(call)
         if wrong := check_arguments(lane.method, call.arguments):
             lane.meter.count(error=True)
-            return _error(f"Error: {lane.name}: {_short(wrong)}. {self._usage[lane.name]}")
+            return _error(f"Error: {lane.name}: {line(wrong, LONGEST)}. {self._usage[lane.name]}")
         # a hit in memory costs microseconds, a task some tens of them; a cassette comes before the cache
         if self.cache is not None and self.cassette is None and lane.cache_key and not session.closed:
             there = recent(self.cache, _result_key(lane, call.arguments))
@@ -232,7 +232,7 @@ class Toolbox:
         except Exception as error:
             lane.meter.count(error=True, refused=isinstance(error, Refused))
             known = error if isinstance(error, (ToolError, Fault)) else failure_of(lane.name, error)
-            return _error(_short(str(known)) or f"Error: {lane.name} failed.")
+            return _error(line(str(known), LONGEST) or f"Error: {lane.name} failed.")
         lane.meter.count(hit=not asked)
         return self._shown(found)
 
@@ -250,7 +250,7 @@ class Toolbox:
         return _error(str(lane.late()))
 
     def _unknown(self, call: ToolCall) -> Observation:
-        name = _short(str(call.name), _NAME_LENGTH)
+        name = line(str(call.name), _NAME_LENGTH)
         # a name that is nearly right is a slip, which the right one mends
         near = difflib.get_close_matches(name, self.names, n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
@@ -266,7 +266,3 @@ def _result_key(lane: Lane, arguments: dict[str, Any]) -> str:
 
 def _error(note: str) -> Observation:
     return Observation(note=note, error=True)
-
-
-def _short(text: str, length: int = LONGEST) -> str:
-    return shortened(" ".join(text[: 4 * length].split()), length)

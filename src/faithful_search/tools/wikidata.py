@@ -166,7 +166,14 @@ class Wikidata(Tool):
             for each, statements in said[key].items():
                 if label and names[each].label:
                     relations.append(_Relation(key, label, title, each, names[each].label, statements))
-        return sorted(relations, key=lambda relation: _score(names[relation.property], asked), reverse=True)
+
+        def score(relation: _Relation) -> tuple[int, float]:
+            # how many of the asked words its best name has, and which share of that name they are
+            named = names[relation.property]
+            told = [set(words(name)) - _SMALL for name in (named.label, *named.aliases)]
+            return max(((len(asked & name), len(asked & name) / len(name)) for name in told if name), default=(0, 0.0))
+
+        return sorted(relations, key=score, reverse=True)
 
     def _evidence(self, relation: _Relation, labels: Mapping[str, str]) -> Evidence | None:
         """What a relation says; `None` where its values have no labels."""
@@ -215,12 +222,6 @@ class Wikidata(Tool):
         if not isinstance(document, Mapping):
             raise ToolError(f"{urlsplit(self.url).hostname} answered with something else than facts.")
         return document
-
-
-def _score(named: _Named, asked: set[str]) -> tuple[int, float]:
-    """How many of the asked words its best name has, and which share of that name they are."""
-    told = [set(words(name)) - _SMALL for name in (named.label, *named.aliases)]
-    return max(((len(asked & name), len(asked & name) / len(name)) for name in told if name), default=(0, 0.0))
 
 
 def candidates(query: str, most: int) -> list[str]:

@@ -61,7 +61,14 @@ class DenseIndex(Index):
         self.exact, self.beam = exact, beam
         self._faiss, self._process = load_faiss(), os.getpid()
         self._vectors = _read_vectors(folder, manifest)
-        self._graph = None if exact or manifest.graph is None else _read_graph(folder, manifest)
+        self._graph = None
+        if manifest.graph is not None and not exact:
+            try:
+                self._graph = self._faiss.read_index(str(folder / GRAPH))
+            except RuntimeError as error:
+                raise DataError(f"cannot read {folder / GRAPH}: build the index anew") from error
+            if (self._graph.ntotal, self._graph.d) != (manifest.passages, manifest.encoder.dimension):
+                raise DataError(f"{folder / GRAPH} does not fit the vectors beside it: build the index anew")
 
     @classmethod
     def build(
@@ -242,17 +249,6 @@ def _read_vectors(folder: Path, manifest: Manifest) -> np.ndarray:
         return np.asarray(vectors).reshape(manifest.passages, manifest.encoder.dimension)
     except (OSError, ValueError) as error:
         raise DataError(f"{folder / VECTORS} is not as it was written ({error}): build the index anew") from error
-
-
-def _read_graph(folder: Path, manifest: Manifest) -> Any:
-    """The FAISS index, in memory."""
-    try:
-        index = load_faiss().read_index(str(folder / GRAPH))
-    except RuntimeError as error:
-        raise DataError(f"cannot read {folder / GRAPH}: build the index anew") from error
-    if (index.ntotal, index.d) != (manifest.passages, manifest.encoder.dimension):
-        raise DataError(f"{folder / GRAPH} does not fit the vectors beside it: build the index anew")
-    return index
 
 
 def load_faiss() -> Any:

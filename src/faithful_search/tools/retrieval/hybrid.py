@@ -54,20 +54,20 @@ class HybridIndex(Index):
         """The best passages for each query with fused scores. Raises `ToolError` when one of the parts fails."""
         # deeper than what is shown: what both parts find late may beat what one finds early
         found = [part.search_batch(queries, max(top_k, self.depth)) for part in self.parts]
-        return [self._fused(rankings)[:top_k] for rankings in zip(*found, strict=True)]
+        fused = []
+        for rankings in zip(*found, strict=True):
+            passages: dict[tuple[str, str], Evidence] = {}
+            shares: dict[tuple[str, str], list[float]] = {}
+            for ranking in rankings:
+                # what a part names twice counts where it named it first
+                for rank, key in enumerate(dict.fromkeys((each.source, each.text) for each in ranking), start=1):
+                    shares.setdefault(key, []).append(1 / (self.k + rank))
+                for passage in ranking:
+                    passages.setdefault((passage.source, passage.text), passage)
+            scores = {key: round(math.fsum(parts), 12) for key, parts in shares.items()}  # so that equal sums tie
+            best = sorted(scores, key=scores.__getitem__, reverse=True)[:top_k]
+            fused.append([msgspec.structs.replace(passages[key], score=round(scores[key], 6)) for key in best])
+        return fused
 
     def __len__(self) -> int:
         return max(len(part) for part in self.parts)
-
-    def _fused(self, rankings: Sequence[list[Evidence]]) -> list[Evidence]:
-        passages: dict[tuple[str, str], Evidence] = {}
-        shares: dict[tuple[str, str], list[float]] = {}
-        for ranking in rankings:
-            # what a part names twice counts where it named it first
-            for rank, key in enumerate(dict.fromkeys((each.source, each.text) for each in ranking), start=1):
-                shares.setdefault(key, []).append(1 / (self.k + rank))
-            for passage in ranking:
-                passages.setdefault((passage.source, passage.text), passage)
-        scores = {key: round(math.fsum(parts), 12) for key, parts in shares.items()}  # so that equal sums tie
-        best = sorted(scores, key=scores.__getitem__, reverse=True)
-        return [msgspec.structs.replace(passages[key], score=round(scores[key], 6)) for key in best]

@@ -80,7 +80,12 @@ class _Line:
                 self.write(" | " if self.heads else " ")
                 self.heads.append(tag == "th" or node.get("role") == "head")
         elif tag in _ROWS:
-            yield from self.flush() if starts else self._end_row()
+            header = not starts and self.first_row and len(self.heads) > 1 and all(self.heads)
+            for row in self.flush(lead="" if starts else self.lead):
+                self.lead = row.text if header else self.lead
+                yield row
+            if not starts:
+                self.first_row, self.heads = False, []
             self.in_row = starts
         elif tag == "table":
             yield from self.flush()
@@ -101,10 +106,3 @@ class _Line:
         if says_something(text):
             yield Block(self.mark + text, heading, lead)
             self.mark = ""
-
-    def _end_row(self) -> Iterator[Block]:
-        header = self.first_row and len(self.heads) > 1 and all(self.heads)
-        self.first_row, self.heads = False, []
-        for row in self.flush(lead=self.lead):
-            self.lead = row.text if header else self.lead
-            yield row
