@@ -182,12 +182,14 @@ def test_a_server_on_this_machine_is_asked_without_a_proxy(server, embedder, mon
         (429, True, "not available at the moment"),
         (500, True, "not available at the moment"),
         (503, True, "not available at the moment"),
-        (200, False, "answer cannot be read"),
+        (200, False, "answer cannot be read"),  # JSON without a result
+        (0, False, "answer cannot be read"),
     ],
 )
 def test_each_fault_of_a_server_is_a_tool_error(server, embedder, fault, passing, says):
     index = QdrantIndex("wiki", embedder, server.url)
-    server.mode = (fault, "secret 10.1.2.3")
+    server.answer = lambda request: (200, b"<html>")
+    server.mode = (fault, "secret 10.1.2.3") if fault else "ok"
     with pytest.raises(ToolError, match=says) as caught:
         index.search("w1", 1)
     assert caught.value.passing is passing

@@ -91,13 +91,8 @@ class _Worker:
         while True:
             self._called.acquire()
             while batch := self._next():
-                results, error = self._outcome([call.item for call in batch])
-                # each loop is woken once, whatever the number of its callers
-                for loop in dict.fromkeys(call.loop for call in batch):
-                    own = zip(batch, results, strict=True)
-                    settled = [(call.future, result) for call, result in own if call.loop is loop]
-                    with suppress(RuntimeError):  # the loop was closed meanwhile, and its callers with it
-                        loop.call_soon_threadsafe(_settle, settled, error)
+                # in a function of its own: a thread that waits must hold no item and no result
+                _deliver(batch, *self._outcome([call.item for call in batch]))
             if self._stopped:
                 return
 
@@ -123,6 +118,14 @@ class _Worker:
             retold = RuntimeError(f"a batch raised {kind_of(error)}")  # no future takes a `StopIteration`
             retold.__cause__ = error
             return [None] * len(items), retold
+
+
+def _deliver(batch: list[_Call], results: list[Any], error: Exception | None) -> None:
+    # each loop is woken once, whatever the number of its callers
+    for loop in dict.fromkeys(call.loop for call in batch):
+        settled = [(call.future, result) for call, result in zip(batch, results, strict=True) if call.loop is loop]
+        with suppress(RuntimeError):  # the loop was closed meanwhile, and its callers with it
+            loop.call_soon_threadsafe(_settle, settled, error)
 
 
 def _settle(settled: list[tuple[asyncio.Future[Any], Any]], error: Exception | None) -> None:

@@ -108,7 +108,8 @@ class Browse(Tool):
         # that a page was not read takes a place of its own, or the policy would ask for it again
         room = max(1, self.top_k - len(failed))
         # without a query there is nothing to condense to
-        results = await self._condensed(self.condenser, query, found, deadline) if self.condenser and query else None
+        condenser = self.condenser if query.strip() else None
+        results = await self._condensed(condenser, query, found, deadline) if condenser else None
         if results is None:
             # ranking some thousand paragraphs would hold up the event loop
             results = await asyncio.to_thread(_chosen, query, found, room)

@@ -145,7 +145,7 @@ class QdrantIndex(EngineIndex):
             raise ToolError(f"The search engine cannot be reached ({kind}).", passing=True) from error
         except QdrantException as error:
             raise refusal(429, "", getattr(error, "retry_after_s", None)) from error
-        except ValueError as error:
+        except (ValueError, AssertionError) as error:
             if type(error) is ValueError:  # the embedded engine's own; what cannot be read raises a kind of its own
                 status = 404 if "not found" in str(error) else 400
                 raise refusal(status, why.get(status, "no reason given")) from error
