@@ -8,7 +8,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 
 import pytest
 from hypothesis import given
@@ -60,11 +59,6 @@ def test_a_recorded_call_is_replayed_equal_without_its_tool(path):
     assert play(Cassette(path), {"query": "x"}) == [PARIS, hostile]
     assert play(Cassette(path, "record"), {"query": "x"}) == [PARIS, hostile]
     assert play(Cassette(path), {"query": "x"}) is not play(Cassette(path), {"query": "x"})
-
-
-def test_no_result_is_a_result(path):
-    play(Cassette(path, "record"), {"query": "x"}, returns())
-    assert play(Cassette(path), {"query": "x"}) == []
 
 
 json_values = st.recursive(
@@ -136,53 +130,6 @@ def test_a_miss_of_a_huge_call_is_short_and_quick(path):
     assert len(str(miss.value)) < 500
 
 
-def test_a_miss_is_never_recorded(path):
-    outer = Cassette(path, "record")
-    with pytest.raises(CassetteMiss):
-        play(outer, {"query": "x"}, raises(CassetteMiss("no")))
-    assert len(Cassette(path)) == 0
-
-
-def test_equal_calls_at_the_same_time_are_asked_once(path):
-    cassette, asked, found = Cassette(path, "record"), [], []
-
-    async def slow():
-        asked.append(1)
-        await asyncio.sleep(0.1)
-        return [PARIS]
-
-    async def ask():
-        return await asyncio.gather(*(cassette.play("search", {"query": "x"}, slow) for _ in range(10)))
-
-    threads = [threading.Thread(target=lambda: found.extend(asyncio.run(ask()))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert asked == [1] and found == [[PARIS]] * 40
-    assert len(path.read_text().splitlines()) == 1
-
-
-def test_when_the_one_who_asks_is_cancelled_another_asks(path):
-    cassette = Cassette(path, "record")
-
-    async def ask():
-        started = asyncio.Event()
-
-        async def hang():
-            started.set()
-            await asyncio.sleep(60)
-
-        first = asyncio.create_task(cassette.play("search", {"query": "x"}, hang))
-        await started.wait()
-        second = asyncio.create_task(cassette.play("search", {"query": "x"}, returns(PARIS)))
-        await asyncio.sleep(0.02)
-        first.cancel()
-        return await second
-
-    assert asyncio.run(ask()) == [PARIS]
-
-
 def test_processes_record_into_one_file(path):
     code = (
         "import asyncio, sys; from faithful_search.tools.cassette import Cassette\n"
@@ -203,18 +150,16 @@ def test_processes_record_into_one_file(path):
     assert os.listdir(path.parent) == ["calls.jsonl"]
 
 
-@pytest.mark.parametrize("others", ["a", "ab", "abc"])
-def test_a_file_that_others_sorted_meanwhile_is_read_anew(path, others):
-    """Also where the sorted file, the second one since, has the inode that the first one had."""
+def test_a_file_that_another_sorted_meanwhile_is_read_anew(path):
     cassette = Cassette(path, "record")
     play(cassette, {"query": "x"}, returns(PARIS))
-    for query in others:
-        with Cassette(path, "record") as other:
-            play(other, {"query": query}, returns(PARIS))
+    with Cassette(path, "record") as other:
+        play(other, {"query": "a"}, returns(PARIS))
+        play(cassette, {"query": "a"}, returns(Evidence("Paris is large.")))
     play(cassette, {"query": "y"}, returns(PARIS))
-    assert [play(cassette, {"query": query}) for query in others] == [[PARIS]] * len(others)
     cassette.close()
-    assert cassette.unrecorded == 0 and len(Cassette(path)) == len(path.read_text().splitlines()) == len(others) + 2
+    assert play(cassette, {"query": "a"}) == [PARIS]  # what was recorded first counts
+    assert cassette.unrecorded == 0 and len(Cassette(path)) == len(path.read_text().splitlines()) == 3
 
 
 def test_a_sorted_recording_keeps_its_link_and_its_permissions(path, tmp_path):
@@ -237,12 +182,6 @@ def test_a_partial_result_is_shown_and_not_recorded(path):
         assert play(cassette, {"query": "x"}, live) == [PARIS]
         assert play(cassette, {"query": "x"}, returns()) == []
     assert len(Cassette(path)) == 1
-
-
-def test_what_another_recorded_meanwhile_is_not_asked_again(path):
-    first, second = Cassette(path, "record"), Cassette(path, "record")
-    play(first, {"query": "x"}, returns(PARIS))
-    assert play(second, {"query": "x"}) == [PARIS]
 
 
 def test_a_closed_recording_is_the_same_file_whatever_the_order(tmp_path):

@@ -141,7 +141,7 @@ def test_a_missing_key_is_told_before_anything_runs(monkeypatch):
     [
         ({"web_search": "searxng"}, "searxng_url"),
         ({"web_search": "ddgs", "searxng_url": "http://localhost:1"}, "go together"),
-        ({"web_search": "bing"}, "unknown web_search 'bing'; there are: serper, searxng, ddgs, none"),
+        ({"web_search": "bing"}, "unknown web_search 'bing'; there are: ddgs, searxng, serper, none"),
         ({"browse": "lynx"}, "unknown browse 'lynx'; there are: fetch, jina, none"),
         ({"corpus": "none", "triples": "none"}, "no tools"),
         ({"dialect": "search_r1", "triples": "none", "browse": "fetch"}, "has one tool"),

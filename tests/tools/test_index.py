@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import math
 import pickle
@@ -187,28 +186,6 @@ def test_what_is_no_index_is_not_touched(corpus, tmp_path):
     assert build_folder(corpus, tmp_path / "empty").passages == 120
 
 
-def test_two_builders_of_one_index(corpus, tmp_path):
-    entered, leave = threading.Event(), threading.Event()
-
-    def wait(**_: object) -> None:
-        entered.set()
-        leave.wait(60)
-        raise KeyboardInterrupt
-
-    def build() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            build_folder(corpus, tmp_path / "out", progress=wait)
-
-    first = threading.Thread(target=build)
-    first.start()
-    assert entered.wait(60)
-    with pytest.raises(ConfigError, match="another process is building in"):
-        build_folder(corpus, tmp_path / "out")
-    leave.set()
-    first.join()
-    assert build_folder(corpus, tmp_path / "out").passages == 120
-
-
 def test_a_place_that_cannot_be_written_is_named(corpus, tmp_path):
     with pytest.raises(DataError, match=r"cannot write .*corpus\.jsonl/out"):
         build_folder(corpus, corpus / "out")
@@ -253,19 +230,6 @@ def test_broken_rows_are_listed_and_counted(tmp_path):
     assert [row.where for row in told] == [f"{corpus}, line 2", f"{corpus}, line 4"]
 
 
-def test_paragraphs_and_a_limit(tmp_path):
-    long = [{"id": f"d{n}", "title": f"T{n}", "text": "One sentence here. Another sentence there."} for n in range(5)]
-    build_folder(long, tmp_path / "out", paragraph_characters=25, limit=3)
-    index = open_folder(tmp_path / "out")
-    assert isinstance(index, BM25Index)
-    assert [index.passages.get(n).source for n in range(len(index))] == ["d0", "d0#2", "d1"]
-
-
-def test_rows_that_can_be_read_only_once(tmp_path):
-    assert build_folder(iter(rows(5)), tmp_path / "out").passages == 5
-    assert len(LocalSearch.from_corpus(iter(rows(5)), tmp_path / "cache").index) == 5
-
-
 def test_a_hybrid_index_by_the_command(tmp_path):
     pytest.importorskip("faiss")
     from tiny_bert import saved
@@ -307,13 +271,6 @@ def test_a_byte_that_changed_is_one_line(index, corpus, name, monkeypatch):
         build_folder(corpus, index)
 
 
-def test_a_passage_that_changed_in_a_large_index_is_one_line(index, monkeypatch):
-    flipped(index / "passages.jsonl", 0)
-    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._QUICK", 0)
-    with pytest.raises(DataError, match=r"the index .* is damaged \(passage 0: .*\): build it again"):
-        open_folder(index).passages.get(0)
-
-
 @pytest.mark.parametrize("name", ["manifest.json", "bm25/data.npy", "bm25/vocabulary.txt", "passages.offsets"])
 def test_a_damaged_index_is_not_opened(index, name):
     data = (index / name).read_bytes()
@@ -334,16 +291,6 @@ def test_an_index_of_another_version_is_not_opened(index):
     with pytest.raises(ConfigError, match="build the index again, with --overwrite"):
         build_folder(rows(3), index)
     assert build_folder(rows(3), index, overwrite=True).passages == 3
-
-
-def test_an_index_of_an_older_build_that_holds_more_is_opened(index):
-    expected = open_folder(index).search("word3 word30", 5)
-    manifest = json.loads((index / "manifest.json").read_text())
-    for name in ("bm25/maxima.npy", "bm25/bm25.json"):
-        (index / name).write_bytes(b"more")
-        manifest["sizes"][name], manifest["sums"][name] = 4, hashlib.sha256(b"more").hexdigest()
-    (index / "manifest.json").write_text(json.dumps(manifest))
-    assert open_folder(index).search("word3 word30", 5) == expected
 
 
 # BM25
@@ -453,13 +400,6 @@ def test_a_large_index_does_not_hold_up_the_event_loop(index, monkeypatch):
     assert threads and threads[0] is not threading.main_thread()
 
 
-def test_the_tool_opens_a_folder(index):
-    tool = LocalSearch(open_folder(index), top_k=1, name="search", description="Words.")
-    assert (tool.name, tool.description, tool.top_k, len(tool.index)) == ("search", "Words.", 1, 120)
-    again = pickle.loads(pickle.dumps(tool))
-    assert again.index.search("Title 7", 1) == tool.index.search("Title 7", 1)
-
-
 def invoke(*arguments: object) -> tuple[int, str, str]:
     done = CliRunner().invoke(cli, list(map(str, arguments)))
     return done.exit_code, done.stdout, done.stderr
@@ -485,3 +425,25 @@ def test_wrong_usage_of_the_command(tmp_path):
     code, _, said = invoke("index", tmp_path / "none.jsonl", tmp_path / "out")
     assert code == 1 and said.startswith("error: cannot read")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_builders_of_one_index(corpus, tmp_path):
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait(**_: object) -> None:
+        entered.set()
+        leave.wait(60)
+        raise KeyboardInterrupt
+
+    def build() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            build_folder(corpus, tmp_path / "out", progress=wait)
+
+    first = threading.Thread(target=build)
+    first.start()
+    assert entered.wait(60)
+    with pytest.raises(ConfigError, match="another process is building in"):
+        build_folder(corpus, tmp_path / "out")
+    leave.set()
+    first.join()
+    assert build_folder(corpus, tmp_path / "out").passages == 120

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import threading
 from collections import Counter
 
 import pytest
@@ -143,31 +140,3 @@ def test_a_cassette_holds_tools_that_have_a_cache_key_and_replays_them_without_o
     local.ready = False
     with pytest.raises(ConfigError, match="local needs an index"):
         Toolbox([local, web], cassette=Cassette(path))
-
-
-def test_a_recording_is_sorted_when_its_toolbox_is_closed(tmp_path):
-    path = tmp_path / "calls.jsonl"
-    with SearchServer(serper) as server, Toolbox([tool(server)], cassette=Cassette(path, "record")) as toolbox:
-        for query in ("rivers", "lakes"):
-            ask(toolbox, ToolCall("web_search", {"query": query}))
-    assert [json.loads(line)["arguments"]["query"] for line in path.read_text().splitlines()] == ["lakes", "rivers"]
-
-
-def test_who_waits_for_a_recording_on_a_blocked_loop_asks_by_itself(tmp_path):
-    cassette, started, release = Cassette(tmp_path / "calls.jsonl", "record"), threading.Event(), threading.Event()
-
-    async def blocked() -> list[Evidence]:
-        started.set()
-        release.wait(60)
-        return [Evidence("Late.")]
-
-    async def prompt() -> list[Evidence]:
-        return [Evidence("At once.")]
-
-    leader = threading.Thread(target=lambda: asyncio.run(cassette.play("web", {}, blocked)))
-    leader.start()
-    assert started.wait(30)
-    assert asyncio.run(asyncio.wait_for(cassette.play("web", {}, prompt, wait=0.2), 30))[0].text == "At once."
-    release.set()
-    leader.join()
-    assert asyncio.run(cassette.play("web", {}, blocked))[0].text == "At once."  # the first result stays

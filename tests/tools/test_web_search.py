@@ -5,6 +5,7 @@ import logging
 import pickle
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,7 @@ from search_servers import KEY, STRANGE, Request, SearchServer, searxng, serper
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools import Toolbox, error_log, schema_of
 from faithful_search.tools.cassette import Cassette
-from faithful_search.tools.web.providers import base, load, names
-from faithful_search.tools.web.providers.base import Provider
+from faithful_search.tools.web.providers import Provider, load, names
 from faithful_search.tools.web.providers.ddgs import Ddgs
 from faithful_search.tools.web.providers.searxng import SearXNG
 from faithful_search.tools.web.providers.serper import Serper
@@ -74,10 +74,6 @@ def test_answers_that_name_their_page_come_first_and_their_page_once(service):
     assert len(set(urls(found))) == 5
 
 
-def test_no_results_are_no_evidence(service):
-    assert search(tool(service), "unheard of") == []
-
-
 def test_several_queries_run_at_once_and_are_interleaved_by_rank(service):
     found = search(tool(service, top_k=2, limit=5), "red", "blue", "green")
     assert urls(found) == [f"site{n}.example/{color}" for n in (1, 2) for color in ("red", "blue", "green")][:5]
@@ -111,11 +107,6 @@ def test_a_page_under_several_addresses_comes_once():
 def test_an_error_that_is_no_tools_is_not_shown_as_a_result():
     with pytest.raises(ValueError, match="a bug at"):
         search(WebSearch(Said(red=["https://tea.example/a"], blue=ValueError("a bug at 10.0.0.7"))), "red", "blue")
-
-
-def test_the_same_query_twice_is_asked_once(service):
-    before = len(service.requests)
-    assert len(search(tool(service), "red", " red")) == 5 and len(service.requests) == before + 1
 
 
 def test_excluded_hosts_and_their_subdomains_are_replaced_by_what_follows(service):
@@ -163,12 +154,6 @@ def test_every_fault_of_a_service_is_an_error_that_the_policy_reads(fault, servi
     assert KEY not in found.note and server.url.removeprefix("http://") not in found.note
 
 
-def test_a_service_that_hangs_is_given_up(service):
-    http = Http(timeout=0.3, patience=Patience(retries=0))
-    with SearchServer(service.answer, mode="hang") as server, pytest.raises(ToolError, match="Web search failed"):
-        search(tool(server, http=http), "red")
-
-
 @pytest.mark.parametrize("strange", STRANGE)
 def test_json_of_another_form_is_an_error_or_nothing(strange, service):
     with SearchServer(service.answer, mode=strange) as server:
@@ -212,64 +197,26 @@ def test_a_huge_answer_is_cut_to_what_is_asked_for_and_texts_to_some_length():
     assert len(found) == 5 and all(len(item.text) <= 2_000 and len(item.title) <= 300 for item in found)
 
 
-def test_more_than_a_server_may_send_is_an_error():
-    def endless(request: Request):
-        return 200, {"results": "x" * 200_000}
+PARTS = st.sampled_from(["results", "answers", "infoboxes", "organic", "answerBox", "knowledgeGraph"])
+FIELDS = st.sampled_from(["title", "url", "link", "content", "snippet", "answer", "id", "publishedDate"])
+LEAVES = st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=9) | st.just("https://a.example/b")
 
-    with SearchServer(endless) as server, pytest.raises(ToolError, match="more than"):
-        search(tool(server, http=Http(timeout=5, max_bytes=100_000)), "red")
+
+def nested(inner):
+    return st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner)
 
 
 @settings(max_examples=60)
-@given(
-    st.dictionaries(
-        st.sampled_from(["results", "answers", "infoboxes", "organic", "answerBox", "knowledgeGraph"]),
-        st.recursive(
-            st.none()
-            | st.booleans()
-            | st.floats(allow_nan=False)
-            | st.text(max_size=9)
-            | st.just("https://a.example/b"),
-            lambda inner: (
-                st.lists(inner, max_size=3)
-                | st.dictionaries(
-                    st.sampled_from(["title", "url", "link", "content", "snippet", "answer", "id", "publishedDate"]),
-                    inner,
-                )
-            ),
-            max_leaves=12,
-        ),
-    )
-)
+@given(st.dictionaries(PARTS, st.recursive(LEAVES, nested, max_leaves=12)))
 def test_whatever_json_a_service_sends_only_pages_come_out(document):
-    from faithful_search.tools.web.providers import searxng as xng
-    from faithful_search.tools.web.providers import serper as srp
+    async def answer(*_, **__):
+        return SimpleNamespace(body=b"", json=lambda: document)
 
-    for results in (xng._results, srp._results):
-        for item in base.pages(results(document), 9):
+    http = SimpleNamespace(get=answer, post=answer)
+    for provider in (SearXNG("http://x.example", http=http), Serper(key_variable="HOME", http=http)):
+        for item in asyncio.run(provider.search("tea", 9)):
             assert item.url.startswith(("http://", "https://")) and isinstance(item.text, str) and item.title
             item.text.encode()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "javascript:alert(1)",
-        "file:///etc/passwd",
-        "//a.example",
-        "http://",
-        "http://[",
-        "https://a b.example/",
-        7,
-        None,
-    ],
-)
-def test_what_is_no_address_of_a_page_is_dropped(url):
-    assert base.page("t", url, "text") is None
-
-
-def test_snippets_stay_on_one_line():
-    assert base.page("a\nb", "https://a.example", "c\r\n\r\nd\u2028e").text == "c d e"
 
 
 class TestSerper:
@@ -282,12 +229,6 @@ class TestSerper:
         monkeypatch.setenv("SERPER_API_KEY", "broken\nkey")
         with pytest.raises(ConfigError, match="SERPER_API_KEY"):
             WebSearch().check()
-
-    def test_the_key_may_be_in_another_variable(self, monkeypatch):
-        monkeypatch.delenv("SERPER_API_KEY")
-        monkeypatch.setenv("MY_KEY", KEY + "\n")
-        with SearchServer(serper) as server:
-            assert len(search(WebSearch(Serper(url=server.url, key_variable="MY_KEY")), "red")) == 5
 
     def test_a_refused_key_is_neutral_to_the_policy_and_loud_once_in_the_log_without_the_key(self, monkeypatch, caplog):
         wrong = "wrong-key-123"
@@ -317,11 +258,6 @@ class TestSerper:
         assert [item.title for item in found.evidence[:2]] == ["red 1", "blue 1"]
         assert "refuses" not in cassette.path.read_text(encoding="utf-8")
 
-    def test_no_credits_are_loud_too(self, caplog):
-        with SearchServer(serper) as server, pytest.raises(ToolError):
-            search(tool(server), "broke")
-        assert "credits" in caplog.text
-
     def test_the_key_is_in_no_repr_pickle_error_or_cache_key(self):
         with SearchServer(serper, mode="error") as server:
             asked = tool(server)
@@ -336,10 +272,6 @@ class TestSerper:
         [request] = server.requests
         assert request.headers["x-api-key"] == KEY and not request.parameters
         assert request.body == {"q": "red", "num": 10, "gl": "fr", "hl": "fr"}
-
-    def test_it_survives_pickling(self):
-        with SearchServer(serper) as server:
-            assert len(search(pickle.loads(pickle.dumps(tool(server))), "red")) == 5
 
 
 class TestSearXNG:
@@ -424,20 +356,6 @@ class TestDdgs:
     def test_strange_results(self, text, strange):
         text(lambda query, **knobs: strange)
         assert search(WebSearch(Ddgs()), "red") == []
-
-    def test_the_event_loop_goes_on_meanwhile(self, text):
-        text(lambda query, **knobs: time.sleep(0.3) or [])
-
-        async def both() -> float:
-            waiting = asyncio.ensure_future(WebSearch(Ddgs()).web_search("red"))
-            await asyncio.sleep(0)
-            start = time.monotonic()
-            await asyncio.sleep(0.01)
-            late = time.monotonic() - start
-            await waiting
-            return late
-
-        assert asyncio.run(both()) < 0.2
 
     def test_a_missing_package_is_told_with_its_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "ddgs", None)

@@ -9,7 +9,7 @@ import msgspec
 
 from ..rollout import Engine
 from ..tools.base import Observation
-from ..tools.meter import ToolStats
+from ..tools.lane import ToolStats
 from ..tools.session import Session
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, ToolCall, Trajectory

@@ -11,8 +11,8 @@ from .browse import Browse
 from .cassette import Cassette, CassetteMiss
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph
+from .lane import ToolStats
 from .local_search import LocalSearch
-from .meter import ToolStats
 from .remote_search import RemoteSearch
 from .session import Session
 from .toolbox import Toolbox
@@ -49,9 +49,6 @@ def names() -> list[str]:
 
 
 def load(name: str) -> type[Tool]:
-    """The tool class of the file of that name: `load("local_search")` is `LocalSearch`.
-
-    Raises:
-        ConfigError: when there is none, naming those that exist.
-    """
+    """The tool class of the file of that name: `load("local_search")` is `LocalSearch`. Raises `ConfigError` when there
+    is none, naming those that exist."""
     return registry.load(sys.modules[__name__], name, Tool)

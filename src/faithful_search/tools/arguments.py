@@ -26,61 +26,49 @@ from .retrieval.corpus import passages
 from .retrieval.engines import is_engine
 from .retrieval.passages import Passages
 from .toolbox import Toolbox
-from .web.providers.base import Provider
-from .web.providers.ddgs import Ddgs
-from .web.providers.searxng import SearXNG
-from .web.providers.serper import Serper
+from .web import providers
+from .web.providers import Provider
 from .web.readers import Fetch, Jina, Reader
 from .web_search import WebSearch
 from .wikidata import Wikidata
 
 _SOURCES = ("web_search", "browse", "corpus", "triples", "domain_corpus")
-_DAY = 86_400.0
 _SHARE = 0.85
 """Of a call's time that its requests get: what is left is for telling the policy what went wrong."""
+
+
+def _flag(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass
 class ToolArguments:
     """Which tools the agent has, and how patient they are. Keys are read from the environment."""
 
-    corpus: str = field(
-        default="world",
-        metadata={
-            "help": "of local_search: 'world', a file, an index folder, a Hub dataset, the http:// URL of a retrieval "
-            "server, a qdrant+ or opensearch+ URL of a search engine, or 'none'"
-        },
+    corpus: str = _flag(
+        "world",
+        "of local_search: 'world', a file, an index folder, a Hub dataset, the http:// URL of a retrieval "
+        "server, a qdrant+ or opensearch+ URL of a search engine, or 'none'",
     )
-    triples: str = field(
-        default="world",
-        metadata={"help": "of knowledge_graph: 'world', a .jsonl, .nt or .ttl file, 'wikidata', or 'none'"},
-    )
-    web_search: str = field(default="none", metadata={"help": "'serper', 'searxng', 'ddgs', or 'none'"})
-    searxng_url: str | None = field(default=None, metadata={"help": "your SearXNG server, for --web_search searxng"})
-    browse: str = field(default="none", metadata={"help": "who reads pages: 'fetch' (this machine), 'jina', or 'none'"})
-    browse_allow: str = field(
-        default="", metadata={"help": "hosts and networks, comma-separated, that may be fetched though not public"}
-    )
-    domain_corpus: str = field(
-        default="none", metadata={"help": "a second corpus as a tool of its own, such as one never trained with"}
-    )
-    domain_name: str = field(default="domain_search", metadata={"help": "what the policy calls that tool"})
-    domain_description: str = field(default="", metadata={"help": "what the policy is told about that tool"})
-    negative_tool: bool = field(default=False, metadata={"help": "add the deliberately irrelevant tool"})
-    search_top_k: int = field(default=3, metadata={"help": "pieces of evidence a query returns"})
-    tool_timeout: float = field(default=30.0, metadata={"help": "seconds a call may take, repetitions included"})
-    tool_retries: int = field(default=2, metadata={"help": "repetitions of a call that failed for the moment"})
-    tool_concurrency: int = field(default=64, metadata={"help": "calls at once, of all tools"})
-    tool_cache: str | None = field(default=None, metadata={"help": "SQLite file that keeps results of remote tools"})
-    tool_cache_days: float = field(default=30.0, metadata={"help": "age at which a kept result counts no more"})
-    tool_cache_megabytes: int = field(default=4000, metadata={"help": "within which that file is kept"})
-    contact: str = field(
-        default="", metadata={"help": "where services may write to about requests, told them: Wikidata asks for it"}
-    )
-    cassette: str | None = field(default=None, metadata={"help": "JSONL file of recorded calls of remote tools"})
-    cassette_mode: str = field(
-        default="replay", metadata={"help": "'replay' asks no service; 'record' adds to the file"}
-    )
+    triples: str = _flag("world", "of knowledge_graph: 'world', a .jsonl, .nt or .ttl file, 'wikidata', or 'none'")
+    web_search: str = _flag("none", "'serper', 'searxng', 'ddgs', or 'none'")
+    searxng_url: str | None = _flag(None, "your SearXNG server, for --web_search searxng")
+    browse: str = _flag("none", "who reads pages: 'fetch' (this machine), 'jina', or 'none'")
+    browse_allow: str = _flag("", "hosts and networks, comma-separated, that may be fetched though not public")
+    domain_corpus: str = _flag("none", "a second corpus as a tool of its own, such as one never trained with")
+    domain_name: str = _flag("domain_search", "what the policy calls that tool")
+    domain_description: str = _flag("", "what the policy is told about that tool")
+    negative_tool: bool = _flag(False, "add the deliberately irrelevant tool")
+    search_top_k: int = _flag(3, "pieces of evidence a query returns")
+    tool_timeout: float = _flag(30.0, "seconds a call may take, repetitions included")
+    tool_retries: int = _flag(2, "repetitions of a call that failed for the moment")
+    tool_concurrency: int = _flag(64, "calls at once, of all tools")
+    tool_cache: str | None = _flag(None, "SQLite file that keeps results of remote tools")
+    tool_cache_days: float = _flag(30.0, "age at which a kept result counts no more")
+    tool_cache_megabytes: int = _flag(4000, "within which that file is kept")
+    contact: str = _flag("", "where services may write to about requests, told them: Wikidata asks for it")
+    cassette: str | None = _flag(None, "JSONL file of recorded calls of remote tools")
+    cassette_mode: str = _flag("replay", "'replay' asks no service; 'record' adds to the file")
 
     def build_toolbox(self, names: Mapping[str, str] | None = None, condenser: Condenser | None = None) -> Toolbox:
         """The tools, ready for calls.
@@ -100,7 +88,7 @@ class ToolArguments:
             tools,
             timeout=self.tool_timeout,
             concurrency=self.tool_concurrency,
-            patience=self._patience,
+            patience=Patience(retries=self.tool_retries),
             cache=self._cache,
             cassette=Cassette(self.cassette, self.cassette_mode) if self.cassette else None,  # type: ignore[arg-type]
         )
@@ -150,13 +138,13 @@ class ToolArguments:
     def _provider(self) -> Provider:
         if (self.web_search == "searxng") != (self.searxng_url is not None):
             raise ConfigError("--web_search searxng and --searxng_url go together")
-        if self.web_search == "searxng":
-            return SearXNG(str(self.searxng_url), http=self._http())
-        if self.web_search == "serper":
-            return Serper(http=self._http())
-        if self.web_search == "ddgs":
-            return Ddgs()
-        raise ConfigError(f"unknown web_search {self.web_search!r}; there are: serper, searxng, ddgs, none")
+        if self.web_search not in providers.names():
+            known = ", ".join(providers.names())
+            raise ConfigError(f"unknown web_search {self.web_search!r}; there are: {known}, none")
+        about: dict[str, Any] = {} if self.web_search == "ddgs" else {"http": self._http()}
+        if self.searxng_url is not None:
+            about["url"] = self.searxng_url
+        return providers.load(self.web_search)(**about)
 
     def _browse(self, condenser: Condenser | None, **about: Any) -> Browse:
         # agents choose what is read: what is not public is refused here, also where another machine would fetch it
@@ -173,15 +161,12 @@ class ToolArguments:
     def _http(self, **how: Any) -> Http:
         """One client for each service, which gives up before the toolbox does: then the policy reads why."""
         agent = f"{AGENT} ({self.contact})" if self.contact else AGENT
-        return Http(timeout=_SHARE * self.tool_timeout, patience=self._patience, user_agent=agent, **how)
-
-    @property
-    def _patience(self) -> Patience:
-        return Patience(retries=self.tool_retries)
+        patience = Patience(retries=self.tool_retries)
+        return Http(timeout=_SHARE * self.tool_timeout, patience=patience, user_agent=agent, **how)
 
     @cached_property
     def _cache(self) -> Cache | None:
         if not self.tool_cache:
             return None
-        size = self.tool_cache_megabytes * 1_000_000
-        return Cache(self.tool_cache, max_age=self.tool_cache_days * _DAY, max_bytes=size)
+        age, size = self.tool_cache_days * 86_400.0, self.tool_cache_megabytes * 1_000_000
+        return Cache(self.tool_cache, max_age=age, max_bytes=size)

@@ -25,8 +25,7 @@ NO_RESULTS = Observation(note="No results.")
 
 
 class Partial(list[Evidence]):
-    """What a tool returns when some of it could not be had for the moment: shown to the policy, but neither cached nor
-    recorded."""
+    """A result that lacks what could not be had for the moment: shown to the policy, neither cached nor recorded."""
 
 
 class Tool:
@@ -40,6 +39,7 @@ class Tool:
     Attributes:
         name: what the policy calls it; need not be the method's name, so that two corpora can be two tools of a class.
         description: what the policy is told about it; empty for what the method's docstring says.
+        top_k: of the package's own tools, the most passages that a query returns.
         cache_key: what a result depends on besides the arguments (service, corpus, how many results), in one string;
             calls of a tool without one are never cached. Read when a toolbox is made.
     """
@@ -49,19 +49,13 @@ class Tool:
     cache_key: str = ""
 
     def check(self) -> None:
-        """Refuse to start where no call could succeed: a missing key or package. A replayed tool is not checked.
-
-        Raises:
-            ConfigError: saying what is missing and how to give it.
-        """
+        """Raise `ConfigError` where no call could succeed, saying which key or package is missing and how to give it. A
+        replayed tool is not checked."""
 
 
 def method_of(tool: Tool) -> Callable[..., Awaitable[list[Evidence]]]:
-    """The bound async method that the policy calls: the one named as the tool, or else the only public one.
-
-    Raises:
-        ConfigError: when the tool has none, or several and none of its own name.
-    """
+    """The bound async method that the policy calls: the one named as the tool, or else the only public one. Raises
+    `ConfigError` when the tool has none, or several and none of its own name."""
     kind = type(tool)
     # read from the class: a property of the instance might open a connection
     public = [key for key in dir(kind) if not key.startswith("_") and inspect.iscoroutinefunction(getattr(kind, key))]

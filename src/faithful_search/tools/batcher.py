@@ -1,4 +1,4 @@
-"""Calls that arrive while a batch runs become the next batch: many callers, few threads, nobody waits for company."""
+"""Calls that arrive while a batch runs become the next batch: many callers, few threads, no added waiting."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class Batcher(Generic[Item, Result]):
 
     Calls made in the same turn of an event loop go together, and so does what arrives while a batch runs; a lone call
     starts at once. It may be asked from several event loops and threads. A forked child and a pickled copy start
-    their own thread with their first call; the thread ends with the batcher.
+    their own threads with their first call; the threads end with the batcher.
 
     Args:
-        run: gives one result for each item of a batch, in order. It is never called twice at the same time.
+        run: gives one result for each item of a batch, in order.
         most: largest batch.
+        threads: batches that run at the same time.
 
     Example:
         >>> async def two():
@@ -43,26 +44,19 @@ class Batcher(Generic[Item, Result]):
         self._workers: dict[int, _Worker] = {}
 
     async def ask(self, item: Item) -> Result:
-        """The result of one item. An item whose caller is cancelled before its batch begins is not run.
-
-        Raises:
-            Exception: what `run` raised for the batch that the item was in.
-        """
+        """The result of one item; raises what `run` raised for its batch. An item whose caller is cancelled before its
+        batch begins is not run."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        worker = self._worker()
+        # by process: threads do not cross a fork, so a child starts its own
+        worker = self._workers.get(os.getpid())
+        if worker is None:
+            made = _Worker(self.run, self.most, self.threads)
+            worker = self._workers.setdefault(os.getpid(), made)
+            weakref.finalize(self, made.stop)
         worker.waiting.append(_Call(item, future, loop))
         loop.call_soon(worker.wake)  # not before the other calls of this turn are waiting too
         return await future
-
-    def _worker(self) -> _Worker:
-        process = os.getpid()
-        # by process: threads do not cross a fork, so a child starts its own
-        worker = self._workers.get(process)
-        if worker is None:
-            worker = self._workers.setdefault(process, _Worker(self.run, self.most, self.threads))
-            weakref.finalize(self, worker.stop)
-        return worker
 
     def __getstate__(self) -> dict[str, Any]:
         return {"run": self.run, "most": self.most, "threads": self.threads}
@@ -78,22 +72,16 @@ class _Call(NamedTuple):
 
 
 class _Worker:
-    """The queue and the threads of one process; knows nothing of the batcher, so that it can be thrown away."""
+    """The queue and the threads of one process; does not refer to the batcher, so that it can be thrown away."""
 
     def __init__(self, run: Callable[[Sequence[Any]], Sequence[Any]], most: int, threads: int) -> None:
         self.run, self.most, self.threads = run, most, threads
         self.waiting: deque[_Call] = deque()
         self._called = threading.Semaphore(0)
-        self._starting = threading.Lock()
-        self._started = self._stopped = False
-
-    def wake(self) -> None:
-        with self._starting:
-            if not self._started:
-                for _ in range(self.threads):
-                    threading.Thread(target=self._serve, name="faithful-search-batches", daemon=True).start()
-                self._started = True
-        self._called.release()
+        self.wake = self._called.release
+        self._stopped = False
+        for _ in range(threads):
+            threading.Thread(target=self._serve, name="faithful-search-batches", daemon=True).start()
 
     def stop(self) -> None:
         self._stopped = True
@@ -103,6 +91,7 @@ class _Worker:
         while True:
             self._called.acquire()
             while batch := self._next():
+                # in a function of its own: a thread that waits must hold no item and no result
                 _deliver(batch, *self._outcome([call.item for call in batch]))
             if self._stopped:
                 return
@@ -132,7 +121,7 @@ class _Worker:
 
 
 def _deliver(batch: list[_Call], results: list[Any], error: Exception | None) -> None:
-    """Wakes each loop once, whatever the number of its callers."""
+    # each loop is woken once, whatever the number of its callers
     for loop in dict.fromkeys(call.loop for call in batch):
         settled = [(call.future, result) for call, result in zip(batch, results, strict=True) if call.loop is loop]
         with suppress(RuntimeError):  # the loop was closed meanwhile, and its callers with it

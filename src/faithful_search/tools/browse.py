@@ -21,12 +21,12 @@ from ..wire.single_flight import once
 from .base import Partial, Tool
 from .condenser import Condenser
 from .kept import kept
-from .several import MOST, one_or_several
+from .retrieval.bm25 import rank
+from .schema import MOST, one_or_several
 from .web import pages
 from .web.pages import Page, Reading
 from .web.pages.plain import clean
 from .web.readers import Document, Fetch, Reader
-from .web.relevance import rank
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,6 @@ class Browse(Tool):
     Args:
         reader: who gets the pages: `Fetch()`, or `Jina()`.
         name: what the policy calls it; Pokee's agents know it as `web_read`.
-        description: what the policy is told; empty for the default.
         top_k: results a call returns, all pages together.
         timeout: seconds a call may take; a page that has not come by then is given up, the others are returned. Keep it
             below the toolbox's.
@@ -73,7 +72,6 @@ class Browse(Tool):
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        """The reader, and what is made of its pages."""
         condensed = f"{self.condenser.name} {self.material}" if self.condenser else ""
         cut = f"{self.reading.shortest} {self.reading.longest}"
         return f"{self.reader.cache_key} {self.top_k} {cut} {condensed}".strip()
@@ -98,80 +96,77 @@ class Browse(Tool):
         urls = one_or_several("url", url, url_list)
         deadline = time.monotonic() + self.timeout
         # a page that fails must not take the others with it, so failures are values here
-        read = await asyncio.gather(*(self._within(each, deadline) for each in urls))
+        read = await asyncio.gather(*(self._page(each, deadline) for each in urls))
         found = [page for page in read if not isinstance(page, ToolError)]
-        failed = [(each, page) for each, page in zip(urls, read, strict=True) if isinstance(page, ToolError)]
+        # as the agent wrote them, which may be anything
+        shown = [shortened(clean(each), 200) for each in urls]
+        failed = [(each, page) for each, page in zip(shown, read, strict=True) if isinstance(page, ToolError)]
         passing = any(error.passing for _, error in failed)
         if not found:
-            told = " ".join(f"{_shown(each)} was not read: {error}." for each, error in failed)
+            told = " ".join(f"{each} was not read: {error}." for each, error in failed)
             raise ToolError(told, passing=passing, tried=True)
         # that a page was not read takes a place of its own, or the policy would ask for it again
         room = max(1, self.top_k - len(failed))
         # without a query there is nothing to condense to
         condenser = self.condenser if query.strip() else None
-        shown = await self._condensed(condenser, query, found, deadline) if condenser else None
-        if shown is None:
+        results = await self._condensed(condenser, query, found, deadline) if condenser else None
+        if results is None:
             # ranking some thousand paragraphs would hold up the event loop
-            shown = await asyncio.to_thread(_chosen, query, found, room)
-        results = [*shown[:room], *(_failure(each, error) for each, error in failed)]
-        return Partial(results) if passing else results
+            results = await asyncio.to_thread(_chosen, query, found, room)
+        notes = [Evidence(text=f"Not read: {error}.", title=each, source=each, url=each) for each, error in failed]
+        return (Partial if passing else list)([*results[:room], *notes])
 
-    async def _within(self, url: str, deadline: float) -> list[Evidence] | ToolError:
+    async def _page(self, url: str, deadline: float) -> list[Evidence] | ToolError:
         """The paragraphs of a page in order, or why there are none."""
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                return await self._page(url, deadline)
-        except TimeoutError:
-            return ToolError(f"it took longer than {self.timeout:g} seconds", passing=True)
-        except ToolError as error:
-            return error
 
-    async def _page(self, url: str, deadline: float) -> list[Evidence]:
         async def read() -> list[Evidence]:
             document = await self.reader.fetch(url)
             page = await asyncio.to_thread(pages.read, document.body, document.content_type, self.reading, deadline)
             return _paragraphs(page, document)
 
         key = key_of(page=url, reader=self.reader.cache_key, reading=repr(self.reading))
-        # rollouts of one question open the same pages at the same time
-        if self.cache is None:
-            found, _ = await once(("page", key), read)
-            return found
-        return await kept(self.cache, key, read, max(0.0, deadline - time.monotonic()))
+        try:
+            async with asyncio.timeout(left := deadline - time.monotonic()):
+                if self.cache is not None:
+                    return await kept(self.cache, key, read, max(0.0, left))
+                # rollouts of one question open the same pages at the same time
+                return (await once(("page", key), read))[0]
+        except TimeoutError:
+            return ToolError(f"it took longer than {self.timeout:g} seconds", passing=True)
+        except ToolError as error:
+            return error
 
     async def _condensed(
         self, condenser: Condenser, query: str, found: Sequence[list[Evidence]], deadline: float
     ) -> list[Evidence] | None:
         """A summary of each page, None where one of them could not be had in time."""
+
+        async def summary(page: list[Evidence]) -> Evidence:
+            best = await asyncio.to_thread(_chosen, query, [page], self.material)
+            told = (await condenser.condense(query, [item.text for item in best])).strip()
+            text, address = told or "This page says nothing about it.", page[0].url
+            return Evidence(text=text, title=page[0].title, source=f"{address}#summary", url=address)
+
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                return list(await asyncio.gather(*(self._summary(condenser, query, page) for page in found)))
+                return list(await asyncio.gather(*map(summary, found)))
         except (TimeoutError, ToolError) as error:
             _log.warning("no summary, so the paragraphs themselves are shown: %s", error or "it took too long")
             return None
 
-    async def _summary(self, condenser: Condenser, query: str, page: list[Evidence]) -> Evidence:
-        best = await asyncio.to_thread(_chosen, query, [page], self.material)
-        told = await condenser.condense(query, [item.text for item in best])
-        text, address = told.strip() or "This page says nothing about it.", page[0].url
-        return Evidence(text=text, title=page[0].title, source=f"{address}#summary", url=address)
-
 
 def _paragraphs(page: Page, document: Document) -> list[Evidence]:
     url = urldefrag(document.url).url
-    title = clean(document.title) or page.title or _name(url)
+    parts = urlsplit(url)
+    # a page without a title is called by the last part of its address
+    last = clean(unquote(parts.path.rstrip("/").rpartition("/")[2], errors="replace"))
+    title = clean(document.title) or page.title or last or parts.netloc
     found = []
     for number, paragraph in enumerate(page.paragraphs, start=1):
         where = "; ".join(filter(None, (paragraph.place, f"only {page.cut} were read" if page.cut else "")))
         named = f"{title} ({where})" if where else title
         found.append(Evidence(text=paragraph.text, title=named, source=f"{url}#paragraph-{number}", url=url))
     return found
-
-
-def _name(url: str) -> str:
-    """What to call a page without a title: the last part of its address."""
-    parts = urlsplit(url)
-    return clean(unquote(parts.path.rstrip("/").rpartition("/")[2], errors="replace")) or parts.netloc
 
 
 def _chosen(query: str, found: Sequence[list[Evidence]], top_k: int) -> list[Evidence]:
@@ -182,17 +177,8 @@ def _chosen(query: str, found: Sequence[list[Evidence]], top_k: int) -> list[Evi
     best = [msgspec.structs.replace(everything[place], score=score) for place, score in ranked] or everything
     fitting = {item.url for item in best}
     best += [msgspec.structs.replace(page[0], score=0.0) for page in found if page[0].url not in fitting]
-    # the best of each page comes before a second of any, so that no page that was asked for goes unseen
+    # no page that was asked for goes unseen
     firsts = {item.url: item.source for item in reversed(best)}
     order = sorted(best, key=lambda item: item.source != firsts[item.url])
     taken = {item.source for item in order[:top_k]}
     return [item for item in best if item.source in taken]
-
-
-def _failure(url: str, error: ToolError) -> Evidence:
-    return Evidence(text=f"Not read: {error}.", title=_shown(url), source=_shown(url), url=_shown(url))
-
-
-def _shown(url: str) -> str:
-    """The address as the agent wrote it, which may be anything, on one line of bounded length."""
-    return shortened(clean(url), 200)

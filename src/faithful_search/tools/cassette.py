@@ -10,8 +10,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -42,7 +41,7 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     @property
     def key(self) -> str:
-        """Tool and arguments as one string, which also sorts the file."""
+        # it also sorts the file
         return json.dumps([self.tool, self.arguments], sort_keys=True, default=str)
 
     @property
@@ -50,15 +49,17 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         """The arguments in a message."""
         return shortened(json.dumps(self.arguments, ensure_ascii=False, sort_keys=True, default=str), _SHOWN)
 
+    @property
+    def line(self) -> bytes:
+        """The call as it is written; a lone surrogate becomes its JSON escape."""
+        text = json.dumps(msgspec.to_builtins(self), ensure_ascii=False, default=str)
+        return text.encode("utf-8", "backslashreplace") + b"\n"
+
     def outcome(self) -> list[Evidence]:
         """The evidence; raises the recorded error as `ToolError`."""
         if self.error is not None:
             raise ToolError(self.error)
         return list(self.evidence or ())
-
-    def line(self) -> bytes:
-        text = json.dumps(msgspec.to_builtins(self), ensure_ascii=False, default=str)
-        return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its JSON escape
 
 
 class CassetteMiss(ToolError):
@@ -75,8 +76,8 @@ class Cassette:
     `Partial` result.
 
     No key is written: see `redact`. A recorded call returns what its replay will return, without keys too.
-    Threads, event loops and processes may share a file; concurrent equal calls of one process are made once, and of
-    several processes the first result stays. A pickle carries the settings.
+    Threads, event loops and processes may share a file. Concurrent equal calls of one process are made once; where
+    several processes record the same call, the first result counts. A pickle carries the settings.
 
     Args:
         path: a JSONL file; one that ends in `.gz` can only be replayed.
@@ -106,15 +107,21 @@ class Cassette:
             raise ConfigError(f"cannot record into {self.path}: record into a .jsonl file and compress it afterwards")
         self._lock = threading.Lock()
         self._calls: dict[str, Recorded] = {}
-        self._state: tuple[int, int, int] | None = None  # of the file whose lines are all in `_calls`
         self.unrecorded = 0
         """How many results could not be written; they were returned all the same."""
         if mode == "record":
-            self._prepare()
+            # shows now, not after the first paid answer, that nothing can be written
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with _open_locked(self.path) as file:
+                    self._calls = self._read(file)
+            except OSError as error:
+                told = f"cannot record into {self.path}: {error}; give permission or name another file"
+                raise DataError(told) from error
         elif not self.path.exists():
             raise DataError(f'no cassette {self.path}: record it once with Cassette("{self.path}", mode="record")')
         else:
-            self._take_in(read_lines(self.path))
+            self._calls = self._parsed(read_lines(self.path))
 
     async def play(
         self,
@@ -123,14 +130,9 @@ class Cassette:
         live: Callable[[], Awaitable[list[Evidence]]],
         wait: float | None = None,
     ) -> list[Evidence]:
-        """The recorded result of a call; when recording, `live` is asked for one that is not there yet.
-
-        A caller that has waited `wait` seconds for an equal call makes its own.
-
-        Raises:
-            ToolError: the recorded one, or the one of `live`.
-            CassetteMiss: for a call that is not in the file, in replay.
-        """
+        """The recorded result of a call, or the recorded `ToolError`; when recording, `live` is asked for one that is
+        not there yet, in replay that is a `CassetteMiss`. A caller that has waited `wait` seconds for an equal call
+        makes its own."""
         given = {name: value for name, value in redact(arguments, self.secrets).items() if value is not None}
         plain = json.loads(json.dumps(given, sort_keys=True, default=str))  # as it will be read from the file
         asked = Recorded(redact(tool, self.secrets), plain)
@@ -138,14 +140,36 @@ class Cassette:
             return known.outcome()
         if self.mode == "replay":
             raise CassetteMiss(self._explain(asked))
-        recorded, _ = await once((self.path, asked.key), lambda: self._record(asked, live), wait)
+
+        async def record() -> Recorded:
+            try:
+                found = await live()
+                plain = redact(msgspec.to_builtins(list(found)), self.secrets)
+                recorded = msgspec.structs.replace(asked, evidence=msgspec.convert(plain, tuple[Evidence, ...]))
+                if isinstance(found, Partial):
+                    return recorded
+            except ToolError as error:
+                if error.passing or isinstance(error, CassetteMiss):
+                    raise
+                recorded = msgspec.structs.replace(asked, error=redact(str(error), self.secrets))
+            return await asyncio.to_thread(self._keep, recorded)
+
+        recorded, _ = await once((self.path, asked.key), record, wait)
         return recorded.outcome()
 
     def close(self) -> None:
         """Sort a recorded file by tool and arguments, so that two recordings of the same calls differ little."""
-        if self.mode == "record":
-            with self._locked() as file:
-                self._sort(file)
+        if self.mode != "record":
+            return
+        with self._lock, _open_locked(self.path) as file:
+            self._calls = self._read(file)  # where another process recorded a call first, its result counts
+            whole = b"".join(self._calls[key].line for key in sorted(self._calls))
+            file.seek(0)
+            if file.read() != whole:
+                target = self.path.resolve()
+                with replacing(target) as partial:
+                    partial.write_bytes(whole)
+                    shutil.copymode(target, partial)
 
     def __enter__(self) -> Cassette:
         return self
@@ -162,103 +186,55 @@ class Cassette:
     def __reduce__(self) -> tuple[type[Cassette], tuple[Any, ...]]:
         return type(self), (self.path, self.mode, self.secrets)
 
-    async def _record(self, asked: Recorded, live: Callable[[], Awaitable[list[Evidence]]]) -> Recorded:
-        there = await asyncio.to_thread(self._look_again, asked)
-        if there is not None:
-            return there
-        try:
-            found = await live()
-            result = msgspec.convert(redact(msgspec.to_builtins(list(found)), self.secrets), tuple[Evidence, ...])
-            recorded = msgspec.structs.replace(asked, evidence=result)
-            if isinstance(found, Partial):
-                return recorded
-        except ToolError as error:
-            if error.passing or isinstance(error, CassetteMiss):
-                raise
-            recorded = msgspec.structs.replace(asked, error=redact(str(error), self.secrets))
-        return await asyncio.to_thread(self._keep, recorded)
-
-    def _look_again(self, asked: Recorded) -> Recorded | None:
-        """Another process may have recorded the call since the file was read."""
-        try:
-            with self._locked():
-                return self._calls.get(asked.key)
-        except (OSError, DataError):
-            return None  # said once there is something to write
-
     def _keep(self, recorded: Recorded) -> Recorded:
         """What is recorded of the call from now on. A result is worth more than its line: it is returned either way."""
-        try:
-            with self._locked() as file:
-                if recorded.key not in self._calls:
-                    self._append(file, recorded.line())
-                    self._calls[recorded.key] = recorded
-        except (OSError, DataError) as error:
-            self.unrecorded += 1
-            if self.unrecorded == 1:
-                _log.warning("tool calls are no longer recorded: %s", error)
-        return self._calls.get(recorded.key, recorded)
+        with self._lock:
+            if recorded.key in self._calls:
+                return self._calls[recorded.key]
+            try:
+                with _open_locked(self.path) as file:
+                    start, line = file.seek(0, os.SEEK_END), recorded.line
+                    try:
+                        while line:
+                            line = line[file.write(line) or 0 :]
+                    except OSError:
+                        file.truncate(start)
+                        raise
+                self._calls[recorded.key] = recorded
+            except OSError as error:
+                self.unrecorded += 1
+                if self.unrecorded == 1:
+                    _log.warning("tool calls are no longer recorded: %s", error)
+            return recorded
 
-    def _prepare(self) -> None:
-        """Shows now, not after the first paid answer, that nothing can be written."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._locked(repair=True):
-                pass
-        except OSError as error:
-            raise DataError(f"cannot record into {self.path}: {error}; give permission or name another file") from error
-
-    @contextmanager
-    def _locked(self, repair: bool = False) -> Iterator[FileIO]:
-        """The file, read to its end and open for appending; no other process has it until the block ends."""
-        with self._lock, _open_locked(self.path) as file:  # closing it unlocks it
-            if repair:
-                self._repair(file)
-            if _state(file) != self._state:  # another process has appended or sorted
-                file.seek(0)
-                lines = enumerate(file.read().split(b"\n"), 1)
-                self._take_in((number, line) for number, line in lines if line.strip())
-                self._state = _state(file)
-            yield file
-
-    def _repair(self, file: FileIO) -> None:
-        """A recording that was killed may have left half a line at its end: nothing of it can be used."""
-        whole = file.read()
-        if not whole or whole.endswith(b"\n"):
-            return
-        start = whole.rfind(b"\n") + 1
-        try:
-            json.loads(whole[start:])
-            file.write(b"\n")
-        except ValueError:
-            _log.warning("%s: its last line was cut short and is recorded again", self.path)
-            file.truncate(start)
-
-    def _take_in(self, lines: Iterable[tuple[int, bytes]]) -> None:
-        """Of two equal calls, as merging two recordings may leave them, the first counts."""
+    def _parsed(self, lines: Iterable[tuple[int, bytes]]) -> dict[str, Recorded]:
+        """Of two equal calls, as two processes or merging two recordings may leave them, the first counts."""
+        calls: dict[str, Recorded] = {}
         for number, line in lines:
-            recorded = _parsed(line, f"{self.path}, line {number}")
-            self._calls.setdefault(recorded.key, recorded)
+            where = f"{self.path}, line {number}"
+            try:
+                recorded = msgspec.convert(json.loads(line), Recorded)
+            except (ValueError, RecursionError, msgspec.ValidationError) as error:
+                raise DataError(f"{where}: not a recorded call ({error}); remove the line or record it anew") from error
+            if (recorded.evidence is None) == (recorded.error is None):
+                told = "a recorded call has either evidence or an error; remove the line or record it anew"
+                raise DataError(f"{where}: {told}")
+            calls.setdefault(recorded.key, recorded)
+        return calls
 
-    def _append(self, file: FileIO, line: bytes) -> None:
-        start = file.seek(0, os.SEEK_END)
-        try:
-            while line:
-                line = line[file.write(line) or 0 :]
-        except OSError:
-            file.truncate(start)
-            raise
-        self._state = _state(file)
-
-    def _sort(self, file: FileIO) -> None:
-        whole = b"".join(self._calls[key].line() for key in sorted(self._calls))
-        file.seek(0)
-        if file.read() == whole:
-            return
-        target = self.path.resolve()
-        with replacing(target) as partial:
-            partial.write_bytes(whole)
-            shutil.copymode(target, partial)
+    def _read(self, file: FileIO) -> dict[str, Recorded]:
+        """What is recorded; half a last line, which a recording that was killed leaves, is of no use."""
+        whole = file.read()
+        start = whole.rfind(b"\n") + 1
+        if whole[start:]:
+            try:
+                json.loads(whole[start:])
+                file.write(b"\n")
+            except ValueError:
+                _log.warning("%s: its last line was cut short and is recorded again", self.path)
+                file.truncate(start)
+                whole = whole[:start]
+        return self._parsed((number, line) for number, line in enumerate(whole.split(b"\n"), 1) if line.strip())
 
     def _explain(self, asked: Recorded) -> str:
         told = f"{asked.tool} {asked.shown} is not in the cassette {self.path.name}; record it once with mode="
@@ -267,29 +243,15 @@ class Cassette:
         if not others:
             known = ", ".join(sorted({call.tool for call in self._calls.values()})) or "nothing"
             return f"{told}No call of this tool is recorded; recorded: {known}."
+        # difflib takes long, so that words choose what it compares
         words = set(asked.shown.lower().split())
         candidates = heapq.nlargest(_CANDIDATES, sorted(others), lambda shown: len(words & {*shown.lower().split()}))
         [nearest] = difflib.get_close_matches(asked.shown, candidates, n=1, cutoff=0.0)
         return f"{told}The nearest recorded call: {nearest}."
 
 
-def _parsed(line: bytes, where: str) -> Recorded:
-    try:
-        recorded = msgspec.convert(json.loads(line), Recorded)
-    except (ValueError, RecursionError, msgspec.ValidationError) as error:
-        raise DataError(f"{where}: not a recorded call ({error}); remove the line or record it anew") from error
-    if (recorded.evidence is None) == (recorded.error is None):
-        raise DataError(f"{where}: a recorded call has either evidence or an error; remove the line or record it anew")
-    return recorded
-
-
-def _state(file: FileIO) -> tuple[int, int, int]:
-    """What changes when a process appends to the file or puts a sorted one in its place."""
-    stat = os.fstat(file.fileno())
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
 def _open_locked(path: Path) -> FileIO:
+    """The file, open for appending; no other process has it until it is closed."""
     while True:
         file = path.open("a+b", buffering=0)
         lock(file, wait=True)

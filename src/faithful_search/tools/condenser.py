@@ -30,7 +30,7 @@ class Condenser(Protocol):
     def name(self) -> str: ...
 
     async def condense(self, query: str, passages: Sequence[str]) -> str:
-        """One paragraph; empty when the passages say nothing about the query. Raises `ToolError` when none was had."""
+        """One paragraph; empty when the passages say nothing about the query. Raises `ToolError` where it fails."""
         ...
 
 

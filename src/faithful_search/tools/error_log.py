@@ -16,10 +16,7 @@ _MOST_KINDS = 100
 
 
 class ErrorLog:
-    """Tells a logger what went wrong: as a warning the first time that an error is of its kind, later for debugging.
-
-    Args:
-        log: where to.
+    """Logs what went wrong: as a warning the first time that an error is of its kind, later for debugging.
 
     Example:
         >>> errors = ErrorLog(logging.getLogger("tools"))
@@ -31,7 +28,7 @@ class ErrorLog:
         self._kinds: set[tuple[str, str]] = set()
 
     def tell(self, what: str, error: BaseException) -> None:
-        """Say of what failed how, and in which words; see `said`."""
+        """Log that `what` failed with this error."""
         kind = kind_of(error)
         # one warning for each kind: a service that is down for an hour must not fill the log
         new = (what, kind) not in self._kinds and len(self._kinds) < _MOST_KINDS

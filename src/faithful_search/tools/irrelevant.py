@@ -55,13 +55,7 @@ _ALMANAC = (
 
 @dataclass(frozen=True)
 class Irrelevant(Tool):
-    """Well-formed gardening advice, whatever is asked; the same query always gets the same advice.
-
-    Args:
-        name: what the policy calls it.
-        description: what the policy is told; empty for the default.
-        top_k: notes a query returns.
-    """
+    """Well-formed gardening advice, whatever is asked; the same query always gets the same `top_k` notes."""
 
     name: str = "garden_almanac"
     description: str = ""

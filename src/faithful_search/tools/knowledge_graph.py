@@ -11,8 +11,7 @@ from ..errors import ConfigError
 from ..trajectory import Evidence
 from .base import Tool
 from .condenser import Condenser, condensed
-from .graphs.facts import Graph, Triple, evidence_of, grouped, read_triples, sentence_of
-from .graphs.labels import Labels
+from .graphs.facts import Graph, Labels, Triple, evidence_of, grouped, read_triples, sentence_of
 from .words import words
 
 _RDF = (".nt", ".ttl", ".nq", ".trig", ".n3", ".rdf", ".jsonld")
@@ -27,9 +26,6 @@ class KnowledgeGraph(Tool):
 
     Args:
         graph: the facts.
-        name: what the policy calls it.
-        top_k: pieces of evidence a query returns at most.
-        description: what the policy is told; empty for the default.
         join: whether one piece of evidence holds all the values that a relation has for an entity; otherwise it is a
             sentence for each fact.
         condenser: writes one paragraph about each entity from its facts; where it fails, the facts are given.
@@ -56,7 +52,7 @@ class KnowledgeGraph(Tool):
         # without a condenser nothing is quicker than the graph itself
         self.cache_key = f"knowledge_graph {self.graph.digest()} {top_k} {condenser.name}" if condenser else ""
         labels = list(dict.fromkeys(self.graph.labels()))
-        # case tells Polish from polish; who writes all in lower case is understood, too
+        # case tells Polish from polish, but queries in lower case are understood, too
         self._exact, self._folded = Labels(labels, fold=False), Labels(labels, fold=True)
 
     @classmethod
@@ -77,9 +73,7 @@ class KnowledgeGraph(Tool):
             languages: of RDF labels, best first.
             about: `name`, `top_k`, `description`, `condenser`; see the class.
 
-        Raises:
-            DataError: an unreadable or empty source, or a row or line that is wrong, naming it.
-            ConfigError: when pyoxigraph, which reads RDF, is missing.
+        Raises `DataError` for an unreadable or empty source, or a row or line that is wrong, naming it.
         """
         path = Path(triples) if isinstance(triples, (str, os.PathLike)) else None
         if path is None or not path.name.removesuffix(".gz").endswith(_RDF):

@@ -8,19 +8,94 @@ import math
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import MutableMapping
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ..errors import ToolError
 from ..trajectory import Evidence
 from ..wire.retry import Breaker, Patience, cancelled, passing
 from .base import Tool, method_of
 from .error_log import ErrorLog
-from .meter import Meter
 from .outcome import Fault, evidence_of, failure_of
 
+LATEST = 512
+"""Of how many calls the durations are remembered."""
+_COUNTS = ("calls", "hits", "errors", "refused", "retries", "made", "seconds")
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ToolStats:
+    """What one tool was asked; the difference of two, the later one first, counts what was asked in between.
+
+    Attributes:
+        calls: all of them.
+        hits: those answered from a cache, a cassette, or by another call for the same that was under way.
+        errors: those that ended in a note of what went wrong.
+        refused: the errors of calls that were not made because the tool is out of order.
+        retries: attempts after the first.
+        made: calls that reached the tool.
+        seconds: what these took, retries included and waiting for a turn excluded, summed.
+        latest: seconds of the latest of them, at most `LATEST`, oldest first.
+
+    Example:
+        >>> ToolStats(calls=3, made=3, latest=(0.1, 0.2, 0.9)).p50
+        0.2
+    """
+
+    calls: int = 0
+    hits: int = 0
+    errors: int = 0
+    refused: int = 0
+    retries: int = 0
+    made: int = 0
+    seconds: float = 0.0
+    latest: tuple[float, ...] = ()
+
+    @property
+    def p50(self) -> float | None:
+        """The median of the latest calls' seconds; `None` when there were none."""
+        return float(np.quantile(self.latest, 0.5)) if self.latest else None
+
+    @property
+    def p95(self) -> float | None:
+        """19 of 20 of the latest calls took no longer, in seconds; `None` when there were none."""
+        return float(np.quantile(self.latest, 0.95)) if self.latest else None
+
+    def __sub__(self, earlier: ToolStats) -> ToolStats:
+        counts = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTS}
+        return ToolStats(**counts, latest=self.latest[-counts["made"] :] if counts["made"] else ())
+
+
+class Meter:
+    """Counts one tool's calls. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, Any] = dict.fromkeys(_COUNTS, 0)
+        # of the latest alone: a run of days must not grow, and its first hour says nothing about now
+        self._latest: deque[float] = deque(maxlen=LATEST)
+
+    def count(self, *, hit: bool = False, error: bool = False, refused: bool = False) -> None:
+        with self._lock:
+            for name, more in zip(("calls", "hits", "errors", "refused"), (1, hit, error, refused), strict=True):
+                self._counts[name] += more
+
+    def took(self, seconds: float, retries: int) -> None:
+        """One call reached the tool, took that long and was tried again that often."""
+        with self._lock:
+            for name, more in zip(("made", "seconds", "retries"), (1, seconds, retries), strict=True):
+                self._counts[name] += more
+            self._latest.append(seconds)
+
+    def stats(self) -> ToolStats:
+        with self._lock:
+            return ToolStats(**self._counts, latest=tuple(self._latest))
 
 
 class Refused(ToolError):
@@ -46,23 +121,17 @@ class Lane:
     does not answer others is refused: at once when the breaker opens, else when it has waited as long as a call may
     take.
 
-    Whatever the tool raises comes out as an error that may be shown to anybody; its own words go to the `ErrorLog`. On
-    the main thread a `KeyboardInterrupt` is the user's and goes on.
-
-    Args:
-        tool: what is called.
-        timeout: seconds one call may take.
-        own: how many calls of this tool run at once.
-        shared: how many calls of all tools run at once.
-        patience: how often a failure that passes is tried again.
-        breaker: refuses calls when too many failed in a row.
-        advice: what to do instead, for a refused caller.
+    What the tool raises comes out as an error without its words, which go to the `ErrorLog`. On the main thread a
+    `KeyboardInterrupt` is the user's and is raised.
+    `own` and `shared` bound the calls at once, of this tool and of all; `advice` is what a refused caller is told to do
+    instead.
     """
 
     def __init__(
         self, tool: Tool, timeout: float, own: Slots, shared: Slots, patience: Patience, breaker: Breaker, advice: str
     ) -> None:
         self.name, self.method, self.timeout = tool.name, method_of(tool), timeout
+        self.cache_key: str = getattr(tool, "cache_key", "")  # tools need not be of our base class
         self.meter = Meter()
         self._own, self._shared, self._patience = own, shared, patience
         self._breaker, self._advice = breaker, advice
@@ -70,13 +139,8 @@ class Lane:
         self._errors = ErrorLog(_log)
 
     async def run(self, arguments: dict[str, Any]) -> list[Evidence]:
-        """What the tool returns.
-
-        Raises:
-            Refused: when the tool is out of order.
-            ToolError: when it says so, is late, or lost its connection.
-            Fault: when it raises anything else, or returns something else than evidence.
-        """
+        """What the tool returns. Raises `Refused` when it is out of order, `ToolError` when it says so, is late, or
+        lost its connection, and `Fault` when it raises anything else, or returns something else than evidence."""
         self._refuse(self._breaker.remaining)
         came = time.monotonic()
         async with self._own.here(), self._shared.here():
@@ -113,7 +177,7 @@ class Lane:
 
         deadline = start + self.timeout
         task = asyncio.ensure_future(self._patience.persist(lambda: self._attempt(arguments), deadline, retried))
-        # No caller is left for what a tool raises after its time-out, and asyncio need not report it.
+        # no caller is left for what a tool raises after its time-out, and asyncio need not report it
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             # `wait`, unlike `wait_for`, does not wait for a tool that ignores its cancellation
@@ -121,7 +185,7 @@ class Lane:
         finally:
             done = task.done()
             task.cancel()
-            self.meter.took(time.monotonic() - start, 1 + retries)
+            self.meter.took(time.monotonic() - start, retries)
         if not done:
             self._last_late = time.monotonic()
             raise self.late()

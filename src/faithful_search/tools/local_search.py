@@ -30,9 +30,6 @@ class LocalSearch(Tool):
 
     Args:
         index: any `Index`, such as `retrieval.open_folder` gives; or use `from_corpus`.
-        name: what the policy calls it; two corpora are two tools of different names.
-        description: what the policy is told; empty for the default.
-        top_k: passages a query returns at most.
 
     Raises:
         ConfigError: for a `top_k` below 1.
@@ -57,11 +54,12 @@ class LocalSearch(Tool):
 
     @classmethod
     def from_corpus(cls, corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None, **about: Any) -> LocalSearch:
-        """Index `corpus` by BM25, or reopen its cached index: `"world"`, a `.jsonl[.gz]` or `.parquet` file, a folder
-        of such, a Hub dataset (`owner/name[:split]`), or rows `id`, `title`, `text`.
+        """Index `corpus` by BM25, or reopen its cached index.
 
         Args:
-            corpus: what is searched; `opening.open_search` takes indexes, servers and engines, too.
+            corpus: `"world"`, a `.jsonl[.gz]` or `.parquet` file, a folder of such, a Hub dataset
+                (`owner/name[:split]`), or rows `id`, `title`, `text`. `opening.open_search` takes indexes, servers and
+                engines, too.
             cache_dir: where the index is kept; by default `FAITHFUL_SEARCH_CACHE` or `~/.cache/faithful_search`.
             about: `name`, `description`, `top_k`.
 
@@ -92,7 +90,7 @@ def is_quick(index: Index) -> bool:
 
 
 def found_by_each(index: Index, top_k: int, queries: Sequence[str]) -> list[list[Evidence] | ToolError]:
-    """What is found for each query; where a batch is refused, each is asked alone, and one alone bears its refusal."""
+    """What is found for each query; of a batch that is refused each query is asked alone, so that one alone fails."""
     try:
         return [*index.search_batch(queries, top_k)]
     except ToolError as error:

@@ -13,9 +13,7 @@ from .retrieval.engines import TIMEOUT, is_engine, open_engine
 from .retrieval.index_folder import MANIFEST, open_folder
 
 
-def open_search(
-    corpus: str, *, name: str = "local_search", description: str = "", top_k: int = 3, http: Http | None = None
-) -> Tool:
+def open_search(corpus: str, *, http: Http | None = None, **about: Any) -> Tool:
     """The tool that searches a corpus, wherever it is.
 
     Args:
@@ -23,10 +21,8 @@ def open_search(
             `owner/name:split`), the folder of an index that `faithful-search index` made, the `http(s)://` URL of a
             retrieval server, or a search engine: `qdrant+http://host:port/collection`, `qdrant+folder/collection`,
             `opensearch+http://host:port/index`.
-        name: what the policy calls it.
-        description: what the policy is told; empty for the default.
-        top_k: passages a query returns at most.
         http: how a server is asked; an engine is given the same time to answer.
+        about: `name`, `description`, `top_k` of the tool.
 
     Returns:
         A `RemoteSearch` for a retrieval server, else a `LocalSearch`.
@@ -36,7 +32,6 @@ def open_search(
         ConfigError: when a package or an encoder is missing, or an engine cannot be reached.
     """
     # the most explicit names first: a folder may be called anything
-    about: dict[str, Any] = {"name": name, "description": description, "top_k": top_k}
     if is_server(corpus):
         return RemoteSearch(corpus, **(about | ({"http": http} if http else {})))
     if is_engine(corpus):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -22,21 +21,18 @@ TOKEN = "FAITHFUL_SEARCH_SERVE_TOKEN"
 _TITLE, _TEXT, _URL = 500, 20_000, 2_000
 """Characters that are kept of what a server sends."""
 _PATHS = {"search_r1": "/retrieve", "recall": "/search"}
+_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class RemoteSearch(Tool):
-    """Passages from a retrieval server, such as `faithful-search serve` starts. What it sends is not trusted.
-
-    A server that wants a token gets the one in `FAITHFUL_SEARCH_SERVE_TOKEN`.
+    """Passages from a retrieval server, such as `faithful-search serve` starts. What it sends is not trusted. A server
+    that wants a token gets the one in `FAITHFUL_SEARCH_SERVE_TOKEN`.
 
     Args:
         url: of the server; where it has no path, the format's own is added: `/retrieve` or `/search`.
         wire: `"search_r1"` (`POST /retrieve` with `queries`, `topk`, `return_scores`) or `"recall"` (`POST /search`
             with `query`, `top_n`, `return_score`).
-        name: what the policy calls it.
-        description: what the policy is told; empty for the default.
-        top_k: passages a query returns at most.
         http: how long to wait, how often to try again, how many requests at a time.
     """
 
@@ -56,13 +52,11 @@ class RemoteSearch(Tool):
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        """Server, format and number of passages."""
         bare = urlunsplit(urlsplit(self.endpoint)._replace(query="", fragment=""))
         return f"remote_search {bare} {self.wire} top_k={self.top_k}"
 
     @property
     def endpoint(self) -> str:
-        """Where requests go."""
         parts = urlsplit(self.url)
         return self.url if parts.path.strip("/") else urlunsplit(parts._replace(path=_PATHS[self.wire]))
 
@@ -74,63 +68,51 @@ class RemoteSearch(Tool):
         """
         token = os.environ.get(TOKEN)
         headers = {"Authorization": f"Bearer {token}"} if token else None
+        asked: dict[str, Any] = {"queries": [query], "topk": self.top_k, "return_scores": True}
+        if self.wire == "recall":
+            asked = {"query": query, "top_n": self.top_k, "return_score": True}
         try:
-            answer = (await self.http.post(self.endpoint, json=self._request(query), headers=headers)).json()
+            answer = (await self.http.post(self.endpoint, json=asked, headers=headers)).json()
         except ToolError as error:
             if error.status in (401, 403):
                 mend = f"{urlsplit(self.url).hostname} answers {error.status}: {TOKEN} must hold its token"
                 raise unavailable("Search is not available now; use another tool.", mend) from None
             raise error.retold(f"Search failed: {error}.") from None
         try:
-            return _READERS[self.wire](answer)[: self.top_k]
+            return _passages(answer, self.wire)[: self.top_k]
         except _UNREADABLE as error:
             raise ToolError("The search server sent something that is no search result.") from error
 
-    def _request(self, query: str) -> dict[str, Any]:
-        if self.wire == "recall":
-            return {"query": query, "top_n": self.top_k, "return_score": True}
-        return {"queries": [query], "topk": self.top_k, "return_scores": True}
+
+def _passages(answer: Any, wire: str) -> list[Evidence]:
+    if wire == "search_r1":
+        (found,) = answer["result"]
+        rows = [(row["document"], row.get("score")) if "document" in row else (row, None) for row in _a(list, found)]
+    elif len(_a(list, answer)) == 2 and all(isinstance(part, list) for part in answer):
+        rows = list(zip(*answer, strict=True))  # documents and scores
+    else:
+        rows = [(document, None) for document in answer]
+    passages = []
+    for document, score in rows:
+        # with `contents`, which may stand alone, or with `title` and `text`
+        document = {"contents": document} if isinstance(document, str) else document
+        contents = document.get("contents")
+        split = split_contents(contents) if isinstance(contents, str) else None
+        title, text = split or (document.get("title", ""), document["text"])
+        source, url = document.get("id", ""), document.get("url", "")
+        passages.append(
+            Evidence(
+                text=_a(str, text)[:_TEXT],
+                title=_a(str, title)[:_TITLE],
+                source=str(source)[:_TITLE] if isinstance(source, (str, int)) else "",
+                url=url if isinstance(url, str) and len(url) <= _URL else "",
+                score=float(score) if isinstance(score, (int, float)) else None,
+            )
+        )
+    return passages
 
 
-_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
-
-
-def _from_search_r1(answer: Any) -> list[Evidence]:
-    (found,) = answer["result"]
-    _require(found, list)
-    return [_passage(item["document"], item.get("score")) if "document" in item else _passage(item) for item in found]
-
-
-def _from_recall(answer: Any) -> list[Evidence]:
-    _require(answer, list)
-    if len(answer) == 2 and all(isinstance(part, list) for part in answer):
-        documents, scores = answer
-        return [_passage(document, score) for document, score in zip(documents, scores, strict=True)]
-    return [_passage(document) for document in answer]
-
-
-_READERS: dict[str, Callable[[Any], list[Evidence]]] = {"search_r1": _from_search_r1, "recall": _from_recall}
-
-
-def _passage(document: Any, score: Any = None) -> Evidence:
-    """One document: with `contents`, or with `title` and `text`."""
-    if isinstance(document, str):
-        document = {"contents": document}
-    contents = document.get("contents")
-    title, text = (
-        split_contents(contents) if isinstance(contents, str) else (document.get("title", ""), document["text"])
-    )
-    source, url = document.get("id", ""), document.get("url", "")
-    return Evidence(
-        text=_require(text, str)[:_TEXT],
-        title=_require(title, str)[:_TITLE],
-        source=str(source)[:_TITLE] if isinstance(source, (str, int)) else "",
-        url=url if isinstance(url, str) and len(url) <= _URL else "",
-        score=float(score) if isinstance(score, (int, float)) else None,
-    )
-
-
-def _require(value: Any, kind: type) -> Any:
+def _a(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
     return value

@@ -8,15 +8,17 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, reduce
 from operator import or_
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ToolError
 
+MOST = 5
+"""Entries of an argument that is a list."""
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Examples?|Notes?):[ ]*$", re.MULTILINE)
 _ARGUMENT = re.compile(r"^    (\w+)(?: \(.*?\))?: *(.*(?:\n {5,}.*)*)", re.MULTILINE)
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
@@ -25,15 +27,14 @@ _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 def function_schema(method: Callable[..., Any], name: str, description: str = "") -> dict[str, Any]:
     """`{"type": "function", "function": {…}}`, as chat templates and OpenAI-compatible servers want it.
 
-    Args:
-        method: a bound method or a function with typed arguments and a Google-style docstring.
-        name: the name it is called by.
-        description: instead of the docstring's text before its first section.
-
-    Raises:
-        ConfigError: when there is no docstring, or an argument has no type or is not described under `Args:`.
+    The method has typed arguments and a Google-style docstring; `description` stands in for the text before its first
+    section. Raises `ConfigError` when an argument has no type or is not described under `Args:`.
     """
-    about, told = _docstring(method)
+    about, *rest = _SECTION.split(inspect.getdoc(method) or "")
+    if not about.strip():
+        raise ConfigError(f"{method.__qualname__} needs a docstring: it is what the policy reads")
+    sections = dict(zip(rest[::2], rest[1::2], strict=True))
+    told = {argument: " ".join(text.split()) for argument, text in _ARGUMENT.findall(sections.get("Args", ""))}
     properties: dict[str, Any] = {}
     kinds, required, _ = _arguments(method)
     for argument, kind in kinds.items():
@@ -43,7 +44,7 @@ def function_schema(method: Callable[..., Any], name: str, description: str = ""
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
     if required:
         parameters["required"] = list(required)
-    function = {"name": name, "description": description or about, "parameters": parameters}
+    function = {"name": name, "description": description or about.strip(), "parameters": parameters}
     return {"type": "function", "function": function}
 
 
@@ -60,11 +61,30 @@ def check_arguments(method: Callable[..., Any], arguments: Any) -> str:
         msgspec.convert(arguments, struct)
     except msgspec.ValidationError as error:
         return _readable(str(error))
+    # an argument without a default is what the call is about, so it must not be empty either
     return next((f"argument {name!r} is empty" for name in required if _is_empty(arguments[name])), "")
 
 
+def one_or_several(name: str, one: str, several: Sequence[str] | None) -> list[str]:
+    """What was given as the argument `name` or `name_list`: each once, without white space around it. Raises
+    `ToolError` when neither or both are given, an entry is empty, or there are more than `MOST`.
+
+    Example:
+        >>> one_or_several("query", "", ["tea", " tea ", "milk"])
+        ['tea', 'milk']
+    """
+    if bool(one.strip()) == bool(several):
+        raise ToolError(f"Give either {name}, which must not be empty, or {name}_list, not both.")
+    given = list(dict.fromkeys(each.strip() for each in several or [one]))
+    if len(given) > MOST:
+        raise ToolError(f"{name}_list has {len(given)} entries; give at most {MOST}.")
+    if not all(given):
+        raise ToolError(f"An entry of {name}_list is empty.")
+    return given
+
+
 def _is_empty(value: Any) -> bool:
-    """Whether nothing is asked: a blank text, or a list of no others."""
+    """Whether it is a blank text, or a list of nothing else."""
     return not value.strip() if isinstance(value, str) else isinstance(value, list) and all(map(_is_empty, value))
 
 
@@ -81,7 +101,6 @@ def _of_function(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[st
     if missing := [name for name in parameters if name not in hints]:
         raise ConfigError(f"{function.__qualname__}: argument {missing[0]!r} has no type")
     kinds = {name: hints[name] for name in parameters}
-    # an argument without a default is what the call is about, so it must not be empty either
     required = tuple(name for name, told in parameters.items() if told.default is told.empty)
     fields: list[Any] = [(name, kind) if name in required else (name, kind, None) for name, kind in kinds.items()]
     return kinds, required, msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
@@ -98,16 +117,6 @@ def _readable(message: str) -> str:
 def _type_schema(kind: Any) -> dict[str, Any]:
     if get_origin(kind) in (Union, types.UnionType) and type(None) in get_args(kind):
         rest = [part for part in get_args(kind) if part is not type(None)]
-        # as chat templates write it, which know no unions
+        # chat templates know no unions
         return {**_type_schema(reduce(or_, rest)), "nullable": True}
     return msgspec.json.schema(kind)
-
-
-def _docstring(method: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The text before the first section, and the `Args:` section by argument."""
-    pieces = _SECTION.split(inspect.getdoc(method) or "")
-    if not pieces[0].strip():
-        raise ConfigError(f"{method.__qualname__} needs a docstring: it is what the policy reads")
-    sections = dict(zip(pieces[1::2], pieces[2::2], strict=True))
-    arguments = {name: " ".join(told.split()) for name, told in _ARGUMENT.findall(sections.get("Args", ""))}
-    return pieces[0].strip(), arguments

@@ -31,13 +31,16 @@ class Session:
 
     def number(self, observation: Observation) -> Observation:
         """The same observation with the next ids on its evidence, edited, and no half characters in its texts."""
-        found = [(item, self.edits.get(item.text, item.text)) for item in observation.evidence]
-        shown = [(item, text) for item, text in found if text is not None]
+        named: list[Evidence] = []
+        for item in observation.evidence:
+            text = self.edits.get(item.text, item.text)
+            if text is not None:
+                self.given += 1
+                text, title, source, url = map(well_formed, (text, item.title, item.source, item.url))
+                named.append(Evidence(text, title, f"E{self.given}", source, url, item.score))
         # in this rollout's world nothing was found
-        note = NO_RESULTS.note if found and not shown else observation.note
-        first, self.given = self.given + 1, self.given + len(shown)
-        named = tuple(_named(item, text, f"E{n}") for n, (item, text) in enumerate(shown, start=first))
-        return msgspec.structs.replace(observation, evidence=named, note=well_formed(note))
+        note = NO_RESULTS.note if observation.evidence and not named else observation.note
+        return msgspec.structs.replace(observation, evidence=tuple(named), note=well_formed(note))
 
     def close(self) -> None:
         """The rollout has ended: its running calls are cancelled, later ones are answered with a note."""
@@ -62,8 +65,3 @@ class Session:
             task.cancel()
             with self._lock:
                 self._tasks.discard(task)
-
-
-def _named(item: Evidence, text: str, id: str) -> Evidence:
-    text, title, source, url = map(well_formed, (text, item.title, item.source, item.url))
-    return Evidence(text, title, id, source, url, item.score)

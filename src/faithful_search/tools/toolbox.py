@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from ..errors import ConfigError, ToolError
-from ..text import shortened
 from ..trajectory import Evidence, ToolCall
 from ..wire.background import Background
 from ..wire.cache import Cache, key_of
@@ -18,12 +17,12 @@ from ..wire.retry import Breaker, Patience
 from .base import NO_RESULTS, Observation, Tool, schema_of
 from .cassette import Cassette
 from .error_log import LONGEST
-from .kept import Ask, kept, recent
-from .lane import Lane, Refused, Slots
-from .meter import ToolStats
+from .kept import kept, recent
+from .lane import Lane, Refused, Slots, ToolStats
 from .outcome import Fault, failure_of
 from .schema import check_arguments
 from .session import Session
+from .untrusted import line
 
 _GRACE = 1.0
 _NAME_LENGTH = 80
@@ -32,23 +31,20 @@ _NAME_LENGTH = 80
 class Toolbox:
     """Runs tool calls; whatever goes wrong becomes a note the policy reads, never an exception.
 
-    What a tool returns is checked and bounded (`outcome.evidence_of`), what it raises is retold (`outcome.failure_of`):
-    a `ToolError` in its own words, of anything else the kind, as its text may hold keys and addresses.
-
     A call's arguments are checked, then it is looked up in the cassette and in the cache, and only then made: when the
-    tool is not out of order, as one of so many at once, within the time-out, and again after a failure that passes.
-    A copy or a pickle carries the tools and the settings; the background thread and the counters stay behind.
+    tool is not out of order, as one of a limited number at once, within the time-out, and again after a failure that
+    passes. What a tool returns is checked and bounded (`outcome.evidence_of`), what it raises is retold
+    (`outcome.failure_of`). A copy or a pickle carries the tools and the settings, not the thread and the counters.
 
     Args:
         tools: objects of the shape of `Tool`, each with its own name.
         timeout: seconds one call may take, its retries included.
         concurrency: how many calls run at once on one event loop.
         top_k: most passages one call may return; `None` for what the tools return.
-        per_tool: how many calls of one tool run at once on one event loop, or that by tool's name; by default as many
-            as of all.
+        per_tool: how many calls of one tool run at once on one event loop; by default as many as of all.
         patience: how often and after which pauses a failure that passes (`ToolError.passing`) is tried again.
-        failures: so many failures that pass in a row put a tool out of order,
-        cooldown: for so many seconds; then one call tries whether it works again.
+        failures: how many failures that pass, in a row, put a tool out of order.
+        cooldown: for how many seconds; then one call tries whether it works again.
         cache: keeps what tools with a `cache_key` return; failures are never kept.
         cassette: records calls or replays them; tools that are only replayed are not checked for keys.
 
@@ -72,18 +68,16 @@ class Toolbox:
         concurrency: int = 64,
         top_k: int | None = None,
         *,
-        per_tool: int | Mapping[str, int] | None = None,
+        per_tool: int | None = None,
         patience: Patience | None = None,
         failures: int = 5,
         cooldown: float = 30.0,
         cache: Cache | None = None,
         cassette: Cassette | None = None,
     ) -> None:
-        if timeout <= 0 or concurrency < 1 or (top_k is not None and top_k < 1):
-            raise ConfigError(f"timeout, concurrency and top_k must be positive; got {timeout}, {concurrency}, {top_k}")
-        limits = per_tool.values() if isinstance(per_tool, Mapping) else () if per_tool is None else (per_tool,)
-        if min(limits, default=1) < 1:
-            raise ConfigError(f"per_tool must be positive; got {per_tool}")
+        limits = {"timeout": timeout, "concurrency": concurrency, "top_k": top_k, "per_tool": per_tool}
+        if min(limit for limit in limits.values() if limit is not None) <= 0:
+            raise ConfigError(f"timeout, concurrency, top_k and per_tool must be positive; got {limits}")
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) < len(tools):
             raise ConfigError(f"two tools of one name: {', '.join(tool.name for tool in tools)}; rename one")
@@ -94,24 +88,24 @@ class Toolbox:
         self._start_fresh()
         replays = cassette is not None and cassette.mode == "replay"
         for tool in self.tools.values():
-            check = getattr(tool, "check", None)  # tools need not be of our base class
-            if check is not None and not (replays and self._cache_keys[tool.name]):
+            check = getattr(tool, "check", None)
+            if check is not None and not (replays and self._lanes[tool.name].cache_key):
                 check()
 
     def _start_fresh(self) -> None:
-        """What neither a copy nor a pickle carries."""
+        """Make what neither a copy nor a pickle carries."""
         self._background = Background()
         shared = Slots(self.concurrency)
-        self._lanes = {name: self._lane(tool, shared) for name, tool in self.tools.items()}
-        self._arguments = {name: _usage(tool) for name, tool in self.tools.items()}
-        self._cache_keys = {name: getattr(tool, "cache_key", "") for name, tool in self.tools.items()}
-
-    def _lane(self, tool: Tool, shared: Slots) -> Lane:
-        most = self.per_tool.get(tool.name) if isinstance(self.per_tool, Mapping) else self.per_tool
-        others = ", ".join(name for name in self.tools if name != tool.name)
-        advice = f"Other tools: {others}." if others else "There is no other tool."
-        breaker = Breaker(self.failures, self.cooldown)
-        return Lane(tool, self.timeout, Slots(most or self.concurrency), shared, self.patience, breaker, advice)
+        self._lanes: dict[str, Lane] = {}
+        self._usage: dict[str, str] = {}
+        for name, tool in self.tools.items():
+            others = ", ".join(other for other in self.tools if other != name)
+            advice = f"Other tools: {others}." if others else "There is no other tool."
+            own, breaker = Slots(self.per_tool or self.concurrency), Breaker(self.failures, self.cooldown)
+            self._lanes[name] = Lane(tool, self.timeout, own, shared, self.patience, breaker, advice)
+            told = schema_of(tool)["function"]["parameters"]
+            known, required = (", ".join(told.get(key, ())) or "none" for key in ("properties", "required"))
+            self._usage[name] = f"Its arguments: {known}; required: {required}."
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -121,12 +115,11 @@ class Toolbox:
 
     @property
     def names(self) -> list[str]:
-        """The tools' names, in the order given."""
         return list(self.tools)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """The tools' JSON schemas, as a chat template wants them."""
+        """The JSON schemas, as a chat template wants them."""
         return [schema_of(tool) for tool in self.tools.values()]
 
     def session(self, edits: Mapping[str, str | None] | None = None) -> Session:
@@ -138,10 +131,8 @@ class Toolbox:
         return {name: lane.meter.stats() for name, lane in self._lanes.items()}
 
     def describe_malformed(self, why: str, form: str = "") -> Observation:
-        """The answer to a call that could not be read: what was wrong, the tools there are, and the form expected.
-
-        `form` is the dialect's (`Dialect.call_form`); the toolbox knows of none.
-        """
+        """The answer to a call that could not be read: what was wrong, the tools there are, and the form expected,
+        which is the dialect's (`Dialect.call_form`)."""
         wanted = f" Write it as {form}." if form else ""
         return _error(f"The tool call could not be read: {why}.{wanted} {self._available()}")
 
@@ -162,8 +153,16 @@ class Toolbox:
         if len(calls) != len(sessions):
             raise ConfigError(f"{len(calls)} calls for {len(sessions)} sessions: give one session for each call")
         found: list[Observation | None] = [None] * len(calls)
+
+        # each as it comes: a tool that blocks the loop must not take the others' results with it
+        async def fill(place: int, call: ToolCall) -> None:
+            found[place] = await self._answer(call, sessions[place])
+
+        async def fill_all() -> None:
+            await asyncio.gather(*(fill(place, call) for place, call in enumerate(calls) if call))
+
         with suppress(TimeoutError):
-            self._background.run(self._gather(calls, sessions, found), patience=self.timeout + _GRACE)
+            self._background.run(fill_all(), patience=self.timeout + _GRACE)
         answered = [item or self._late(call) for item, call in zip(list(found), calls, strict=True)]
         return [session.number(item) for session, item in zip(sessions, answered, strict=True)]
 
@@ -190,27 +189,19 @@ class Toolbox:
         settings = f"timeout={self.timeout:g}, concurrency={self.concurrency}, top_k={self.top_k}"
         return f"Toolbox({', '.join(self.names)}; {settings})"
 
-    async def _gather(
-        self, calls: Sequence[ToolCall | None], sessions: Sequence[Session], found: list[Observation | None]
-    ) -> None:
-        # each as it comes: a tool that blocks the loop must not take the others' results with it
-        async def fill(place: int, call: ToolCall) -> None:
-            found[place] = await self._answer(call, sessions[place])
-
-        await asyncio.gather(*(fill(place, call) for place, call in enumerate(calls) if call))
-
     async def _answer(self, call: ToolCall, session: Session) -> Observation:
         lane = self._lanes.get(str(call.name))
         if lane is None:
             return self._unknown(call)
         if wrong := check_arguments(lane.method, call.arguments):
             lane.meter.count(error=True)
-            return _error(f"Error: {lane.name}: {_short(wrong)}. {self._arguments[lane.name]}")
-        # a hit costs microseconds, a task some tens of them
-        there = None if session.closed else self._at_hand(lane.name, call.arguments)
-        if there is not None:
-            lane.meter.count(hit=True)
-            return self._shown(there)
+            return _error(f"Error: {lane.name}: {line(wrong, LONGEST)}. {self._usage[lane.name]}")
+        # a hit in memory costs microseconds, a task some tens of them; a cassette comes before the cache
+        if self.cache is not None and self.cassette is None and lane.cache_key and not session.closed:
+            there = recent(self.cache, _result_key(lane, call.arguments))
+            if there is not None:
+                lane.meter.count(hit=True)
+                return self._shown(there)
         task = asyncio.ensure_future(self._run(lane, call.arguments))
         with session.running(task):
             await asyncio.wait({task})
@@ -222,39 +213,31 @@ class Toolbox:
     async def _run(self, lane: Lane, arguments: dict[str, Any]) -> Observation:
         asked = False
 
-        async def ask() -> list[Evidence]:
+        async def live() -> list[Evidence]:
             nonlocal asked
             asked = True
             return await lane.run(arguments)
 
+        ask = live
+        wait = self.timeout + _GRACE  # so that who waits for another's call hears how it failed, and does not repeat it
+        if self.cache is not None and lane.cache_key:
+            ask = partial(kept, self.cache, _result_key(lane, arguments), live, wait)
         try:
-            found = await self._kept(lane.name, arguments, ask)
+            if not lane.cache_key:  # the tool is as good as its own record
+                found = await live()
+            elif self.cassette is not None:
+                found = await self.cassette.play(lane.name, arguments, ask, wait)
+            else:
+                found = await ask()
         except Exception as error:
             lane.meter.count(error=True, refused=isinstance(error, Refused))
-            return _error(_told(lane.name, error))
+            known = error if isinstance(error, (ToolError, Fault)) else failure_of(lane.name, error)
+            return _error(line(str(known), LONGEST) or f"Error: {lane.name} failed.")
         lane.meter.count(hit=not asked)
         return self._shown(found)
 
     def _shown(self, found: list[Evidence]) -> Observation:
         return Observation(evidence=tuple(found[: self.top_k])) if found else NO_RESULTS
-
-    def _at_hand(self, name: str, arguments: dict[str, Any]) -> list[Evidence] | None:
-        """What needs no waiting: an answer in the cache's memory, where no cassette comes first."""
-        cache_key = self._cache_keys[name]
-        if self.cache is None or self.cassette is not None or not cache_key:
-            return None
-        return recent(self.cache, _result_key(name, cache_key, arguments))
-
-    async def _kept(self, name: str, arguments: dict[str, Any], ask: Ask) -> list[Evidence]:
-        live, cache_key = ask, self._cache_keys[name]
-        wait = self.timeout + _GRACE  # so that who waits for another's call hears how it failed, and does not repeat it
-        if not cache_key:  # it is as good as its own record
-            return await live()
-        if self.cache is not None:
-            live = partial(kept, self.cache, _result_key(name, cache_key, arguments), ask, wait)
-        if self.cassette is None:
-            return await live()
-        return await self.cassette.play(name, arguments, live, wait)
 
     def _late(self, call: ToolCall | None) -> Observation:
         """The answer to a call whose event loop was blocked; an empty one where there was no call."""
@@ -267,7 +250,7 @@ class Toolbox:
         return _error(str(lane.late()))
 
     def _unknown(self, call: ToolCall) -> Observation:
-        name = _short(str(call.name), _NAME_LENGTH)
+        name = line(str(call.name), _NAME_LENGTH)
         # a name that is nearly right is a slip, which the right one mends
         near = difflib.get_close_matches(name, self.names, n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
@@ -277,25 +260,9 @@ class Toolbox:
         return f"Available tools: {', '.join(self.names)}." if self.tools else "There are no tools."
 
 
-def _result_key(name: str, cache_key: str, arguments: dict[str, Any]) -> str:
-    return key_of(tool=name, cache_key=cache_key, arguments=arguments)
+def _result_key(lane: Lane, arguments: dict[str, Any]) -> str:
+    return key_of(tool=lane.name, cache_key=lane.cache_key, arguments=arguments)
 
 
 def _error(note: str) -> Observation:
     return Observation(note=note, error=True)
-
-
-def _told(name: str, error: Exception) -> str:
-    """What the policy reads of an exception."""
-    known = error if isinstance(error, (ToolError, Fault)) else failure_of(name, error)
-    return _short(str(known)) or f"Error: {name} failed."
-
-
-def _usage(tool: Tool) -> str:
-    told = schema_of(tool)["function"]["parameters"]
-    known, required = (", ".join(told.get(key, ())) or "none" for key in ("properties", "required"))
-    return f"Its arguments: {known}; required: {required}."
-
-
-def _short(text: str, length: int = LONGEST) -> str:
-    return shortened(" ".join(text[: 4 * length].split()), length)

@@ -1,4 +1,4 @@
-"""Reading what a service sent: whatever stands there instead of what was promised is passed over, never raised."""
+"""Reading what a service sent: anything else than what was promised is skipped, never raised."""
 
 from __future__ import annotations
 
@@ -29,12 +29,9 @@ def line(value: Any, size: int) -> str:
 
 
 def rows(document: Any, key: str) -> Iterator[Mapping[str, Any]]:
-    """The objects in the list `document[key]`."""
+    """The objects in the list `document[key]`; a row of another form is not worth losing the others for."""
     value = document.get(key) if isinstance(document, Mapping) else None
-    for row in value if isinstance(value, list) else ():
-        # a row of another form is not worth losing the others for
-        if isinstance(row, Mapping):
-            yield row
+    yield from (row for row in (value if isinstance(value, list) else ()) if isinstance(row, Mapping))
 
 
 def section(document: Any, key: str) -> Mapping[str, Any]:
@@ -60,7 +57,7 @@ def is_page(url: Any) -> bool:
 
 
 def check_address(url: str, like: str, keys: str = "") -> None:
-    """Refuse what is not the address of a service, such as `like`; what is secret goes into the environment, as `keys`.
+    """Refuse what is not the address of a service, such as `like`; secrets belong into the environment, as `keys`.
 
     Raises:
         ConfigError: when it is no http(s) address, or has a user or password in it, which would end up in logs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import Annotated
@@ -15,8 +15,8 @@ from ..errors import ConfigError, ToolError
 from ..text import well_formed
 from ..trajectory import Evidence
 from .base import Partial, Tool
-from .several import MOST, one_or_several
-from .web.providers.base import Provider
+from .schema import MOST, one_or_several
+from .web.providers import Provider
 from .web.providers.serper import Serper
 
 _SPARE = 10  # results asked for at least: a service's page, of which some are dropped as doubles or excluded
@@ -32,9 +32,6 @@ class WebSearch(Tool):
 
     Args:
         provider: the service, such as `Serper()`, or `providers.load("searxng")("http://localhost:8888")`.
-        name: what the policy calls it.
-        description: what the policy is told; empty for the default.
-        top_k: pages a query returns at most.
         limit: pages that several queries return at most, all together.
         longest: characters that a query may have.
         exclude: hosts whose pages are dropped, with their subdomains: those that hold a benchmark's answers.
@@ -59,7 +56,6 @@ class WebSearch(Tool):
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        """The service and how much of its results is kept."""
         return f"{self.provider.cache_key} {self.top_k} {self.limit} {','.join(sorted(self.exclude))}"
 
     def check(self) -> None:
@@ -75,7 +71,9 @@ class WebSearch(Tool):
             query: The words to search for.
             query_list: Instead of query, up to five queries to search for at once.
         """
-        queries = self._queries(query, query_list)
+        queries = [well_formed(each) for each in one_or_several("query", query, query_list)]
+        if (length := max(map(len, queries))) > self.longest:
+            raise ToolError(f"A query of {length} characters is too long; use at most {self.longest}.")
         found = await asyncio.gather(*(self._search(each) for each in queries), return_exceptions=True)
         failed = [item for item in found if isinstance(item, ToolError)]
         # a fault of ours, which the toolbox retells by its kind
@@ -87,35 +85,23 @@ class WebSearch(Tool):
             [Evidence(text=f"Not searched: {result}", title=each)] if isinstance(result, BaseException) else result
             for each, result in zip(queries, found, strict=True)
         ]
-        # every query's first, then every query's second: what is cut off is the worst of each, not the last query
+        # every query's first, then every query's second
         mixed = _distinct(item for item in chain.from_iterable(zip_longest(*told)) if item is not None)
         results = mixed[: self.top_k if len(queries) == 1 else self.limit]
         return Partial(results) if any(error.passing for error in failed) else results
 
-    def _queries(self, query: str, query_list: Sequence[str] | None) -> list[str]:
-        queries = [well_formed(each) for each in one_or_several("query", query, query_list)]
-        if (length := max(map(len, queries))) > self.longest:
-            raise ToolError(f"A query of {length} characters is too long; use at most {self.longest}.")
-        return queries
-
     async def _search(self, query: str) -> list[Evidence]:
         found = await self.provider.search(query, max(self.top_k, _SPARE))
-        return _distinct(item for item in found if not self._excluded(item.url))[: self.top_k]
-
-    def _excluded(self, url: str) -> bool:
-        host = (urlsplit(url).hostname or "").rstrip(".")
-        return any(host == each.lower() or host.endswith("." + each.lower()) for each in self.exclude)
+        excluded = tuple("." + host.lower() for host in self.exclude)
+        kept = [item for item in found if not f".{urlsplit(item.url).hostname or ''}".rstrip(".").endswith(excluded)]
+        return _distinct(kept)[: self.top_k]
 
 
 def _distinct(found: Iterable[Evidence]) -> list[Evidence]:
-    """Each page where it comes first."""
+    """Each page where it comes first, whatever its scheme, fragment, `www.` or a slash at its end."""
     kept: dict[str, Evidence] = {}
     for item in found:
-        kept.setdefault(_address(item.url) if item.url else item.title, item)
+        parts = urlsplit(item.url)
+        page = f"{parts.netloc.lower().removeprefix('www.')}{parts.path.rstrip('/')}?{parts.query}"
+        kept.setdefault(page if item.url else item.title, item)
     return list(kept.values())
-
-
-def _address(url: str) -> str:
-    """The page that an address names: without scheme, fragment, `www.` or a slash at its end."""
-    parts = urlsplit(url)
-    return f"{parts.netloc.lower().removeprefix('www.')}{parts.path.rstrip('/')}?{parts.query}"

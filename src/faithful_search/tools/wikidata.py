@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import chain, groupby, zip_longest
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +19,6 @@ from .base import Tool
 from .condenser import MOST_FACTS, Condenser, condensed
 from .graphs import wikibase
 from .graphs.facts import listed
-from .graphs.naming import candidates
 from .graphs.wikibase import Statement
 from .untrusted import check_address, line, rows, section
 from .words import words
@@ -34,6 +34,19 @@ _SMALL = frozenset(
     )
 )
 _PASSING = frozenset(("maxlag", "ratelimited", "readonly", "timeout", "no-stashed-content"))
+_TOKEN = re.compile(r"[^\s,;:!?()\[\]\"\u201c\u201d\u00ab\u00bb]+")
+_QUOTED = re.compile(r"[\"\u201c\u00ab]([^\"\u201c\u201d\u00ab\u00bb]{2,100})[\"\u201d\u00bb]")
+_OF = re.compile(r"\b(?:of|for|in|by|from|about)\b|['\u2019]s\b", re.IGNORECASE)
+_OWNER = re.compile(r"['\u2019]s$")
+_LINKS = frozenset(
+    words("a an at in of on the to de la le du da di del von van der den and f\u00fcr und et y al el bin ibn")
+)
+_ASKING = frozenset(
+    words(
+        "a an the what who whom whose which when where why how is are was were do does did has have had in on at of "
+        "name find give tell list and"
+    )
+)
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -43,22 +56,15 @@ class _Named(msgspec.Struct, frozen=True):
     aliases: tuple[str, ...] = ()
 
 
-class _Entity(msgspec.Struct, frozen=True):
-    """An entity with what is said about it."""
-
-    id: str
-    label: str
-    title: str
-    statements: dict[str, list[Statement]]
-
-
 class _Relation(msgspec.Struct, frozen=True):
     """All that one property says about an entity."""
 
-    entity: _Entity
+    entity: str
+    label: str
+    title: str
     property: str
     name: str
-    score: tuple[int, float]
+    statements: list[Statement]
 
 
 @dataclass(frozen=True)
@@ -71,9 +77,6 @@ class Wikidata(Tool):
     property, the preferred ones before others, with the times from, until or at which they hold.
 
     Args:
-        name: what the policy calls it.
-        description: what the policy is told; empty for the default.
-        top_k: pieces of evidence a query returns at most.
         language: of labels and search.
         entities: that are looked at, at most.
         searches: requests to find them, at most.
@@ -83,7 +86,7 @@ class Wikidata(Tool):
         http: the client. An entity with many statements takes some megabytes.
 
     Raises:
-        ConfigError: for a number below 1, or an address that is none.
+        ConfigError: for a number below 1, or an address that is not http(s).
     """
 
     name: str = "knowledge_graph"
@@ -105,7 +108,6 @@ class Wikidata(Tool):
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        """The API, the language, and how much is looked at."""
         condenser = self.condenser.name if self.condenser else ""
         return f"wikidata {self.url} {self.language} {self.top_k} {self.entities} {self.searches} {condenser}"
 
@@ -118,11 +120,12 @@ class Wikidata(Tool):
         ids, names = await self._linked(query)
         if not ids:
             return []
-        entities = await asyncio.gather(*(self._entity(each) for each in ids))
         asked = set(words(query)) - _SMALL - {word for name in names for word in words(name)}
-        ranked = await self._ranked([each for each in entities if each is not None], asked)
+        ranked = await self._ranked(ids, asked)
         best = ranked[: self.top_k + _SPARE if self.condenser is None else MOST_FACTS]
-        found = [item for item in await self._told(best) if item is not None]
+        statements = chain.from_iterable(each.statements for each in best)
+        labels = {key: named.label for key, named in (await self._names(wikibase.ids_in(statements))).items()}
+        found = [item for each in best if (item := self._evidence(each, labels)) is not None]
         if self.condenser is None:
             return found[: self.top_k]
         return await condensed(self.condenser, query, found, self.top_k)
@@ -133,10 +136,10 @@ class Wikidata(Tool):
         if not tried:
             raise ToolError("The query names no entity; name one, and the relation wanted.")
         whole = await self._search(tried[0])
-        if any(name.casefold() == tried[0].casefold() for _, name in whole):
-            found = [whole]
-        else:
+        found = [whole]
+        if not any(name.casefold() == tried[0].casefold() for _, name in whole):
             found = [*await asyncio.gather(*(self._search(name) for name in tried[1:])), whole]
+        # the best known of each name, then the second best
         hits = dict(hit for hit in chain.from_iterable(zip_longest(*found)) if hit is not None)
         kept = list(hits.items())[: self.entities]
         return [entity for entity, _ in kept], [name for _, name in kept]
@@ -148,43 +151,42 @@ class Wikidata(Tool):
         hits = [(str(row.get("id")), line(section(row, "match").get("text"), 200)) for row in rows(document, "search")]
         return [(entity, name) for entity, name in hits if wikibase.is_id(entity)][: self.entities]
 
-    async def _entity(self, entity: str) -> _Entity | None:
-        found = (await self._entities([entity], "labels|descriptions|claims")).get(entity)
-        label = wikibase.label_of(found, self.language)
-        if not label:
-            return None
-        about = wikibase.label_of(found, self.language, "descriptions")
-        return _Entity(entity, label, f"{label} ({about})" if about else label, wikibase.statements(found))
+    async def _ranked(self, ids: Sequence[str], asked: set[str]) -> list[_Relation]:
+        """What the entities' properties say, those that the query asks for first, else in the order given."""
+        # one request each: an entity's statements are some megabytes
+        found = await asyncio.gather(*(self._entities([each], "labels|descriptions|claims") for each in ids))
+        entities = {key: entity for each in found for key, entity in each.items()}
+        said = {key: wikibase.statements(entity) for key, entity in entities.items()}
+        names = await self._names(chain.from_iterable(said.values()))
+        relations = []
+        for key, entity in entities.items():
+            label = wikibase.label_of(entity, self.language)
+            about = wikibase.label_of(entity, self.language, "descriptions")
+            title = f"{label} ({about})" if about else label
+            for each, statements in said[key].items():
+                if label and names[each].label:
+                    relations.append(_Relation(key, label, title, each, names[each].label, statements))
 
-    async def _ranked(self, entities: Sequence[_Entity], asked: set[str]) -> list[_Relation]:
-        """The entities' properties, those that the query asks for first, else in the order given."""
-        names = await self._names(chain.from_iterable(each.statements for each in entities))
-        found = [
-            _Relation(each, name, names[name].label, _score(names[name], asked))
-            for each in entities
-            for name in each.statements
-            if names[name].label
-        ]
-        return sorted(found, key=lambda each: each.score, reverse=True)
+        def score(relation: _Relation) -> tuple[int, float]:
+            # how many of the asked words its best name has, and which share of that name they are
+            named = names[relation.property]
+            told = [set(words(name)) - _SMALL for name in (named.label, *named.aliases)]
+            return max(((len(asked & name), len(asked & name) / len(name)) for name in told if name), default=(0, 0.0))
 
-    async def _told(self, relations: Sequence[_Relation]) -> list[Evidence | None]:
-        """What each relation says; `None` where its values have no labels."""
-        statements = [value for each in relations for value in each.entity.statements[each.property]]
-        labels = {key: named.label for key, named in (await self._names(wikibase.ids_in(statements))).items()}
-        return [self._evidence(each, labels) for each in relations]
+        return sorted(relations, key=score, reverse=True)
 
     def _evidence(self, relation: _Relation, labels: Mapping[str, str]) -> Evidence | None:
-        entity = relation.entity
-        told = [(each, wikibase.text_of(each, labels)) for each in entity.statements[relation.property]]
+        """What a relation says; `None` where its values have no labels."""
+        told = [(each, wikibase.text_of(each, labels)) for each in relation.statements]
         best = [text for each, text in told if text and each.preferred]
         other = [text for each, text in told if text and not each.preferred]
         if not (best or other):
             return None
-        text = f"{entity.label}, {relation.name}: {listed(list(dict.fromkeys(best or other)))}."
+        text = f"{relation.label}, {relation.name}: {listed(list(dict.fromkeys(best or other)))}."
         if best and other:  # so that the value of today does not drown in those of a hundred years
             text += f" Other values: {listed(list(dict.fromkeys(other)))}."
-        source, url = f"{entity.id}-{relation.property}", f"{self.pages}{entity.id}"
-        return Evidence(text=text, title=entity.title, source=source, url=url)
+        source, url = f"{relation.entity}-{relation.property}", f"{self.pages}{relation.entity}"
+        return Evidence(text=text, title=relation.title, source=source, url=url)
 
     async def _names(self, ids: Iterable[str]) -> dict[str, _Named]:
         """The names of items and properties, from memory or asked for `_IDS` at a time; empty where there are none."""
@@ -193,14 +195,13 @@ class Wikidata(Tool):
         missing = [each for each in wanted if each not in names]
         batches = [missing[start : start + _IDS] for start in range(0, len(missing), _IDS)]
         for found in await asyncio.gather(*(self._entities(batch, "labels|aliases") for batch in batches)):
-            names.update({each: self._named(entity) for each, entity in found.items()})
+            for each, entity in found.items():
+                aliases = tuple(wikibase.aliases_of(entity, self.language))
+                names[each] = _Named(wikibase.label_of(entity, self.language), aliases)
         self._known.update(names)
         for each in list(self._known)[: max(0, len(self._known) - _KEPT)]:  # the oldest; other threads do the same
             self._known.pop(each, None)
         return {each: names.get(each, _Named("")) for each in wanted}
-
-    def _named(self, entity: Any) -> _Named:
-        return _Named(wikibase.label_of(entity, self.language), tuple(wikibase.aliases_of(entity, self.language)))
 
     async def _entities(self, ids: Sequence[str], parts: str) -> dict[str, Any]:
         asked = {"ids": "|".join(ids), "props": parts, "languages": self.language, "languagefallback": 1}
@@ -212,7 +213,7 @@ class Wikidata(Tool):
 
     async def _ask(self, parameters: Mapping[str, Any]) -> Any:
         reply = await self.http.get(self.url, params={**parameters, "format": "json"}, accept=("application/json",))
-        # an entity's statements are some megabytes
+        # megabytes of JSON would hold up the event loop
         document = await asyncio.to_thread(reply.json)
         if failed := section(document, "error"):
             code = line(failed.get("code"), 60)
@@ -223,7 +224,51 @@ class Wikidata(Tool):
         return document
 
 
-def _score(named: _Named, asked: set[str]) -> tuple[int, float]:
-    """How many of the asked words its best name has, and which share of that name they are."""
-    told = [set(words(name)) - _SMALL for name in (named.label, *named.aliases)]
-    return max(((len(asked & name), len(asked & name) / len(name)) for name in told if name), default=(0, 0.0))
+def candidates(query: str, most: int) -> list[str]:
+    """Names to try, best first: the whole query, what is quoted, capitalised words, what "of" and "'s" divide.
+
+    Where there is none of these, shorter parts of the query.
+
+    Example:
+        >>> candidates("Where was the director of Lost in Translation born?", 4)[1:]
+        ['Lost in Translation', 'Lost', 'Translation']
+        >>> candidates("capital of france", 3)
+        ['capital of france', 'france', 'capital']
+    """
+    whole = " ".join(query.split()).rstrip("?.! ")
+    # the last part first: it is the entity in "population of the capital of x"
+    divided = [part.strip() for part in reversed(_OF.split(whole))]
+    divided = [re.sub(r"^(?:the|a|an) ", "", part) for part in divided if part] if len(divided) > 1 else []
+    told = whole.split()
+    shorter = [" ".join(told[:-1]), told[0], told[-1]] if len(told) > 1 else []
+    # what is written as a name comes before what only may be one
+    found = [whole, *([*_QUOTED.findall(query), *_capitalised(whole), *divided] or shorter)]
+    named = [name for name in (each.strip(" -\u2013'\u2019") for each in found) if name.casefold() not in _ASKING]
+    return list(dict.fromkeys(name for name in named if name))[:most]
+
+
+def _capitalised(text: str) -> list[str]:
+    """Runs of words with capitals, longest first; small words like "of" may link them, and are tried without, too."""
+    runs: list[list[str]] = [[]]
+    for token in _TOKEN.findall(text):
+        word = _OWNER.sub("", token)
+        small = word[:1].isdigit() or _is_link(word)
+        if word[:1].isupper() or (runs[-1] and small):
+            runs[-1].append(word)
+        # "Ann's": what follows belongs to another name
+        if word is not token or not (word[:1].isupper() or small):
+            runs.append([])
+    whole = []
+    for run in runs:
+        # without "Who" and "The" at its beginning and "of" at its end
+        while len(run) > 1 and run[0].casefold() in _ASKING:
+            run = run[1:]
+        while run and _is_link(run[-1]):
+            run = run[:-1]
+        whole += [run] if run else []
+    parts = [list(part) for run in whole for linked, part in groupby(run, key=_is_link) if not linked]
+    return [" ".join(run) for run in [*sorted(whole, key=len, reverse=True), *parts]]
+
+
+def _is_link(word: str) -> bool:
+    return word.casefold() in _LINKS

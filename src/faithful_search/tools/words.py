@@ -1,9 +1,10 @@
-"""Words of any script, as the index and the entity linker see them."""
+"""Words of any script, as the index and the entity linker see them; and long texts cut into paragraphs."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 
 # Scripts written without spaces: each character is a word, so that a name can be found inside a sentence.
 _SINGLE = (
@@ -16,6 +17,7 @@ _MARKS = (
     "\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u0900-\u0963\u0966-\u0dff"
 )
 _WORD = re.compile(rf"[{_SINGLE}]|(?:(?![{_SINGLE}])[^\W_]|[{_MARKS}])+")
+_BORDERS = tuple(map(re.compile, (r"\n\s*\n", r"\n", r"[.!?…]['\"”’)\]]*\s|[。！？]", r"\s")))  # noqa: RUF001
 
 
 def words(text: str, fold: bool = True) -> list[str]:
@@ -27,3 +29,28 @@ def words(text: str, fold: bool = True) -> list[str]:
     """
     text = unicodedata.normalize("NFKC", text)
     return _WORD.findall(text.casefold() if fold else text)
+
+
+def paragraphs(text: str, most: int) -> Iterator[str]:
+    """Cut `text` into parts of at most `most` characters, without the white space around them. Linear in the text.
+
+    A part ends at the last blank line within that length, else at the last line's end, else after the last sentence,
+    else at the last space, else in the middle of a word.
+
+    Example:
+        >>> list(paragraphs("One two three. Four five.\\n\\nSix seven eight.", 26))
+        ['One two three. Four five.', 'Six seven eight.']
+    """
+    start = 0
+    while len(text) - start > most:
+        # a border in the first quarter would leave a short part, so a lesser one further on is better
+        least, end = start + most // 4, start + most
+        for border in _BORDERS:
+            if ends := [found.end() for found in border.finditer(text, least, start + most)]:
+                end = ends[-1]
+                break
+        if part := text[start:end].strip():
+            yield part
+        start = end
+    if part := text[start:].strip():
+        yield part

@@ -1,4 +1,4 @@
-"""A graph of labelled facts in memory: found by the entities they are about, told in plain text."""
+"""A graph of labelled facts in memory: found by the names of the entities they are about, told in plain text."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ class Triple(msgspec.Struct, frozen=True):
     subject_key: str = ""
     object_key: str = ""
 
+    @property
+    def keys(self) -> tuple[str, str]:
+        """What tells the subject and the object from other entities."""
+        return self.subject_key or self.subject, self.object_key or self.object
+
 
 class Fact(msgspec.Struct, frozen=True):
     """A triple that was found for one of its entities: for the object where it is `incoming`, else for the subject."""
@@ -47,24 +52,17 @@ class Fact(msgspec.Struct, frozen=True):
 
     @property
     def entity(self) -> str:
-        """The label of that entity."""
         return self.triple.object if self.incoming else self.triple.subject
 
     @property
     def key(self) -> str:
-        """What tells that entity from others."""
-        return _keys(self.triple)[self.incoming]
+        return self.triple.keys[self.incoming]
 
 
 class Graph:
     """Triples by the entities that they are about; facts come in the order of the triples.
 
-    Args:
-        triples: all of them.
-        names: further names of entities, each with the entity's key.
-
-    Raises:
-        DataError: when there are no triples.
+    `names` are further names of entities, each with the entity's key. Raises `DataError` when there are no triples.
     """
 
     def __init__(self, triples: Iterable[Triple], names: Iterable[tuple[str, str]] = ()) -> None:
@@ -74,9 +72,8 @@ class Graph:
         self._outgoing: dict[str, list[int]] = {}
         self._incoming: dict[str, list[int]] = {}
         for place, triple in enumerate(self.triples):
-            subject, object_ = _keys(triple)
-            self._outgoing.setdefault(subject, []).append(place)
-            self._incoming.setdefault(object_, []).append(place)
+            for places, key in zip((self._outgoing, self._incoming), triple.keys, strict=True):
+                places.setdefault(key, []).append(place)
 
     def digest(self) -> str:
         """Tells these facts and names from others, for a cache's key."""
@@ -85,14 +82,13 @@ class Graph:
     def labels(self) -> Iterator[tuple[str, str]]:
         """Every name of every entity, with its key."""
         for triple in self.triples:
-            yield from zip((triple.subject, triple.object), _keys(triple), strict=True)
+            yield from zip((triple.subject, triple.object), triple.keys, strict=True)
         yield from self.names
 
     def around(self, entities: Sequence[str]) -> list[Fact]:
         """The facts that have one of the entities as subject or object, each once: of two entities for the first."""
         found: dict[int, bool] = {}
         for entity in entities:
-            # of a fact between two named entities the first named is what it is about
             for places, incoming in ((self._outgoing, False), (self._incoming, True)):
                 for place in islice(places.get(entity, ()), _MOST):
                     found.setdefault(place, incoming)
@@ -102,8 +98,44 @@ class Graph:
         return type(self), (self.triples, self.names)
 
 
-def _keys(triple: Triple) -> tuple[str, str]:
-    return triple.subject_key or triple.subject, triple.object_key or triple.object
+class Labels:
+    """Finds labels in a text, on word boundaries, without case where `fold`: a trie over their words, linear in the
+    text for bounded labels. Each label comes with the key of what it names, and may name several things.
+
+    Example:
+        >>> Labels([("New York", "Q1384"), ("York", "Q42462")], fold=True).find("the new york of York")
+        ['Q1384', 'Q42462']
+    """
+
+    def __init__(self, labels: Iterable[tuple[str, str]], fold: bool) -> None:
+        self.fold = fold
+        self.root: dict[str | None, Any] = {}
+        for label, key in labels:
+            node = self.root
+            for word in words(label, fold):
+                node = node.setdefault(word, {})
+            # a label without a word in it would be found everywhere
+            if node is not self.root:
+                node.setdefault(None, []).append(key)
+
+    def find(self, text: str) -> list[str]:
+        """The keys of the labels in `text`, longest label first where they overlap, in its order without repeats."""
+        tokens = words(text, self.fold)
+        matches: list[tuple[int, int, list[str]]] = []
+        for start in range(len(tokens)):
+            node, end = self.root, start
+            while end < len(tokens) and tokens[end] in node:
+                node, end = node[tokens[end]], end + 1
+                if None in node:
+                    matches.append((start, end, node[None]))
+        taken: set[int] = set()
+        kept: list[tuple[int, list[str]]] = []
+        # the longest first, so that "York City" in "New York City" is not looked up as York
+        for start, end, keys in sorted(matches, key=lambda match: (match[0] - match[1], match[0])):
+            if taken.isdisjoint(range(start, end)):
+                taken.update(range(start, end))
+                kept.append((start, keys))
+        return list(dict.fromkeys(key for _, keys in sorted(kept) for key in keys))
 
 
 def grouped(facts: Iterable[Fact]) -> list[list[Fact]]:
@@ -128,8 +160,7 @@ def evidence_of(facts: Sequence[Fact]) -> Evidence:
     # two sources may state the same fact
     values = list(dict.fromkeys(f.triple.subject if f.incoming else f.triple.object for f in facts))
     one, other = ([first.entity], values) if not first.incoming else (values, [first.entity])
-    text = f"{listed(one)}, {first.triple.relation}: {listed(other)}."
-    return _evidence(first, text)
+    return _evidence(first, f"{listed(one)}, {first.triple.relation}: {listed(other)}.")
 
 
 def sentence_of(fact: Fact) -> Evidence:
@@ -142,7 +173,7 @@ def sentence_of(fact: Fact) -> Evidence:
         'Paris, capital of: France.'
     """
     told = fact.triple
-    if told.relation.split()[-1] in _PREPOSITIONS:  # "the capital of of Paris" is no English
+    if told.relation.split()[-1] in _PREPOSITIONS:  # not "the capital of of Paris"
         return evidence_of([fact])
     return _evidence(fact, f"The {told.relation} of {told.subject} is {told.object}.")
 
@@ -160,11 +191,8 @@ def listed(values: Sequence[str]) -> str:
 
 
 def read_triples(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -> Iterator[Triple]:
-    """Rows `id`, `subject`, `relation`, `object`: of `"world"`, of a `.jsonl[.gz]` file, or the rows themselves.
-
-    Raises:
-        DataError: an unreadable source, or a row that lacks a part, naming it.
-    """
+    """Rows `id`, `subject`, `relation`, `object`: of `"world"`, of a `.jsonl[.gz]` file, or the rows themselves. Raises
+    `DataError` for an unreadable source, or a row that lacks a part, naming it."""
     where = "triples"
     if isinstance(source, (str, os.PathLike)):
         path = world_file("triples.jsonl.gz") if str(source) == "world" else Path(source)

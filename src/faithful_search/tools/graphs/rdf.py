@@ -66,9 +66,13 @@ def read_rdf(path: Path, languages: Sequence[str] = ("en",)) -> Graph:
             shown, key = " ".join(value.value.split()), f'"{value.value}"'
         else:
             shown, key = label(value), value.value
-        source = f"{local_name(subject.value)}-{local_name(predicate.value)}"
-        relation = label(predicate) if predicate in names else _spaced(local_name(predicate.value))
-        triples.append(Triple(source, label(subject), relation, shown, subject.value, key))
+        name = local_name(predicate.value)
+        # `officialLanguage` is read as `official language`
+        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
+        relation = label(predicate) if predicate in names else spaced
+        triples.append(
+            Triple(f"{local_name(subject.value)}-{name}", label(subject), relation, shown, subject.value, key)
+        )
     if not triples:
         raise DataError(f"{path}: no triples in it")
     return Graph(triples, [(name, node.value) for node, found in names.items() for _, _, name in found])
@@ -83,11 +87,6 @@ def local_name(iri: str) -> str:
     """
     last = re.split(r"[/#:]", iri.rstrip("/#:"))[-1]
     return " ".join(unquote(last).replace("_", " ").split()) or iri
-
-
-def _spaced(name: str) -> str:
-    """`officialLanguage` as `official language`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
 
 
 def _foreign(term: NamedNode | Literal, languages: Sequence[str]) -> int:

@@ -51,30 +51,27 @@ def statements(entity: Any) -> dict[str, list[Statement]]:
 
     Left out are identifiers of other databases, media, formulas, and values that are unknown or do not exist.
     """
-    claims = section(entity, "claims")
-    found = {name: _statements(claims, name) for name in list(claims)[:_PROPERTIES] if is_id(name)}
-    return {name: told for name, told in found.items() if told}
-
-
-def _statements(claims: Mapping[str, Any], name: str) -> list[Statement]:
-    found = []
-    for row in rows(claims, name):
-        snak, rank = section(row, "mainsnak"), row.get("rank")
-        if rank not in ("preferred", "normal") or snak.get("datatype") in _LEFT_OUT or not section(snak, "datavalue"):
-            continue
-        qualifiers = section(row, "qualifiers")
-        # of several start times, say, the first
-        times = [(word, list(rows(qualifiers, key))[:1]) for key, word in _WHEN.items()]
-        when = tuple((word, section(first, "datavalue")) for word, told in times for first in told)
-        found.append(Statement(snak["datavalue"], rank == "preferred", when))
-    return sorted(found, key=lambda each: not each.preferred)[:_STATEMENTS]
+    claims, told = section(entity, "claims"), {}
+    for name in filter(is_id, list(claims)[:_PROPERTIES]):
+        found = []
+        for row in rows(claims, name):
+            snak, rank = section(row, "mainsnak"), row.get("rank")
+            value = section(snak, "datavalue")
+            if rank in ("preferred", "normal") and value and snak.get("datatype") not in _LEFT_OUT:
+                qualifiers = section(row, "qualifiers")
+                # of several start times, say, the first
+                times = [(word, list(rows(qualifiers, key))[:1]) for key, word in _WHEN.items()]
+                when = tuple((word, section(first, "datavalue")) for word, firsts in times for first in firsts)
+                found.append(Statement(value, rank == "preferred", when))
+        if found:
+            told[name] = sorted(found, key=lambda each: not each.preferred)[:_STATEMENTS]
+    return told
 
 
 def ids_in(told: Iterable[Statement]) -> list[str]:
     """The items whose labels the texts of statements need, each once: values, and units of values."""
     values = [section(each.value, "value") for each in told]
-    found = (key for value in values for key in (value.get("id"), _unit(value)) if is_id(key))
-    return list(dict.fromkeys(map(str, found)))
+    return list(dict.fromkeys(str(key) for value in values for key in (value.get("id"), _unit(value)) if is_id(key)))
 
 
 def text_of(statement: Statement, labels: Mapping[str, str]) -> str:
@@ -101,7 +98,11 @@ def _value(datavalue: Mapping[str, Any], labels: Mapping[str, str]) -> str:
         return time_text(value.get("time"), value.get("precision"))
     if kind == "quantity":
         return f"{amount_text(value.get('amount'))} {labels.get(_unit(value), '')}".strip()
-    return _coordinates(value.get("latitude"), value.get("longitude")) if kind == "globecoordinate" else ""
+    north: Any = value.get("latitude")
+    east: Any = value.get("longitude")
+    if kind != "globecoordinate" or not all(isinstance(d, (int, float)) and abs(d) <= 360 for d in (north, east)):
+        return ""
+    return f"{abs(north):.6g}° {'S' if north < 0 else 'N'}, {abs(east):.6g}° {'W' if east < 0 else 'E'}"
 
 
 def _unit(value: Mapping[str, Any]) -> str:
@@ -109,7 +110,7 @@ def _unit(value: Mapping[str, Any]) -> str:
 
 
 def amount_text(amount: Any) -> str:
-    """A decimal number with separators from 10,000 on, as it was written otherwise; empty when it is none.
+    """A decimal number with separators from 10,000 on, as it was written otherwise; empty for anything else.
 
     Example:
         >>> amount_text("+67390000"), amount_text("-3.50"), amount_text("many")
@@ -141,20 +142,9 @@ def time_text(time: Any, precision: Any) -> str:
         return f"{f'{day} ' if precision >= 11 and day else ''}{month_name[month]} {year}{era}"
     if precision in (6, 7):
         size, word = (100, "century") if precision == 7 else (1000, "millennium")
-        return f"{_ordinal(math.ceil(year / size))} {word}{era}"
+        number = math.ceil(year / size)
+        ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+        return f"{number}{ending} {word}{era}"
     if precision < 6:
         return f"about {year:,}{era}"
     return f"{year // 10 * 10}s{era}" if precision == 8 else f"{year}{era}"
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
-
-
-def _coordinates(latitude: Any, longitude: Any) -> str:
-    degrees = [value for value in (latitude, longitude) if isinstance(value, (int, float)) and abs(value) <= 360]
-    if len(degrees) != 2:
-        return ""
-    north, east = degrees
-    return f"{abs(north):.6g}° {'S' if north < 0 else 'N'}, {abs(east):.6g}° {'W' if east < 0 else 'E'}"

@@ -1,4 +1,4 @@
-"""BM25 over passages by bm25s: built in memory, kept on disk and mapped from there."""
+"""BM25 by bm25s: over passages, built in memory, kept on disk and mapped from there; and over a few texts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from ...text import FUNCTION_WORDS
 from ...trajectory import Evidence
 from ..words import words
 from .index import Index
@@ -19,6 +20,7 @@ VOCABULARY = "vocabulary.txt"
 _ARRAYS = ("data", "indices", "indptr")
 _COMPILED = 20_000
 """Passages from which on it is worth a second of compiling to add scores by numba."""
+_OTHER = 0
 
 
 class BM25Index(Index):
@@ -26,10 +28,6 @@ class BM25Index(Index):
 
     bm25s looks up and adds the scores of a query's words, with numba where it is installed. Pickles as its folder's
     name.
-
-    Args:
-        folder: of the arrays.
-        passages: the store that it was built from.
 
     Raises:
         OSError, ValueError: when the folder is damaged, or belongs to other passages.
@@ -66,7 +64,7 @@ class BM25Index(Index):
 
         # numbers in the order of the corpus: the same passages give the same files
         vocabulary: dict[str, int] = {}
-        columns = []  # arrays, since lists of numbers would take many times their place
+        columns = []  # arrays, since lists of numbers would take several times the memory
         with progress(desc="counting words", unit=" passages", total=len(passages)) as bar:
             for batch in passages.batches():
                 texts = (f"{item.title} {item.text}" for item in batch)
@@ -78,7 +76,11 @@ class BM25Index(Index):
             model.index((columns, vocabulary), create_empty_token=False, show_progress=shown)
         folder.mkdir(exist_ok=True)
         for name in _ARRAYS:
-            _save(folder / f"{name}.npy", model.scores[name])
+            scores = model.scores[name]
+            # `np.save` does not raise when the disk is full at the last bytes
+            with (folder / f"{name}.npy").open("wb") as file:
+                np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(scores))
+                file.write(scores.data)
         write_whole(folder / VOCABULARY, "".join(f"{word}\n" for word in vocabulary).encode())
 
     def __len__(self) -> int:
@@ -92,7 +94,6 @@ class BM25Index(Index):
         return [self.search(query, top_k) for query in queries]
 
     def search(self, query: str, top_k: int) -> list[Evidence]:
-        """The same for one query."""
         scores = self.scores(query)
         # not by bm25s' own selection, which returns equals in any order, and passages without a word of the query
         least = np.partition(scores, -top_k)[-top_k] if len(scores) > top_k else 0.0
@@ -109,8 +110,27 @@ class BM25Index(Index):
         return self.model.get_scores_from_ids(columns) if columns else np.zeros(len(self), dtype=np.float32)
 
 
-def _save(path: Path, array: np.ndarray) -> None:
-    """What `np.save` does, which says nothing when the disk is full at the last bytes."""
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(array.data)
+def rank(query: str, texts: Sequence[str]) -> list[tuple[int, float]]:
+    """The places of the texts that share a word with the query, and their scores, best first; of equals the earlier.
+
+    Function words of the query count only when it has no others.
+
+    Example:
+        >>> [place for place, score in rank("the height of the tower", ["Opening hours", "Its height is 324 m"])]
+        [1]
+    """
+    asked = list(dict.fromkeys(words(query)))
+    # among a page's own paragraphs "the" would decide, which in a corpus it does not
+    asked = [word for word in asked if word not in FUNCTION_WORDS] or asked
+    # words that are not asked for count for a text's length only, so they are all one word
+    vocabulary = {word: number for number, word in enumerate(asked, start=_OTHER + 1)}
+    tokens = [[vocabulary.get(word, _OTHER) for word in words(text)] for text in texts]
+    if not any(map(any, tokens)):
+        return []
+    import bm25s
+
+    model = bm25s.BM25(k1=1.5, b=0.75, method="lucene", backend="numpy")
+    model.index((tokens, {"": _OTHER, **vocabulary}), show_progress=False)
+    scores = np.asarray(model.get_scores_from_ids(list(vocabulary.values())))
+    best = np.argsort(-scores, kind="stable")
+    return [(int(place), round(float(scores[place]), 4)) for place in best if scores[place] > 0]

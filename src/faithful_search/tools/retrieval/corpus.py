@@ -1,4 +1,4 @@
-"""Corpora of any of the known kinds as a stream of passages; what is never done: hold all of one in memory."""
+"""Corpora of any of the known kinds as a stream of passages, never all in memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ import msgspec
 from ...bundled import world_file
 from ...errors import ConfigError, DataError
 from ...trajectory import Evidence, read_lines
-from ..paragraphs import paragraphs
+from ..words import paragraphs
 
 Corpus = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 """`"world"`; a `.jsonl`, `.jsonl.gz` or `.parquet` file, or a folder of such; a Hub dataset, `owner/name`
-or `owner/name:split`; or rows. A row has `text` and, if it likes, `id`, `title` and `url`; or, as Search-R1's,
-`contents`: the title's line, then the text."""
+or `owner/name:split`; or rows. A row has `text` and may have `id`, `title` and `url`; or, as Search-R1's, `contents`:
+the title's line, then the text."""
 
 TEXTS, IDS = ("text", "contents"), ("id", "_id", "docid")
+LONGEST_TITLE = 300
+"""A longer first line without quotation marks is not taken for a title."""
 _COLUMNS = (*TEXTS, *IDS, "title", "url")
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 _DATASET = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.+%\[\]-]+)?")
@@ -32,7 +34,7 @@ _BATCH = 1024
 
 @dataclass(frozen=True)
 class BrokenRow:
-    """A row that no passage could be made of: where it is (file and number from 1) and why."""
+    """A row without a passage in it: where it is (file and number from 1) and why."""
 
     where: str
     why: str
@@ -56,13 +58,12 @@ def passages(
 
     Args:
         corpus: see `Corpus`.
-        paragraph_characters: a row whose text is longer is cut into paragraphs of at most so many characters, the first
-            under the row's id, the others under `id#2`, `id#3`, …, all with its title; by default rows stay whole.
+        paragraph_characters: a longer text is cut into paragraphs of at most so many characters, the first under the
+            row's id, the others under `id#2`, `id#3`, …, all with its title; by default rows stay whole.
         on_broken: called for each row that cannot be read, which is then left out; by default that is a `DataError`.
 
-    Raises:
-        DataError: an unreadable file, a file without a column of text, or no passage at all.
-        ConfigError: when a package for this kind of corpus is missing.
+    Raises `DataError` for an unreadable file, one without a column of text, or no passage at all, and `ConfigError`
+    when a package for this kind of corpus is missing.
 
     Example:
         >>> [found.title for found in passages([{"contents": '"Paris"\\nThe capital of France.'}])]
@@ -76,14 +77,20 @@ def passages(
             on_broken(found)
             continue
         some = True
-        yield from _split(found, paragraph_characters)
+        if paragraph_characters is None or len(found.text) <= paragraph_characters:
+            yield found
+            continue
+        for number, text in enumerate(paragraphs(found.text, paragraph_characters), start=1):
+            # the first keeps the row's id, by which questions name their evidence
+            source = found.source if number == 1 else f"{found.source}#{number}"
+            yield msgspec.structs.replace(found, text=text, source=source)
     if not some:
         why = f"; the first row left out: {first}" if first else ""
         raise DataError(f"{called(corpus)}: no passages in it{why}")
 
 
 def readable_twice(corpus: Corpus) -> Corpus:
-    """The corpus; of rows that come from an iterator, a list, since a digest and an index each read it once."""
+    """The corpus, rows from an iterator as a list: a digest and an index each read it once."""
     return corpus if isinstance(corpus, (str, os.PathLike)) else list(corpus)
 
 
@@ -93,10 +100,8 @@ def called(corpus: Corpus) -> str:
 
 
 def digest(corpus: Corpus) -> str:
-    """What tells this corpus from another and from itself after a change: SHA-256 of its files or rows, in hex.
-
-    A Hub dataset's is that of its fingerprint, which follows its revision and files.
-    """
+    """SHA-256 of a corpus's files or rows, in hex; of a Hub dataset that of its fingerprint, which follows its files
+    and revision."""
     found = hashlib.sha256()
     if not isinstance(corpus, (str, os.PathLike)):
         for passage in _found(corpus):
@@ -115,14 +120,8 @@ def digest(corpus: Corpus) -> str:
     return found.hexdigest()
 
 
-LONGEST_TITLE = 300
-"""A longer first line without quotation marks is no title."""
-
-
 def join_contents(title: str, text: str) -> str:
-    r"""The passage as the Search-R1 family stores and sends it: its quoted title on the first line.
-
-    Whatever the title holds, the first line break ends it and nothing of the text is lost.
+    r"""The passage as the Search-R1 family stores and sends it: its quoted title, on one line, before the text.
 
     Example:
         >>> join_contents("Paris\n(city)", "The capital of France.")
@@ -135,28 +134,14 @@ def split_contents(contents: str) -> tuple[str, str]:
     r"""Title and text of such a passage; the title may be unquoted, and a text of one line has none.
 
     Example:
-        >>> split_contents('"Paris"\nThe capital of France.')
-        ('Paris', 'The capital of France.')
-        >>> split_contents("Only a text.")
-        ('', 'Only a text.')
+        >>> split_contents('"Paris"\nThe capital of France.'), split_contents("Only a text.")
+        (('Paris', 'The capital of France.'), ('', 'Only a text.'))
     """
     line, line_break, rest = contents.partition("\n")
     first = line.strip()
     if line_break and len(first) >= 2 and first[0] == first[-1] == '"':
         return first[1:-1], rest
-    if line_break and len(first) <= LONGEST_TITLE:
-        return first, rest
-    return "", contents
-
-
-def _split(passage: Evidence, most: int | None) -> Iterator[Evidence]:
-    if most is None or len(passage.text) <= most:
-        yield passage
-        return
-    for number, text in enumerate(paragraphs(passage.text, most), start=1):
-        # the first keeps the row's id, by which questions name their evidence
-        source = passage.source if number == 1 else f"{passage.source}#{number}"
-        yield msgspec.structs.replace(passage, text=text, source=source)
+    return (first, rest) if line_break and len(first) <= LONGEST_TITLE else ("", contents)
 
 
 def _found(corpus: Corpus) -> Iterator[Evidence | BrokenRow]:
@@ -167,38 +152,39 @@ def _found(corpus: Corpus) -> Iterator[Evidence | BrokenRow]:
 
 def _passage(row: Any, number: int) -> Evidence | str:
     """The passage of a row, or why there is none."""
+
+    def said(*names: str) -> str:
+        return next((str(row[name]) for name in names if row.get(name) is not None), "")
+
     if not isinstance(row, Mapping):
         return f"expected an object with 'text'; it is {type(row).__name__}"
-    text, title = row.get("text"), _said(row, ("title",))
+    text, title = row.get("text"), said("title")
     if not isinstance(text, str) and isinstance(row.get("contents"), str):
         first, text = split_contents(row["contents"])
-        if title and title != first:  # the first line does not repeat the title that is beside it, so it is text
-            text = row["contents"]
+        # a first line that does not repeat the title beside it is text
+        text = row["contents"] if title and title != first else text
         title = title or first
     if not isinstance(text, str):
         return f"no column 'text' with a string; it has: {', '.join(map(str, row)) or 'nothing'}"
-    passage = Evidence(text=text, title=title, source=_said(row, IDS) or str(number), url=_said(row, ("url",)))
+    passage = Evidence(text=text, title=title, source=said(*IDS) or str(number), url=said("url"))
     # what cannot be encoded can be neither stored nor shown to a tokenizer
     try:
-        _ENCODER.encode(passage)
+        msgspec.json.encode(passage)
     except UnicodeEncodeError as error:
         return f"not valid Unicode ({error.reason})"
     return passage
 
 
-def _said(row: Mapping[str, Any], names: Iterable[str]) -> str:
-    return next((str(row[name]) for name in names if row.get(name) is not None), "")
-
-
 def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:
     """Where each row is, and the row, or what is wrong with it."""
     if not isinstance(corpus, (str, os.PathLike)):
-        for number, row in enumerate(corpus, start=1):
-            yield f"corpus, row {number}", row
+        yield from ((f"corpus, row {number}", row) for number, row in enumerate(corpus, start=1))
         return
     files = _files(corpus)
     if files is None:
-        yield from _dataset_rows(str(corpus))
+        dataset = _dataset(str(corpus))
+        columns = _known(corpus, dataset.column_names)
+        yield from _table_rows(corpus, dataset.select_columns(columns).with_format("arrow").iter(_BATCH))
     for path in files or ():
         yield from (_parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path))
 
@@ -242,29 +228,22 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
         raise ConfigError(f"{path} needs pyarrow: pip install 'faithful-search[parquet]'") from error
     try:
         with parquet.ParquetFile(path) as file:
-            _check_columns(path, file.schema_arrow.names)
-            columns = [name for name in _COLUMNS if name in file.schema_arrow.names]
-            yield from _tables(file.iter_batches(_BATCH, columns=columns), str(path))
+            columns = _known(path, file.schema_arrow.names)
+            yield from _table_rows(path, file.iter_batches(_BATCH, columns=columns))
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"cannot read {path}: {error}") from error
 
 
-def _dataset_rows(name: str) -> Iterator[tuple[str, Any]]:
-    dataset = _dataset(name)
-    _check_columns(name, dataset.column_names)
-    columns = [column for column in _COLUMNS if column in dataset.column_names]
-    yield from _tables(dataset.select_columns(columns).with_format("arrow").iter(_BATCH), name)
-
-
-def _tables(tables: Iterable[Any], where: str) -> Iterator[tuple[str, Any]]:
+def _table_rows(where: object, tables: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     rows = (row for table in tables for row in table.to_pylist())
-    for number, row in enumerate(rows, start=1):
-        yield f"{where}, row {number}", row
+    yield from ((f"{where}, row {number}", row) for number, row in enumerate(rows, start=1))
 
 
-def _check_columns(where: object, columns: list[str]) -> None:
+def _known(where: object, columns: list[str]) -> list[str]:
+    """The columns that are read."""
     if not any(name in columns for name in TEXTS):
         raise DataError(f"{where}: no column 'text' (or 'contents'); it has: {', '.join(columns) or 'nothing'}")
+    return [name for name in _COLUMNS if name in columns]
 
 
 def _dataset(name: str) -> Any:
@@ -281,6 +260,3 @@ def _dataset(name: str) -> Any:
         return load_dataset(repository, split=split or "train")
     except Exception as error:  # the Hub's failures are of many unrelated types
         raise DataError(f"{name!r} is no file or folder here, nor a dataset that could be loaded: {error}") from error
-
-
-_ENCODER = msgspec.json.Encoder()

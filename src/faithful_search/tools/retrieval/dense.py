@@ -1,12 +1,16 @@
-"""Search by meaning: passages and queries as vectors of an encoder, compared by FAISS, exactly or by a graph (HNSW)."""
+"""Search by meaning: passages and queries as vectors of an encoder, compared by FAISS, exactly or by a graph (HNSW).
+
+On disk: `vectors` (passages x dimension), perhaps `hnsw.faiss`, and `manifest.json`, written last.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -14,38 +18,40 @@ import numpy as np
 from ...errors import ConfigError, DataError
 from ...trajectory import Evidence
 from ...wire.files import replacing
-from .dense_files import (
-    BEGUN,
-    GRAPH,
-    MANIFEST,
-    VECTORS,
-    Graph,
-    Manifest,
-    Precision,
-    load_faiss,
-    read_graph,
-    read_manifest,
-    read_vectors,
-)
-from .embedder import Embedder, batch_tokens
+from .embedder import Described, Embedder
 from .index import Index
 from .passages import Passages, Progress, silent, write_whole
 
+Precision = Literal["float32", "float16"]
+VECTORS, GRAPH, MANIFEST = "vectors", "hnsw.faiss", "manifest.json"
+BEGUN = "begun.json"
+"""What an unfinished build is of."""
 _BLOCK = 65_536  # half-precision vectors turned to float32 at a time
 _AHEAD = 8  # batches that are sorted by length together, and written together
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """An HNSW graph: `links` of each vector to others (FAISS's M), chosen among `width` candidates (efConstruction)."""
+
+    links: int = 32
+    width: int = 200
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a dense index holds, and the encoder that can search it."""
+
+    encoder: Described
+    precision: Precision
+    passages: int
+    graph: Graph | None = None
 
 
 class DenseIndex(Index):
     """Passages by the cosine between their vector and the query's; from `open`, after `build`.
 
     Without a graph the search is exact and the vectors stay on disk, mapped; with one it is approximate and they are
-    read into memory. Safe for threads; pickles as its folder's name and settings. FAISS and torch use as many threads
-    as `OMP_NUM_THREADS` says, by default all cores; in a forked child one.
-
-    Attributes:
-        manifest: what the folder says it holds.
-        embedder: makes the queries' vectors.
-        beam: candidates a search of the graph follows.
+    read into memory. Thread-safe; pickles as its folder's name and settings. FAISS and torch use as many threads as
+    `OMP_NUM_THREADS` says, by default all cores; in a forked child one.
     """
 
     def __init__(
@@ -54,8 +60,15 @@ class DenseIndex(Index):
         self.folder, self.passages, self.manifest, self.embedder = folder, passages, manifest, embedder
         self.exact, self.beam = exact, beam
         self._faiss, self._process = load_faiss(), os.getpid()
-        self._vectors = read_vectors(folder, manifest)
-        self._graph = None if exact or manifest.graph is None else read_graph(folder, manifest)
+        self._vectors = _read_vectors(folder, manifest)
+        self._graph = None
+        if manifest.graph is not None and not exact:
+            try:
+                self._graph = self._faiss.read_index(str(folder / GRAPH))
+            except RuntimeError as error:
+                raise DataError(f"cannot read {folder / GRAPH}: build the index anew") from error
+            if (self._graph.ntotal, self._graph.d) != (manifest.passages, manifest.encoder.dimension):
+                raise DataError(f"{folder / GRAPH} does not fit the vectors beside it: build the index anew")
 
     @classmethod
     def build(
@@ -65,8 +78,6 @@ class DenseIndex(Index):
         *,
         model: str,
         hnsw: bool = False,
-        links: int = 32,
-        width: int = 200,
         precision: Precision = "float32",
         batch_size: int = 64,
         progress: Progress = silent,
@@ -75,32 +86,23 @@ class DenseIndex(Index):
         """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after what it wrote.
 
         Args:
-            folder: made when missing.
-            passages: all of them.
             model: a Hub id or a directory, of sentence-transformers or plain Transformers. The prefixes are those of
                 its files, or of its family (E5, BGE) where they say nothing.
             hnsw: build a graph for approximate search, worth it from some hundred thousand passages on.
-            links: of each vector in the graph (FAISS's M): more find more, and cost 8 bytes each.
-            width: candidates weighed when a vector is linked (efConstruction).
             precision: of the vectors on disk; float16 takes half the place and changes a cosine by some 0.0005.
             batch_size: passages of usual length that are encoded at a time; does not change the result.
-            progress: shows how many are encoded, and linked.
             knobs: of the encoder: `device`, `dtype`, `revision`, `pooling`, `limit`, `query_prefix`, `passage_prefix`.
-
-        Returns:
-            What the folder says it holds.
 
         Raises:
             ConfigError: when a package is missing, the model cannot be opened, or another one began the vectors there.
         """
         load_faiss()  # a missing package must not show after hours of encoding
-        embedder = Embedder(model, **({"batch_tokens": batch_tokens(batch_size)} | knobs))
+        embedder = Embedder(model, batch_size=batch_size, **knobs)
         manifest = Manifest(embedder.described(), precision, len(passages))
         _write_vectors(folder, passages, embedder, manifest, batch_size * _AHEAD, progress)
         if hnsw:
-            graph = Graph(links, width)
-            manifest = msgspec.structs.replace(manifest, graph=graph)
-            _write_graph(folder, manifest, graph, progress)
+            manifest = msgspec.structs.replace(manifest, graph=Graph())
+            _write_graph(folder, manifest, Graph(), progress)
         write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
         return manifest
 
@@ -118,17 +120,16 @@ class DenseIndex(Index):
         """The index that `build` completed in `folder`, with the encoder it was built with.
 
         Args:
-            folder, passages: as given to `build`.
             model: where the encoder is now, if no longer where it was.
             exact: search without the graph, also where there is one.
-            beam: candidates a search of the graph follows (efSearch): more find more and take longer.
+            beam: candidates that a search of the graph follows (efSearch): more find more and take longer.
             knobs: of the encoder: `device`, `dtype`, `batch_tokens`.
 
         Raises:
             ConfigError: when a package or the encoder is missing, or it is not the one of the index.
             DataError: when the folder holds no finished dense index, or a damaged one.
         """
-        manifest = read_manifest(folder)
+        manifest = _read_manifest(folder)
         if len(passages) != manifest.passages:
             raise DataError(f"{folder} has {manifest.passages} vectors for {len(passages)} passages: build it anew")
         try:
@@ -144,20 +145,36 @@ class DenseIndex(Index):
         """The nearest passages for each query; `score` is the cosine. Of equals the one earlier in the corpus."""
         if not queries:
             return []
-        scores, numbers = self.nearest(self.embedder.queries(queries), top_k)
-        return [self._evidence(*row) for row in zip(scores, numbers, strict=True)]
+        found = self.nearest(self.embedder.queries(queries), top_k)
+        return [
+            [
+                msgspec.structs.replace(self.passages.get(int(number)), score=round(float(score), 4))
+                for score, number in zip(*row, strict=True)
+                if number >= 0
+            ]
+            for row in zip(*found, strict=True)
+        ]
 
     def nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Cosines and passage numbers of the nearest, each (queries, top_k); the number -1 where a graph found none.
-
-        Args:
-            vectors: unit vectors of queries, (queries, dimension), float32.
-            top_k: how many, at most all.
-        """
+        """Cosines and passage numbers of the nearest to unit vectors, (queries, dimension); each (queries, top_k), the
+        number -1 where a graph found none."""
         if os.getpid() != self._process:
             self._faiss.omp_set_num_threads(1)  # the parent's OpenMP threads do not exist here, and are waited for
             self._process = os.getpid()
-        scores, numbers = self._search(np.ascontiguousarray(vectors, dtype=np.float32), min(top_k, len(self)))
+        vectors, count = np.ascontiguousarray(vectors, dtype=np.float32), min(top_k, len(self))
+        if self._graph is not None:
+            how = self._faiss.SearchParametersHNSW(efSearch=max(self.beam, count))
+            scores, numbers = self._graph.search(vectors, count, params=how)
+        else:
+            size = len(self) if self._vectors.dtype == np.float32 else _BLOCK
+            best = self._faiss.ResultHeap(len(vectors), count, keep_max=True)
+            for start in range(0, len(self), size):
+                block = self._vectors[start : start + size].astype(np.float32, copy=False)
+                metric = self._faiss.METRIC_INNER_PRODUCT
+                near, where = self._faiss.knn(vectors, block, min(count, len(block)), metric=metric)
+                best.add_result(near, where + start)
+            best.finalize()
+            scores, numbers = best.D, best.I
         # FAISS returns equals in any order; policies are trained on what a query returns
         order = np.lexsort((numbers, -scores))
         return np.take_along_axis(scores, order, 1), np.take_along_axis(numbers, order, 1)
@@ -172,34 +189,6 @@ class DenseIndex(Index):
     def __repr__(self) -> str:
         return f"DenseIndex({str(self.folder)!r}, model={self.embedder.model!r})"
 
-    def _evidence(self, scores: np.ndarray, numbers: np.ndarray) -> list[Evidence]:
-        return [
-            msgspec.structs.replace(self.passages.get(int(number)), score=round(float(score), 4))
-            for score, number in zip(scores, numbers, strict=True)
-            if number >= 0
-        ]
-
-    def _search(self, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        if self._graph is not None:
-            how = self._faiss.SearchParametersHNSW(efSearch=max(self.beam, count))
-            return self._graph.search(vectors, count, params=how)
-        if self._vectors.dtype == np.float32:
-            return self._knn(vectors, self._vectors, count)
-        return self._in_blocks(vectors, count)
-
-    def _in_blocks(self, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        scores, numbers = np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64)
-        for start in range(0, len(self), _BLOCK):
-            block = self._vectors[start : start + _BLOCK].astype(np.float32)
-            near, where = self._knn(vectors, block, min(count, len(block)))
-            scores, numbers = np.hstack([scores, near]), np.hstack([numbers, where + start])
-            best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-            scores, numbers = np.take_along_axis(scores, best, 1), np.take_along_axis(numbers, best, 1)
-        return scores, numbers
-
-    def _knn(self, vectors: np.ndarray, among: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._faiss.knn(vectors, among, count, metric=self._faiss.METRIC_INNER_PRODUCT)
-
 
 def _write_vectors(
     folder: Path, passages: Passages, embedder: Embedder, plan: Manifest, chunk: int, progress: Progress
@@ -207,7 +196,7 @@ def _write_vectors(
     """Chunk by chunk, from where an earlier call was killed: no passage is encoded twice."""
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / BEGUN).exists():
-        begun = read_manifest(folder, BEGUN)
+        begun = _read_manifest(folder, BEGUN)
         if (begun.precision, begun.passages) != (plan.precision, plan.passages) or not embedder.same(begun.encoder):
             raise ConfigError(
                 f"the vectors in {folder} were begun with {begun.encoder.model!r} as {begun.precision} for "
@@ -221,7 +210,7 @@ def _write_vectors(
     with (folder / VECTORS).open("ab") as file, progress(desc="encoding", unit=" passages", total=len(passages)) as bar:
         done = file.tell() // size
         if done < len(passages):
-            done -= done % chunk  # what a kill left of a chunk is made anew: the same chunks give the same vectors
+            done -= done % chunk  # an incomplete chunk is made anew: the same chunks give the same vectors
             file.truncate(done * size)
         bar.update(done)
         for batch in passages.batches(done, chunk):
@@ -231,7 +220,7 @@ def _write_vectors(
 
 
 def _write_graph(folder: Path, plan: Manifest, graph: Graph, progress: Progress) -> None:
-    faiss, vectors = load_faiss(), read_vectors(folder, plan)
+    faiss, vectors = load_faiss(), _read_vectors(folder, plan)
     index = faiss.IndexHNSWFlat(plan.encoder.dimension, graph.links, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efConstruction = graph.width
     with progress(desc="linking", unit=" passages", total=len(vectors)) as bar:
@@ -241,3 +230,33 @@ def _write_graph(folder: Path, plan: Manifest, graph: Graph, progress: Progress)
             bar.update(len(part))
     with replacing(folder / GRAPH) as beside:
         faiss.write_index(index, str(beside))
+
+
+def _read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
+    try:
+        return msgspec.json.decode((folder / name).read_bytes(), type=Manifest)
+    except FileNotFoundError as error:
+        raise DataError(f"{folder} holds no finished dense index: build it, or go on building it") from error
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"cannot read {folder / name} ({error}): build the index anew") from error
+
+
+def _read_vectors(folder: Path, manifest: Manifest) -> np.ndarray:
+    """The vectors, mapped; (passages, dimension)."""
+    try:
+        vectors = np.memmap(folder / VECTORS, dtype=manifest.precision, mode="r")
+        # a plain array over the same map: slicing a memmap is slow
+        return np.asarray(vectors).reshape(manifest.passages, manifest.encoder.dimension)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / VECTORS} is not as it was written ({error}): build the index anew") from error
+
+
+def load_faiss() -> Any:
+    """The FAISS package. Raises `ConfigError` where it is missing."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise ConfigError("dense search needs faiss: pip install 'faithful-search[dense]'") from error
+    if sys.platform == "darwin":
+        faiss.omp_set_num_threads(1)  # FAISS and torch bring an OpenMP each there, which crash when both have threads
+    return faiss

@@ -39,19 +39,22 @@ class Described(msgspec.Struct, frozen=True):
 class Embedder:
     """An encoder by its name: a Hub id or a directory, of sentence-transformers or plain Transformers.
 
-    Encodes one batch at a time, whoever asks. A pickle carries name and settings; a forked child encodes on one thread.
+    Encodes one batch at a time. A pickle carries name and settings; a forked child encodes on one thread.
 
     Args:
         model: Hub id or directory.
         knobs: of `inference.encoder.Encoder.from_pretrained`: `device`, `dtype`, `revision`, `pooling`, `limit`,
-            `query_prefix`, `passage_prefix`, `batch_tokens`, `trust_remote_code`.
-
-    Raises:
-        ConfigError: when torch or Transformers is missing, or the model cannot be opened.
+            `query_prefix`, `passage_prefix`, `batch_tokens`, `trust_remote_code`; or `batch_size`, passages of usual
+            length in a batch.
     """
 
-    def __init__(self, model: str, **knobs: Any) -> None:
-        self.model = os.path.abspath(model) if os.path.isdir(model) else model  # it is written down, for other places
+    def __init__(self, model: str, *, batch_size: int | None = None, **knobs: Any) -> None:
+        if batch_size is not None:
+            if batch_size < 1:
+                raise ConfigError(f"a batch has at least 1 passage, got {batch_size}")
+            knobs["batch_tokens"] = batch_size * _TYPICAL
+        # absolute, since it is written down and read elsewhere
+        self.model = os.path.abspath(model) if os.path.isdir(model) else model
         self.knobs = knobs
         try:
             from ...inference.encoder import Encoder
@@ -62,11 +65,8 @@ class Embedder:
 
     @classmethod
     def reopen(cls, described: Described, model: str | None = None, **knobs: Any) -> Embedder:
-        """The embedder that made some vectors, from where it was or from `model`.
-
-        Raises:
-            ConfigError: when it cannot be opened, or gives other vectors.
-        """
+        """The embedder that made some vectors, from where it was or from `model`. Raises `ConfigError` when it cannot
+        be opened, or gives other vectors."""
         made: dict[str, Any] = {name: getattr(described, name) for name in _SETTINGS}
         made["revision"] = described.revision if model is None else None
         embedder = cls(model or described.model, **(made | knobs))
@@ -75,7 +75,6 @@ class Embedder:
 
     @property
     def dimension(self) -> int:
-        """The length of the vectors."""
         return int(self._encoder.model.config.hidden_size)
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
@@ -103,7 +102,7 @@ class Embedder:
         return settings and float(np.dot(mine.probe, described.probe)) >= _SAME
 
     def check(self, described: Described) -> None:
-        """Refuse to be compared with vectors that another encoder made. Raises `ConfigError`."""
+        """Raise `ConfigError` where another encoder made the `described` vectors."""
         if self.dimension != described.dimension:
             raise ConfigError(
                 f"{self.model!r} gives vectors of {self.dimension} numbers, the index has {described.dimension}: "
@@ -116,12 +115,12 @@ class Embedder:
             )
 
     def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"]) -> np.ndarray:
-        # torch's threads are the parent's
+        # torch's threads do not cross a fork, and a lock may have been held at that moment
         if os.getpid() != self._process:
             from ...inference.encoder import one_thread
 
             one_thread()
-            self._lock, self._process = threading.Lock(), os.getpid()  # a lock may have been held at the fork
+            self._lock, self._process = threading.Lock(), os.getpid()
         with self._lock:  # tokenizers refuse to be used by two threads at once
             return self._encoder.encode(texts, kind)
 
@@ -130,10 +129,3 @@ class Embedder:
 
     def __repr__(self) -> str:
         return f"Embedder({self.model!r})"
-
-
-def batch_tokens(batch_size: int) -> int:
-    """The token budget of a batch of so many passages of usual length."""
-    if batch_size < 1:
-        raise ConfigError(f"a batch has at least 1 passage, got {batch_size}")
-    return batch_size * _TYPICAL

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from ...errors import ConfigError, DataError, ToolError
 from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
-from .embedder import Embedder, batch_tokens
-from .engine_index import EngineIndex
+from .embedder import Embedder
+from .index import EngineIndex
 from .opensearch import OpenSearchIndex
 from .passages import Progress, silent
 from .qdrant import QdrantIndex
@@ -33,28 +33,21 @@ class Filled(NamedTuple):
 
 
 def is_engine(name: str) -> bool:
-    """Whether it is the URL of a search engine, or of something else that is no file.
+    """Whether it is the URL of a search engine, or of anything else that is not a file.
 
     Example:
         >>> [is_engine(name) for name in ("qdrant+store/wiki", "opensearch+http://localhost:9200/wiki", "wiki.jsonl")]
         [True, True, False]
     """
-    # an address with a typo is told as such, and not looked for on the Hub
+    # a mistyped address is reported as such, and not looked for on the Hub
     return "://" in name or name.startswith(tuple(f"{kind}+" for kind in _ENGINES))
 
 
 def open_engine(url: str, timeout: float = TIMEOUT) -> EngineIndex:
-    """The passages that a search engine has, ready to be searched.
+    """The passages that a search engine at a URL (see above) has, searched with the encoder that filled it.
 
-    A Qdrant collection is searched with the encoder that filled it, which it names itself.
-
-    Args:
-        url: see the head of this file.
-        timeout: seconds for an answer.
-
-    Raises:
-        ConfigError: when the URL is none, a package or the encoder is missing, or the engine refuses.
-        DataError: when it has no such passages.
+    Raises `DataError` when it has none, and `ConfigError` when the URL is wrong, a package or the encoder is missing,
+    or the engine refuses.
     """
     try:
         index = _engine(url, timeout)
@@ -80,17 +73,15 @@ def fill_engine(
     """Write the passages of a corpus into a search engine; after an interruption the same call goes on.
 
     Args:
-        corpus: see `Corpus`.
+        corpus, paragraph_characters, on_broken: see `corpus.passages`.
         url: see the head of this file.
         model: encoder of the vectors, needed for, and only for, Qdrant: Hub id or directory.
         knobs: how the encoder runs: `device`, `revision`, `batch_size`.
-        paragraph_characters, on_broken: see `corpus.passages`.
-        limit: only so many of the first passages.
-        progress: `tqdm.tqdm` or alike shows how many are written.
+        limit: write only the first passages.
 
     Raises:
         DataError: an unusable corpus.
-        ConfigError: when the engine has other passages there, the model or a package is missing, or the URL is none.
+        ConfigError: when the engine has other passages there, the model or a package is missing, or the URL is wrong.
         ToolError: when the engine fails or refuses.
     """
     corpus, skipped = readable_twice(corpus), 0
@@ -144,7 +135,4 @@ def _embedder(url: str, model: str | None, knobs: Mapping[str, Any]) -> Embedder
         return None
     if model is None:
         raise ConfigError("Qdrant needs --model, the encoder: --model intfloat/e5-base-v2, for example")
-    knobs = dict(knobs)
-    if size := knobs.pop("batch_size", None):
-        knobs["batch_tokens"] = batch_tokens(size)
     return Embedder(model, **knobs)

@@ -29,11 +29,7 @@ class HybridIndex(Index):
         k: the greater, the less the first ranks stand out.
         depth: passages asked of each part at least.
 
-    Raises:
-        ConfigError: without parts, or for a `k` below 0 or a `depth` below 1.
-
     Example:
-        >>> from faithful_search.tools.retrieval.index import Index
         >>> class Fixed(Index):
         ...     def __init__(self, *found): self.found = [Evidence(text=text, source=text) for text in found]
         ...     def search_batch(self, queries, top_k): return [self.found[:top_k] for _ in queries]
@@ -55,27 +51,23 @@ class HybridIndex(Index):
             raise ConfigError(f"k must be 0 or more and depth 1 or more, got k={self.k}, depth={self.depth}")
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        """The best passages for each query, their `score` the fused one.
-
-        Raises:
-            ToolError: when one of the parts fails.
-        """
+        """The best passages for each query with fused scores. Raises `ToolError` when one of the parts fails."""
         # deeper than what is shown: what both parts find late may beat what one finds early
         found = [part.search_batch(queries, max(top_k, self.depth)) for part in self.parts]
-        return [self._fused(rankings)[:top_k] for rankings in zip(*found, strict=True)]
+        fused = []
+        for rankings in zip(*found, strict=True):
+            passages: dict[tuple[str, str], Evidence] = {}
+            shares: dict[tuple[str, str], list[float]] = {}
+            for ranking in rankings:
+                # what a part names twice counts where it named it first
+                for rank, key in enumerate(dict.fromkeys((each.source, each.text) for each in ranking), start=1):
+                    shares.setdefault(key, []).append(1 / (self.k + rank))
+                for passage in ranking:
+                    passages.setdefault((passage.source, passage.text), passage)
+            scores = {key: round(math.fsum(parts), 12) for key, parts in shares.items()}  # so that equal sums tie
+            best = sorted(scores, key=scores.__getitem__, reverse=True)[:top_k]
+            fused.append([msgspec.structs.replace(passages[key], score=round(scores[key], 6)) for key in best])
+        return fused
 
     def __len__(self) -> int:
         return max(len(part) for part in self.parts)
-
-    def _fused(self, rankings: Sequence[list[Evidence]]) -> list[Evidence]:
-        passages: dict[tuple[str, str], Evidence] = {}
-        shares: dict[tuple[str, str], list[float]] = {}
-        for ranking in rankings:
-            # what a part names twice counts where it named it first
-            for rank, key in enumerate(dict.fromkeys((each.source, each.text) for each in ranking), start=1):
-                shares.setdefault(key, []).append(1 / (self.k + rank))
-            for passage in ranking:
-                passages.setdefault((passage.source, passage.text), passage)
-        scores = {key: round(math.fsum(parts), 12) for key, parts in shares.items()}  # so that equal sums tie
-        best = sorted(scores, key=scores.__getitem__, reverse=True)
-        return [msgspec.structs.replace(passages[key], score=round(scores[key], 6)) for key in best]

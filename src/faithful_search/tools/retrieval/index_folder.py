@@ -2,12 +2,12 @@
 
     manifest.json      what it holds and what it was made of
     passages.jsonl     the passages in corpus order (passages.offsets: where each begins)
-    skipped.jsonl      the rows that no passage could be made of
+    skipped.jsonl      the rows left out, and why
     bm25/  dense/      what each way to search needs besides, and says of itself (dense/manifest.json: the model)
 
 A build works in the folder `OUT.building` beside `OUT` and renames it at the end. Killed, it goes on with the first
 step that was not finished, and with vectors in the middle of theirs. The cache of `open_index` is made of such folders,
-each under what its corpus's content is.
+each named by its corpus's digest.
 """
 
 from __future__ import annotations
@@ -28,28 +28,21 @@ from ...trajectory import Evidence
 from ...wire.files import lock
 from .bm25 import BM25Index
 from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
-from .dense import DenseIndex
-from .dense_files import BEGUN, Precision
+from .dense import BEGUN, DenseIndex, Precision
 from .hybrid import HybridIndex
 from .index import Index
-from .passages import Passages, Progress, damaged, silent, store, stored, write_whole
+from .passages import OFFSETS, Passages, Progress, damaged, silent, store, write_whole
 
 Kind = Literal["bm25", "dense", "hybrid"]
 VERSION = 2
 MANIFEST, SKIPPED = "manifest.json", "skipped.jsonl"
 _QUICK = 1_000_000_000
-"""Bytes of an index whose checksums are looked at whenever it is opened: about a second."""
+"""Bytes of an index whose checksums are compared whenever it is opened: about a second."""
 
 
 class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the vectors of an index are made by.
-
-    Args:
-        model: the encoder's Hub id or directory.
-        revision: of the model on the Hub.
-        hnsw: with a graph for approximate search; without, each search looks at all vectors.
-        precision: of the vectors on disk.
-    """
+    """What the vectors of an index are made by: the encoder's Hub id or directory and its revision on the Hub, whether
+    there is a graph for approximate search, and the precision of the vectors on disk."""
 
     model: str
     revision: str | None = None
@@ -70,7 +63,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the folder holds: made by which plan of which corpus, how many passages, how many rows left out, the sizes
-    of its files and their SHA-256 (an older index has no sums)."""
+    of its files and their SHA-256 (an older index has none)."""
 
     plan: Plan
     corpus: str
@@ -101,17 +94,14 @@ def build_folder(
     """Make the index of a corpus in `out`; where an earlier call was killed, go on where it was.
 
     Args:
-        corpus: see `Corpus`.
-        out: a folder that is not there yet, or empty; one with the very same index is left as it is.
-        kind: `hybrid` is both, joined by their ranks.
-        dense: what makes the vectors; needed for, and only for, `dense` and `hybrid`.
+        out: a new or empty folder; one with the very same index is left as it is.
+        kind, dense: `hybrid` is both, joined by their ranks; what makes the vectors is needed for it and for `dense`.
         knobs: how the encoder runs, which does not change the result: `device`, `batch_size`.
-        paragraph_characters: see `corpus.passages`.
-        limit: only so many of the first passages.
-        overwrite: replace another index in `out`, and forget another one's unfinished build. The old index stays until
-            the new one is complete.
-        on_broken: see `corpus.passages`; not called when it goes on and all passages were read already.
-        progress: `tqdm.tqdm` or alike shows how far each step is.
+        corpus, paragraph_characters, on_broken: see `corpus.passages`. What an earlier call
+            had read is not read again, so `on_broken` does not hear of its rows.
+        limit: index only the first passages.
+        overwrite: replace another index in `out`, which stays until the new one is complete, and forget another one's
+            unfinished build.
 
     Raises:
         DataError: an unusable corpus, or a folder that cannot be written.
@@ -122,12 +112,18 @@ def build_folder(
     if (kind == "bm25") is not (dense is None):
         raise ConfigError(f"an index of kind {kind!r} {'has no' if dense else 'needs a'} model")
     plan = Plan(kind, digest(corpus), paragraph_characters, limit, dense)
-    # the same command twice is no mistake: whoever resumes a script runs it again
-    there = _there(target, overwrite)
-    if there is not None and not overwrite:
-        _check_same(target, there.plan, plan)
-        _check_files(target, there, sums=True)
-        return there
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        if not (target / MANIFEST).exists():
+            raise ConfigError(f"{target} is there already and is no index: name another folder")
+        # running the same command twice is fine: a resumed script does
+        if not overwrite:
+            try:
+                there = read_manifest(target)
+            except DataError as error:
+                raise ConfigError(f"{error}, with --overwrite") from error
+            _check_same(target, there.plan, plan)
+            _check_files(target, there, sums=True)
+            return there
     try:
         with _alone(target) as work:
             return _build(work, target, corpus, plan, overwrite, knobs or {}, on_broken, progress)
@@ -139,13 +135,8 @@ def open_index(corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None) 
     """The BM25 index of a corpus, from the cache when its content was indexed before.
 
     It is strict: a corpus with a broken row is refused. `build_folder` can leave such rows out and say so.
-
-    Args:
-        corpus: see `corpus.Corpus`.
-        cache_dir: where indexes are kept; by default `FAITHFUL_SEARCH_CACHE` or `~/.cache/faithful_search`.
-
-    Raises:
-        DataError: an unreadable file, a row without text, no rows at all, or a cache folder that cannot be written.
+    The cache is in `cache_dir`, by default `FAITHFUL_SEARCH_CACHE` or `~/.cache/faithful_search`. Raises `DataError`
+    for an unreadable file, a row without text, no rows at all, or a cache folder that cannot be written.
     """
     corpus = readable_twice(corpus)
     plan = Plan("bm25", digest(corpus))
@@ -169,18 +160,12 @@ def open_index(corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None) 
 
 
 def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
-    """The index in a folder that `build_folder` wrote.
+    """The index in a folder that `build_folder` wrote; `knobs` are those of `DenseIndex.open`, where it holds one:
+    `model`, `exact`, `beam`, `device`.
 
-    Args:
-        path: the folder.
-        knobs: of `DenseIndex.open`, where the folder holds one: `model`, `exact`, `beam`, `device`.
-
-    Files of up to 1 GB together are compared with their checksums; larger ones are when the index is built again, which
-    leaves one that is whole as it is.
-
-    Raises:
-        DataError: when there is none, it is damaged, or of another version.
-        ConfigError: when what it needs is missing, or its model is another one by now.
+    Files of up to 1 GB together are compared with their checksums; those of a larger index when it is built again.
+    Raises `DataError` when there is none, it is damaged, or of another version, and `ConfigError` when what it needs is
+    missing, or its model is another one by now.
     """
     folder = Path(path).expanduser().absolute()
     manifest = read_manifest(folder)
@@ -200,10 +185,10 @@ def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """What an index's folder says it holds. Raises `DataError` when it is none, or of another version."""
+    """What an index's folder says it holds. Raises `DataError` when there is none, or of another version."""
     file = Path(path) / MANIFEST
     try:
-        manifest = _MANIFEST.decode(file.read_bytes())
+        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
     except OSError as error:
         raise DataError(
             f"{path} is no index ({error.strerror or error}): make one with: faithful-search index CORPUS {path}"
@@ -227,10 +212,8 @@ def _build(
 ) -> Manifest:
     """Take all steps of a build in `work` that are not done yet, the manifest last; then move it to `target`."""
     _prepare(work, plan, overwrite)
-    if (work / MANIFEST).exists():
-        manifest = read_manifest(work)
-    else:
-        if not stored(work):
+    if not (work / MANIFEST).exists():
+        if not (work / OFFSETS).exists():
             store(work, _read(work / SKIPPED, corpus, plan, on_broken), progress)
         found = Passages(work)
         if plan.kind != "dense":
@@ -244,11 +227,12 @@ def _build(
         sizes = {file.relative_to(work).as_posix(): file.stat().st_size for file in files}
         skipped = (work / SKIPPED).read_bytes().count(b"\n")
         sums = {name: _sum(work / name) for name in sizes}
-        manifest = Manifest(plan, called(corpus), len(found), skipped, sizes, sums)
-        write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+        made = Manifest(plan, called(corpus), len(found), skipped, sizes, sums)
+        write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(made)) + b"\n")
+    manifest = read_manifest(work)
     for begun in work.rglob(BEGUN):
         begun.unlink()
-    # nobody ever sees half an index; the old one goes only when the new one is there to take its place
+    # readers never see half an index; the old one goes only when the new one is complete
     old = target.with_name(f"{target.name}.old")
     if old.exists():
         shutil.rmtree(old)
@@ -257,6 +241,29 @@ def _build(
     work.rename(target)
     shutil.rmtree(old, ignore_errors=True)
     return manifest
+
+
+def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
+    """An empty folder, or one with what an earlier build of the same plan left."""
+    work.mkdir(exist_ok=True)  # whoever was waited for may have moved it into the index's place
+    file = work / BEGUN
+    try:
+        begun = msgspec.json.decode(file.read_bytes(), type=Plan) if file.exists() else None
+        if (work / MANIFEST).exists():
+            begun = read_manifest(work).plan
+    except msgspec.DecodeError as error:
+        raise DataError(f"{file} was not written by this version ({error}): delete its folder") from error
+    # what is there is of the same corpus and settings, so every finished step counts
+    if begun == plan:
+        return
+    if begun is not None and not overwrite:
+        _check_same(work, begun, plan)
+    for entry in work.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    write_whole(file, msgspec.json.encode(plan))
 
 
 def _read(report: Path, corpus: Corpus, plan: Plan, on_broken: OnBroken) -> Iterator[Evidence]:
@@ -269,20 +276,6 @@ def _read(report: Path, corpus: Corpus, plan: Plan, on_broken: OnBroken) -> Iter
 
         found = passages(corpus, paragraph_characters=plan.paragraph_characters, on_broken=skip)
         yield from islice(found, plan.limit)
-
-
-def _there(target: Path, overwrite: bool) -> Manifest | None:
-    """The manifest of the index that is at `target` already."""
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return None
-    if not (target / MANIFEST).exists():
-        raise ConfigError(f"{target} is there already and is no index: name another folder")
-    try:
-        return read_manifest(target)
-    except DataError as error:
-        if overwrite:
-            return None
-        raise ConfigError(f"{error}, with --overwrite") from error
 
 
 def _check_same(target: Path, there: Plan, plan: Plan) -> None:
@@ -312,36 +305,13 @@ def _alone(target: Path, wait: bool = False) -> Iterator[Path]:
         os.close(handle)
 
 
-def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
-    """An empty folder, or one with what an earlier build of the same plan left."""
-    work.mkdir(exist_ok=True)  # whoever was waited for may have moved it into the index's place
-    file = work / BEGUN
-    try:
-        begun = msgspec.json.decode(file.read_bytes(), type=Plan) if file.exists() else None
-        if (work / MANIFEST).exists():
-            begun = read_manifest(work).plan
-    except msgspec.DecodeError as error:
-        raise DataError(f"{file} was not written by this version ({error}): delete its folder") from error
-    # what is there is of the same corpus and settings, so every finished step counts
-    if begun == plan:
-        return
-    if begun is not None and not overwrite:
-        _check_same(work, begun, plan)
-    for entry in work.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-    write_whole(file, msgspec.json.encode(plan))
-
-
 def _sum(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _check_files(folder: Path, manifest: Manifest, sums: bool) -> None:
-    """Refuse files that are not as they were written; their sizes are compared first."""
+    """Refuse files that are not as they were written."""
     try:
         wrong = [name for name, size in manifest.sizes.items() if (folder / name).stat().st_size != size]
         # a size is wrong after most accidents, and costs nothing to compare
@@ -351,6 +321,3 @@ def _check_files(folder: Path, manifest: Manifest, sums: bool) -> None:
         raise damaged(folder, error) from error
     if wrong:
         raise damaged(folder, f"{', '.join(wrong)} not as written")
-
-
-_MANIFEST = msgspec.json.Decoder(Manifest)

@@ -20,22 +20,16 @@ from ...trajectory import Evidence
 from ...wire.guard import is_loopback
 from ...wire.retry import TRANSIENT, retry_after
 from ..untrusted import check_address, rows, section
-from .engine_index import FIELDS, EngineIndex, document_of, passage_of, refusal
+from .index import FIELDS, EngineIndex, document_of, passage_of, refusal
 
 _MAX_BYTES = 64_000_000
 _RETRIES = 5  # of a batch that the engine was too busy to take whole
 _LONGEST = 250  # words of a query that are looked for: engines refuse more than 1,024 conditions
-_ENVIRONMENTS = ("OPENSEARCH", "ELASTICSEARCH")
 _MISSING = "index_not_found_exception"
 _MADE_OF = "faithful_search"
 _UNREADABLE = "The search engine's answer cannot be read."
-_NDJSON = {"Content-Type": "application/x-ndjson", "Accept": "application/json"}
-_PROPERTIES: dict[str, Any] = {
-    "title": {"type": "text"},
-    "text": {"type": "text"},
-    "source": {"type": "keyword", "index": False, "doc_values": False},
-    "url": {"type": "keyword", "index": False, "doc_values": False},
-}
+_KEPT_ONLY = {"type": "keyword", "index": False, "doc_values": False}
+_PROPERTIES = {"title": {"type": "text"}, "text": {"type": "text"}, "source": _KEPT_ONLY, "url": _KEPT_ONLY}
 
 
 @dataclass(frozen=True)
@@ -53,10 +47,6 @@ class OpenSearchIndex(EngineIndex):
 
     Raises:
         ConfigError: for a URL that is not http(s), holds credentials or a query.
-
-    Example:
-        >>> OpenSearchIndex("http://localhost:9200", "wiki").fields
-        ('title', 'text')
     """
 
     url: str
@@ -72,17 +62,18 @@ class OpenSearchIndex(EngineIndex):
         object.__setattr__(self, "fields", tuple(self.fields))
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        """The best passages for each query by the engine's own score.
-
-        Raises:
-            ToolError: when the engine refuses, fails, is overloaded (passing), answers from a part of its shards, or
-                with something else than search results.
-        """
+        """The best passages for each query by the engine's own score. Raises `ToolError` when the engine refuses,
+        fails, is overloaded (passing), answers from a part of its shards, or with something else than results."""
         if not queries:
             return []
         # part of the index would be another index, on which the policy is judged all the same
         head = {"index": self.name, "allow_partial_search_results": False}
-        lines = [line for query in queries for line in (head, self._question(query, top_k))]
+        lines: list[Any] = []
+        for query in queries:
+            asked = " ".join(query.split()[:_LONGEST])
+            # fields as one text: a word may be in any of them
+            match = {"query": asked, "fields": self.fields, "type": "cross_fields"}
+            lines += [head, {"query": {"multi_match": match}, "size": top_k, "_source": FIELDS}]
         found = [*rows(self._send("POST", "_msearch", lines), "responses")]
         if len(found) != len(queries):
             raise ToolError(f"The search engine gave {len(found)} answers to {len(queries)} queries.")
@@ -95,12 +86,11 @@ class OpenSearchIndex(EngineIndex):
         return count
 
     def made_of(self) -> dict[str, Any] | None:
-        """See `EngineIndex.made_of`."""
         indexes = self._said("_mapping") or {}
         return next((section(section(indexes[name], "mappings"), "_meta").get(_MADE_OF) for name in indexes), None)
 
     def _said(self, what: str) -> dict[str, Any] | None:
-        """What the engine says of the index; `None` where it has none."""
+        """What the engine says of the index; `None` where it has no such index."""
         try:
             return self._send("GET", f"{self._path}/{what}")
         except ToolError as error:
@@ -125,54 +115,74 @@ class OpenSearchIndex(EngineIndex):
     def _finish(self) -> None:
         self._send("POST", f"{self._path}/_refresh")
 
-    def _question(self, query: str, top_k: int) -> dict[str, Any]:
-        # fields as one text: a word may be in any of them
-        match = {"query": " ".join(query.split()[:_LONGEST]), "fields": self.fields, "type": "cross_fields"}
-        return {"query": {"multi_match": match}, "size": top_k, "_source": FIELDS}
-
     def _write(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
         """An engine that is busy takes some passages of a batch and not others: these are sent again after a pause."""
         waiting = dict(enumerate(part, start=start))
         for attempt in range(_RETRIES + 1):
-            waiting, pause = self._written(waiting)
+            pause = 0.0
+            try:
+                waiting = self._write_some(waiting)
+            except ToolError as error:
+                if not error.passing:
+                    raise
+                pause = error.retry_after or 0.0
             if not waiting:
                 return
             if attempt < _RETRIES:
                 time.sleep(max(pause, min(30.0, 0.5 * 2**attempt)))
         raise ToolError("The search engine is too busy to write.", passing=True)
 
-    def _written(self, part: dict[int, Evidence]) -> tuple[dict[int, Evidence], float]:
-        """What has to be sent again, and the pause the engine asked for."""
+    def _write_some(self, part: dict[int, Evidence]) -> dict[int, Evidence]:
+        """Send passages; returns those that have to be sent again."""
         lines: list[Any] = []
         for number, passage in part.items():
             lines += [{"index": {"_index": self.name, "_id": str(number)}}, document_of(passage)]
-        try:
-            items = [*rows(self._send("POST", "_bulk", lines), "items")]
-        except ToolError as error:
-            if not error.passing:
-                raise
-            return part, error.retry_after or 0.0
+        items = [*rows(self._send("POST", "_bulk", lines), "items")]
         if len(items) != len(part):
             raise ToolError(f"The search engine answered for {len(items)} of {len(part)} passages.")
-        outcomes = {number: section(item, "index") for number, item in zip(part, items, strict=True)}
-        for number, outcome in outcomes.items():
-            if outcome.get("status") not in (200, 201, 429, 503):
+        again = {}
+        for number, item in zip(part, items, strict=True):
+            outcome = section(item, "index")
+            if outcome.get("status") in (429, 503):
+                again[number] = part[number]
+            elif outcome.get("status") not in (200, 201):
                 raise ToolError(f"The search engine refused passage {number}: {_reason(outcome.get('error'))}.")
-        return {number: part[number] for number in part if outcomes[number]["status"] in (429, 503)}, 0.0
+        return again
 
     def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> dict[str, Any]:
+        """The answer within bounds of time and size: a client package of the engine would read it however long."""
         try:
-            body = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+            content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         except UnicodeEncodeError:
             raise ToolError("The query is not valid Unicode.") from None
-        headers = _credentials() | _NDJSON
-        if len(lines) == 1:
-            headers["Content-Type"] = "application/json"
-        client = _client(os.getpid(), is_loopback(self.url))
-        request = client.build_request(
-            method, f"{self.url.rstrip('/')}/{path}", content=body, headers=headers, timeout=self.timeout
-        )
-        return _exchanged(client, request, time.monotonic() + self.timeout)
+        kind = "application/json" if len(lines) == 1 else "application/x-ndjson"
+        headers = {**_credentials(), "Content-Type": kind, "Accept": "application/json"}
+        client, deadline = _client(os.getpid(), is_loopback(self.url)), time.monotonic() + self.timeout
+        address = f"{self.url.rstrip('/')}/{path}"
+        request = client.build_request(method, address, content=content, headers=headers, timeout=self.timeout)
+        body = bytearray()
+        try:
+            with contextlib.closing(client.send(request, stream=True)) as response:
+                for part in response.iter_bytes():
+                    body += part
+                    if len(body) > _MAX_BYTES:
+                        raise ToolError(f"The search engine's answer is longer than {_MAX_BYTES} bytes.")
+                    if time.monotonic() > deadline:
+                        raise httpx.ReadTimeout("")
+        except httpx.TimeoutException as error:
+            raise ToolError("The search engine did not answer in time.", passing=True) from error
+        except httpx.HTTPError as error:
+            raise ToolError(f"The search engine cannot be reached ({type(error).__name__}).", passing=True) from error
+        try:
+            found = msgspec.json.decode(body)
+        except msgspec.DecodeError:
+            found = None
+        if response.status_code not in (200, 201):
+            pause = retry_after(response.headers.get("retry-after"))
+            raise refusal(response.status_code, _reason(section(found, "error")), pause)
+        if not isinstance(found, dict):
+            raise ToolError(_UNREADABLE)
+        return found
 
 
 @lru_cache(maxsize=4)
@@ -184,7 +194,7 @@ def _client(_process: int, direct: bool) -> httpx.Client:
 
 
 def _credentials() -> dict[str, str]:
-    for prefix in _ENVIRONMENTS:
+    for prefix in ("OPENSEARCH", "ELASTICSEARCH"):
         if key := os.environ.get(f"{prefix}_API_KEY"):
             if not key.isascii() or not key.isprintable():
                 raise ConfigError(f"{prefix}_API_KEY holds characters that no key has, such as a line break")
@@ -195,40 +205,11 @@ def _credentials() -> dict[str, str]:
     return {}
 
 
-def _exchanged(client: httpx.Client, request: httpx.Request, deadline: float) -> dict[str, Any]:
-    """The answer within bounds of time and size: a client package of the engine reads whatever comes, however long."""
-    body = bytearray()
-    try:
-        with contextlib.closing(client.send(request, stream=True)) as response:
-            for part in response.iter_bytes():
-                body += part
-                if len(body) > _MAX_BYTES:
-                    raise ToolError(f"The search engine's answer is longer than {_MAX_BYTES} bytes.")
-                if time.monotonic() > deadline:
-                    raise httpx.ReadTimeout("")
-    except httpx.TimeoutException as error:
-        raise ToolError("The search engine did not answer in time.", passing=True) from error
-    except httpx.HTTPError as error:
-        raise ToolError(f"The search engine cannot be reached ({type(error).__name__}).", passing=True) from error
-    try:
-        found = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        found = None
-    if response.status_code not in (200, 201):
-        raise refusal(
-            response.status_code, _reason(section(found, "error")), retry_after(response.headers.get("retry-after"))
-        )
-    if not isinstance(found, dict):
-        raise ToolError(_UNREADABLE)
-    return found
-
-
 def _evidence(response: Mapping[str, Any]) -> list[Evidence]:
     status = response.get("status", 200)
     if status != 200 or "error" in response or not section(response, "hits"):
-        raise ToolError(
-            f"The search engine refused the query: {_reason(response.get('error'))}.", passing=status in TRANSIENT
-        )
+        told = f"The search engine refused the query: {_reason(response.get('error'))}."
+        raise ToolError(told, passing=status in TRANSIENT)
     if response.get("timed_out") or section(response, "_shards").get("failed"):
         raise ToolError("The search engine could search only a part of the documents.", passing=True)
     hits = rows(response["hits"], "hits")

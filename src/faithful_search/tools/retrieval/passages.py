@@ -5,13 +5,15 @@ from __future__ import annotations
 import mmap
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from tqdm import tqdm
 
 from ...errors import DataError
 from ...trajectory import Evidence
@@ -23,9 +25,14 @@ BATCH = 8192
 Progress = Callable[..., AbstractContextManager[Any]]
 """Called as `tqdm` is, with `total`, `initial`, `desc` and `unit`; returns a bar, a context with `update(n)`."""
 
+silent: Progress = partial(tqdm, disable=True)
+"""The `Progress` that shows nothing."""
+
+_PASSAGE = msgspec.json.Decoder(Evidence)
+
 
 class Passages:
-    """The passages in corpus order, from the folder that `store` wrote. Safe for many threads; pickles as its path.
+    """The passages in corpus order, from the folder that `store` wrote. Thread-safe; pickles as its path.
 
     Raises:
         ValueError: when the files do not fit each other.
@@ -45,11 +52,7 @@ class Passages:
         return len(self.offsets) - 1
 
     def get(self, number: int) -> Evidence:
-        """The passage at `number` (from 0) in corpus order, its corpus id as `source`.
-
-        Raises:
-            DataError: when the file is damaged there.
-        """
+        """The passage at `number` (from 0), its corpus id as `source`. Raises `DataError` where the file is damaged."""
         try:
             return _PASSAGE.decode(self._lines[self.offsets[number] : self.offsets[number + 1]])
         except (msgspec.DecodeError, UnicodeError) as error:
@@ -65,22 +68,12 @@ class Passages:
 
 
 def damaged(folder: Path, why: object) -> DataError:
-    """What is said of an index whose files are not as they were written."""
+    """The error for an index whose files are not as they were written."""
     return DataError(f"the index {folder} is damaged ({why}): build it again with --overwrite")
 
 
-class _Silent:
-    def update(self, count: int) -> None:
-        """Nothing is shown."""
-
-
-def silent(**_: Any) -> AbstractContextManager[Any]:
-    """The `Progress` that shows nothing."""
-    return nullcontext(_Silent())
-
-
 def store(folder: Path, passages: Iterable[Evidence], progress: Progress = silent) -> None:
-    """Write the passages into `folder`, which is made when missing; `stored` there when all are written."""
+    """Write the passages into `folder`, which is made when missing."""
     folder.mkdir(parents=True, exist_ok=True)
     offsets = array("q", [0])
     rest = iter(passages)
@@ -90,19 +83,11 @@ def store(folder: Path, passages: Iterable[Evidence], progress: Progress = silen
             for line in batch:
                 offsets.append(offsets[-1] + len(line))
             bar.update(len(batch))
-    # last, since it says that all are there
+    # last, since this file says that all passages are there
     write_whole(folder / OFFSETS, offsets.tobytes())
-
-
-def stored(folder: Path) -> bool:
-    """Whether `store` came to its end in that folder."""
-    return (folder / OFFSETS).exists()
 
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that it has its old content or all of the new, never a part."""
-    with replacing(path) as partial:
-        partial.write_bytes(data)
-
-
-_PASSAGE = msgspec.json.Decoder(Evidence)
+    with replacing(path) as partial_file:
+        partial_file.write_bytes(data)

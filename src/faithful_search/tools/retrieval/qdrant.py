@@ -18,7 +18,7 @@ from ...trajectory import Evidence
 from ...wire.guard import is_loopback
 from ..untrusted import check_address
 from .embedder import Described, Embedder
-from .engine_index import FIELDS, EngineIndex, document_of, passage_of, refusal
+from .index import FIELDS, EngineIndex, document_of, passage_of, refusal
 
 _ENCODER, _MADE_OF = "encoder", "made_of"
 
@@ -65,11 +65,8 @@ class QdrantIndex(EngineIndex):
             raise
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        """The nearest passages for each query; `score` is the cosine.
-
-        Raises:
-            ToolError: when there is no such collection yet, or the server fails (passing) or refuses.
-        """
+        """The nearest passages for each query; `score` is the cosine. Raises `ToolError` when there is no such
+        collection yet, or the server fails (passing) or refuses."""
         if not queries:
             return []
         from qdrant_client.models import QueryRequest
@@ -80,14 +77,12 @@ class QdrantIndex(EngineIndex):
         return [[passage_of(p.payload or {}, p.id, p.score) for p in response.points] for response in found]
 
     def made_of(self) -> dict[str, Any] | None:
-        """See `EngineIndex.made_of`."""
         return self._noted(_MADE_OF)
 
     def __len__(self) -> int:
         return int(self._call("count", exact=True).count) if self._call("collection_exists") else 0
 
     def close(self) -> None:
-        """Let go of the folder or the connections; the index cannot be used afterwards."""
         self._close()
 
     def __enter__(self) -> QdrantIndex:
@@ -103,16 +98,58 @@ class QdrantIndex(EngineIndex):
 
     def _connect(self) -> None:
         self._process = os.getpid()
+        # the embedded engine takes one request at a time
         self._lock = nullcontext() if self._remote else threading.Lock()
-        self._client = _server(self.where, self.timeout) if self._remote else _embedded(self.where)
+        try:
+            from qdrant_client import QdrantClient
+        except ImportError as error:
+            raise ConfigError("Qdrant needs its client: pip install 'faithful-search[qdrant]'") from error
+        if self._remote:
+            check_address(self.where, "http://localhost:6333", "QDRANT_API_KEY")
+            self._client = QdrantClient(
+                url=self.where,
+                api_key=os.environ.get("QDRANT_API_KEY") or None,
+                timeout=math.ceil(self.timeout),  # it takes whole seconds
+                check_compatibility=False,  # would ask the server for its version on every start
+                # of the environment a server on this machine takes the trusted certificates, not the proxy
+                trust_env=not is_loopback(self.where),
+                verify=httpx.create_ssl_context(),
+            )
+        else:
+            location: dict[str, Any] = {"location": self.where} if self.where == ":memory:" else {"path": self.where}
+            try:
+                self._client = QdrantClient(**location, force_disable_check_same_thread=True)
+            except RuntimeError as error:
+                told = f"the Qdrant folder {self.where} is in use elsewhere: close it there, or use a server"
+                raise ConfigError(told) from error
+            except (OSError, ValueError) as error:
+                raise DataError(f"cannot open the Qdrant folder {self.where}: {error}") from error
+        # at the interpreter's end the client's own attempt comes too late
         self._close = weakref.finalize(self, _closed, self._client, self._process)
 
     def _call(self, verb: str, **arguments: Any) -> Any:
-        """One request; the embedded engine takes one at a time, and connections do not cross a fork."""
-        if self._remote and os.getpid() != self._process:
+        from qdrant_client.common.client_exceptions import QdrantException
+        from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+        if self._remote and os.getpid() != self._process:  # connections do not cross a fork
             self._connect()
-        with self._lock:
-            return _asked(self._client, verb, self.collection, arguments)
+        why = {404: f"no collection {self.collection!r}"}
+        try:
+            with self._lock:
+                return getattr(self._client, verb)(self.collection, **arguments)
+        except UnexpectedResponse as error:
+            status = error.status_code or 500
+            raise refusal(status, why.get(status, "no reason given")) from error
+        except ResponseHandlingException as error:
+            kind = type(error.source).__name__
+            raise ToolError(f"The search engine cannot be reached ({kind}).", passing=True) from error
+        except QdrantException as error:
+            raise refusal(429, "", getattr(error, "retry_after_s", None)) from error
+        except (ValueError, AssertionError) as error:
+            if type(error) is ValueError:  # the embedded engine's own; what cannot be read raises a kind of its own
+                status = 404 if "not found" in str(error) else 400
+                raise refusal(status, why.get(status, "no reason given")) from error
+            raise ToolError("The search engine's answer cannot be read.") from error
 
     def _prepare(self, made_of: Mapping[str, Any] | None) -> int:
         from qdrant_client.models import Distance, VectorParams
@@ -127,7 +164,7 @@ class QdrantIndex(EngineIndex):
 
         vectors = self.embedder.passages(part).tolist()
         payloads: list[dict[str, Any]] = [*map(document_of, part)]
-        # the notes travel with the first passage: not every server keeps some of a collection
+        # the notes travel with the first passage: not every server keeps notes of a collection
         if start == 0:
             payloads[0] |= {_ENCODER: msgspec.to_builtins(self.embedder.described()), _MADE_OF: made_of}
         rows = enumerate(zip(vectors, payloads, strict=True), start=start)
@@ -152,73 +189,16 @@ class QdrantIndex(EngineIndex):
             return Embedder.reopen(made)
         if made is not None:
             embedder.check(made)
-        elif there and (size := self._size()) != embedder.dimension:
-            raise ConfigError(
-                f"the collection {self.collection!r} has vectors of {size} numbers, {embedder.model!r} gives "
-                f"{embedder.dimension}: open it with the encoder that made it"
-            )
+        elif there:
+            size = getattr(self._call("get_collection").config.params.vectors, "size", None)
+            if size != embedder.dimension:
+                raise ConfigError(
+                    f"the collection {self.collection!r} has vectors of {size} numbers, {embedder.model!r} gives "
+                    f"{embedder.dimension}: open it with the encoder that made it"
+                )
         return embedder
-
-    def _size(self) -> int | None:
-        return getattr(self._call("get_collection").config.params.vectors, "size", None)
 
 
 def _closed(client: Any, process: int) -> None:
-    """At the interpreter's end, too, before the client's own attempt, which comes too late; not by a forked child."""
-    if os.getpid() == process:
+    if os.getpid() == process:  # not by a forked child
         client.close()
-
-
-def _asked(client: Any, verb: str, collection: str, arguments: dict[str, Any]) -> Any:
-    from qdrant_client.common.client_exceptions import QdrantException
-    from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
-
-    why = {404: f"no collection {collection!r}"}
-    try:
-        return getattr(client, verb)(collection, **arguments)
-    except UnexpectedResponse as error:
-        status = error.status_code or 500
-        raise refusal(status, why.get(status, "no reason given")) from error
-    except ResponseHandlingException as error:
-        kind = type(error.source).__name__
-        raise ToolError(f"The search engine cannot be reached ({kind}).", passing=True) from error
-    except QdrantException as error:
-        raise refusal(429, "", getattr(error, "retry_after_s", None)) from error
-    except ValueError as error:
-        if type(error) is ValueError:  # the embedded engine's own; what cannot be read raises a kind of its own
-            status = 404 if "not found" in str(error) else 400
-            raise refusal(status, why.get(status, "no reason given")) from error
-        raise ToolError("The search engine's answer cannot be read.") from error
-
-
-def _server(url: str, timeout: float) -> Any:
-    check_address(url, "http://localhost:6333", "QDRANT_API_KEY")
-    key = os.environ.get("QDRANT_API_KEY") or None
-    # of the environment a server on this machine takes the trusted certificates, not the proxy
-    network = {"trust_env": not is_loopback(url), "verify": httpx.create_ssl_context()}
-    return _package().QdrantClient(
-        # its client takes whole seconds, and would ask the server for its version on every start
-        url=url,
-        api_key=key,
-        timeout=math.ceil(timeout),
-        check_compatibility=False,
-        **network,
-    )
-
-
-def _embedded(where: str) -> Any:
-    location = {"location": where} if where == ":memory:" else {"path": where}
-    try:
-        return _package().QdrantClient(**location, force_disable_check_same_thread=True)
-    except RuntimeError as error:
-        raise ConfigError(f"the Qdrant folder {where} is in use elsewhere: close it there, or use a server") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot open the Qdrant folder {where}: {error}") from error
-
-
-def _package() -> Any:
-    try:
-        import qdrant_client
-    except ImportError as error:
-        raise ConfigError("Qdrant needs its client: pip install 'faithful-search[qdrant]'") from error
-    return qdrant_client

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 
@@ -13,11 +12,9 @@ from ...errors import ConfigError, ToolError
 from ...wire.guard import Guard
 from ...wire.http import Http
 from ..error_log import unavailable
-from ..untrusted import check_address
+from ..untrusted import check_address, section
 from .pages import READABLE
 
-_PACKAGES = ("trafilatura", "pypdf")
-_REFUSALS = (401, 402, 403)
 _TITLE = 300
 
 
@@ -30,31 +27,9 @@ class Document(msgspec.Struct, frozen=True):
     title: str = ""
 
 
-class Reader(Protocol):
-    """Gets a document by its URL. Implementations are frozen dataclasses, whose fields never hold a key."""
-
-    @property
-    def cache_key(self) -> str:
-        """What the documents depend on besides the URL, without secrets."""
-
-    def check(self) -> None:
-        """Raise `ConfigError` when a package or key is missing, saying how to give it."""
-
-    async def fetch(self, url: str) -> Document:
-        """The document. Raises `ToolError` with a message for the policy."""
-        ...
-
-
 @dataclass(frozen=True)
 class Fetch:
-    """This machine asks the site itself.
-
-    Args:
-        http: the client; its guard says what may be reached.
-
-    Raises:
-        ConfigError: for a client without a guard: it is the agent that chooses these URLs.
-    """
+    """This machine asks the site itself, as far as the client's guard lets it: the agent chooses these URLs."""
 
     http: Http = field(default_factory=lambda: Http(guard=Guard()))
 
@@ -68,7 +43,7 @@ class Fetch:
         return f"fetch {self.http.max_bytes} {','.join(sorted(guard.allow)) if guard else ''}".strip()
 
     def check(self) -> None:
-        for package in _PACKAGES:
+        for package in ("trafilatura", "pypdf"):
             if importlib.util.find_spec(package) is None:
                 raise ConfigError(f"browsing needs {package}: pip install 'faithful-search[web]'")
 
@@ -87,7 +62,7 @@ class Jina:
     Args:
         url: address of the service, or of one of your own.
         key_variable: the environment variable that may hold a key.
-        guard: judges the URLs that are handed over, as written: what their names resolve to is the service's affair.
+        guard: judges the URLs that are handed over, as written: the service resolves their names.
         http: the client for the service.
     """
 
@@ -109,33 +84,30 @@ class Jina:
     async def fetch(self, url: str) -> Document:
         # the service resolves names itself; here only what is plainly not public is stopped
         url = self.guard.check(url)
-        # pictures would be long addresses in the text
-        headers = {"Accept": "application/json", "X-Retain-Images": "none", **self._authorization()}
-        try:
-            reply = await self.http.post(self.url.rstrip("/") + "/", json={"url": url}, headers=headers)
-        except ToolError as error:
-            if error.status in _REFUSALS:
-                raise self._refused(f"Jina Reader answers {error.status}; is the key wrong or unpaid?") from None
-            raise
-        return _document(reply.json(), url)
-
-    def _authorization(self) -> dict[str, str]:
         key = os.environ.get(self.key_variable, "").strip()
         if not (key.isascii() and key.isprintable()):
             raise self._refused("there is an accent or a line break in the key")
-        return {"Authorization": f"Bearer {key}"} if key else {}
+        # pictures would be long addresses in the text
+        headers = {"Accept": "application/json", "X-Retain-Images": "none"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        try:
+            reply = await self.http.post(self.url.rstrip("/") + "/", json={"url": url}, headers=headers)
+        except ToolError as error:
+            if error.status in (401, 402, 403):
+                raise self._refused(f"Jina Reader answers {error.status}; is the key wrong or unpaid?") from None
+            raise
+        data = section(reply.json(), "data")
+        title, content = data.get("title"), data.get("content")
+        if not isinstance(content, str):
+            raise ToolError("the reading service gave no content for this page")
+        title = title[:_TITLE] if isinstance(title, str) else ""
+        return Document(content.encode("utf-8", "replace"), "text/markdown; charset=utf-8", url, title)
 
     def _refused(self, reason: str) -> ToolError:
         told = "the reading service refuses to read; use another tool"
         return unavailable(told, f"pages cannot be read: {reason} (environment variable {self.key_variable})")
 
 
-def _document(answer: object, url: str) -> Document:
-    data = answer.get("data") if isinstance(answer, dict) else None
-    content = data.get("content") if isinstance(data, dict) else None
-    if not isinstance(data, dict) or not isinstance(content, str):
-        raise ToolError("the reading service gave no content for this page")
-    title = data.get("title")
-    title = title[:_TITLE] if isinstance(title, str) else ""
-    body = content.encode("utf-8", "replace")
-    return Document(body, "text/markdown; charset=utf-8", url, title)
+Reader = Fetch | Jina
+"""Gets a document by its URL, or raises `ToolError` with a message for the policy."""

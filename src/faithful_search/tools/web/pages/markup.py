@@ -36,19 +36,11 @@ def read_html(text: str) -> tuple[str, list[Block]]:
     body = getattr(found, "body", None)
     main = list(_walk(body)) if body is not None else []
     # lists, forms and tables have no main text by its measure
-    if _size(main) < _THIN:
+    if (size := sum(len(block.text) for block in main)) < _THIN:
         whole = list(_walk(tree, unseen=_UNSEEN))
-        main = whole if _size(whole) > 3 * _size(main) else main
-    return _title(tree), main
-
-
-def _title(tree: Any) -> str:
+        main = whole if sum(len(block.text) for block in whole) > 3 * size else main
     titles = (clean(tree.xpath(path)) for path in _TITLES)
-    return next((title for title in titles if title), "")
-
-
-def _size(blocks: list[Block]) -> int:
-    return sum(len(block.text) for block in blocks)
+    return next((title for title in titles if title), ""), main
 
 
 def _walk(root: Any, unseen: frozenset[str] = frozenset()) -> Iterator[Block]:
@@ -84,9 +76,16 @@ class _Line:
         """The blocks that end where an element starts or ends."""
         tag = node.tag
         if tag in _CELLS:
-            self._cell(starts, node)
+            if starts:
+                self.write(" | " if self.heads else " ")
+                self.heads.append(tag == "th" or node.get("role") == "head")
         elif tag in _ROWS:
-            yield from self._row() if not starts else self.flush()
+            header = not starts and self.first_row and len(self.heads) > 1 and all(self.heads)
+            for row in self.flush(lead="" if starts else self.lead):
+                self.lead = row.text if header else self.lead
+                yield row
+            if not starts:
+                self.first_row, self.heads = False, []
             self.in_row = starts
         elif tag == "table":
             yield from self.flush()
@@ -107,16 +106,3 @@ class _Line:
         if says_something(text):
             yield Block(self.mark + text, heading, lead)
             self.mark = ""
-
-    def _cell(self, starts: bool, node: Any) -> None:
-        if starts:
-            self.write(" | " if self.heads else " ")
-            self.heads.append(node.tag == "th" or node.get("role") == "head")
-
-    def _row(self) -> Iterator[Block]:
-        header = self.first_row and len(self.heads) > 1 and all(self.heads)
-        self.first_row, self.heads = False, []
-        rows = list(self.flush(lead=self.lead))
-        if header and rows:
-            self.lead = rows[0].text
-        yield from rows

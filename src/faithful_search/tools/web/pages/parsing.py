@@ -7,28 +7,15 @@ import time
 from collections.abc import Iterable, Iterator
 
 from ....errors import ToolError
-from ...paragraphs import paragraphs
+from ...words import paragraphs
 from .base import Block, Page, Paragraph, Reading
 from .charset import decode
 from .markup import read_html
-from .pdf import read_pdf
-from .plain import read_json, read_lines, read_markdown, read_text, read_xml
+from .plain import read_json, read_lines, read_markdown, read_pdf, read_text, read_xml
 
 _UNSAID = ("", "application/octet-stream", "binary/octet-stream")
-READABLE = (
-    "text/*",
-    "application/xhtml+xml",
-    "application/pdf",
-    "application/x-pdf",
-    "application/json",
-    "application/ld+json",
-    "application/x-ndjson",
-    "application/xml",
-    "application/rss+xml",
-    "application/atom+xml",
-    "application/yaml",
-    *_UNSAID[1:],
-)
+_APPLICATION = "xhtml+xml pdf x-pdf json ld+json x-ndjson xml rss+xml atom+xml yaml"
+READABLE = ("text/*", *(f"application/{kind}" for kind in _APPLICATION.split()), *_UNSAID[1:])
 """The content types that can be read; the last ones say nothing, and the document is looked at."""
 _WHOLE_HTML = re.compile(rb"<(?:!doctype html|html|head|body)[\s>]")
 _SOME_HTML = re.compile(
@@ -46,8 +33,19 @@ def parse(body: bytes, content_type: str, reading: Reading) -> Page:
         ToolError: for a type that is not read, a document without text, a locked PDF.
     """
     deadline = time.monotonic() + _PDF_SHARE * reading.seconds
-    kind = kind_of(body, content_type)
-    title, blocks, cut = _read(kind, body, content_type, deadline)
+    kind, cut = kind_of(body, content_type), ""
+    text = decode(body, content_type) if kind not in ("pdf", "xml") else ""
+    title, blocks = "", list[Block]()
+    if kind == "pdf":
+        title, blocks, cut = read_pdf(body, deadline)
+    elif kind in ("html", "markdown"):
+        title, blocks = (read_html if kind == "html" else read_markdown)(text)
+    elif kind == "xml":
+        blocks = read_xml(body)
+    elif kind == "json":
+        blocks = read_json(text.encode("utf-8", "replace"))
+    else:
+        blocks = (read_lines if kind == "lines" else read_text)(text)
     found = list(pack(blocks, reading.shortest, reading.longest))
     if not found:
         raise ToolError("there is no text in it that could be read")
@@ -58,11 +56,7 @@ def parse(body: bytes, content_type: str, reading: Reading) -> Page:
 
 
 def kind_of(body: bytes, content_type: str) -> str:
-    """`html`, `pdf`, `markdown`, `json`, `xml`, `lines` or `text`.
-
-    Raises:
-        ToolError: for any other type, naming it.
-    """
+    """`html`, `pdf`, `markdown`, `json`, `xml`, `lines` or `text`; a `ToolError` names any other type."""
     said = content_type.partition(";")[0].strip().lower()
     start = body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     # readers of PDF allow something before the header, so servers send it
@@ -85,21 +79,6 @@ def kind_of(body: bytes, content_type: str) -> str:
     if said.endswith("xml") or start.startswith(b"<?xml"):
         return "xml"
     return "lines" if said in ("text/csv", "text/tab-separated-values", "text/calendar") else "text"
-
-
-def _read(kind: str, body: bytes, content_type: str, deadline: float) -> tuple[str, list[Block], str]:
-    if kind == "pdf":
-        return read_pdf(body, deadline)
-    if kind == "xml":
-        return "", read_xml(body), ""
-    text = decode(body, content_type)
-    if kind == "html":
-        return *read_html(text), ""
-    if kind == "markdown":
-        return *read_markdown(text), ""
-    if kind == "json":
-        return "", read_json(text.encode("utf-8", "replace")), ""
-    return "", read_lines(text) if kind == "lines" else read_text(text), ""
 
 
 def pack(blocks: Iterable[Block], shortest: int, longest: int) -> Iterator[Paragraph]:

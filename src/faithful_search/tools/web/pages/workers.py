@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from contextlib import suppress
 from dataclasses import replace
 from typing import BinaryIO, cast
@@ -42,21 +41,11 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     why: str = ""
 
 
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Answer)
-
-
 def read(body: bytes, content_type: str, reading: Reading, deadline: float | None = None) -> Page:
-    """Read a document in a worker process; blocks, and may be called from many threads.
+    """Read a document in a worker process; blocks. Thread-safe.
 
-    Args:
-        body: the document.
-        content_type: what the server says it is, with its parameters; may be empty.
-        reading: the knobs.
-        deadline: when the page is no longer wanted (`time.monotonic`).
-
-    Raises:
-        ToolError: when it cannot be read, saying why: its type, no text, too long, too large, a crash.
+    `content_type` is what the server says it is, with its parameters; may be empty. After `deadline` (`time.monotonic`)
+    the page is no longer wanted. Raises `ToolError` when it cannot be read, saying why.
     """
     deadline = deadline if deadline is not None else time.monotonic() + 2 * reading.seconds + _START
     answer = _pool(reading).ask(Job(body, content_type, reading), deadline)
@@ -67,15 +56,13 @@ def read(body: bytes, content_type: str, reading: Reading, deadline: float | Non
 
 def close() -> None:
     """End all idle workers of this process; the next page starts new ones."""
-    with _guard:
-        pools = list(_pools.values())
-        _pools.clear()
-    for pool in pools:
-        pool.close()
+    for key in list(_pools):
+        if key[0] == os.getpid():
+            _pools.pop(key).close()
 
 
 class _Pool:
-    """At most so many workers, started when they are needed and kept."""
+    """A limited number of workers, started when they are needed and kept."""
 
     def __init__(self, workers: int, memory: int) -> None:
         self.memory, self.closed = memory, False
@@ -109,20 +96,21 @@ class _Pool:
 
 
 class _Worker:
-    """A process and its two pipes; frames are a length of four bytes and so many bytes of MessagePack."""
+    """A process and its two pipes; a frame is its length in four bytes, then MessagePack."""
 
     def __init__(self, memory: int) -> None:
         module = f"{__package__}.worker"
+        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}  # no keys
+        # each would start as many threads as there are cores
+        environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(memory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            bufsize=0,  # a forked child that closes its copy must not flush half a frame of ours into the pipe
-            env=_environment(),
-            start_new_session=True,  # an interrupt at the terminal is the parent's affair
+            env={**environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            start_new_session=True,  # an interrupt at the terminal is for the parent to handle
         )
-        _workers.add(self)
         self.usable, self._late = True, False
         if self._exchange(b"", _START) != b"ready":
             self.end()
@@ -133,12 +121,12 @@ class _Worker:
         """The answer; where the process had to be killed or died, what happened."""
         # the time that waiting for a worker left
         job = msgspec.structs.replace(job, reading=replace(job.reading, seconds=seconds))
-        reply = self._exchange(_ENCODER.encode(job), seconds)
+        reply = self._exchange(msgspec.msgpack.encode(job), seconds)
         if reply is not None:
-            return _DECODER.decode(reply)
+            return msgspec.msgpack.decode(reply, type=Answer)
         if self._late:
             return Answer(None, f"reading it took longer than {seconds:.3g} seconds")
-        self.process.kill()  # where it goes on living, it no longer keeps to the protocol
+        self.process.kill()  # if it is still running, it no longer keeps to the protocol
         _log.warning("a page crashed its reader, which ended with %s", self.process.wait())
         return Answer(None, "it crashed the program that reads pages")
 
@@ -146,11 +134,9 @@ class _Worker:
         self.usable = False
         self.process.kill()
         self.process.wait()
-        self.let_go()
-
-    def let_go(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
-            cast(BinaryIO, pipe).close()
+            with suppress(OSError):  # what was not sent is lost
+                cast(BinaryIO, pipe).close()
 
     def _exchange(self, payload: bytes, seconds: float) -> bytes | None:
         """Send a frame and wait for one; None when the process died, killed by the timer or by itself."""
@@ -160,65 +146,31 @@ class _Worker:
         timer.daemon = True
         timer.start()
         try:
-            rest = memoryview(len(payload).to_bytes(4, "big") + payload)
-            while rest:
-                rest = rest[requests.write(rest) :]
-            size = int.from_bytes(_exactly(replies, 4), "big")
-            if size > _LARGEST:  # no answer is: a document has taken the worker over
-                raise EOFError
-            return _exactly(replies, size)
-        except (OSError, EOFError):
-            self.usable = False
-            return None
+            requests.write(len(payload).to_bytes(4, "big") + payload)
+            requests.flush()
+            size = int.from_bytes(replies.read(4), "big")
+            # no answer is larger: a document has taken the worker over
+            reply = replies.read(size) if size <= _LARGEST else b""
+        except OSError:
+            size, reply = 0, b""
         finally:
             timer.cancel()
             timer.join()  # it must not kill the process in the middle of the next page
+        self.usable = self.usable and 0 < size == len(reply)
+        return reply if 0 < size == len(reply) else None
 
     def _too_late(self) -> None:
         self._late, self.usable = True, False
         self.process.kill()
 
 
-def _exactly(pipe: BinaryIO, size: int) -> bytes:
-    found = bytearray()
-    while len(found) < size:
-        part = pipe.read(size - len(found))
-        if not part:
-            raise EOFError
-        found += part
-    return bytes(found)
-
-
-def _environment() -> dict[str, str]:
-    """What Python needs to find the same packages; a document that breaks out finds no key here."""
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    # each would start as many threads as there are cores
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**kept, **one_thread, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
-_pools: dict[tuple[int, int], _Pool] = {}
-_workers: weakref.WeakSet[_Worker] = weakref.WeakSet()
-_guard = threading.Lock()
+_pools: dict[tuple[int, int, int], _Pool] = {}
 
 
 def _pool(reading: Reading) -> _Pool:
-    with _guard:
-        key = (reading.workers, reading.memory)
-        if key not in _pools:
-            _pools[key] = _Pool(*key)
-        return _pools[key]
-
-
-def _forget() -> None:
-    """In a forked child: the workers are the parent's, who alone may hold their pipes."""
-    global _guard
-    _guard = threading.Lock()
-    for worker in list(_workers):
-        worker.let_go()
-    _pools.clear()
+    # by process: a forked child must not write into its parent's pipes
+    key = (os.getpid(), reading.workers, reading.memory)
+    return _pools.setdefault(key, _pools.get(key) or _Pool(reading.workers, reading.memory))
 
 
 atexit.register(close)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

@@ -1,25 +1,88 @@
-"""Web search services, one file each; `load("searxng")` is the class in `searxng.py`."""
+"""Web search services, one file each: `load("searxng")` is the class in `searxng.py`. A query in, pages out; whatever a
+service answers may be wrong or hostile."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping
+from typing import Any, ClassVar
 
 from .... import registry
-from .base import Provider
+from ....errors import ToolError
+from ....trajectory import Evidence
+from ....wire.reply import Reply
+from ... import error_log
+from ...untrusted import is_page, line
 
-__all__ = ["Provider", "load", "names"]
+_TITLE, _TEXT, _DATE = 300, 2_000, 40  # characters kept
+
+
+class Provider(ABC):
+    """A web search service; implementations are frozen dataclasses, whose fields never hold a key."""
+
+    name: ClassVar[str]
+    """The file's name."""
+
+    @property
+    @abstractmethod
+    def cache_key(self) -> str:
+        """What its results depend on besides query and count, without secrets."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `ConfigError` when a key, package or address is missing, saying how to give it."""
+
+    @abstractmethod
+    async def search(self, query: str, count: int) -> list[Evidence]:
+        """The pages found, best first, about `count`; title, url and snippet of each. Raises `ToolError` when the
+        service does not answer as it should."""
 
 
 def names() -> list[str]:
-    """The files here that define a provider.
-
-    Example:
-        >>> names()
-        ['ddgs', 'searxng', 'serper']
-    """
+    """The files here that define a provider."""
     return registry.names(sys.modules[__name__], Provider)
 
 
 def load(name: str) -> type[Provider]:
     """The provider in the file of that name. Raises `ConfigError` when there is none, naming those that exist."""
     return registry.load(sys.modules[__name__], name, Provider)
+
+
+def page(title: Any, url: Any, text: Any, date: Any = "") -> list[Evidence]:
+    """A result as evidence, its date before the snippet; none when it has no http(s) address or nothing to read.
+
+    Example:
+        >>> [found.text for found in page("Tea", "https://tea.example/a", "Steep it.", "Mar 3, 2024")]
+        ['Mar 3, 2024: Steep it.']
+        >>> page("Tea", "javascript:alert()", "Steep it.")
+        []
+    """
+    title, text, date = (line(value, size) for value, size in ((title, _TITLE), (text, _TEXT), (date, _DATE)))
+    # a result that cannot be opened cannot be checked
+    if not (title or text) or not is_page(url):
+        return []
+    return [Evidence(text=f"{date}: {text}" if date and text else text, title=title or url, source=url, url=url)]
+
+
+async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) -> Mapping[str, Any]:
+    """The JSON object that answers a request, else a `ToolError`; `refusals` says by status what is wrong with the
+    configuration, for the log."""
+    try:
+        reply = await request
+        # a page of results is some kilobytes, but a server may send megabytes
+        document = await asyncio.to_thread(reply.json) if len(reply.body) > 100_000 else reply.json()
+    except ToolError as error:
+        if error.status and (reason := refusals.get(error.status)):
+            raise unavailable(reason) from None
+        raise error.retold(f"Web search failed: {error}.") from None
+    if not isinstance(document, Mapping):
+        raise ToolError("Web search failed: the search service answered with something else than results.")
+    return document
+
+
+def unavailable(reason: str) -> ToolError:
+    """A failure that only the operator can mend, who reads the reason; the policy reads a neutral text."""
+    told = "The search service refuses to search; use another tool."
+    return error_log.unavailable(told, f"web search does not work: {reason}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 from ....errors import ConfigError, ToolError
 from ....trajectory import Evidence
 from ...untrusted import rows
-from .base import Provider, page, pages
+from . import Provider, page
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,6 @@ class Ddgs(Provider):
 
     @property
     def cache_key(self) -> str:
-        """The engines and the region asked for."""
         return f"ddgs {self.region} {self.backend}"
 
     def check(self) -> None:
@@ -39,11 +39,9 @@ class Ddgs(Provider):
             raise ConfigError("web search through ddgs needs that package: pip install 'faithful-search[web]'")
 
     async def search(self, query: str, count: int) -> list[Evidence]:
-        """See `Provider.search`."""
-        found = {"results": await asyncio.to_thread(self._text, query, count)}
-        return pages(
-            (page(row.get("title"), row.get("href"), row.get("body")) for row in rows(found, "results")), count
-        )
+        found = rows({"results": await asyncio.to_thread(self._text, query, count)}, "results")
+        pages = (page(row.get("title"), row.get("href"), row.get("body")) for row in found)
+        return list(chain.from_iterable(pages))[:count]
 
     def _text(self, query: str, count: int) -> Any:
         from ddgs import DDGS
@@ -52,14 +50,13 @@ class Ddgs(Provider):
         try:
             engines = DDGS(timeout=self.timeout)
             return engines.text(query, region=self.region, backend=self.backend, max_results=count)
-        except RatelimitException as error:
-            raise ToolError(
-                "Web search failed: the search engines limit how often they answer.", passing=True
-            ) from error
-        except TimeoutException as error:
-            raise ToolError("Web search failed: the search engines did not answer in time.", passing=True) from error
         except DDGSException as error:
             # the package raises where there is nothing to find
-            if "no results" in str(error).casefold():
+            if "no results" in str(error).casefold() and not isinstance(error, RatelimitException | TimeoutException):
                 return []
-            raise ToolError("Web search failed: none of the search engines answered.", passing=True) from error
+            why = "none of the search engines answered"
+            if isinstance(error, RatelimitException):
+                why = "the search engines limit how often they answer"
+            if isinstance(error, TimeoutException):
+                why = "the search engines did not answer in time"
+            raise ToolError(f"Web search failed: {why}.", passing=True) from error

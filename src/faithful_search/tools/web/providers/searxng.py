@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from ....errors import ToolError
 from ....trajectory import Evidence
 from ....wire.http import Http
 from ...untrusted import check_address, rows
-from .base import Provider, document_of, page, pages
+from . import Provider, document_of, page
 
 
 @dataclass(frozen=True)
@@ -41,34 +40,29 @@ class SearXNG(Provider):
 
     @property
     def cache_key(self) -> str:
-        """The server, its engines and the language asked for."""
         return f"searxng {self.url} {self.engines} {self.language}"
 
     def check(self) -> None:
         """Nothing is missing: the address was checked when this was made."""
 
     async def search(self, query: str, count: int) -> list[Evidence]:
-        """See `Provider.search`."""
         asked = {"q": query, "format": "json", "engines": self.engines, "language": self.language}
-        request = self.http.get(
-            f"{self.url.rstrip('/')}/search", params={name: value for name, value in asked.items() if value}
-        )
+        given = {name: value for name, value in asked.items() if value}
         disabled = (
             f"SearXNG at {urlsplit(self.url).netloc} answers 403: its JSON format is disabled; add `json` to `formats` "
             "under `search` in its settings.yml and restart it"
         )
+        request = self.http.get(f"{self.url.rstrip('/')}/search", params=given)
         document = await document_of(request, {403: disabled})
-        found = pages(_results(document), count)
+        found: list[Evidence] = []
+        for row in rows(document, "answers"):
+            found += page(row.get("title"), row.get("url"), row.get("answer"))
+        for row in rows(document, "infoboxes"):
+            found += page(row.get("infobox"), row.get("id"), row.get("content"))
+        for row in rows(document, "results"):
+            date = str(row.get("publishedDate") or "")[:10]
+            found += page(row.get("title"), row.get("url"), row.get("content"), date)
         # else an outage of the engines would be read as "nothing is known about it"
         if not found and document.get("unresponsive_engines"):
             raise ToolError("Web search failed: none of the search engines answered.", passing=True)
-        return found
-
-
-def _results(document: Any) -> Iterator[Evidence | None]:
-    for row in rows(document, "answers"):
-        yield page(row.get("title"), row.get("url"), row.get("answer"))
-    for row in rows(document, "infoboxes"):
-        yield page(row.get("infobox"), row.get("id"), row.get("content"))
-    for row in rows(document, "results"):
-        yield page(row.get("title"), row.get("url"), row.get("content"), str(row.get("publishedDate") or "")[:10])
+        return found[:count]

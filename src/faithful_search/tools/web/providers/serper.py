@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ....errors import ConfigError
 from ....trajectory import Evidence
 from ....wire.http import Http
 from ...untrusted import check_address, rows, section
-from .base import Provider, document_of, page, pages, unavailable
+from . import Provider, document_of, page, unavailable
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ class Serper(Provider):
 
     @property
     def cache_key(self) -> str:
-        """The service and the place and language asked for."""
         return f"serper {self.url} {self.country} {self.language}"
 
     def check(self) -> None:
@@ -52,30 +50,23 @@ class Serper(Provider):
             )
 
     async def search(self, query: str, count: int) -> list[Evidence]:
-        """See `Provider.search`."""
         key = self._key()
         if not key:
             raise unavailable(f"no usable key in {self.key_variable}")
         asked = {"q": query, "num": count, "gl": self.country, "hl": self.language}
-        request = self.http.post(
-            f"{self.url.rstrip('/')}/search",
-            json={name: value for name, value in asked.items() if value},
-            headers={"X-API-KEY": key},
-        )
+        given = {name: value for name, value in asked.items() if value}
+        request = self.http.post(f"{self.url.rstrip('/')}/search", json=given, headers={"X-API-KEY": key})
         refused = f"Serper refused the key in {self.key_variable}: it is wrong or expired"
         unpaid = f"Serper refused a search: no credits may be left for the key in {self.key_variable}"
         document = await document_of(request, {400: unpaid, 401: refused, 402: unpaid, 403: refused})
-        return pages(_results(document), count)
+        box, panel = section(document, "answerBox"), section(document, "knowledgeGraph")
+        # answer boxes without a page are left out: they could not be cited
+        found = page(box.get("title"), box.get("link"), box.get("snippet") or box.get("answer"), box.get("date"))
+        found += page(panel.get("title"), panel.get("descriptionLink"), panel.get("description"))
+        for row in rows(document, "organic"):
+            found += page(row.get("title"), row.get("link"), row.get("snippet"), row.get("date"))
+        return found[:count]
 
     def _key(self) -> str:
         key = os.environ.get(self.key_variable, "").strip()
         return key if key.isascii() and key.isprintable() else ""
-
-
-def _results(document: Any) -> Iterator[Evidence | None]:
-    box, panel = section(document, "answerBox"), section(document, "knowledgeGraph")
-    # answer boxes without a page are left out: they could not be cited
-    yield page(box.get("title"), box.get("link"), box.get("snippet") or box.get("answer"), box.get("date"))
-    yield page(panel.get("title"), panel.get("descriptionLink"), panel.get("description"))
-    for row in rows(document, "organic"):
-        yield page(row.get("title"), row.get("link"), row.get("snippet"), row.get("date"))
