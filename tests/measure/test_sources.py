@@ -16,7 +16,8 @@ from paths import SHARED
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, DialectError
 from faithful_search.measure import files
-from faithful_search.measure.rows import Raw, Reader, gold_answers, parse_row, read_rows, read_trajectories
+from faithful_search.measure.columns import gold_answers, parse_row
+from faithful_search.measure.rows import Raw, Reader, read_rows, read_trajectories
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 REAL = SHARED / "data" / "trajectories"
@@ -305,10 +306,8 @@ def test_parquet_without_a_known_column_says_which_there_are(tmp_path):
 def test_an_arrays_elements_are_found_whatever_they_hold_and_wherever_blocks_end(rows, block, indent, array):
     text = json.dumps(rows, indent=indent) if array else "\n".join(json.dumps(row, indent=indent) for row in rows)
     data = text.encode()
-    elements = files._Elements()
-    found = [item for at in range(0, len(data), block) for item in elements.feed(data[at : at + block])]
-    assert [json.loads(item) for item in found] == rows
-    assert not elements.held.strip() and elements.closed == array
+    blocks = [data[at : at + block] for at in range(0, len(data), block)]
+    assert [json.loads(item) for item in files._elements(blocks, Path("a.json"))] == rows
 
 
 def test_a_broken_element_of_an_array_is_one_bad_row(tmp_path):
