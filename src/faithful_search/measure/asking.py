@@ -12,18 +12,13 @@ from ..judges import Judge, Pair, Verdict
 from .workers import chunks
 
 T = TypeVar("T")
-
-
 ANSWERS = "answers.sqlite"
 
 
 def answers_kept(judge: Judge | None, folder: Path, resume: bool = True) -> AbstractContextManager[None]:
     """Keep what a paid judge without a cache answers in the folder, until all is asked: an interruption loses nothing.
 
-    Args:
-        judge: any; only one that has `keeping` is helped.
-        folder: of the results.
-        resume: whether answers that an earlier run left are used.
+    Only a judge that has `keeping` is helped; `resume` says whether answers that an earlier run left are used.
     """
     if not resume:
         (folder / ANSWERS).unlink(missing_ok=True)

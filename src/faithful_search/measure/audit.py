@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def audit(
     again, those that could not be read or whose judge abstained are.
 
     Args:
-        source: a file (see `read_trajectories`), or `"-"` for JSON lines on the standard input, kept in `out`.
+        source: a file (see `read_trajectories`), or `"-"` for JSON lines on the standard input, which is kept in `out`.
         out: the folder for what is written.
         judge: who judges; default the comparison of words, and the names of the results say so.
         policy: the model that wrote the trajectories, for what asks it.
@@ -66,7 +66,7 @@ def audit(
             when a model judges).
 
     Raises:
-        DataError: when the source cannot be read at all, or `out` not be written.
+        DataError: when the source cannot be read at all, or `out` cannot be written.
         JudgeError: when the judge cannot be asked at all; the rows that were scored until then are kept.
         ConfigError: for settings that contradict each other, or those of the audit that is in `out`.
         KeyboardInterrupt: when interrupted; its message says how to go on.
@@ -128,7 +128,7 @@ def metrics_of(given: AuditSettings, judge: Judge | None, policy: Generator | No
 
 
 def _header(source: str | os.PathLike[str], given: AuditSettings, plan: Plan) -> dict[str, Any]:
-    """What a score depends on. An audit only goes on with the same."""
+    """What a score depends on: an audit only goes on with the same."""
     prompted = isinstance(plan.judge, Writer)
     return {
         "source": Path(source).name,
@@ -175,7 +175,7 @@ def _score(rows: Source, plan: Plan, log: ScoreLog, workers: int, bar: Any) -> N
     abstained = unread = 0
     judged = False
     with bar:
-        for batch in in_order(Scorer(plan).score, _batches(_todo(rows, log, bar), _size(plan)), workers):
+        for batch in in_order(Scorer(plan).score, _batches(rows, log, _size(plan), bar), workers):
             log.add(batch.rows, batch.lines)
             # A judge that refuses from the start has a wrong key or address: no row after it can be judged either
             if batch.refusal and not judged:
@@ -188,18 +188,14 @@ def _score(rows: Source, plan: Plan, log: ScoreLog, workers: int, bar: Any) -> N
                 bar.set_postfix({name: count for name, count in counts.items() if count}, refresh=False)
 
 
-def _todo(rows: Iterable[Raw], log: ScoreLog, bar: Any) -> Iterator[Raw]:
-    for raw in rows:
-        if log.holds(raw.number, raw.digest):
-            bar.update(1)
-        else:
-            yield raw
-
-
-def _batches(rows: Iterable[Raw], size: int) -> Iterator[list[Raw]]:
+def _batches(rows: Source, log: ScoreLog, size: int, bar: Any) -> Iterator[list[Raw]]:
+    """The rows that the log does not hold yet, `size` at a time, fewer where they are long."""
     batch: list[Raw] = []
     held = 0
     for raw in rows:
+        if log.holds(raw.number, raw.digest):
+            bar.update(1)
+            continue
         batch.append(raw)
         held += len(raw.data)
         if len(batch) >= size or held >= _BYTES * max(1, size // _ROWS):
@@ -232,9 +228,11 @@ def _usage(judge: Judge | None) -> dict[str, Any]:
 
 
 def _added(now: Mapping[str, Any], before: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """What this run added to the judge's counts, and what earlier runs did."""
-    names, nested = {**now, **earlier}, {}
-    for name in [name for name in names if isinstance(names[name], Mapping)]:
-        nested[name] = _added(now.get(name, {}), before.get(name, {}), earlier.get(name, {}))
-        del names[name]
-    return {name: now.get(name, 0) - before.get(name, 0) + earlier.get(name, 0) for name in names} | nested
+    """What this run added to the judge's counts `before` it, and what `earlier` runs did."""
+    found = {}
+    for name in {**now, **earlier}:
+        if isinstance(now.get(name, earlier.get(name)), Mapping):
+            found[name] = _added(now.get(name, {}), before.get(name, {}), earlier.get(name, {}))
+        else:
+            found[name] = now.get(name, 0) - before.get(name, 0) + earlier.get(name, 0)
+    return found

@@ -8,14 +8,14 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from ..errors import ConfigError
 from ..judges import Judge
 from .audit import metrics_of
 from .rows import Raw, Reader
-from .scoring import Plan, Scorer
+from .scores import LINE
+from .scoring import ENCODER, Plan, Scorer
 from .settings import AuditSettings, How
 
 BESIDE = {
@@ -24,13 +24,6 @@ BESIDE = {
 }
 """Columns beside the metrics: whether there is an answer, how many calls, problems in the writing and open verdicts;
 the dialect, and why a row could not be read."""
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
-
-
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 
 
 @dataclass(frozen=True)
@@ -110,10 +103,10 @@ class BatchScorer:
     def _columns(self, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         raws = [
             Raw(number, blake2b(data, digest_size=16).hexdigest(), data)
-            for number, data in enumerate(map(_ENCODER.encode, rows), start=1)
+            for number, data in enumerate(map(ENCODER.encode, rows), start=1)
         ]
         found = []
-        for line in self._scorer.lines(raws):
+        for line in map(LINE.decode, self._scorer.score(raws).lines):
             own: dict[str, Any] = {**line.values, "read_as": line.dialect, "read_error": line.error or ""}
             own["issues"] = float(sum(line.issues.values()))
             own["abstained"] = float(sum(cell.parts.abstained for cell in line.scores.values()))

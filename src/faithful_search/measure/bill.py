@@ -18,15 +18,15 @@ from .scoring import Plan, Scorer
 from .settings import AuditSettings
 from .workers import chunks
 
-READ, _BATCH = 512, 64
+READ = 512
 """Rows that are read for an estimate; those of a longer file are taken to be like its first ones."""
 _SECONDS = 1.0
-"""A request takes, as long as nothing is known of the server."""
+"""What a request is taken to last: nothing is known of the server."""
 
 
 class Bill(msgspec.Struct, frozen=True):
-    """About what is to come. `hits` are answers that the judge's cache holds already; `read` of `rows` were looked at,
-    which are `None` where a file is too long to count them."""
+    """An estimate. `hits` are answers that the judge's cache holds already; `read` rows of `rows` were looked at, which
+    is `None` where a file is too long to count them."""
 
     read: int
     rows: int | None
@@ -57,10 +57,11 @@ def bill(source: str | os.PathLike[str], judge: EndpointJudge, **settings: Any) 
     """
     if str(source) == STDIN:
         raise ConfigError("the standard input can be read only once: save it to a file for an estimate")
-    given, path, dry = AuditSettings(**settings), local_file(source), replace(judge, dry=True, on_progress=None)
+    given, path = AuditSettings(**settings), local_file(source)
     rows = Source(path, given.dialect, given.text_column, given.limit)
+    dry = replace(judge, dry=True, on_progress=None)
     scorer, read = Scorer(Plan(metrics_of(given, dry), dry, given.how, None, rows.reader)), 0
-    for batch in chunks(islice(rows, READ), _BATCH):
+    for batch in chunks(islice(rows, READ), 64):
         scorer.score(batch)
         read += len(batch)
     total = read if read < READ else total_rows([path], given.limit)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from ..errors import ConfigError, DataError
@@ -47,9 +46,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # closing flushes again what a full disk refused; `append` has reported that
             self._file.close()
 
@@ -108,8 +105,7 @@ class Ledger:
 def lock(file: IO[bytes], path: Path, what: str) -> None:
     """Keep a second run out of the file while this one writes; the lock ends with the process.
 
-    The file itself is locked, so that no lock file is left in a folder of results. Where the system or the file system
-    has no locks, nothing is locked.
+    Where the system or the file system has no locks, nothing is locked.
 
     Raises:
         DataError: while another run holds the lock.

@@ -20,7 +20,7 @@ SCORES = "scores.jsonl"
 
 
 class Flags(msgspec.Struct, frozen=True):
-    """Of a score's parts: whether its judge gave no verdict."""
+    """Of a score's parts: whether its judge gave no verdict. The others are the larger part of a file, and skipped."""
 
     abstained: bool = False
 

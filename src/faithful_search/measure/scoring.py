@@ -20,9 +20,11 @@ from ..trajectory import Trajectory
 from . import metrics
 from .failures import told
 from .rows import READER, Raw, Reader, Row
-from .scores import LINE, Line
 from .settings import How
 from .tool_use import tool_counts
+
+ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
+"""Writes numbers and arrays of numpy as Python's, whatever else JSON has no form for as text."""
 
 
 @dataclass(frozen=True)
@@ -99,28 +101,28 @@ class Scorer:
             self._ask(self.shared, read)
         columns = {name: iter(_column(reward, read)) for name, reward in self.rewards.items()}
         records = [self._record(row, columns) for row in rows]
+        lines = []
+        for record in records:
+            try:
+                lines.append(ENCODER.encode(record) + b"\n")
+            except (TypeError, ValueError, msgspec.MsgspecError) as error:
+                record["error"] = f"its scores have no JSON form ({error})"
+                lines.append(ENCODER.encode({name: record[name] for name in ("row", "digest", "error")}) + b"\n")
+        cells = [record.get("scores", {}).values() for record in records]
         return Batch(
             [row.number for row in rows],
-            [self._line(record) for record in records],
-            sum(
-                any(cell["parts"].get("abstained") for cell in record.get("scores", {}).values()) for record in records
-            ),
+            lines,
+            sum(any(cell["parts"].get("abstained") for cell in own) for own in cells),
             sum("error" in record for record in records),
             self.shared.refusal if self.shared is not None else "",
         )
 
-    def lines(self, batch: Sequence[Raw]) -> list[Line]:
-        """What is read back of the rows' lines."""
-        return list(map(LINE.decode, self.score(batch).lines))
-
     def _ask(self, shared: _Shared, trajectories: Sequence[Trajectory]) -> None:
-        """Ask at once what the metrics will ask, so far as they can tell beforehand.
-
-        Row by row, so that a judge that dies on the way leaves whole rows.
-        """
+        """Ask at once what the metrics will ask, as far as they can tell beforehand."""
         shared.forget()
         judged = [r for r in self.rewards.values() if isinstance(r, JudgedReward) and r.judge is shared]
         with suppress(Exception):  # which row and metric it was shows when they are scored
+            # Row by row, so that a judge that dies on the way leaves whole rows
             rows = zip(*[reward.pairs_batch(trajectories) for reward in judged], strict=True)
             asked = (item for row in rows for own in row for item in own)
             shared.learn([item.pair for item in asked if item.settled is None])
@@ -141,21 +143,6 @@ class Scorer:
             "issues": dict(sorted(Counter(issue.kind for issue in trajectory.all_issues()).items())),
         }
 
-    def _line(self, record: dict[str, Any]) -> bytes:
-        try:
-            return _ENCODER.encode(record) + b"\n"
-        except (TypeError, ValueError, msgspec.MsgspecError) as error:
-            record["error"] = f"its scores have no JSON form ({error})"
-            return _ENCODER.encode({name: record[name] for name in ("row", "digest", "error")}) + b"\n"
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of numpy as Python's; whatever else a reward puts into its parts as text."""
-    return value.item() if hasattr(value, "item") else str(value)
-
-
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
-
 
 def shown(reward: Reward, score: Score) -> dict[str, Any]:
     """A score as it is written down: its value as a measurement, the reason, the parts."""
@@ -163,9 +150,9 @@ def shown(reward: Reward, score: Score) -> dict[str, Any]:
 
 
 class _Shared:
-    """A judge that remembers what it said about the batch at hand. `refusal`: why it could not be asked.
+    """A judge that remembers what it said about the batch at hand, since several metrics ask about the same pairs.
 
-    Several metrics ask about the same pairs, and all pairs of a batch are known before the first metric is scored.
+    `refusal`: why it could not be asked.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -195,7 +182,7 @@ class _Shared:
 
 
 class _SharedWriter(_Shared):
-    """The same for a judge that also writes."""
+    """The same for a judge that also writes: rewards look for `write_batch`, so others must not have it."""
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
         keys = [(request.prompt, tuple(sorted(request.fields.items()))) for request in requests]

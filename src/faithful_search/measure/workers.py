@@ -47,12 +47,10 @@ def in_order(function: Callable[[T], R], batches: Iterator[T], workers: int) -> 
         ConfigError: when a process died.
     """
     first = list(islice(batches, WORTH_A_POOL)) if workers > 1 else []
-    if workers == 1 or len(first) < WORTH_A_POOL:
-        return map(function, chain(first, batches))
-    return _pooled(function, chain(first, batches), workers)
-
-
-def _pooled(function: Callable[[T], R], batches: Iterable[T], workers: int) -> Iterator[R]:
+    batches = chain(first, batches)
+    if len(first) < WORTH_A_POOL:
+        yield from map(function, batches)
+        return
     # Spawned, not forked: the parent may have threads, of a judge's client or of numpy, that a fork would break
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _set_up, (function,))
     waiting: deque[Future[R]] = deque()
