@@ -31,8 +31,7 @@ def ask_in_parts(
 ) -> Iterator[list[tuple[T, Verdict]]]:
     """Yield the items with their verdicts, `size` at a time; `pair` is what the judge reads of an item.
 
-    Raises:
-        JudgeError: when the judge cannot be asked at all, or gives another number of verdicts.
+    Raises `JudgeError` when the judge cannot be asked at all, or gives another number of verdicts.
     """
     for part in chunks(items, size):
         verdicts = judge.judge_batch([pair(item) for item in part])

@@ -21,7 +21,7 @@ from .files import STDIN, local_file
 from .ledger import same_settings
 from .rows import Raw, Source, pick, read_trajectories, total_rows
 from .scores import SCORES, ScoreLog
-from .scoring import Plan, Scorer
+from .scoring import Scorer
 from .settings import AuditSettings
 from .summary import SUMMARY, Audit, choose_rows, summarize
 from .workers import in_order, progress_bar
@@ -81,9 +81,9 @@ def audit(
     names = metrics_of(given, judge, policy)
     path = _spooled(results_folder(folder)) if str(source) == STDIN else local_file(source)
     rows = Source(path, given.dialect, given.text_column, given.limit)
-    plan = Plan(names, judge, given.how, policy, rows.reader)
+    scorer = Scorer(names, judge, given.how, policy, rows.reader)
     results_folder(folder)  # after the source was opened: a wrong name leaves no folder
-    header = _header(source, given, plan)
+    header = _header(source, given, scorer)
     before = _begun(folder, header) if resume else None
     counted = _usage(judge)
     with ScoreLog(folder / SCORES, resume) as log:
@@ -92,7 +92,7 @@ def audit(
         bar = (on_progress or progress_bar)(total=total_rows([path], given.limit), desc="auditing", unit="row")
         try:
             with answers_kept(judge, folder, resume):
-                _score(rows, plan, log, _processes(plan, given.workers), bar)
+                _score(rows, scorer, log, _processes(scorer, given.workers), bar)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"interrupted: {len(log.places)} rows are in {log.path}; run the same again to go on"
@@ -101,7 +101,7 @@ def audit(
     found = summarize(
         folder / SCORES,
         len(log.places),
-        {name: reward.bounds for name, reward in plan.rewards().items()},
+        {name: reward.bounds for name, reward in scorer.rewards.items()},
         settings=header,
         source_error=rows.error,
         usage=_added(_usage(judge), counted, before.usage if before else {}),
@@ -121,24 +121,24 @@ def metrics_of(given: AuditSettings, judge: Judge | None, policy: Generator | No
     if not names:
         raise ConfigError(f"no metrics named; there are: {', '.join(metrics.names())}")
     names = tuple(dict.fromkeys(names))
-    asks = [name for name, reward in Plan(names, judge, given.how).rewards().items() if reward.needs_policy]
+    asks = [name for name, reward in Scorer(names, judge, given.how).rewards.items() if reward.needs_policy]
     if asks and policy is None:
         raise ConfigError(f"{', '.join(asks)} measures a model: name the policy that wrote the trajectories")
     return names
 
 
-def _header(source: str | os.PathLike[str], given: AuditSettings, plan: Plan) -> dict[str, Any]:
+def _header(source: str | os.PathLike[str], given: AuditSettings, scorer: Scorer) -> dict[str, Any]:
     """What a score depends on: an audit only goes on with the same."""
-    prompted = isinstance(plan.judge, Writer)
+    prompted = isinstance(scorer.judge, Writer)
     return {
         "source": Path(source).name,
-        "metrics": list(plan.metrics),
-        "judge": plan.judge.name if plan.judge is not None else "lexical",
+        "metrics": list(scorer.metrics),
+        "judge": scorer.judge.name if scorer.judge is not None else "lexical",
         "prompts": [prompting.load(name).id for name in prompting.names() if prompted and name not in _NO_VERDICT],
-        "how": plan.how,
+        "how": scorer.how,
         "dialect": given.dialect,
         "text_column": given.text_column,
-        "policy": None if plan.policy is None else str(getattr(plan.policy, "name", type(plan.policy).__name__)),
+        "policy": None if scorer.policy is None else str(getattr(scorer.policy, "name", type(scorer.policy).__name__)),
         "version": __version__,
     }
 
@@ -170,12 +170,12 @@ def _begun(folder: Path, header: Mapping[str, Any]) -> Audit | None:
     return before
 
 
-def _score(rows: Source, plan: Plan, log: ScoreLog, workers: int, bar: Any) -> None:
+def _score(rows: Source, scorer: Scorer, log: ScoreLog, workers: int, bar: Any) -> None:
     """Score the rows that the log does not hold yet, batch by batch, into the log."""
     abstained = unread = 0
     judged = False
     with bar:
-        for batch in in_order(Scorer(plan).score, _batches(rows, log, _size(plan), bar), workers):
+        for batch in in_order(scorer.score, _batches(rows, log, _size(scorer), bar), workers):
             log.add(batch.rows, batch.lines)
             # A judge that refuses from the start has a wrong key or address: no row after it can be judged either
             if batch.refusal and not judged:
@@ -205,16 +205,16 @@ def _batches(rows: Source, log: ScoreLog, size: int, bar: Any) -> Iterator[list[
         yield batch
 
 
-def _size(plan: Plan) -> int:
+def _size(scorer: Scorer) -> int:
     """Rows of a batch: enough to keep all of a judge's requests under way, few enough to lose little."""
-    width = getattr(plan.judge, "concurrency", None)
+    width = getattr(scorer.judge, "concurrency", None)
     if not isinstance(width, int):
-        return _JUDGED if plan.asks_a_model else _ROWS
+        return _JUDGED if scorer.shared is not None else _ROWS
     return max(_ROWS, min(8 * width, 8 * _ROWS))
 
 
-def _processes(plan: Plan, workers: int | None) -> int:
-    if plan.policy is not None or plan.asks_a_model:
+def _processes(scorer: Scorer, workers: int | None) -> int:
+    if scorer.policy is not None or scorer.shared is not None:
         return 1  # the model is in this process, or its requests are concurrent already
     if workers is not None:
         return workers

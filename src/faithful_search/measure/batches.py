@@ -15,7 +15,7 @@ from ..judges import Judge
 from .audit import metrics_of
 from .rows import Raw, Reader
 from .scores import LINE
-from .scoring import ENCODER, Plan, Scorer
+from .scoring import ENCODER, Scorer
 from .settings import AuditSettings, How
 
 BESIDE = {
@@ -92,8 +92,8 @@ class BatchScorer:
     @cached_property
     def _scorer(self) -> Scorer:
         given = AuditSettings(self.dialect, self.text_column, metrics=self.metrics, how=self.how)
-        names = metrics_of(given, self.judge)
-        return Scorer(Plan(names, self.judge, self.how, None, Reader(self.dialect, self.text_column)))
+        reader = Reader(self.dialect, self.text_column)
+        return Scorer(metrics_of(given, self.judge), self.judge, self.how, None, reader)
 
     @cached_property
     def _types(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ from ..judges.endpoint import EndpointJudge
 from .audit import metrics_of
 from .files import STDIN, local_file
 from .rows import Source, total_rows
-from .scoring import Plan, Scorer
+from .scoring import Scorer
 from .settings import AuditSettings
 from .workers import chunks
 
@@ -49,18 +49,13 @@ class Bill(msgspec.Struct, frozen=True):
 
 
 def bill(source: str | os.PathLike[str], judge: EndpointJudge, **settings: Any) -> Bill:
-    """Estimate what a new audit takes, whose judge and settings these are; nothing is asked.
-
-    Raises:
-        DataError: when the source cannot be read.
-        ConfigError: for settings that contradict each other.
-    """
+    """Estimate what a new audit with this judge and these settings takes; nothing is asked. Raises as `audit` does."""
     if str(source) == STDIN:
         raise ConfigError("the standard input can be read only once: save it to a file for an estimate")
     given, path = AuditSettings(**settings), local_file(source)
     rows = Source(path, given.dialect, given.text_column, given.limit)
     dry = replace(judge, dry=True, on_progress=None)
-    scorer, read = Scorer(Plan(metrics_of(given, dry), dry, given.how, None, rows.reader)), 0
+    scorer, read = Scorer(metrics_of(given, dry), dry, given.how, None, rows.reader), 0
     for batch in chunks(islice(rows, READ), 64):
         scorer.score(batch)
         read += len(batch)

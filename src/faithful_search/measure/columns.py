@@ -37,9 +37,8 @@ def parse_row(
 ) -> Trajectory:
     """Read one row's JSON; `usual` as in `dialects.parse`.
 
-    Raises:
-        DataError: naming what is wrong: not JSON, no text, or fields that are not a trajectory's.
-        DialectError: when its dialect is unknown, or none fits.
+    Raises `DataError` naming what is wrong (not JSON, no text, fields that are not a trajectory's), and `DialectError`
+    when its dialect is unknown, or none fits.
 
     Example:
         >>> row = {"question": "Where?", "output": "<think>So.</think><answer>Paris</answer>", "answers": "['Paris']"}

@@ -13,7 +13,7 @@ from ..errors import ConfigError, DataError
 from .evaluation import ENTROPY, Evaluation, difference
 from .metrics import direction
 from .report.asks import warning
-from .report.tables import aligned, interval, is_clear
+from .report.tables import aligned, interval, is_clear, marked
 from .scores import SCORES, read_scores
 from .stats import NOTHING, Estimate, question_means
 from .summary import SUMMARY, Audit
@@ -54,7 +54,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What comes of it.
+    """How the sides differ.
 
     Attributes:
         names: of the sides, the first the one that the others are compared with.
@@ -93,18 +93,15 @@ class Comparison(msgspec.Struct, frozen=True):
     def table(self) -> list[list[str]]:
         """Cells, header first: each side's estimate, then each paired difference with the number of its questions."""
         first, *others = self.names
-        header = ["metric", *(f"{name} [95% CI]" for name in self.names), *(f"{name} − {first}" for name in others)]
-        return [
-            header,
-            *(
-                [metric, *map(interval, row), *map(_paired, self.differences[metric])]
-                for metric, row in self.rows.items()
-            ),
-        ]
+        rows = [["metric", *(f"{name} [95% CI]" for name in self.names), *(f"{name} − {first}" for name in others)]]
+        for metric, row in self.rows.items():
+            apart = [marked(own) + (f" (n={own.n})" if own.n else "") for own in self.differences[metric]]
+            rows.append([metric, *map(interval, row), *apart])
+        return rows
 
     def __str__(self) -> str:
         chance = 0.05 * sum(change.value is not None for row in self.differences.values() for change in row)
-        legend = f"* the interval of the paired difference leaves out 0; of so many, about {chance:.0f} would by chance"
+        legend = f"* the interval of the paired difference leaves out 0; about {chance:.0f} of these would by chance"
         below = filter(None, [legend, warning(self.rows), *self.notes])
         told = (line for title, lines in self.told().items() for line in (title, *(f"  {line}" for line in lines)))
         return "\n\n".join(["\n".join(told), aligned(self.table()), "\n".join(below)])
@@ -143,15 +140,17 @@ def compare(sides: Sequence[Side]) -> Comparison:
                 f"{side.name} shares no question with {sides[0].name} (one there is {next(iter(asked[0]), None)!r}): "
                 "only answers to the same questions can be paired"
             )
-    metrics = dict.fromkeys(metric for run in runs for metric in run.rows)
-    return Comparison(
-        [side.name for side in sides],
-        [len(own) for own in asked],
-        shared,
-        {metric: [run.rows.get(metric, NOTHING) for run in runs] for metric in metrics},
-        {metric: [_difference(runs[0], run, metric) for run in runs[1:]] for metric in metrics},
-        _notes(sides),
-    )
+    rows: dict[str, list[Estimate]] = {}
+    differences: dict[str, list[Estimate]] = {}
+    for metric in dict.fromkeys(metric for run in runs for metric in run.rows):
+        rows[metric] = [run.rows.get(metric, NOTHING) for run in runs]
+        first, *others = rows[metric]
+        # None where a judge left too much open for a mean: what it did answer is no sample of the questions
+        differences[metric] = [
+            NOTHING if first.value is None or own.value is None else difference(runs[0], run, metric)
+            for own, run in zip(others, runs[1:], strict=True)
+        ]
+    return Comparison([side.name for side in sides], [*map(len, asked)], shared, rows, differences, _notes(sides))
 
 
 def changes(sides: Sequence[Side], metric: str) -> list[Change]:
@@ -164,29 +163,14 @@ def changes(sides: Sequence[Side], metric: str) -> list[Change]:
     spans = {key: [own[key] - value for own in others if key in own] for key, value in first.items()}
     most = sorted((max(span, key=abs), str(key)) for key, span in spans.items() if any(span))
     fell, rose = [key for by, key in most if by < 0][:SHOWN], [key for by, key in most if by > 0][-SHOWN:]
-    places = [_places(side) for side in sides]
+    places: list[dict[str, list[int]]] = [{} for _ in sides]  # the rows of each question
+    for side, own in zip(sides, places, strict=True):
+        for question, row in zip(side.evaluation.questions, side.rows, strict=False):
+            own.setdefault(question, []).append(row)
     return [
         Change(key, [own.get(key) for own in means], [own.get(key, []) for own in places])
         for key in (*fell, *rose[::-1])
     ]
-
-
-def _places(side: Side) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for question, row in zip(side.evaluation.questions, side.rows, strict=False):
-        found.setdefault(question, []).append(row)
-    return found
-
-
-def _difference(first: Evaluation, other: Evaluation, metric: str) -> Estimate:
-    """None where a judge left too much open for a mean: what it did answer is no sample of the questions."""
-    rows = [run.rows.get(metric, NOTHING) for run in (first, other)]
-    return difference(first, other, metric) if all(row.value is not None for row in rows) else NOTHING
-
-
-def _paired(change: Estimate) -> str:
-    mark = " *" if is_clear(change) else ""
-    return interval(change, sign=True) + (f"{mark} (n={change.n})" if change.n else "")
 
 
 def _notes(sides: Sequence[Side]) -> list[str]:
@@ -240,7 +224,6 @@ def _audit(folder: Path) -> Side:
     if not audit.finished:
         raise DataError(f"the audit in {folder} has not ended: run the same command again first")
     questions, rows = [], []
-    estimates = {**audit.rows, ENTROPY: audit.tools.entropy}
     values: dict[str, list[float | None]] = {name: [] for name in audit.rows}
     calls: dict[str, list[int]] = {name: [] for name in audit.tools.counts}
     for line in read_scores(folder / SCORES, audit.n + audit.errors):
@@ -253,6 +236,7 @@ def _audit(folder: Path) -> Side:
             column.append(own.get(name))
         for name, counted in calls.items():
             counted.append(line.tools.get(name, 0))
+    estimates = {**audit.rows, ENTROPY: audit.tools.entropy}
     evaluation = Evaluation(rows=estimates, questions=questions, values=values, tool_calls=calls)
     made = {name: audit.settings.get(name) for name in _MADE}
     return Side(folder.resolve().name, evaluation, made, rows, str(folder))

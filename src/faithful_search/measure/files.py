@@ -37,8 +37,7 @@ _COUNTED = 1 << 30
 def local_file(path: str | os.PathLike[str]) -> Path:
     """The path of a file or folder on this machine; what is in a data set of the Hub (`hf://datasets/…`) is downloaded.
 
-    Raises:
-        DataError: for any other address, for what the Hub does not give, and for a folder without files to read.
+    Raises `DataError` for any other address, for what the Hub does not give, and for a folder without files to read.
     """
     if str(path).startswith(_HUB):
         return _from_hub(str(path))
@@ -83,14 +82,8 @@ def read_json(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the JSON of each row with its number from 1: the line's in a file of lines, else how many came before.
 
-    Args:
-        path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, `.eval`, a
-            folder of these, or `"-"`.
-        text_column: a column that Parquet must have.
-        known: columns of which Parquet must have one where `text_column` is not given.
-
-    Raises:
-        DataError: when the file cannot be read, or has another form; also on the way, after the rows before.
+    Parquet must have the `text_column`, or where none is given one of the `known` columns. Raises `DataError` when the
+    file cannot be read, or has another form; also on the way, after the rows before.
     """
     if str(path) == STDIN:
         return _episodes((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
@@ -252,9 +245,9 @@ def _parquet_rows(path: Path, text_column: str | None, known: Collection[str]) -
     if not text_column and not set(known) & set(names):
         raise DataError(f"{path}: none of its columns ({', '.join(names)}) is known to hold messages or text; name one")
     encoder, number = msgspec.json.Encoder(enc_hook=str), 0
+    rows = (row for batch in file.iter_batches(batch_size=64) for row in batch.to_pylist())
     try:
-        for batch in file.iter_batches(batch_size=64):
-            for number, row in enumerate(batch.to_pylist(), start=number + 1):
-                yield number, encoder.encode(row) + b"\n"
+        for number, row in enumerate(rows, start=1):
+            yield number, encoder.encode(row) + b"\n"
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path} after row {number}: {error}") from error

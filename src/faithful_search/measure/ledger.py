@@ -18,15 +18,10 @@ from .writing import replacing
 
 
 class Ledger:
-    """The open file, locked against a second writer.
+    """The open file, made where it does not exist and locked against a second writer.
 
-    Args:
-        path: the file, made where it does not exist.
-        what: what another run that holds the lock is called in the message.
-        anew: throw away what the file holds.
-
-    Raises:
-        DataError: when the file cannot be written, or another run writes it.
+    `what` is what another run that holds the lock is called in the message; `anew` throws away what the file holds.
+    Raises `DataError` when the file cannot be written, or another run writes it.
     """
 
     def __init__(self, path: Path, what: str = "audit", anew: bool = False) -> None:
@@ -73,8 +68,7 @@ class Ledger:
     def append(self, lines: Sequence[bytes]) -> list[int]:
         """Add whole lines, hand them to the operating system, and return where each begins.
 
-        Raises:
-            DataError: when they cannot be written; what was written before is kept.
+        Raises `DataError` when they cannot be written; what was written before is kept.
         """
         try:
             self._file.seek(self._end)
@@ -105,10 +99,7 @@ class Ledger:
 def lock(file: IO[bytes], path: Path, what: str) -> None:
     """Keep a second run out of the file while this one writes; the lock ends with the process.
 
-    Where the system or the file system has no locks, nothing is locked.
-
-    Raises:
-        DataError: while another run holds the lock.
+    Where the system has no locks, nothing is locked. Raises `DataError` while another run holds the lock.
     """
     if not files.lock(file):
         file.close()
@@ -116,12 +107,9 @@ def lock(file: IO[bytes], path: Path, what: str) -> None:
 
 
 def same_settings(folder: Path, what: str, before: Mapping[str, Any], now: Mapping[str, Any], instead: str) -> None:
-    """Refuse to mix results of different settings in one folder.
-
-    Raises:
-        ConfigError: naming each setting that differs, and what to do `instead`.
-    """
-    differing = [name for name, value in now.items() if before.get(name) != value]
+    """Refuse to mix results of different settings in one folder, naming each that differs and what to do `instead`."""
+    differing = [
+        f"{name}: {before.get(name)!r} there, {value!r} now" for name, value in now.items() if before.get(name) != value
+    ]
     if differing:
-        named = "; ".join(f"{name}: {before.get(name)!r} there, {now[name]!r} now" for name in differing)
-        raise ConfigError(f"{folder} holds {what} made with other settings ({named}): {instead}")
+        raise ConfigError(f"{folder} holds {what} made with other settings ({'; '.join(differing)}): {instead}")

@@ -8,7 +8,7 @@ file ─ read_rows ─> Raw (number, digest, JSON of the row) ─ parse_row ─>
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import chain, islice
@@ -86,9 +86,9 @@ class Source:
         if limit is not None and limit <= len(head):
             self.error = ""  # the file is broken only after the last row that is wanted
         self._rows = islice(chain(head, rows), limit)
-        reader = Reader(dialect, text_column)
-        usual = None if dialect else dialects.usual(reader(raw).trajectory for raw in head)
-        self.reader = replace(reader, usual=usual)
+        self.reader = Reader(dialect, text_column)
+        if not dialect:
+            self.reader = replace(self.reader, usual=dialects.usual(self.reader(raw).trajectory for raw in head))
 
     def __iter__(self) -> Iterator[Raw]:
         return self._rows
@@ -115,7 +115,7 @@ def read_trajectories(
     path: str | os.PathLike[str],
     dialect: str | None = None,
     text_column: str | None = None,
-    only: Container[int] | None = None,
+    only: Collection[int] | None = None,
 ) -> Iterator[Row]:
     """Yield every row of a file: its trajectory, or the reason why it has none. A broken row never ends the run.
 
@@ -129,7 +129,7 @@ def read_trajectories(
         dialect: of all rows; `None` takes each row's own `dialect` column or detects it, so dialects may be mixed. A
             row that bears no dialect's marks is read as most of the first rows are (`usual` of `dialects.parse`).
         text_column: which column holds the text; `None` looks for a known name.
-        only: numbers of rows; the others are passed over unread.
+        only: numbers of rows; the others are passed over.
 
     Raises:
         DataError: when the file cannot be read (any more), is empty, or has none of the columns needed.
@@ -137,10 +137,14 @@ def read_trajectories(
     """
     if dialect is not None:
         dialects.load(dialect)
-    source = Source(path, dialect, text_column)
+    if only is not None and not only:
+        return
+    source, last = Source(path, dialect, text_column), max(only or (), default=0)
     for raw in source:
         if only is None or raw.number in only:
             yield source.reader(raw)
+        if raw.number == last:  # the rest of a long file need not be read
+            return
     if source.error:
         raise DataError(source.error)
 
@@ -149,15 +153,9 @@ def pick(
     source: str | os.PathLike[str], rows: Iterable[int], dialect: str | None = None, text_column: str | None = None
 ) -> Iterator[tuple[int, Trajectory]]:
     """Read those rows of a source again, with their numbers; what cannot be read is left out."""
-    wanted = set(rows)
-    if not wanted:
-        return
-    for row in read_trajectories(source, dialect, text_column, only=wanted):
+    for row in read_trajectories(source, dialect, text_column, only=set(rows)):
         if row.trajectory is not None:
             yield row.number, row.trajectory
-        wanted.remove(row.number)
-        if not wanted:  # the rest of a long file need not be read
-            return
 
 
 def read_rows(path: str | os.PathLike[str], text_column: str | None = None) -> Iterator[Raw]:

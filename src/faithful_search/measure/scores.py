@@ -67,8 +67,7 @@ LINE = msgspec.json.Decoder(Line)
 def read_scores(path: str | os.PathLike[str], at_most: int | None = None) -> Iterator[Line]:
     """Yield the lines of a `scores.jsonl`, or only the first `at_most` of them.
 
-    Raises:
-        DataError: when the file cannot be read, or a line does not hold a row's scores.
+    Raises `DataError` when the file cannot be read, or a line does not hold a row's scores.
     """
     try:
         with Path(path).open("rb") as file:
@@ -124,9 +123,8 @@ class ScoreLog(Ledger):
     def finish(self, whole: bool) -> None:
         """Put the file in the source's order, each row once; it is replaced only when the new one is complete.
 
-        Args:
-            whole: whether this run saw the whole source. Lines of other rows are then of a source that has changed,
-                and go; otherwise they follow at the end.
+        Where this run saw the `whole` source, lines of other rows are of a source that has changed, and go; otherwise
+        they follow at the end.
         """
         order = [self.places[row] for row in sorted(self.places)]
         if not whole:

@@ -27,28 +27,6 @@ ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.tolist() if hasattr(
 """Writes numbers and arrays of numpy as Python's, whatever else JSON has no form for as text."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is measured, and how; pickled it travels to the processes that do it."""
-
-    metrics: tuple[str, ...]
-    judge: Judge | None = None
-    how: How = "squad"
-    policy: Generator | None = None
-    reader: Reader = READER
-
-    @property
-    def asks_a_model(self) -> bool:
-        """Whether a judge is asked that is more than a comparison of words."""
-        return self.judge is not None and not is_lexical(self.judge)
-
-    def rewards(self, judge: Judge | None = None) -> dict[str, Reward]:
-        """The rewards by the names of their results; `judge` stands in for the plan's."""
-        bound = {} if self.policy is None else {"policy": self.policy}
-        loaded = (metrics.load(name, judge or self.judge, self.how) for name in self.metrics)
-        return {name: reward.bind(**bound) for own in loaded for name, reward in own.items()}
-
-
 def open_policy(policy: str, what: str, trust_remote_code: bool = False) -> Generator:
     """The model in a directory or Hub repository. Raises `ConfigError` saying `what` needs which package."""
     try:
@@ -73,29 +51,34 @@ class Batch(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores batches of rows. A judge is asked about all pairs of a batch at once, each different one once.
+    """What is measured, and how. A judge is asked about all pairs of a batch at once, each different one once.
 
-    Pickled it is its plan; each process makes rewards of that when the first batch comes.
+    Pickled it travels to the processes that score; each makes its own rewards when the first batch comes.
     """
 
-    plan: Plan
+    metrics: tuple[str, ...]
+    judge: Judge | None = None
+    how: How = "squad"
+    policy: Generator | None = None
+    reader: Reader = READER
 
     @cached_property
     def shared(self) -> _Shared | None:
-        """The judge, where it is a model."""
-        judge = self.plan.judge
-        if judge is None or not self.plan.asks_a_model:
+        """The judge, where it is a model and not a comparison of words."""
+        if self.judge is None or is_lexical(self.judge):
             return None
-        return _SharedWriter(judge) if isinstance(judge, Writer) else _Shared(judge)
+        return _SharedWriter(self.judge) if isinstance(self.judge, Writer) else _Shared(self.judge)
 
     @cached_property
     def rewards(self) -> dict[str, Reward]:
         """The rewards by the names of their results."""
-        return self.plan.rewards(self.shared)
+        bound = {} if self.policy is None else {"policy": self.policy}
+        loaded = (metrics.load(name, self.shared or self.judge, self.how) for name in self.metrics)
+        return {name: reward.bind(**bound) for own in loaded for name, reward in own.items()}
 
     def score(self, batch: Sequence[Raw]) -> Batch:
         """One line a row. Raises nothing that a row or a metric did."""
-        rows = [self.plan.reader(raw) for raw in batch]
+        rows = [self.reader(raw) for raw in batch]
         read = [row.trajectory for row in rows if row.trajectory is not None]
         if self.shared is not None:
             self._ask(self.shared, read)

@@ -6,7 +6,7 @@ Nothing heavy is imported here, because the command line reads these classes bef
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from ..errors import ConfigError
 
@@ -14,10 +14,6 @@ How = Literal["squad", "pokee"]
 """The normaliser of compared answers."""
 PairMetric = Literal["info_think", "think_search", "think_answer", "answer_support"]
 """The metrics that ask a judge about pairs of texts."""
-
-
-def _setting(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True)
@@ -29,9 +25,13 @@ class Reading:
         DialectError: for an unknown dialect.
     """
 
-    dialect: str | None = _setting(None, "how all rows are written; by default each row's is detected")
-    text_column: str | None = _setting(None, "the column that holds the text; by default a known name")
-    limit: int | None = _setting(None, "read only the first rows of a file, this many")
+    dialect: str | None = field(
+        default=None, metadata={"help": "how all rows are written; by default each row's is detected"}
+    )
+    text_column: str | None = field(
+        default=None, metadata={"help": "the column that holds the text; by default a known name"}
+    )
+    limit: int | None = field(default=None, metadata={"help": "read only the first rows of a file, this many"})
 
     def __post_init__(self) -> None:
         for name in ("limit", "workers", "sample"):
@@ -48,17 +48,19 @@ class Reading:
 class AuditSettings(Reading):
     """What an audit measures, and in how many processes."""
 
-    workers: int | None = _setting(None, "processes; by default one for each core")
-    metrics: tuple[str, ...] | None = _setting(None, "names, separated by commas; by default all that need no policy")
-    how: How = _setting("squad", "normaliser of answers")
+    workers: int | None = field(default=None, metadata={"help": "processes; by default one for each core"})
+    metrics: tuple[str, ...] | None = field(
+        default=None, metadata={"help": "names, separated by commas; by default all that need no policy"}
+    )
+    how: How = field(default="squad", metadata={"help": "normaliser of answers"})
 
 
 @dataclass(frozen=True)
 class LabelSettings(Reading):
     """What is labelled, and in how many processes rows are read."""
 
-    workers: int | None = _setting(1, "processes that read rows")
-    metric: PairMetric = _setting("info_think", "whose pairs are labelled")
-    sample: int | None = _setting(None, "how many pairs are labelled; more contain fewer")
-    seed: int = _setting(0, "of the sample")
-    license: str = _setting("", "of the labels, for the card: an id of the Hub's, as cc-by-4.0")
+    workers: int | None = field(default=1, metadata={"help": "processes that read rows"})
+    metric: PairMetric = field(default="info_think", metadata={"help": "whose pairs are labelled"})
+    sample: int | None = field(default=None, metadata={"help": "how many pairs are labelled; more contain fewer"})
+    seed: int = field(default=0, metadata={"help": "of the sample"})
+    license: str = field(default="", metadata={"help": "of the labels, for the card: an id of the Hub's, as cc-by-4.0"})

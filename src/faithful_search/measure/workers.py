@@ -38,13 +38,8 @@ def progress_bar(**settings: Any) -> Any:
 def in_order(function: Callable[[T], R], batches: Iterator[T], workers: int) -> Iterator[R]:
     """What the function gives for each batch, in order; with one worker, or few batches, in this process.
 
-    Args:
-        function: where there are several processes, it is pickled once for each.
-        batches: at most two for each worker are under way.
-        workers: processes.
-
-    Raises:
-        ConfigError: when a process died.
+    The function is pickled once for each process; at most two batches for each are under way. Raises `ConfigError` when
+    a process died.
     """
     first = list(islice(batches, WORTH_A_POOL)) if workers > 1 else []
     batches = chain(first, batches)

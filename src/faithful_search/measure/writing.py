@@ -26,9 +26,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> Path:
     """Write JSON, without secrets (`wire.redact`); evaluations, estimates and other values in it become dictionaries.
 
-    Raises:
-        DataError: for a value that JSON has no form for, NaN included.
-        OSError: when the file cannot be written.
+    Raises `DataError` for a value that JSON has no form for, NaN included, and `OSError` when it cannot be written.
     """
     path = Path(path)
     try:
