@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -12,7 +11,7 @@ import msgspec
 from ..errors import ConfigError
 from ..judges.endpoint import EndpointJudge
 from .audit import metrics_of
-from .files import STDIN, local_file
+from .files import STDIN, PathLike, local_file
 from .rows import Source, total_rows
 from .scoring import Scorer
 from .settings import AuditSettings
@@ -25,8 +24,7 @@ _SECONDS = 1.0
 
 
 class Bill(msgspec.Struct, frozen=True):
-    """An estimate. `hits` are answers that the judge's cache holds already; `read` rows of `rows` were looked at, which
-    is `None` where a file is too long to count them."""
+    """An estimate from `read` of `rows` (`None`: too many to count); `hits` are answers in the judge's cache."""
 
     read: int
     rows: int | None
@@ -48,7 +46,7 @@ class Bill(msgspec.Struct, frozen=True):
         )
 
 
-def bill(source: str | os.PathLike[str], judge: EndpointJudge, **settings: Any) -> Bill:
+def bill(source: PathLike, judge: EndpointJudge, **settings: Any) -> Bill:
     """Estimate what a new audit with this judge and these settings takes; nothing is asked. Raises as `audit` does."""
     if str(source) == STDIN:
         raise ConfigError("the standard input can be read only once: save it to a file for an estimate")

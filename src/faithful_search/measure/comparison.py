@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,13 @@ import msgspec
 
 from ..errors import ConfigError, DataError
 from .evaluation import ENTROPY, Evaluation, difference
+from .files import PathLike
 from .metrics import direction
 from .report.asks import warning
 from .report.tables import aligned, interval, is_clear, marked
 from .scores import SCORES, read_scores
 from .stats import NOTHING, Estimate, question_means
-from .summary import SUMMARY, Audit
+from .summary import SUMMARY, read_audit
 
 RESULTS = "metrics.json"
 _MADE = ("judge", "prompts", "how", "version")
@@ -28,14 +28,10 @@ SHOWN = 10
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One of those compared.
+    """One of those compared: for an audit the evaluation's `questions` are their texts, or ids where there is no text.
 
-    Attributes:
-        name: what it is called.
-        evaluation: its values; for an audit `questions` are their texts, or ids where there is no text.
-        made: the settings its figures depend on.
-        rows: of an audit, the row of each of its values.
-        folder: where its report may lie.
+    `made` are the settings its figures depend on, `rows` the row of each value of an audit; its report may lie in
+    `folder`.
     """
 
     name: str
@@ -54,11 +50,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """How the sides differ.
+    """How the sides differ: the first is the one that the others are compared with.
 
     Attributes:
-        names: of the sides, the first the one that the others are compared with.
-        questions: of each side.
+        questions: how many each side has.
         shared: how many of them each of the others shares with the first.
         rows: by metric, each side's estimate over all its questions.
         differences: by metric, each other side minus the first over the questions that both have, with n of them.
@@ -107,16 +102,11 @@ class Comparison(msgspec.Struct, frozen=True):
         return "\n\n".join(["\n".join(told), aligned(self.table()), "\n".join(below)])
 
 
-def open_sides(paths: Sequence[str | os.PathLike[str]]) -> list[Side]:
-    """Read what is to be compared.
+def open_sides(paths: Sequence[PathLike]) -> list[Side]:
+    """Read what is to be compared: an audit's folder or its `scores.jsonl`; a `metrics.json`, or a folder with one, of
+    which all evaluations are taken, or with `#NAME` behind the path that one.
 
-    Args:
-        paths: of each an audit's folder or its `scores.jsonl`; or a `metrics.json`, or a folder with one, of which all
-            evaluations are taken, or with `#NAME` behind the path that one.
-
-    Raises:
-        DataError: for anything else.
-        ConfigError: with fewer than two to compare.
+    Raises `DataError` for anything else, `ConfigError` with fewer than two to compare.
     """
     sides = [side for path in paths for side in _sides(str(path))]
     if len(sides) < 2:
@@ -218,8 +208,8 @@ def _sides(path: str) -> Iterator[Side]:
 def _audit(folder: Path) -> Side:
     """The audit's values by row, from its scores; the estimates are those of its summary."""
     try:
-        audit = Audit.from_dict(msgspec.json.decode((folder / SUMMARY).read_bytes()))
-    except (OSError, msgspec.MsgspecError) as error:
+        audit = read_audit(folder)
+    except (OSError, ValueError) as error:
         raise DataError(f"{folder} holds scores, but no {SUMMARY} that can be read ({error}): audit again") from error
     if not audit.finished:
         raise DataError(f"the audit in {folder} has not ended: run the same command again first")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ import msgspec
 
 from ..errors import ConfigError, DataError
 from ..wire.redact import REMOVED, redact
-from .files import local_file
+from .files import PathLike, local_file
 from .rows import Raw, Source
 from .scores import SCORES, Line, read_scores
 from .settings import Reading
@@ -26,8 +25,7 @@ _UNSAFE = re.compile(r"[^\w.-]+", re.ASCII)
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """What became of a file: rows `written`; those `unread`, with why; those in which something looks like a key, and
-    how many keys that are; how many rows had scores."""
+    """What became of a file's rows; `unread` says why, `secrets` counts what looks like a key."""
 
     written: int = 0
     unread: list[str] = []
@@ -37,27 +35,19 @@ class Converted(msgspec.Struct, frozen=True):
 
 
 def convert(
-    source: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    to: str,
-    *,
-    scores: str | os.PathLike[str] | None = None,
-    scrub: bool = False,
-    **settings: Any,
+    source: PathLike, out: PathLike, to: str, *, scores: PathLike | None = None, scrub: bool = False, **settings: Any
 ) -> Converted:
-    """Write each row that can be read in another format.
+    """Write each row that can be read in another format, one of `WRITERS`.
 
     Args:
         source: as `audit` reads it.
         out: a file that ends in `.jsonl` gets one row a line; anything else is a folder that gets a file for each row.
-        to: one of `WRITERS`.
         scores: an audit of the same rows, its folder or `scores.jsonl`; they become metadata.
         scrub: take out what `redact` takes for a secret. Otherwise such rows are only counted.
         settings: `dialect`, `text_column` and `limit`, as in `audit`.
 
-    Raises:
-        DataError: when the source cannot be read, the result cannot be written, or the scores are of other rows.
-        ConfigError: for an unknown format, or one that cannot be a line of a file.
+    Raises `DataError` when the source cannot be read, the result cannot be written, or the scores are of other rows,
+    `ConfigError` for an unknown format, or one that cannot be a line of a file.
     """
     out, one_file = Path(out), Path(out).suffix == ".jsonl"
     if to not in WRITERS:
@@ -86,15 +76,14 @@ def convert(
                 if found := _removed(clean) - _removed(made):
                     secrets += found
                     with_secrets.append(raw.number)
-                kept = clean if scrub else made
-                lines = kept if isinstance(kept, list) else [kept]
+                kept, written = clean if scrub else made, written + 1
+                lines, ending = (kept, ".jsonl") if isinstance(kept, list) else ([kept], ".json")
                 data = b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
                 if file is not None:
                     file.write(data)
-                else:
-                    name = _UNSAFE.sub("-", f"{raw.number:06}-{read.trajectory.id}").strip("-.")[:100]
-                    (folder / f"{name}{'.jsonl' if isinstance(kept, list) else '.json'}").write_bytes(data)
-                written += 1
+                    continue
+                name = _UNSAFE.sub("-", f"{raw.number:06}-{read.trajectory.id}").strip("-.")[:100]
+                (folder / f"{name}{ending}").write_bytes(data)
     except OSError as error:
         raise DataError(f"cannot write {out}: {error}") from error
     if rows.error:
@@ -102,7 +91,7 @@ def convert(
     return Converted(written, unread, with_secrets, secrets, scored)
 
 
-def _with_scores(rows: Source, scores: str | os.PathLike[str] | None) -> Iterator[tuple[Raw, Line | None]]:
+def _with_scores(rows: Source, scores: PathLike | None) -> Iterator[tuple[Raw, Line | None]]:
     """Each row with its line of the scores; both files are in the order of the source, so neither is held."""
     path = Path(scores or "")
     lines = iter(()) if scores is None else read_scores(path / SCORES if path.is_dir() else path)

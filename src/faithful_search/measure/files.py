@@ -24,6 +24,7 @@ from .. import formats
 from ..errors import DataError, kind_of
 from ..trajectory import read_lines
 
+PathLike = str | os.PathLike[str]
 STDIN = "-"
 _READ = (".jsonl", ".ndjson", ".json", ".parquet", ".eval")
 _HUB = "hf://datasets/"
@@ -34,7 +35,7 @@ _COUNTED = 1 << 30
 """Bytes of the largest file whose rows are counted for a progress bar."""
 
 
-def local_file(path: str | os.PathLike[str]) -> Path:
+def local_file(path: PathLike) -> Path:
     """The path of a file or folder on this machine; what is in a data set of the Hub (`hf://datasets/…`) is downloaded.
 
     Raises `DataError` for any other address, for what the Hub does not give, and for a folder without files to read.
@@ -72,14 +73,12 @@ def _from_hub(address: str) -> Path:
     return local_file(found / inner)
 
 
-def called(path: str | os.PathLike[str]) -> str:
+def called(path: PathLike) -> str:
     """What the source is called in a message."""
     return "the standard input" if str(path) == STDIN else str(path)
 
 
-def read_json(
-    path: str | os.PathLike[str], text_column: str | None, known: Collection[str]
-) -> Iterator[tuple[int, bytes]]:
+def read_json(path: PathLike, text_column: str | None, known: Collection[str]) -> Iterator[tuple[int, bytes]]:
     """Yield the JSON of each row with its number from 1: the line's in a file of lines, else how many came before.
 
     Parquet must have the `text_column`, or where none is given one of the `known` columns. Raises `DataError` when the

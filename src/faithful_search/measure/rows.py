@@ -7,7 +7,6 @@ file ─ read_rows ─> Raw (number, digest, JSON of the row) ─ parse_row ─>
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -21,7 +20,7 @@ from ..errors import DataError, DialectError
 from ..trajectory import Trajectory
 from .columns import KNOWN_COLUMNS, parse_row
 from .failures import told
-from .files import called, count_rows, read_json
+from .files import PathLike, called, count_rows, read_json
 
 
 class Raw(msgspec.Struct, frozen=True):
@@ -72,11 +71,7 @@ class Source:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        dialect: str | None = None,
-        text_column: str | None = None,
-        limit: int | None = None,
+        self, path: PathLike, dialect: str | None = None, text_column: str | None = None, limit: int | None = None
     ) -> None:
         self.error = ""
         rows = read_rows(path, text_column)
@@ -112,10 +107,7 @@ def total_rows(paths: Iterable[Path], limit: int | None) -> int | None:
 
 
 def read_trajectories(
-    path: str | os.PathLike[str],
-    dialect: str | None = None,
-    text_column: str | None = None,
-    only: Collection[int] | None = None,
+    path: PathLike, dialect: str | None = None, text_column: str | None = None, only: Collection[int] | None = None
 ) -> Iterator[Row]:
     """Yield every row of a file: its trajectory, or the reason why it has none. A broken row never ends the run.
 
@@ -150,7 +142,7 @@ def read_trajectories(
 
 
 def pick(
-    source: str | os.PathLike[str], rows: Iterable[int], dialect: str | None = None, text_column: str | None = None
+    source: PathLike, rows: Iterable[int], dialect: str | None = None, text_column: str | None = None
 ) -> Iterator[tuple[int, Trajectory]]:
     """Read those rows of a source again, with their numbers; what cannot be read is left out."""
     for row in read_trajectories(source, dialect, text_column, only=set(rows)):
@@ -158,7 +150,7 @@ def pick(
             yield row.number, row.trajectory
 
 
-def read_rows(path: str | os.PathLike[str], text_column: str | None = None) -> Iterator[Raw]:
+def read_rows(path: PathLike, text_column: str | None = None) -> Iterator[Raw]:
     """Yield the rows of a file without looking into them; `path` and errors as in `read_trajectories`."""
     found = 0
     for number, data in read_json(path, text_column, KNOWN_COLUMNS):

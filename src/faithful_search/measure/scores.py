@@ -6,7 +6,6 @@ is put in the order of the source, each row once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import DataError
+from .files import PathLike
 from .ledger import Ledger
 
 SCORES = "scores.jsonl"
@@ -64,7 +64,7 @@ class Line(msgspec.Struct, frozen=True):
 LINE = msgspec.json.Decoder(Line)
 
 
-def read_scores(path: str | os.PathLike[str], at_most: int | None = None) -> Iterator[Line]:
+def read_scores(path: PathLike, at_most: int | None = None) -> Iterator[Line]:
     """Yield the lines of a `scores.jsonl`, or only the first `at_most` of them.
 
     Raises `DataError` when the file cannot be read, or a line does not hold a row's scores.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
+from pathlib import Path
 from sys import intern
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 
 from ..errors import DataError
 from .evaluation import ENTROPY, Evaluation, entropy_estimate
+from .files import PathLike
 from .report.asks import sentences
 from .report.tables import aligned, interval, table
 from .scores import Line, read_scores
@@ -118,7 +119,7 @@ class Audit(msgspec.Struct, frozen=True):
         """Read what `to_dict` gave. Raises `DataError` for anything else."""
         try:
             return msgspec.convert(dict(data), Audit)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise DataError(f"not an audit: {error}") from error
 
     def __str__(self) -> str:
@@ -161,9 +162,12 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
-def summarize(
-    scores: str | os.PathLike[str], rows: int, bounds: Mapping[str, tuple[float, float]], **known: Any
-) -> Audit:
+def read_audit(folder: Path) -> Audit:
+    """The `audit.json` of a folder. Raises `OSError` or `ValueError` where it cannot be read, or is not one."""
+    return Audit.from_dict(msgspec.json.decode((folder / SUMMARY).read_bytes()))
+
+
+def summarize(scores: PathLike, rows: int, bounds: Mapping[str, tuple[float, float]], **known: Any) -> Audit:
     """Sum up the first `rows` lines of a `scores.jsonl`; memory grows by a few numbers a row, not with its text.
 
     `bounds` are what each metric's values can be, for the intervals; `known` are further fields of `Audit`.
@@ -174,7 +178,7 @@ def summarize(
     return tally.audit(known)
 
 
-def choose_rows(scores: str | os.PathLike[str], metric: str | None, count: int, rows: int | None = None) -> list[int]:
+def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | None = None) -> list[int]:
     """Which rows to show, ascending: half of them are the lowest by `metric`; up to a quarter have each kind of issue
     and each bar of the distributions once; the others are spread evenly over the file.
 

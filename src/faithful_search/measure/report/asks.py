@@ -67,18 +67,16 @@ def asks(name: str) -> str:
         >>> asks("repeated_calls")
         'which share of the calls was made before? (lower is better)'
     """
-    question = _told(name)[0]
-    notes = [_HOW.get(_ending(name), ""), "lower is better" if direction(name) < 0 else ""]
-    said = "; ".join(note for note in notes if note)
+    question, _, how = _told(name)
+    said = "; ".join(filter(None, [how, "lower is better" if direction(name) < 0 else ""]))
     return f"{question} ({said})" if question and said else question
 
 
-def _ending(name: str) -> str:
-    return next((ending for ending in _HOW if name.endswith(ending)), "")
-
-
-def _told(name: str) -> tuple[str, str]:
-    return _RESULTS.get(name) or _RESULTS.get(name.removesuffix(_ending(name)), ("", ""))
+def _told(name: str) -> tuple[str, str, str]:
+    """What a result asks, what is so where it is good, and how it is found out."""
+    ending = next((ending for ending in _HOW if name.endswith(ending)), "")
+    question, good = _RESULTS.get(name) or _RESULTS.get(name.removesuffix(ending), ("", ""))
+    return question, good, _HOW.get(ending, "")
 
 
 def warning(names: Mapping[str, object]) -> str:

@@ -9,13 +9,14 @@ from typing import Any
 from urllib.parse import quote
 
 from ..comparison import Change, Comparison, Side, changes
+from ..files import PathLike
 from .asks import asks
 from .page import REPORT, render
 from .rollout import page_file
 from .tables import EMPTY
 
 
-def write(path: str | os.PathLike[str], found: Comparison, sides: Sequence[Side]) -> Path:
+def write(path: PathLike, found: Comparison, sides: Sequence[Side]) -> Path:
     """Write the page. Questions link to their rows in the audits' own reports, where these lie.
 
     Raises `OSError` when the page cannot be written.

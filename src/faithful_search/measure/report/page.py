@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
@@ -23,6 +22,7 @@ import msgspec
 from ... import __version__
 from ...errors import DataError
 from ...trajectory import Trajectory
+from ..files import PathLike
 from ..metrics import LOWER_IS_BETTER
 from ..stats import Estimate
 from ..summary import Audit
@@ -37,12 +37,7 @@ PAGE = 10_000_000
 """Characters of all texts on a page."""
 
 
-def write(
-    path: str | os.PathLike[str],
-    audit: Audit,
-    scores: str | os.PathLike[str],
-    rollouts: Iterable[tuple[int, Trajectory]],
-) -> Path:
+def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tuple[int, Trajectory]]) -> Path:
     """Write the page of an audit and its `scores.jsonl`; it appears under its name only when complete.
 
     `rollouts` are the trajectories to show, with the number of their row. Raises `DataError` when the scores cannot be
