@@ -17,9 +17,8 @@ from ..errors import ConfigError, DataError, JudgeError
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
 from . import metrics
-from .asking import answers_kept
 from .files import STDIN, PathLike, local_file
-from .ledger import same_settings
+from .ledger import answers_kept, same_settings
 from .rows import Raw, Source, pick, read_trajectories, total_rows
 from .scores import SCORES, ScoreLog
 from .scoring import Scorer

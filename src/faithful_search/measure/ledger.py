@@ -7,14 +7,19 @@ other programs load line by line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeVar
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, JudgeError
+from ..judges import Judge, Pair, Verdict
 from ..wire import files
+from .workers import chunks
 from .writing import replacing
+
+T = TypeVar("T")
+ANSWERS = "answers.sqlite"
 
 
 class Ledger:
@@ -113,3 +118,28 @@ def same_settings(folder: Path, what: str, before: Mapping[str, Any], now: Mappi
     ]
     if differing:
         raise ConfigError(f"{folder} holds {what} made with other settings ({'; '.join(differing)}): {instead}")
+
+
+def answers_kept(judge: Judge | None, folder: Path, resume: bool = True) -> AbstractContextManager[None]:
+    """Keep what a paid judge without a cache answers in the folder, until all is asked: an interruption loses nothing.
+
+    Only a judge that has `keeping` is helped; `resume` says whether answers that an earlier run left are used.
+    """
+    if not resume:
+        (folder / ANSWERS).unlink(missing_ok=True)
+    keeping = getattr(judge, "keeping", None)
+    return nullcontext() if keeping is None else keeping(folder / ANSWERS)
+
+
+def ask_in_parts(
+    judge: Judge, items: Iterable[T], pair: Callable[[T], Pair], size: int
+) -> Iterator[list[tuple[T, Verdict]]]:
+    """Yield the items with their verdicts, `size` at a time; `pair` is what the judge reads of an item.
+
+    Raises `JudgeError` when the judge cannot be asked at all, or gives another number of verdicts.
+    """
+    for part in chunks(items, size):
+        verdicts = judge.judge_batch([pair(item) for item in part])
+        if len(verdicts) != len(part):
+            raise JudgeError(f"{judge.name} gave {len(verdicts)} verdicts for {len(part)} pairs")
+        yield list(zip(part, verdicts, strict=True))

@@ -111,15 +111,14 @@ def read_trajectories(
 ) -> Iterator[Row]:
     """Yield every row of a file: its trajectory, or the reason why it has none. A broken row never ends the run.
 
-    A row is what `Trajectory.to_json` wrote, an object with chat `messages`, or an object with a column of text
-    (`TEXT_COLUMNS`, or `text_column`). Question, gold answers and id are taken from the columns that are usual for
-    them.
+    A row is what `Trajectory.to_json` wrote, an object with chat `messages`, or an object with a column of text.
+    Question, gold answers and id are taken from the columns that are usual for them.
 
     Args:
         path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, `.eval`, a
             folder of these, `hf://datasets/…`, or `"-"` for JSON lines on the standard input.
         dialect: of all rows; `None` takes each row's own `dialect` column or detects it, so dialects may be mixed. A
-            row that bears no dialect's marks is read as most of the first rows are (`usual` of `dialects.parse`).
+            row that bears no dialect's marks is read as most of the first rows are.
         text_column: which column holds the text; `None` looks for a known name.
         only: numbers of rows; the others are passed over.
 

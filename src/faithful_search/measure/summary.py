@@ -62,16 +62,12 @@ class Audit(msgspec.Struct, frozen=True):
 
     Attributes:
         rows: each metric's estimate over questions (a row without one is its own); `answered` and `calls` besides.
-        n: trajectories read and scored.
-        clean: how many of them were read without any issue.
-        bare: how many of them have neither a call nor evidence.
+        n: trajectories read and scored; `clean` ones without any issue, `bare` ones with neither a call nor evidence,
+            `unasked` ones without a question.
         errors: rows that could not be read; the first are named in `unread`.
         abstained: rows with a score that no judge gave; the first are named in `unjudged`.
-        unasked: trajectories without a question.
-        issues: problems by kind, and how often.
-        dialects, stop_reasons: how many trajectories of each.
+        issues, dialects, stop_reasons: how many of each.
         by_dialect: `rows` for the trajectories of each dialect alone, where there are several.
-        tools: which tools were called.
         bounds: what each metric's values can be.
         settings: what was measured and how: source, judge, metrics, normaliser, dialect, version.
         source_error: why the source could not be read to its end, if so.
@@ -261,16 +257,11 @@ class _Tally:
         table = {name: [own.get(name, 0) for own in self.called] for name, _ in calls.most_common(TOOLS)}
         entropy = entropy_estimate(table, self.questions) if table else NOTHING
         dialects = dict(Counter(self.written).most_common())
+        same = ("clean", "bare", "errors", "unread", "abstained", "unjudged", "unasked")
         return Audit(
             rows=self.estimates(dialects),
             n=len(self.questions),
-            clean=self.clean,
-            bare=self.bare,
-            errors=self.errors,
-            unread=self.unread,
-            abstained=self.abstained,
-            unjudged=self.unjudged,
-            unasked=self.unasked,
+            **{name: getattr(self, name) for name in same},
             issues=dict(self.issues.most_common()),
             dialects=dialects,
             stop_reasons=dict(self.endings.most_common()),

@@ -53,16 +53,15 @@ def atif(document: Document) -> dict[str, Any]:
     """The agent trajectory interchange format (ATIF) 1.8: the question is the user's step, each turn the agent's."""
     read = document.trajectory
     steps: list[dict[str, Any]] = [] if read.question is None else [{"source": "user", "message": read.question}]
-    for turn in _turns(read):
-        step: dict[str, Any] = {"source": "agent", "message": turn.answer or ""}
-        if turn.think:
-            step["reasoning_content"] = turn.think
-        if turn.calls:
+    for think, calls, answer in _turns(read):
+        step: dict[str, Any] = {"source": "agent", "message": answer or ""}
+        if think:
+            step["reasoning_content"] = think
+        if calls:
             step["tool_calls"] = [
-                {"tool_call_id": call.id, "function_name": call.name, "arguments": call.arguments}
-                for call in turn.calls
+                {"tool_call_id": call.id, "function_name": call.name, "arguments": call.arguments} for call in calls
             ]
-            results = [{"source_call_id": call.id, "content": call.response} for call in turn.calls]
+            results = [{"source_call_id": call.id, "content": call.response} for call in calls]
             step["observation"] = {"results": results}
         steps.append(step)
     return {
@@ -78,17 +77,17 @@ def openai(document: Document) -> dict[str, Any]:
     """OpenAI's chat messages, beside them what an audit looks for: id, question, answers."""
     read = document.trajectory
     messages: list[dict[str, Any]] = [] if read.question is None else [{"role": "user", "content": read.question}]
-    for turn in _turns(read):
-        message: dict[str, Any] = {"role": "assistant", "content": turn.answer or ""}
-        if turn.think:
-            message["reasoning_content"] = turn.think  # where servers of open models put it
-        if turn.calls:
+    for think, calls, answer in _turns(read):
+        message: dict[str, Any] = {"role": "assistant", "content": answer or ""}
+        if think:
+            message["reasoning_content"] = think  # where servers of open models put it
+        if calls:
             message["tool_calls"] = [
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _json(call.arguments)}}
-                for call in turn.calls
+                for call in calls
             ]
         messages.append(message)
-        messages += [{"role": "tool", "tool_call_id": call.id, "content": call.response} for call in turn.calls]
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": call.response} for call in calls]
     row = {"id": document.name, "question": read.question, "answers": list(read.answers), "messages": messages}
     return {**row, "metadata": document.metadata}
 
@@ -99,34 +98,33 @@ def pi(document: Document) -> list[dict[str, Any]]:
     The scores are an entry of their own, which is no part of the conversation.
     """
     read, time = document.trajectory, document.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    # Pi wants to know who made each message and what it cost; nobody noted that
+    counts = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}
+    usage = {**counts, "totalTokens": 0, "cost": {**counts, "total": 0}}
+    made_by = {"api": UNKNOWN, "provider": UNKNOWN, "model": UNKNOWN, "usage": usage}
+    messages: list[dict[str, Any]] = []
+    if read.question is not None:
+        messages.append({"role": "user", "content": _text(read.question)})
+    for think, calls, answer in _turns(read):
+        content: list[dict[str, Any]] = [{"type": "thinking", "thinking": think}] if think else []
+        content += _text(answer) if answer is not None else []
+        content += [
+            {"type": "toolCall", "id": call.id, "name": call.name, "arguments": call.arguments} for call in calls
+        ]
+        reason = "toolUse" if calls else "stop"
+        messages.append({"role": "assistant", "content": content, **made_by, "stopReason": reason})
+        for call in calls:
+            answered = {"toolCallId": call.id, "toolName": call.name, "isError": call.failed}
+            messages.append({"role": "toolResult", **answered, "content": _text(call.response)})
     milliseconds = int(document.now.timestamp() * 1000)
-    messages = [] if read.question is None else [{"role": "user", "content": _text(read.question)}]
-    for turn in _turns(read):
-        messages += _pi_messages(turn)
     entries = [{"type": "message", "message": {**message, "timestamp": milliseconds}} for message in messages]
     entries.append({"type": "custom", "customType": "faithful-search", "data": document.metadata})
-    names = [f"{number:08x}" for number in range(1, len(entries) + 1)]
-    lines = [{"type": "session", "version": 3, "id": document.name, "timestamp": time, "cwd": "/"}]
-    lines[0]["harness"] = "faithful-search"
-    for entry, name, before in zip(entries, names, [None, *names], strict=False):
-        lines.append({**entry, "id": name, "parentId": before, "timestamp": time})
+    header = {"type": "session", "version": 3, "id": document.name, "timestamp": time, "cwd": "/"}
+    lines, before = [{**header, "harness": "faithful-search"}], None
+    for number, entry in enumerate(entries, start=1):
+        lines.append({**entry, "id": f"{number:08x}", "parentId": before, "timestamp": time})
+        before = f"{number:08x}"
     return lines
-
-
-def _pi_messages(turn: _Turn) -> Iterator[dict[str, Any]]:
-    content: list[dict[str, Any]] = [{"type": "thinking", "thinking": turn.think}] if turn.think else []
-    content += _text(turn.answer) if turn.answer is not None else []
-    content += [
-        {"type": "toolCall", "id": call.id, "name": call.name, "arguments": call.arguments} for call in turn.calls
-    ]
-    # the format wants to know what each message cost; nobody noted that
-    usage: dict[str, Any] = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 0}
-    usage["cost"] = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": 0}
-    made_by = {"api": UNKNOWN, "provider": UNKNOWN, "model": UNKNOWN, "usage": usage}
-    yield {"role": "assistant", "content": content, **made_by, "stopReason": "toolUse" if turn.calls else "stop"}
-    for call in turn.calls:
-        answered = {"toolCallId": call.id, "toolName": call.name, "isError": call.failed}
-        yield {"role": "toolResult", **answered, "content": _text(call.response)}
 
 
 def _text(text: str) -> list[dict[str, Any]]:
@@ -153,14 +151,8 @@ class _Call(NamedTuple):
     failed: bool
 
 
-class _Turn(NamedTuple):
-    think: str
-    calls: list[_Call]
-    answer: str | None
-
-
-def _turns(trajectory: Trajectory) -> Iterator[_Turn]:
-    """The turns in order, their calls under ids; a thought without a call or an answer is one, too."""
+def _turns(trajectory: Trajectory) -> Iterator[tuple[str, list[_Call], str | None]]:
+    """The thought, calls and answer of each turn, in order; a thought without a call or an answer is one, too."""
     count = 0
     for steps in trajectory.turns:
         calls = []
@@ -171,7 +163,7 @@ def _turns(trajectory: Trajectory) -> Iterator[_Turn]:
                 failed = not step.evidence and bool(step.note)
                 calls.append(_Call(f"call_{count}", step.call.name or UNKNOWN, arguments, _response(step), failed))
         answer = next((step.answer for step in steps if step.answer is not None), None)
-        yield _Turn((steps[0].think or "").strip(), calls, answer)
+        yield (steps[0].think or "").strip(), calls, answer
 
 
 def _response(step: Step) -> str:

@@ -12,21 +12,6 @@ from ...wire.redact import redact
 from ..provenance import PAIRS, PROVENANCE, Provenance
 from ..writing import replacing
 
-MEANINGS = {
-    "info_think": (
-        "what the calls of a turn returned",
-        "the agent's thought right after it",
-        "the thought takes what was returned into account",
-    ),
-    "think_search": ("a thought", "the words of the call right after it", "the call follows from the thought"),
-    "think_answer": ("the last thought", "the answer", "the answer follows from the thought"),
-    "answer_support": (
-        "the evidence that the answer cites (all that was retrieved, where the dialect has no citations)",
-        "a claim of the answer",
-        "the evidence supports the claim",
-    ),
-}
-"""Of each metric: premise, hypothesis, and when the label is true."""
 SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
 
 
@@ -38,13 +23,9 @@ def write(folder: Path, found: Provenance) -> Path:
     title = folder.resolve().name
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     environment.filters |= {"code": _code, "text": as_markdown}
-    premise, hypothesis, meaning = MEANINGS[found.metric]
     body = environment.from_string((files(__package__) / "label_card.md.j2").read_text("utf-8")).render(
         found=found,
         title=as_markdown(title),
-        premise=premise,
-        hypothesis=hypothesis,
-        meaning=meaning,
         task="support" if found.metric == "answer_support" else found.metric,
         provenance=PROVENANCE,
         load=repr(title),

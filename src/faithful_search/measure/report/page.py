@@ -1,6 +1,6 @@
-"""An audit as one page to look at: the corpus at the top, then trajectories step by step with the reason of each score.
+"""An audit, or a comparison, as one page to look at: the figures at the top, then trajectories or questions.
 
-The page is a single file that loads nothing and needs no server. Everything in it that an agent or a tool wrote is
+A page is a single file that loads nothing and needs no server. Everything in it that an agent or a tool wrote is
 untrusted: it is escaped, and a content security policy lets nothing run but the page's own script.
 """
 
@@ -9,19 +9,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from ... import __version__
 from ...errors import DataError
 from ...trajectory import Trajectory
+from ..comparison import Change, Comparison, Side, changes
 from ..files import PathLike
 from ..metrics import LOWER_IS_BETTER
 from ..stats import Estimate
@@ -71,6 +73,30 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
     )
 
 
+def write_comparison(path: PathLike, found: Comparison, sides: Sequence[Side]) -> Path:
+    """Write the page. Questions link to their rows in the audits' own reports, where these lie.
+
+    Raises `OSError` when the page cannot be written.
+    """
+    path = Path(path)
+    reports = []  # of each audit its report's address, seen from the page
+    for side in sides:
+        report = Path(side.folder) / REPORT
+        known = side.rows and report.is_file()
+        reports.append(quote(Path(os.path.relpath(report, path.parent)).as_posix()) if known else None)
+    header, *rows = found.table()
+    return render(
+        path,
+        "comparison.html",
+        page_file("style.css"),
+        {},
+        found=found,
+        header=header,
+        rows=[(cells[0], asks(cells[0]), cells[1:]) for cells in rows],
+        changed={metric: [_changed(item, reports) for item in changes(sides, metric)] for metric in found.rows},
+    )
+
+
 def render(path: Path, template: str, style: str, filters: Mapping[str, Callable[..., Any]], **values: Any) -> Path:
     """Write a page of `page_files/`. Raises `OSError` when it cannot be written."""
     page = environment(**filters).get_template(template)
@@ -89,6 +115,16 @@ def view(**wanted: object) -> str:
 def digest(source: str) -> str:
     """What the page's security policy knows a style or script by."""
     return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
+
+
+def _changed(change: Change, reports: Sequence[str | None]) -> dict[str, Any]:
+    cells = []
+    for value, rows, report in zip(change.values, change.rows, reports, strict=True):
+        links = [(row, report and f"{report}#row-{row}") for row in rows[:3]]
+        cells.append((EMPTY if value is None else f"{value:.3f}", links))
+    first, *others = change.values
+    by = max((value - first for value in others if value is not None and first is not None), key=abs)
+    return {"question": change.question, "cells": cells, "change": f"{by:+.3f}"}
 
 
 def _read(path: Path, wanted: set[int]) -> tuple[dict[str, list[float]], dict[int, Scored]]:
