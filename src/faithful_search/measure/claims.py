@@ -25,9 +25,7 @@ class Claim(msgspec.Struct, frozen=True):
 def claims_of(trajectory: Trajectory, judge: Judge | None = None) -> list[Claim]:
     """The claims of the trajectory's answer as `AnswerSupport` makes them; none where nothing was retrieved or said.
 
-    Args:
-        trajectory: its evidence has ids.
-        judge: by default words are compared.
+    Without a judge words are compared.
 
     Example:
         >>> from faithful_search.trajectory import Step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,12 +112,12 @@ def open_sides(paths: Sequence[PathLike]) -> list[Side]:
     sides = [side for path in paths for side in _sides(str(path))]
     if len(sides) < 2:
         raise ConfigError(f"nothing to compare {sides[0].name} with: name another audit or evaluation")
-    short = [side.name for side in sides]  # out/a/audit and out/b/audit are told apart by the folder before
-    names = [
-        name if short.count(name) == 1 else f"{Path(side.folder).parent}/{name}"
-        for name, side in zip(short, sides, strict=True)
+    times = Counter(side.name for side in sides)  # out/a/audit and out/b/audit are told apart by the folder before
+    whole = [f"{Path(side.folder).parent}/{side.name}" for side in sides]
+    return [
+        msgspec.structs.replace(side, name=name) if times[side.name] > 1 else side
+        for side, name in zip(sides, whole, strict=True)
     ]
-    return [msgspec.structs.replace(side, name=name) for side, name in zip(sides, names, strict=True)]
 
 
 def compare(sides: Sequence[Side]) -> Comparison:
@@ -170,9 +171,8 @@ def _notes(sides: Sequence[Side]) -> list[str]:
         differing = [name for name in first.made if name in side.made and first.made[name] != side.made[name]]
         if differing:
             named = "; ".join(f"{name}: {first.made[name]!r} there, {side.made[name]!r} here" for name in differing)
-            notes.append(
-                f"{side.name} was measured in another way than {first.name}, which may be the difference: {named}"
-            )
+            other = f"{side.name} was measured in another way than {first.name}"
+            notes.append(f"{other}, which may be the difference: {named}")
     for side in sides:
         if nameless := sum(question.startswith(NAMELESS) for question in side.evaluation.questions):
             notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")
@@ -183,7 +183,7 @@ def _sides(path: str) -> Iterator[Side]:
     path, _, wanted = path.partition("#")
     place = Path(path)
     folder = place if place.is_dir() else place.parent
-    if place.name == SCORES or (place.is_dir() and (place / SCORES).is_file()):
+    if place.name == SCORES or (place / SCORES).is_file():
         yield _audit(folder)
         return
     file = place / RESULTS if place.is_dir() else place
@@ -217,15 +217,14 @@ def _audit(folder: Path) -> Side:
     values: dict[str, list[float | None]] = {name: [] for name in audit.rows}
     calls: dict[str, list[int]] = {name: [] for name in audit.tools.counts}
     for line in read_scores(folder / SCORES, audit.n + audit.errors):
-        if line.error is not None:
-            continue
-        questions.append((line.question or "").strip() or line.id or f"{NAMELESS}{folder}, row {line.row}")
-        rows.append(line.row)
-        own = line.values
-        for name, column in values.items():
-            column.append(own.get(name))
-        for name, counted in calls.items():
-            counted.append(line.tools.get(name, 0))
+        if line.error is None:
+            questions.append((line.question or "").strip() or line.id or f"{NAMELESS}{folder}, row {line.row}")
+            rows.append(line.row)
+            own = line.values
+            for name, column in values.items():
+                column.append(own.get(name))
+            for name, counted in calls.items():
+                counted.append(line.tools.get(name, 0))
     estimates = {**audit.rows, ENTROPY: audit.tools.entropy}
     evaluation = Evaluation(rows=estimates, questions=questions, values=values, tool_calls=calls)
     made = {name: audit.settings.get(name) for name in _MADE}

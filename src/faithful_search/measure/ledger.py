@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
@@ -84,10 +85,7 @@ class Ledger:
             raise DataError(
                 f"cannot write {self.path}: {error}; {self.count} lines are in it, run again to go on"
             ) from error
-        places = []
-        for line in lines:
-            places.append(self._end)
-            self._end += len(line)
+        *places, self._end = accumulate(map(len, lines), initial=self._end)
         self.count += len(lines)
         return places
 

@@ -74,7 +74,7 @@ def read_scores(path: PathLike, at_most: int | None = None) -> Iterator[Line]:
             for number, line in enumerate(islice(file, at_most), start=1):
                 try:
                     found = LINE.decode(line)
-                except (msgspec.MsgspecError, UnicodeError) as error:
+                except ValueError as error:
                     raise DataError(f"{path}, line {number}: not a row's scores ({error})") from error
                 yield found
     except OSError as error:
@@ -96,7 +96,7 @@ class ScoreLog(Ledger):
         for place, data in self.read():
             try:
                 line = LINE.decode(data)
-            except (msgspec.MsgspecError, UnicodeError):
+            except ValueError:
                 continue  # damaged: the row is scored again
             self._old.pop(line.row, None)
             if line.complete:

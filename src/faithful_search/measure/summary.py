@@ -6,7 +6,6 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping
-from hashlib import blake2b
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -210,7 +209,7 @@ class _Tally:
     def __init__(self, bounds: Mapping[str, tuple[float, float]]) -> None:
         self.bounds = bounds
         self.questions: list[int] = []  # a number for each row's question
-        self.numbers: dict[bytes, int] = {}
+        self.numbers: dict[str | int, int] = {}
         self.columns: dict[str, array[float]] = {}  # values by metric; NaN where there is none
         self.written: list[str] = []  # each row's dialect
         self.missing: Counter[tuple[str, str]] = Counter()  # abstentions by metric and dialect
@@ -228,10 +227,9 @@ class _Tally:
             if len(self.unread) < NAMED:
                 self.unread.append(Unread(line.row, line.error))
             return
-        # A digest in the place of the question's text; a row without a question is a question of its own
         asked = line.question.strip() if line.question else ""
-        key = blake2b(asked.encode(), digest_size=12).digest() if asked else b"row %d" % line.row
-        self.questions.append(self.numbers.setdefault(key, len(self.numbers)))
+        # A row without a question is a question of its own
+        self.questions.append(self.numbers.setdefault(asked or line.row, len(self.numbers)))
         self.unasked += not asked
         self.issues.update(line.issues)
         self.clean += not line.issues

@@ -16,16 +16,11 @@ MIN_PAIRS = 6
 
 
 def table(before: Evaluated, after: Evaluated | None = None, names: tuple[str, str] = ("cold start", "GRPO")) -> str:
-    """An aligned text table: metric, the estimates with their intervals, the paired difference, n.
+    """An aligned text table of one or two evaluations, or what their `to_dict` gave.
 
     `n` counts questions; `+3 n/a` is 3 rollouts that a metric says nothing about, `+1 abstained` one whose judge gave
     no verdict; two values stand for before and after. A difference over at least six questions whose interval leaves
     out 0 is marked `*`.
-
-    Args:
-        before: an evaluation, or what its `to_dict` gave.
-        after: the other one; without it the table has one column.
-        names: what the two are called.
     """
     rows = table_rows(before, after, names)
     told = warning({row[0]: row for row in rows})
