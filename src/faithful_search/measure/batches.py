@@ -110,6 +110,7 @@ class BatchScorer:
             own: dict[str, Any] = {**line.values, "read_as": line.dialect, "read_error": line.error or ""}
             own["issues"] = float(sum(line.issues.values()))
             own["abstained"] = float(sum(cell.parts.abstained for cell in line.scores.values()))
+            # Of a row that could not be read nothing is known: NaN, not 0 calls
             found.append(own if line.error is None else {"read_as": "", "read_error": line.error})
         made = {}
         for column, kind in self._types.items():
@@ -117,5 +118,5 @@ class BatchScorer:
             made[column] = np.array(values, dtype=np.float64 if kind == "double" else object)
         return made
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, Any]:  # without the rewards that were made: the other side makes its own
         return {item.name: getattr(self, item.name) for item in fields(self)}

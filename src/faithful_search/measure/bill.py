@@ -57,6 +57,7 @@ def bill(source: PathLike, judge: EndpointJudge, **settings: Any) -> Bill:
     for batch in chunks(islice(rows, READ), 64):
         scorer.score(batch)
         read += len(batch)
+    # A file that was read to its end need not be counted
     total = read if read < READ else total_rows([path], given.limit)
     times, stats = (total or read) / read, dry.stats
     dry.close()

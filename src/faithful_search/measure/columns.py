@@ -28,6 +28,7 @@ GOLD_COLUMNS = (*ANSWER_COLUMNS, "gts")
 ID_COLUMNS = ("id", "_id", "qid", "uid")
 _STEP = frozenset(Step.__struct_fields__)
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+# `*+` gives nothing back: a long text that only begins like a list is refused in linear time
 _PRINTED_LIST = re.compile(rf"\s*\[\s*(?:{_QUOTED}(?:[\s,]+{_QUOTED})*+)?[\s,]*\]\s*", re.DOTALL)
 _ASKED = re.compile(r".*\bQuestion:\s*(\S.*?)\s*\Z", re.DOTALL)
 
@@ -51,12 +52,12 @@ def parse_row(
         row = {"text": row}
     if not isinstance(row, dict):
         raise DataError(f"expected a JSON object, found {type(row).__name__}")
-    if text_column is None and _is_ours(row):
+    if text_column is None and _is_ours(row):  # whoever names a column means that one
         return _stored(row)
     written = (None if text_column else formats.read(row)) or _written(row, text_column)
     if isinstance(written, dict) and (_is_ours(written) or formats.read(written) is None):
         return _annotated(_stored(written), row)
-    own = row.get("dialect")
+    own = row.get("dialect")  # written by an audit's conversion, or by whoever mixed the file
     name = dialect or (own if isinstance(own, str) and own else None)
     return _annotated(dialects.parse(written, name, question=_question(row), usual=usual), row)
 
@@ -151,7 +152,7 @@ def _is_messages(value: Any) -> bool:
 
 
 def _annotated(trajectory: Trajectory, row: Mapping[str, Any]) -> Trajectory:
-    """With the row's gold answers, id and question, where it has them."""
+    """With the row's gold answers, id and question, where the trajectory itself has none."""
     known: dict[str, Any] = {}
     answers = _first(row, GOLD_COLUMNS)
     if answers is None:

@@ -153,6 +153,7 @@ def changes(sides: Sequence[Side], metric: str) -> list[Change]:
     first, others = means[0], means[1:]
     spans = {key: [own[key] - value for own in others if key in own] for key, value in first.items()}
     most = sorted((max(span, key=abs), str(key)) for key, span in spans.items() if any(span))
+    # Both ends: the greatest changes alone could all be of one direction
     fell, rose = [key for by, key in most if by < 0][:SHOWN], [key for by, key in most if by > 0][-SHOWN:]
     places: list[dict[str, list[int]]] = [{} for _ in sides]  # the rows of each question
     for side, own in zip(sides, places, strict=True):

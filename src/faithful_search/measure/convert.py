@@ -73,7 +73,7 @@ def convert(
                 reasons = {name: cell.why for name, cell in cells.items() if cell.why}
                 made = WRITERS[to](Document(raw.number, read.trajectory, now, values, reasons))
                 clean = redact(made)
-                if found := _removed(clean) - _removed(made):
+                if found := _removed(clean) - _removed(made):  # the text may hold the mark already
                     secrets += found
                     with_secrets.append(raw.number)
                 kept, written = clean if scrub else made, written + 1
@@ -82,6 +82,7 @@ def convert(
                 if file is not None:
                     file.write(data)
                     continue
+                # The number keeps the order and tells equal ids apart; file systems take 255 bytes
                 name = _UNSAFE.sub("-", f"{raw.number:06}-{read.trajectory.id}").strip("-.")[:100]
                 (folder / f"{name}{ending}").write_bytes(data)
     except OSError as error:

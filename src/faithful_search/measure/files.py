@@ -28,7 +28,7 @@ PathLike = str | os.PathLike[str]
 STDIN = "-"
 _READ = (".jsonl", ".ndjson", ".json", ".parquet", ".eval")
 _HUB = "hf://datasets/"
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # two letters at least: C:/ is a path
 _OUTSIDE, _IN_STRING = re.compile(rb'["{}\[\],]'), re.compile(rb'"|\\.?', re.DOTALL)
 _BLOCK = 1 << 20
 _COUNTED = 1 << 30
@@ -50,7 +50,7 @@ def local_file(path: PathLike) -> Path:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The files of a folder that can be read, by name."""
+    """The files of a folder that can be read, by name: the rows have the same numbers wherever it lies."""
     return sorted(path for path in folder.rglob("*") if path.name.removesuffix(".gz").lower().endswith(_READ))
 
 
@@ -61,6 +61,7 @@ def _from_hub(address: str) -> Path:
     owner, _, rest = address.removeprefix(_HUB).partition("/")
     name, _, inner = rest.partition("/")
     name, _, revision = name.partition("@")
+    # A data set may also hold images or models: only what can be read is downloaded
     wanted = [inner, f"{inner}/*"] if inner else [f"*{end}{packed}" for end in _READ for packed in ("", ".gz")]
     try:
         found = Path(
@@ -129,7 +130,7 @@ def _episodes(rows: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         return
     value = _decoded(first[1])
     rows = chain([first], rows)
-    if isinstance(value, dict) and "eval" in value and isinstance(value.get("samples"), list):
+    if isinstance(value, dict) and "eval" in value and isinstance(value.get("samples"), list):  # inspect's, as JSON
         yield from enumerate(map(msgspec.json.encode, value["samples"]), start=1)
     elif (group := formats.group(value)) is None:
         yield from rows
@@ -138,6 +139,7 @@ def _episodes(rows: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         for _, data in rows:
             value = _decoded(data)
             group = formats.group(value) or group  # a line that names no episode belongs to the one before it
+            # A broken line stays one, so that the format can say how many there were
             lines.setdefault(group, []).append(b"null" if value is None else data.strip())
         for number, own in enumerate(lines.values(), start=1):
             yield number, b'{"lines": [' + b",".join(own) + b"]}\n"
@@ -243,7 +245,7 @@ def _parquet_rows(path: Path, text_column: str | None, known: Collection[str]) -
         raise DataError(f"{path}: no column {text_column!r}; it has: {', '.join(names)}")
     if not text_column and not set(known) & set(names):
         raise DataError(f"{path}: none of its columns ({', '.join(names)}) is known to hold messages or text; name one")
-    encoder, number = msgspec.json.Encoder(enc_hook=str), 0
+    encoder, number = msgspec.json.Encoder(enc_hook=str), 0  # dates and decimals as text
     rows = (row for batch in file.iter_batches(batch_size=64) for row in batch.to_pylist())
     try:
         for number, row in enumerate(rows, start=1):

@@ -154,6 +154,7 @@ def read_rows(path: PathLike, text_column: str | None = None) -> Iterator[Raw]:
     found = 0
     for number, data in read_json(path, text_column, KNOWN_COLUMNS):
         found += 1
+        # Stripped: an audit knows a row again in a file that was packed, or written on another system
         yield Raw(number, blake2b(data.strip(), digest_size=16).hexdigest(), data)
     if not found:
         raise DataError(f"{called(path)}: no rows in it")

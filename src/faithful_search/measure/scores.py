@@ -98,7 +98,7 @@ class ScoreLog(Ledger):
                 line = LINE.decode(data)
             except ValueError:
                 continue  # damaged: the row is scored again
-            self._old.pop(line.row, None)
+            self._old.pop(line.row, None)  # also where the later line abstained: it is asked again
             if line.complete:
                 self._old[line.row] = (line.digest, place)
                 self._digests[line.digest] = place

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -25,6 +25,8 @@ from .tool_use import tool_counts
 
 ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
 """Writes numbers and arrays of numpy as Python's, whatever else JSON has no form for as text."""
+_TOLD = ("id", "question", "answer", "answers", "dialect", "stop_reason")
+"""What a line says of its trajectory besides the scores."""
 
 
 def open_policy(policy: str, what: str, trust_remote_code: bool = False) -> Generator:
@@ -67,7 +69,7 @@ class Scorer:
         """The judge, where it is a model and not a comparison of words."""
         if self.judge is None or is_lexical(self.judge):
             return None
-        return _SharedWriter(self.judge) if isinstance(self.judge, Writer) else _Shared(self.judge)
+        return _Shared(self.judge)
 
     @cached_property
     def rewards(self) -> dict[str, Reward]:
@@ -82,13 +84,14 @@ class Scorer:
         read = [row.trajectory for row in rows if row.trajectory is not None]
         if self.shared is not None:
             self._ask(self.shared, read)
+        # Iterators, since the columns have no entry for rows that could not be read
         columns = {name: iter(_column(reward, read)) for name, reward in self.rewards.items()}
         records = [self._record(row, columns) for row in rows]
         lines = []
         for record in records:
             try:
                 lines.append(ENCODER.encode(record) + b"\n")
-            except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            except (TypeError, ValueError) as error:  # a judge's reason may hold half a surrogate pair
                 record["error"] = f"its scores have no JSON form ({error})"
                 lines.append(ENCODER.encode({name: record[name] for name in ("row", "digest", "error")}) + b"\n")
         cells = [record.get("scores", {}).values() for record in records]
@@ -118,8 +121,7 @@ class Scorer:
         return {
             "row": row.number,
             "digest": row.digest,
-            **{name: getattr(trajectory, name) for name in ("id", "question", "answer", "answers", "dialect")},
-            "stop_reason": trajectory.stop_reason,
+            **{name: getattr(trajectory, name) for name in _TOLD},
             "scores": {name: shown(self.rewards[name], next(column)) for name, column in columns.items()},
             "tools": dict(sorted(tool_counts([trajectory]).items())),
             "evidence": sum(len(step.evidence) for step in trajectory.steps),
@@ -141,6 +143,8 @@ class _Shared:
     def __init__(self, judge: Judge) -> None:
         self.name = judge.name
         self._judge = judge
+        if isinstance(judge, Writer):  # rewards look for `write_batch`: what only judges must not have it
+            self.write_batch = partial(self._write, judge)
         self.forget()
 
     def forget(self) -> None:
@@ -163,16 +167,11 @@ class _Shared:
         self.learn(pairs)
         return [self._verdicts[pair] for pair in pairs]
 
-
-class _SharedWriter(_Shared):
-    """The same for a judge that also writes: rewards look for `write_batch`, so others must not have it."""
-
-    def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
+    def _write(self, writer: Writer, requests: Sequence[Request]) -> list[str | None]:
         keys = [(request.prompt, tuple(sorted(request.fields.items()))) for request in requests]
         new = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._texts}
         if new:
-            texts = self._judge.write_batch(list(new.values()))  # type: ignore[attr-defined]
-            self._texts.update(zip(new, texts, strict=True))
+            self._texts.update(zip(new, writer.write_batch(list(new.values())), strict=True))
         return [self._texts[key] for key in keys]
 
 

@@ -34,7 +34,7 @@ class Reading:
     limit: int | None = field(default=None, metadata={"help": "read only the first rows of a file, this many"})
 
     def __post_init__(self) -> None:
-        for name in ("limit", "workers", "sample"):
+        for name in ("limit", "workers", "sample"):  # the last two of the classes below
             value = getattr(self, name, None)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")

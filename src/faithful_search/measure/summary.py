@@ -195,10 +195,11 @@ def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | No
     if len(found) <= count:
         return found
     chosen = dict.fromkeys(row for _, row in sorted(judged)[: (count + 1) // 2])
+    # Every kind of issue has a link on the page, so it gets its row before the bars do
     issues_first = sorted(examples.items(), key=lambda item: item[0][1] >= 0)
     fresh = dict.fromkeys(row for _, row in issues_first if row not in chosen)
     chosen |= dict.fromkeys([*fresh][: count // 4])
-    rest = [row for row in found if row not in chosen]
+    rest = [row for row in found if row not in chosen]  # evenly, since files are often sorted by something
     wanted = count - len(chosen)
     return sorted([*chosen, *(rest[place * len(rest) // wanted] for place in range(wanted))])
 
@@ -234,13 +235,13 @@ class _Tally:
         self.issues.update(line.issues)
         self.clean += not line.issues
         self.bare += not line.tools and not line.evidence
-        dialect = intern(line.dialect or "unknown")
+        dialect = intern(line.dialect or "unknown")  # one string for all rows
         self.written.append(dialect)
         self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
         self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
         for name, value in line.values.items():
             column = self.columns.setdefault(name, array("d"))
-            column.extend([math.nan] * (len(self.questions) - 1 - len(column)))
+            column.extend([math.nan] * (len(self.questions) - 1 - len(column)))  # of rows without this metric
             column.append(math.nan if value is None else value)
         missing = [name for name, cell in line.scores.items() if cell.parts.abstained]
         self.missing.update((name, dialect) for name in missing)

@@ -46,7 +46,7 @@ class Document:
             "scores": self.scores,
             "reasons": self.reasons,
         }
-        return {name: value for name, value in found.items() if value not in (None, "", [], {})}
+        return {name: value for name, value in found.items() if value not in (None, "", [], {})}  # 0 is kept
 
 
 def atif(document: Document) -> dict[str, Any]:
@@ -159,6 +159,7 @@ def _turns(trajectory: Trajectory) -> Iterator[tuple[str, list[_Call], str | Non
         for step in steps:
             if step.call is not None:
                 count += 1
+                # What could not be parsed goes along as it was written
                 arguments = step.call.arguments or ({"raw": step.call.raw} if step.call.raw.strip() else {})
                 failed = not step.evidence and bool(step.note)
                 calls.append(_Call(f"call_{count}", step.call.name or UNKNOWN, arguments, _response(step), failed))

@@ -118,6 +118,7 @@ def _percent(row: Estimate, turned: bool) -> str:
     """`97% (95% interval 95% to 98%)`, or what is left to all where less is better."""
     value, low, high = row.value or 0.0, row.low, row.high
     if turned:
+        # The upper end of what is left to all is what the lower end leaves
         value, low, high = 1 - value, None if high is None else 1 - high, None if low is None else 1 - low
     band = "" if low is None or high is None else f" (95% interval {low:.0%} to {high:.0%})"
     return f"{value:.0%}{band}"

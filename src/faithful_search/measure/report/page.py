@@ -11,12 +11,11 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import msgspec
 
@@ -50,7 +49,9 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
     script = page_file("script.js")
     limits = {"calls": (0.0, math.inf), **audit.bounds}
     share = min(ROW, PAGE // max(1, len(shown)))
-    views = [view(metric=name, order="worst" if place else "best") for place, name in enumerate(extremes(audit) or ())]
+    best, worst = extremes(audit) or (None, None)
+    # what a sentence speaks of, as the page's script filters and orders by it
+    views = {"Best": {"metric": best, "order": "best"}, "Worst": {"metric": worst, "order": "worst"}}
     examples: dict[str, str] = {}  # the first Issue of each kind explains the kind
     for _, trajectory in shown:
         for issue in trajectory.all_issues():
@@ -59,12 +60,11 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
         Path(path),
         "template.html",
         page_file("rollout.css") + page_file("style.css"),
-        {"plain": _plain, "view": lambda value, name: view(**{name: value})},
         audit=audit,
         script=script,
         script_hash=digest(script),
         title=Path(str(audit.settings.get("source", "trajectories"))).name,
-        told=list(zip_longest(sentences(audit), views, fillvalue="")),
+        told=[(sentence, views.get(sentence.partition(":")[0])) for sentence in sentences(audit)],
         metrics=[(name, asks(name), row, _bar(row, limits.get(name, (0.0, 1.0)))) for name, row in audit.rows.items()],
         histograms=[_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
         examples=examples,
@@ -89,7 +89,6 @@ def write_comparison(path: PathLike, found: Comparison, sides: Sequence[Side]) -
         path,
         "comparison.html",
         page_file("style.css"),
-        {},
         found=found,
         header=header,
         rows=[(cells[0], asks(cells[0]), cells[1:]) for cells in rows],
@@ -97,19 +96,14 @@ def write_comparison(path: PathLike, found: Comparison, sides: Sequence[Side]) -
     )
 
 
-def render(path: Path, template: str, style: str, filters: Mapping[str, Callable[..., Any]], **values: Any) -> Path:
+def render(path: Path, template: str, style: str, **values: Any) -> Path:
     """Write a page of `page_files/`. Raises `OSError` when it cannot be written."""
-    page = environment(**filters).get_template(template)
+    page = environment().get_template(template)
     made = {"style": style, "style_hash": digest(style), "version": __version__, "date": date.today().isoformat()}
     text = page.render(**made, **values)
     with replacing(path) as file:
         file.write(text.encode("utf-8", "replace"))  # half a surrogate pair has no form in UTF-8
     return path
-
-
-def view(**wanted: object) -> str:
-    """The address, in the page, of the trajectories filtered and ordered in a way that its script knows."""
-    return f"#?{urlencode(wanted)}"
 
 
 def digest(source: str) -> str:
@@ -140,17 +134,9 @@ def _read(path: Path, wanted: set[int]) -> tuple[dict[str, list[float]], dict[in
                         values.setdefault(name, []).append(score.value)
                 if line.row in wanted:
                     rows[line.row] = line
-    except (OSError, msgspec.MsgspecError, UnicodeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
     return values, rows
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {item}" for name, item in value.items()) or EMPTY
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value)) or EMPTY
-    return EMPTY if value is None else str(value)
 
 
 def _bar(estimate: Estimate, limits: tuple[float, float]) -> dict[str, float] | None:
@@ -179,7 +165,7 @@ def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) 
         bins.append(
             {
                 **{"x": round(place * width + 0.5, 2), "y": round(60 - height, 2), "height": round(height, 2)},
-                "view": view(metric=name, least=f"{left:.6g}", most=f"{right:.6g}"),
+                "view": {"metric": name, "least": f"{left:.6g}", "most": f"{right:.6g}"},
                 "label": f"{left:.2f} to {right:.2f}: {count:,}",
             }
         )

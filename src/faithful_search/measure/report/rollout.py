@@ -122,6 +122,7 @@ def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, list[Mark]])
         yield {
             "number": number,
             "step": step,
+            # An id that was never returned is made up, and shown so
             "refs": [(id[:_LINE], id in returned) for id in step.refs[:MOST]],
             "think": None if step.think is None else room.text(step.think.strip(), against),
             "call": room.text(arguments_of(step.call)) if step.call and step.call.name else None,
