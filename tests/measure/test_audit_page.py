@@ -18,6 +18,7 @@ from faithful_search.measure.audit import audit
 from faithful_search.measure.report import page as audit_page
 from faithful_search.measure.report import rollout as rollout_view
 from faithful_search.measure.report.asks import asks
+from faithful_search.measure.writing import replacing
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
 HOSTILE = (
@@ -127,19 +128,12 @@ def test_reasons_stand_at_their_steps_and_say_why_a_metric_does_not_apply(tmp_pa
     assert "n/a citation_validity" in shown and "has no verdicts to check" in shown
 
 
-def test_a_failed_write_leaves_the_old_page(tmp_path):
-    page = make(tmp_path, [rollout(1)])
-    before = page.read_bytes()
-    found = audit(tmp_path / "rollouts.jsonl", tmp_path / "audit", workers=1)
-
-    def broken():
-        yield 1, rollout(1)
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    (tmp_path / "page").write_bytes(b"old")
+    with pytest.raises(RuntimeError, match="gone"), replacing(tmp_path / "page") as file:
+        file.write(b"new")
         raise RuntimeError("gone")
-
-    with pytest.raises(RuntimeError, match="gone"):
-        audit_page.write(page, found, tmp_path / "audit" / "scores.jsonl", broken())
-    assert page.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("page", b"old")]
 
 
 @pytest.fixture(scope="module")

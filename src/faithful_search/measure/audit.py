@@ -57,7 +57,7 @@ def audit(
     Args:
         source: a file (see `read_trajectories`), or `"-"` for JSON lines on the standard input, which is kept in `out`.
         out: the folder for what is written.
-        judge: who judges; default the comparison of words, and the names of the results say so.
+        judge: the judge; by default words are compared, and the names of the results say so.
         policy: the model that wrote the trajectories, for what asks it.
         resume: `False` starts over and replaces what is in `out`.
         on_progress: a `tqdm`-like class; default a progress bar on a terminal.

@@ -31,13 +31,13 @@ class BatchScorer:
     """Takes a batch of rows and gives it back with a column for each score.
 
     A batch is a dictionary of columns (lists or arrays) or a pandas DataFrame; its rows are read as `audit` reads those
-    of a file. NaN is no score: the metric does not apply, the judge gave no verdict (counted in `abstained`), or the
+    of a file. NaN means no score: the metric does not apply, the judge gave no verdict (counted in `abstained`), or the
     row could not be read (`read_error` says why, else it is empty; `read_as` is the dialect). Pickled it is its
     settings, so it travels to other processes and machines.
 
     Args:
         metrics: names from `measure.metrics.names()`; default all that need no policy.
-        judge: who judges; default the comparison of words, and the names of the columns say so.
+        judge: the judge; by default words are compared, and the names of the columns say so.
         how: the normaliser of compared answers.
         dialect: how all rows are written. Without it each row is read as what it shows by itself.
         text_column: which column holds the text; by default a known name.

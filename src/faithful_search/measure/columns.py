@@ -52,12 +52,12 @@ def parse_row(
         row = {"text": row}
     if not isinstance(row, dict):
         raise DataError(f"expected a JSON object, found {type(row).__name__}")
-    if text_column is None and _is_ours(row):  # whoever names a column means that one
+    if text_column is None and _is_ours(row):  # a named column wins over our own fields
         return _stored(row)
     written = (None if text_column else formats.read(row)) or _written(row, text_column)
     if isinstance(written, dict) and (_is_ours(written) or formats.read(written) is None):
         return _annotated(_stored(written), row)
-    own = row.get("dialect")  # written by an audit's conversion, or by whoever mixed the file
+    own = row.get("dialect")  # files may mix dialects, a column for each row's
     name = dialect or (own if isinstance(own, str) and own else None)
     return _annotated(dialects.parse(written, name, question=_question(row), usual=usual), row)
 
@@ -90,7 +90,7 @@ def gold_answers(value: Any) -> tuple[str, ...]:
 def _decode(data: bytes) -> Any:
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         return msgspec.json.decode(data)
-    try:  # what strict JSON forbids and files hold nevertheless: NaN, a byte order mark, half a surrogate pair
+    try:  # what strict JSON forbids but files still contain: NaN, a byte order mark, half a surrogate pair
         text = json.dumps(json.loads(data), ensure_ascii=False)
         return json.loads(text.encode("utf-8", "replace"))
     except RecursionError:

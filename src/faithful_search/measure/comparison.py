@@ -29,7 +29,7 @@ SHOWN = 10
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One of those compared: for an audit the evaluation's `questions` are their texts, or ids where there is no text.
+    """An audit or evaluation that is compared; an audit's `questions` are their texts, or ids where there is no text.
 
     `made` are the settings its figures depend on, `rows` the row of each value of an audit; its report may lie in
     `folder`.
@@ -136,7 +136,7 @@ def compare(sides: Sequence[Side]) -> Comparison:
     for metric in dict.fromkeys(metric for run in runs for metric in run.rows):
         rows[metric] = [run.rows.get(metric, NOTHING) for run in runs]
         first, *others = rows[metric]
-        # None where a judge left too much open for a mean: what it did answer is no sample of the questions
+        # No difference where a judge abstained too often for a mean: the rows it answered are not a fair sample
         differences[metric] = [
             NOTHING if first.value is None or own.value is None else difference(runs[0], run, metric)
             for own, run in zip(others, runs[1:], strict=True)

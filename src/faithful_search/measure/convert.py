@@ -111,7 +111,7 @@ def _removed(value: Any) -> int:
 
 
 def told(found: Converted, scrub: bool) -> list[str]:
-    """What somebody who converted a file should know, a line each."""
+    """The messages for the user after a conversion, one a line."""
     lines = [f"rows that could not be read: {len(found.unread)}"] if found.unread else []
     lines += [f"  {why}" for why in found.unread[:NAMED]]
     if found.secrets:

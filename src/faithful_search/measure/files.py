@@ -75,7 +75,7 @@ def _from_hub(address: str) -> Path:
 
 
 def called(path: PathLike) -> str:
-    """What the source is called in a message."""
+    """The name of the source in messages."""
     return "the standard input" if str(path) == STDIN else str(path)
 
 
@@ -220,7 +220,7 @@ def _elements(blocks: Iterable[bytes], path: Path) -> Iterator[bytes]:
         else:
             held += block[start:]
     if held.strip():
-        yield bytes(held)  # without a line break: whoever decodes it can tell that the file ends here
+        yield bytes(held)  # no line break: an error in this element can then say that the file is cut off
     elif base and not closed:
         raise DataError(f"{path}: the array is not closed after row {number}; the file seems cut off")
     elif extra:

@@ -119,9 +119,9 @@ def same_settings(folder: Path, what: str, before: Mapping[str, Any], now: Mappi
 
 
 def answers_kept(judge: Judge | None, folder: Path, resume: bool = True) -> AbstractContextManager[None]:
-    """Keep what a paid judge without a cache answers in the folder, until all is asked: an interruption loses nothing.
+    """Keep the answers of a paid judge without a cache in the folder until the run ends, so an interruption loses none.
 
-    Only a judge that has `keeping` is helped; `resume` says whether answers that an earlier run left are used.
+    Applies to judges that have `keeping`; `resume` says whether answers of an earlier run are used.
     """
     if not resume:
         (folder / ANSWERS).unlink(missing_ok=True)

@@ -89,7 +89,7 @@ class Source:
         return self._rows
 
     def _whole(self, rows: Iterator[Raw]) -> Iterator[Raw]:
-        """The rows as far as they can be read."""
+        """The rows up to the first that cannot be read; `error` then says why."""
         try:
             yield from rows
         except DataError as error:

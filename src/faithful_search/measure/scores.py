@@ -20,7 +20,7 @@ SCORES = "scores.jsonl"
 
 
 class Flags(msgspec.Struct, frozen=True):
-    """Of a score's parts: whether its judge gave no verdict. The others are the larger part of a file, and skipped."""
+    """The one part of a score that is needed again; the others are most of the file and are not decoded."""
 
     abstained: bool = False
 

@@ -1,4 +1,4 @@
-"""What an audit and a labelling can be told: typed once, checked once, and what their commands' flags are made of.
+"""The settings of audits and labellings, checked once; their commands' flags are made from these classes.
 
 Nothing heavy is imported here, because the command line reads these classes before it knows which command will run.
 """

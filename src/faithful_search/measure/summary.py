@@ -149,7 +149,7 @@ class Audit(msgspec.Struct, frozen=True):
         return [[name, *(f"{interval(cell)} (n={cell.n})" for cell in own)] for name, own in cells.items()]
 
     def notes(self) -> list[str]:
-        """What became known of the judge that whoever reads its figures should know."""
+        """What readers should know about the judge, for example that another model answered."""
         return [f"judge: {what} ({count:,} times)" for what, count in self.usage.get("notes", {}).items()]
 
 

@@ -69,7 +69,7 @@ _function: Callable[[Any], Any] | None = None
 
 
 def _set_up(function: Callable[[Any], Any]) -> None:
-    """A worker's beginning. Ctrl-C reaches it too, but what happens then is for the parent to decide."""
+    """Run once in each worker. Ctrl-C reaches workers too, but the parent decides what happens then."""
     global _function
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, daemon=True).start()
@@ -77,7 +77,7 @@ def _set_up(function: Callable[[Any], Any]) -> None:
 
 
 def _follow() -> None:
-    """End when the parent does: one that was killed cannot say so, and its workers would wait for ever."""
+    """End with the parent: if it is killed it cannot tell its workers, and they would wait for ever."""
     if (parent := parent_process()) is not None:
         parent.join()
         os._exit(1)

@@ -95,10 +95,10 @@ def openai(document: Document) -> dict[str, Any]:
 def pi(document: Document) -> list[dict[str, Any]]:
     """A Pi session (version 3), which the Hub shows: a header, then entries that name the one before them.
 
-    The scores are an entry of their own, which is no part of the conversation.
+    The scores are an entry of their own, outside the conversation.
     """
     read, time = document.trajectory, document.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    # Pi wants to know who made each message and what it cost; nobody noted that
+    # Pi requires a provider and a cost for each message, which a trajectory does not have
     counts = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}
     usage = {**counts, "totalTokens": 0, "cost": {**counts, "total": 0}}
     made_by = {"api": UNKNOWN, "provider": UNKNOWN, "model": UNKNOWN, "usage": usage}

@@ -1,4 +1,4 @@
-"""What each result of an audit asks, and what an audit says in plain words."""
+"""What each metric asks, and an audit's findings in plain words."""
 
 from __future__ import annotations
 
