@@ -18,10 +18,8 @@ from .scores import LINE
 from .scoring import ENCODER, Scorer
 from .settings import AuditSettings, How
 
-BESIDE = {
-    **{"answered": "double", "calls": "double", "issues": "double", "abstained": "double"},
-    **{"read_as": "string", "read_error": "string"},
-}
+BESIDE = dict.fromkeys(("answered", "calls", "issues", "abstained"), "double")
+BESIDE |= dict.fromkeys(("read_as", "read_error"), "string")
 """Columns beside the metrics: whether there is an answer, how many calls, problems in the writing and open verdicts;
 the dialect, and why a row could not be read."""
 
