@@ -141,7 +141,21 @@ def compare(sides: Sequence[Side]) -> Comparison:
             NOTHING if first.value is None or own.value is None else difference(runs[0], run, metric)
             for own, run in zip(others, runs[1:], strict=True)
         ]
-    return Comparison([side.name for side in sides], [*map(len, asked)], shared, rows, differences, _notes(sides))
+    notes = []
+    made = sides[0].made
+    for side in sides[1:]:
+        differing = [
+            f"{name}: {made[name]!r} there, {value!r} here"
+            for name, value in side.made.items()
+            if name in made and made[name] != value
+        ]
+        if differing:
+            other = f"{side.name} was measured in another way than {sides[0].name}"
+            notes.append(f"{other}, which may be the difference: {'; '.join(differing)}")
+    for side in sides:
+        if nameless := sum(question.startswith(NAMELESS) for question in side.evaluation.questions):
+            notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")
+    return Comparison([side.name for side in sides], [*map(len, asked)], shared, rows, differences, notes)
 
 
 def changes(sides: Sequence[Side], metric: str) -> list[Change]:
@@ -163,21 +177,6 @@ def changes(sides: Sequence[Side], metric: str) -> list[Change]:
         Change(key, [own.get(key) for own in means], [own.get(key, []) for own in places])
         for key in (*fell, *rose[::-1])
     ]
-
-
-def _notes(sides: Sequence[Side]) -> list[str]:
-    first = sides[0]
-    notes = []
-    for side in sides[1:]:
-        differing = [name for name in first.made if name in side.made and first.made[name] != side.made[name]]
-        if differing:
-            named = "; ".join(f"{name}: {first.made[name]!r} there, {side.made[name]!r} here" for name in differing)
-            other = f"{side.name} was measured in another way than {first.name}"
-            notes.append(f"{other}, which may be the difference: {named}")
-    for side in sides:
-        if nameless := sum(question.startswith(NAMELESS) for question in side.evaluation.questions):
-            notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")
-    return notes
 
 
 def _sides(path: str) -> Iterator[Side]:

@@ -83,7 +83,13 @@ class Scorer:
         rows = [self.reader(raw) for raw in batch]
         read = [row.trajectory for row in rows if row.trajectory is not None]
         if self.shared is not None:
-            self._ask(self.shared, read)
+            self.shared.forget()
+            judged = [r for r in self.rewards.values() if isinstance(r, JudgedReward) and r.judge is self.shared]
+            with suppress(Exception):  # which row and metric it was shows when they are scored
+                # All pairs at once, row by row, so that a judge that dies on the way leaves whole rows
+                pairs = zip(*[reward.pairs_batch(read) for reward in judged], strict=True)
+                asked = (item for row in pairs for own in row for item in own)
+                self.shared.learn([item.pair for item in asked if item.settled is None])
         # Iterators, since the columns have no entry for rows that could not be read
         columns = {name: iter(_column(reward, read)) for name, reward in self.rewards.items()}
         records = [self._record(row, columns) for row in rows]
@@ -102,16 +108,6 @@ class Scorer:
             sum("error" in record for record in records),
             self.shared.refusal if self.shared is not None else "",
         )
-
-    def _ask(self, shared: _Shared, trajectories: Sequence[Trajectory]) -> None:
-        """Ask at once what the metrics will ask, as far as they can tell beforehand."""
-        shared.forget()
-        judged = [r for r in self.rewards.values() if isinstance(r, JudgedReward) and r.judge is shared]
-        with suppress(Exception):  # which row and metric it was shows when they are scored
-            # Row by row, so that a judge that dies on the way leaves whole rows
-            rows = zip(*[reward.pairs_batch(trajectories) for reward in judged], strict=True)
-            asked = (item for row in rows for own in row for item in own)
-            shared.learn([item.pair for item in asked if item.settled is None])
 
     def _record(self, row: Row, columns: Mapping[str, Iterator[Score]]) -> dict[str, Any]:
         """The row's line; takes its own scores off the columns."""
