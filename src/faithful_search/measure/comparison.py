@@ -112,12 +112,11 @@ def open_sides(paths: Sequence[PathLike]) -> list[Side]:
     sides = [side for path in paths for side in _sides(str(path))]
     if len(sides) < 2:
         raise ConfigError(f"nothing to compare {sides[0].name} with: name another audit or evaluation")
-    times = Counter(side.name for side in sides)  # out/a/audit and out/b/audit are told apart by the folder before
-    whole = [f"{Path(side.folder).parent}/{side.name}" for side in sides]
-    return [
-        msgspec.structs.replace(side, name=name) if times[side.name] > 1 else side
-        for side, name in zip(sides, whole, strict=True)
-    ]
+    times = Counter(side.name for side in sides)
+    for place, side in enumerate(sides):
+        if times[side.name] > 1:  # out/a/audit and out/b/audit are told apart by the folder before
+            sides[place] = msgspec.structs.replace(side, name=f"{Path(side.folder).parent}/{side.name}")
+    return sides
 
 
 def compare(sides: Sequence[Side]) -> Comparison:
@@ -141,17 +140,13 @@ def compare(sides: Sequence[Side]) -> Comparison:
             NOTHING if first.value is None or own.value is None else difference(runs[0], run, metric)
             for own, run in zip(others, runs[1:], strict=True)
         ]
-    notes = []
-    made = sides[0].made
+    notes, made = [], sides[0].made
     for side in sides[1:]:
-        differing = [
-            f"{name}: {made[name]!r} there, {value!r} here"
-            for name, value in side.made.items()
-            if name in made and made[name] != value
-        ]
+        differing = [name for name in made if name in side.made and made[name] != side.made[name]]
         if differing:
+            named = "; ".join(f"{name}: {made[name]!r} there, {side.made[name]!r} here" for name in differing)
             other = f"{side.name} was measured in another way than {sides[0].name}"
-            notes.append(f"{other}, which may be the difference: {'; '.join(differing)}")
+            notes.append(f"{other}, which may be the difference: {named}")
     for side in sides:
         if nameless := sum(question.startswith(NAMELESS) for question in side.evaluation.questions):
             notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")

@@ -122,9 +122,7 @@ def read_trajectories(
         text_column: which column holds the text; `None` looks for a known name.
         only: numbers of rows; the others are passed over.
 
-    Raises:
-        DataError: when the file cannot be read (any more), is empty, or has none of the columns needed.
-        DialectError: for an unknown `dialect`.
+    Raises `DataError` when the file cannot be read (any more), is empty, or has none of the columns needed.
     """
     if dialect is not None:
         dialects.load(dialect)

@@ -105,9 +105,9 @@ class ScoreLog(Ledger):
 
     def holds(self, row: int, digest: str) -> bool:
         """Whether an earlier run scored this row completely; it then counts as a row of this run."""
-        known = self._old.get(row)
-        if known is not None and known[0] == digest:
-            self.places[row] = known[1]
+        known, place = self._old.get(row, (None, 0))
+        if known == digest:
+            self.places[row] = place
             return True
         if digest not in self._digests:
             return False
