@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
 import pytest
+from agent_rows import CountingJudge
 from chromium import chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ from faithful_search.measure.audit import audit
 from faithful_search.measure.report import page as audit_page
 from faithful_search.measure.report import rollout as rollout_view
 from faithful_search.measure.report.asks import asks
+from faithful_search.measure.writing import replacing
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
 HOSTILE = (
@@ -29,15 +30,6 @@ HOSTILE = (
 )
 
 
-class Reading:
-    """A judge that reads, as far as names go."""
-
-    name = "reading"
-
-    def judge_batch(self, pairs):
-        raise AssertionError("nothing is asked")
-
-
 def rollout(number: int, text: str = "Vienna lies on the Danube.") -> Trajectory:
     search = Step(
         think=f"I look up {text}",
@@ -45,62 +37,49 @@ def rollout(number: int, text: str = "Vienna lies on the Danube.") -> Trajectory
         evidence=(Evidence(text, "Vienna", "E1", url="javascript:alert(1)"), Evidence("Graz.", "Graz", "E2")),
     )
     last = Step(think=text, helpful=True, refs=("E1",), answer=text, issues=(Issue("nested", text),))
-    return Trajectory(
-        (search, last),
-        f"Question {number}: {text}?",
-        text,
-        "answered",
-        "pou",
-        id=str(number),
-        answers=(text,),
-        text=text,
-    )
+    known = {"id": str(number), "answers": (text,), "text": text}
+    return Trajectory((search, last), f"Question {number}: {text}?", text, "answered", "pou", **known)
 
 
 def make(folder: Path, trajectories: list[Trajectory], **settings) -> Path:
     source = folder / "rollouts.jsonl"
     source.write_text("\n".join(trajectory.to_json() for trajectory in trajectories), encoding="utf-8")
     found = audit(source, folder / "audit", workers=1, **settings)
-    return audit_page.write(
-        folder / "report.html", found, folder / "audit" / "scores.jsonl", list(enumerate(trajectories, start=1))
-    )
+    scores = folder / "audit" / "scores.jsonl"
+    return audit_page.write(folder / "report.html", found, scores, list(enumerate(trajectories, start=1)))
 
 
-class Elements(HTMLParser):
+def elements(page: Path) -> list[tuple[str, dict[str, str | None]]]:
     """Start tags with their attributes, in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+    found = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: found.append((tag, dict(attrs)))
+    parser.feed(page.read_text(encoding="utf-8"))
+    return found
 
 
-def structure(page: Path) -> list[str]:
-    return [tag for tag, _ in Elements(page.read_text(encoding="utf-8")).found]
+def plain(page: Path) -> str:
+    """The text, without markup and footer."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8").partition("<footer")[0]))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_adds_no_element(tmp_path, text):
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "hostile").mkdir()
-    plain, hostile = (make(tmp_path / name, [rollout(1, what)]) for name, what in (("plain", "x"), ("hostile", text)))
-    kept = [tag for tag in structure(hostile) if tag in ("script", "style", "img", "iframe", "details", "main", "a")]
-    assert kept == [
-        tag for tag in structure(plain) if tag in ("script", "style", "img", "iframe", "details", "main", "a")
-    ]
-    assert kept.count("script") == 1 and kept.count("style") == 1 and "img" not in kept
+    kept = {}
+    for name, what in (("plain", "x"), ("hostile", text)):
+        (tmp_path / name).mkdir()
+        tags = [tag for tag, _ in elements(make(tmp_path / name, [rollout(1, what)]))]
+        kept[name] = [tag for tag in tags if tag in ("script", "style", "img", "iframe", "details", "main", "a")]
+    assert kept["hostile"] == kept["plain"] and "img" not in kept["plain"]
+    assert kept["plain"].count("script") == kept["plain"].count("style") == 1
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_shown_as_it_is(tmp_path_factory, text):
-    page = make(tmp_path_factory.mktemp("page"), [rollout(1, f"a{text}b")])
-    elements = Elements(page.read_text(encoding="utf-8")).found
-    assert [tag for tag, _ in elements].count("script") == 1
-    assert not [attrs for _, attrs in elements if any(name.startswith("on") for name in attrs)]
+    found = elements(make(tmp_path_factory.mktemp("page"), [rollout(1, f"a{text}b")]))
+    assert [tag for tag, _ in found].count("script") == 1
+    assert not [attrs for _, attrs in found if any(name.startswith("on") for name in attrs)]
 
 
 def test_the_policy_names_the_pages_own_script_and_style(tmp_path):
@@ -113,23 +92,25 @@ def test_the_policy_names_the_pages_own_script_and_style(tmp_path):
     assert "unsafe" not in policy and " style=" not in re.sub(r"<(script|style)>.*?</\1>", "", text, flags=re.DOTALL)
 
 
-def test_the_page_says_what_was_measured(tmp_path):
-    text = make(tmp_path, [rollout(1), rollout(2)]).read_text(encoding="utf-8")
-    plain = re.sub(r"<[^>]+>", "", text.partition("<footer")[0])
-    assert "Audit of rollouts.jsonl" in plain
-    assert "2 trajectories scored" in plain
-    assert "info_think_lexical" in plain and "info_think_faithfulness" not in plain.partition("Metrics")[2]
-    assert "helpful, cites E1" in plain
-    assert text.count('class="evidence cited"') == 2 and text.count('class="evidence"') == 2
+def test_the_page_says_what_was_measured_and_how_sure_that_is(tmp_path):
+    page = make(tmp_path, [rollout(n) for n in range(4)])
+    text, shown = page.read_text(encoding="utf-8"), plain(page)
+    told = [re.sub(r"<[^>]+>", "", line) for line in re.findall(r'<p class="told">(.*?)</p>', text)]
+    assert len(told) == 3 and told[0].startswith(
+        "Best: in 100% (95% interval 51% to 100%), answers contain a gold answer"
+    )
+    assert told[1].startswith("Worst: in 0%") and told[2].startswith("How sure: 4 trajectories are measured")
+    assert "judge: lexical" in text.partition("</header>")[0] and "faithful-search 0" in text.partition("</header>")[0]
+    assert "Audit of rollouts.jsonl" in shown and "4 trajectories scored" in shown and "helpful, cites E1" in shown
+    assert "info_think_lexical" in shown and "info_think_faithfulness" not in shown.partition("Metrics")[2]
+    assert text.count('class="evidence cited"') == 4 and text.count('class="evidence"') == 4
+    assert "does each call follow from its thought? (words are compared, which is no judge)" in shown
+    assert re.search(r"nested ?4 ?Vienna lies on the Danube\.", shown)  # a kind of issue, and one of them
 
 
-def test_the_page_explains_each_metric_and_each_kind_of_issue(tmp_path):
-    plain = re.sub(r"<[^>]+>", "", make(tmp_path, [rollout(1)]).read_text(encoding="utf-8").partition("<footer")[0])
-    assert "does each call follow from its thought? (words are compared, which is no judge)" in plain
-    assert re.search(r"nested\s*1\s*Vienna lies on the Danube\.", plain)
-    results = {
-        name for metric in metrics.names() for judge in (None, Reading()) for name in metrics.load(metric, judge)
-    }
+def test_every_result_says_what_it_asks():
+    judges = (None, CountingJudge())
+    results = {name for metric in metrics.names() for judge in judges for name in metrics.load(metric, judge)}
     assert not [name for name in (*results, "answered", "calls", "f1_pokee") if not asks(name)]
     assert asks("a metric of someone else") == ""
 
@@ -140,27 +121,19 @@ def test_reasons_stand_at_their_steps_and_say_why_a_metric_does_not_apply(tmp_pa
     )
     last = Step(think="So.", answer="Vienna lies here. Linz lies there.")
     done = Trajectory((search, search, last), "Where?", last.answer, "answered", "search_r1")
-    text = make(tmp_path, [done]).read_text(encoding="utf-8")
-    plain = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", text))
-    first, second, third = (plain.split(f"step {n}")[-1].split(f"step {n + 1}")[0] for n in (1, 2, 3))
+    shown = plain(make(tmp_path, [done]))
+    first, second, third = (shown.split(f"step {n}")[-1].split(f"step {n + 1}")[0] for n in (1, 2, 3))
     assert "repeated_calls counts against it" in second and "repeated_calls" not in first + third
     assert "“Vienna lies here.”" in third and "“Linz lies there.”" in third
-    assert "n/a citation_validity" in plain and "has no verdicts to check" in plain
+    assert "n/a citation_validity" in shown and "has no verdicts to check" in shown
 
 
-def test_a_failed_write_leaves_the_old_page(tmp_path):
-    page = make(tmp_path, [rollout(1)])
-    before = page.read_bytes()
-    found = audit(tmp_path / "rollouts.jsonl", tmp_path / "audit", workers=1)
-
-    def broken():
-        yield 1, rollout(1)
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    (tmp_path / "page").write_bytes(b"old")
+    with pytest.raises(RuntimeError, match="gone"), replacing(tmp_path / "page") as file:
+        file.write(b"new")
         raise RuntimeError("gone")
-
-    with pytest.raises(RuntimeError, match="gone"):
-        audit_page.write(page, found, tmp_path / "audit" / "scores.jsonl", broken())
-    assert page.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("page", b"old")]
 
 
 @pytest.fixture(scope="module")
@@ -185,15 +158,6 @@ def opened(browser, path: Path, width: int):
     return page, problems
 
 
-TYPE = """texts => texts.map((text) => {
-  const start = performance.now(), words = document.getElementById("words");
-  words.value = text;
-  words.dispatchEvent(new Event("input"));
-  document.body.offsetHeight;
-  return (performance.now() - start) / 1000;
-})"""
-
-
 @pytest.mark.parametrize("width", [1280, 390])
 def test_in_a_browser_nothing_runs_and_nothing_overflows(browser, hostile_page, width):
     page, problems = opened(browser, hostile_page, width)
@@ -204,6 +168,8 @@ def test_in_a_browser_nothing_runs_and_nothing_overflows(browser, hostile_page, 
     assert page.locator(".rollout[open]").count() == len(HOSTILE) + 1
     assert page.locator("img, iframe, a:not([href^='#'])").count() == 0
     assert page.locator("footer").is_visible()
+    interval = page.locator(".metrics td", has_text="[").first
+    assert interval.is_visible() and interval.bounding_box()["x"] + interval.bounding_box()["width"] <= width
     page.close()
 
 
@@ -217,15 +183,9 @@ def test_in_a_browser_the_list_can_be_filtered(browser, hostile_page):
     page.fill("#words", "")
     page.select_option("#metric", "exact_match_squad")
     page.fill("#most", "0.5")
-    values = [
-        json.loads(text)["exact_match_squad"]
-        for text in page.eval_on_selector_all(
-            ".rollout:not([hidden])", "items => items.map((item) => item.dataset.scores)"
-        )
-    ]
+    scores = "items => items.map((item) => JSON.parse(item.dataset.scores).exact_match_squad)"
+    values = page.eval_on_selector_all(".rollout:not([hidden])", scores)
     assert all(value <= 0.5 for value in values) and len(values) < everything
-    page.fill("#most", "")
-    page.select_option("#order", "best")
     page.close()
 
 
@@ -244,71 +204,39 @@ def test_in_a_browser_metrics_bars_and_kinds_of_issues_lead_to_their_rows(browse
     page.close()
 
 
-def test_in_a_browser_the_intervals_are_there_on_a_phone_and_typing_is_quick(browser, tmp_path):
-    many = [rollout(number, f"Vienna {number}. " + "Danube " * 1500) for number in range(1, 101)]
-    page, _ = opened(browser, make(tmp_path, many), 390)
-    interval = page.locator(".metrics td", has_text="[").first
-    assert interval.is_visible() and interval.bounding_box()["x"] + interval.bounding_box()["width"] <= 390
-    seconds = page.evaluate(TYPE, ["v", "vi", "vienna 7."])
-    assert page.inner_text("#shown") == "10 of 100 shown"
-    print(f"filtering {len(many)} rollouts: {max(seconds[1:]) * 1000:.0f} ms")
-    assert max(seconds[1:]) < 0.3
-    page.close()
-
-
-def test_in_a_browser_it_can_be_printed_and_used_by_keyboard(browser, hostile_page):
+def test_in_a_browser_it_can_be_printed_used_by_keyboard_and_linked_to(browser, hostile_page):
     page, _ = opened(browser, hostile_page, 1280)
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(251, 250, 248)"
     assert not page.locator(".filters").is_visible()
     page.emulate_media(media="screen")
+    is_open = lambda row: page.locator(f"#row-{row}").evaluate("item => item.open")  # noqa: E731
     page.focus("#row-1 > summary")
     page.keyboard.press("Enter")
-    assert page.locator("#row-1").evaluate("item => item.open")
-    page.close()
-
-
-def test_in_a_browser_a_row_can_be_linked_to(browser, hostile_page):
-    page = browser.new_page()
+    assert is_open(1)
     page.goto(f"{hostile_page.as_uri()}#row-3")
-    assert page.locator("#row-3").evaluate("item => item.open")
-    assert not page.locator("#row-2").evaluate("item => item.open")
+    assert is_open(3) and not is_open(2)
     page.goto(f"{hostile_page.as_uri()}#row-2-step-2")
-    assert page.locator("#row-2").evaluate("item => item.open") and page.locator("#row-2-step-2").is_visible()
+    assert is_open(2) and page.locator("#row-2-step-2").is_visible()
     page.goto(f"{hostile_page.as_uri()}#row-99")
     assert page.inner_text("#shown") == "row 99 is not on this page: --report-rows shows more"
     page.close()
 
 
 def test_what_should_not_happen_is_good_when_it_does_not_and_a_silent_judge_is_no_zero():
-    score = rollout_view.Marked
-    assert rollout_view._chip("repeated_calls", score(0.0))["level"] == "high"
-    assert rollout_view._chip("repeated_calls", score(1.0))["level"] == "low"
-    assert rollout_view._chip("protocol_format", score(0.0))["level"] == "low"
-    assert rollout_view._chip("protocol_format", score(None, "", {"abstained": True}))["shown"] == "abstained"
-    assert rollout_view._chip("query_from_question_lexical", score(0.0))["level"] == ""
-
-
-def test_the_page_begins_with_what_is_good_what_is_worst_and_how_sure(tmp_path):
-    text = make(tmp_path, [rollout(n) for n in range(4)]).read_text(encoding="utf-8")
-    told = [re.sub(r"<[^>]+>", "", line) for line in re.findall(r'<p class="told">(.*?)</p>', text)]
-    assert len(told) == 3 and told[0].startswith(
-        "Best: in 100% (95% interval 51% to 100%), answers contain a gold answer"
-    )
-    assert told[1].startswith("Worst: in 0%") and told[2].startswith("How sure: 4 trajectories are measured")
-    assert "judge: lexical" in text.partition("</header>")[0] and "faithful-search 0" in text.partition("</header>")[0]
+    levels = [("repeated_calls", 0.0, "high"), ("repeated_calls", 1.0, "low"), ("protocol_format", 0.0, "low")]
+    for name, value, level in (*levels, ("query_from_question_lexical", 0.0, "")):
+        assert rollout_view._chip(name, rollout_view.Marked(value))["level"] == level
+    silent = rollout_view.Marked(None, "", {"abstained": True})
+    assert rollout_view._chip("protocol_format", silent)["shown"] == "abstained"
 
 
 def test_words_that_stand_nowhere_before_are_marked(tmp_path):
-    search = Step(
-        think="Graz?",
-        call=ToolCall("search", {"query": "x"}, ""),
-        evidence=(Evidence("Vienna has 1,900,000.", id="E1"),),
-    )
+    call = ToolCall("search", {"query": "x"}, "")
+    search = Step(think="Graz?", call=call, evidence=(Evidence("Vienna has 1,900,000.", id="E1"),))
     last = Step(think="Vienna has 1,900,000 people, Linz fewer.", answer="Zürich")
-    text = make(tmp_path, [Trajectory((search, last), "Which people?", "Zürich", "answered", "search_r1")]).read_text(
-        "utf-8"
-    )
+    made = make(tmp_path, [Trajectory((search, last), "Which people?", "Zürich", "answered", "search_r1")])
+    text = made.read_text(encoding="utf-8")
     assert re.findall("<mark>(.*?)</mark>", text.partition('id="rollouts"')[2]) == ["Linz", "fewer", "Zürich"]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from faithful_search.errors import JudgeError
+from agent_rows import CountingJudge
+
 from faithful_search.judges import Verdict
 from faithful_search.measure.claims import Claim, claims_of, distinct
 from faithful_search.trajectory import Evidence, Step, Trajectory
@@ -19,20 +20,19 @@ def answered(answer: str | None, evidence=FOUND) -> Trajectory:
 
 
 class Judge:
-    """Says of each pair what `label` does, and counts the pairs."""
+    """Says of each pair what `label` does."""
 
     name = "reader"
 
     def __init__(self, label=lambda pair: True):
-        self.label, self.asked = label, 0
+        self.label = label
 
     def judge_batch(self, pairs):
-        self.asked += len(pairs)
         labels = [self.label(pair) for pair in pairs]
         return [Verdict(None if one is None else float(one), one, "", self.name) for one in labels]
 
 
-class Writing(Judge):
+class Writing(CountingJudge):
     """Also writes the claims."""
 
     def __init__(self, text):
@@ -63,19 +63,14 @@ def test_what_only_several_pieces_say_together_has_no_single_source():
 def test_a_judge_that_failed_has_not_judged():
     assert claims_of(answered("x"), Judge(lambda pair: None)) == [Claim("x", None)]
     assert claims_of(answered("x"), Writing(None)) == [Claim("x", None)]  # no claims were made of it
-
-    class Down(Judge):
-        def judge_batch(self, pairs):
-            raise JudgeError("the key is wrong")
-
-    assert claims_of(answered("x"), Down()) == [Claim("x", None)]
+    assert claims_of(answered("x"), CountingJudge(refuses=True)) == [Claim("x", None)]
 
 
 def test_a_judge_that_writes_makes_the_claims():
     judge = Writing("Ivo Kast keeps Belt.\nBelt is on Sark Holm.")
     found = claims_of(answered("Ivo Kast"), judge)
     assert [claim.text for claim in found] == ["Ivo Kast keeps Belt.", "Belt is on Sark Holm."]
-    assert judge.asked == 2 + 2 * 2  # each claim with all evidence, and with each of two pieces
+    assert len(judge.asked) == 2 + 2 * 2  # each claim with all evidence, and with each of two pieces
 
 
 def test_nothing_found_or_said_makes_no_claims():

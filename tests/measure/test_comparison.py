@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure.audit import audit
-from faithful_search.measure.comparison import changes, compare, open_sides
+from faithful_search.measure.comparison import Side, changes, compare, open_sides
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.report import page
 from faithful_search.measure.stats import mean_ci
@@ -99,8 +99,6 @@ def test_the_evaluations_of_runs_are_compared_and_one_can_be_named(tmp_path):
 
 
 def test_a_mean_that_a_judge_left_open_is_not_compared():
-    from faithful_search.measure.comparison import Side
-
     known = evaluation([1.0] * 6)
     unknown = msgspec.structs.replace(known, rows={"em": mean_ci([])})
     assert compare([Side("a", known), Side("b", unknown)]).differences["em"][0].value is None

@@ -22,19 +22,12 @@ FOUND = (
     Evidence("Vienna lies on the Danube.", "Vienna", "E1", url="https://a.org"),
     Evidence("Graz lies on the Mur.", id="E2"),
 )
-EPISODE = Trajectory(
-    (
-        Step("Two searches.", ToolCall("search", {"query": "Vienna"}), FOUND),
-        Step(call=ToolCall("browse", {"url": "https://b.org"}), note="404 not found", same_turn=True),
-        Step("E1 says it.", helpful=True, refs=("E1",), answer="the Danube"),
-    ),
-    "Which river?",
-    "the Danube",
-    "answered",
-    "pou",
-    id="q/1",
-    answers=("Danube",),
+STEPS = (
+    Step("Two searches.", ToolCall("search", {"query": "Vienna"}), FOUND),
+    Step(call=ToolCall("browse", {"url": "https://b.org"}), note="404 not found", same_turn=True),
+    Step("E1 says it.", helpful=True, refs=("E1",), answer="the Danube"),
 )
+EPISODE = Trajectory(STEPS, "Which river?", "the Danube", "answered", "pou", id="q/1", answers=("Danube",))
 
 
 @pytest.fixture
@@ -121,12 +114,10 @@ def test_keys_are_counted_and_on_request_taken_out(tmp_path, monkeypatch, to):
     key = "hf_" + "a1B2" * 8
     told = {**rollout(0), "output": rollout(0)["output"].replace("stands in", f"({key}) stands in")}
     file_of(tmp_path / "a.jsonl", [rollout(1), told])
-    done = CliRunner().invoke(cli, ["convert", "a.jsonl", "out", "--to", to])
-    assert done.exit_code == 0 and "in rows 2, are still there: --scrub takes them out" in done.stderr
-    assert any(key in path.read_text() for path in (tmp_path / "out").iterdir())
-    done = CliRunner().invoke(cli, ["convert", "a.jsonl", "clean", "--to", to, "--scrub"])
-    assert done.exit_code == 0 and "in rows 2, were taken out" in done.stderr
-    assert not any(key in path.read_text() for path in (tmp_path / "clean").iterdir())
+    for flags, said in (([], "are still there: --scrub takes them out"), (["--scrub"], "were taken out")):
+        done = CliRunner().invoke(cli, ["convert", "a.jsonl", "out", "--to", to, *flags])
+        assert done.exit_code == 0 and f"in rows 2, {said}" in done.stderr
+        assert any(key in path.read_text() for path in (tmp_path / "out").iterdir()) is not bool(flags)
 
 
 def test_rows_that_cannot_be_read_give_another_exit_code(source, tmp_path):
@@ -134,13 +125,10 @@ def test_rows_that_cannot_be_read_give_another_exit_code(source, tmp_path):
     assert done.exit_code == 3 and "2 trajectories as atif" in done.stdout and "row 3: not JSON" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        *("AKIAIOSFODNN7EXAMPLE", "xoxb-2345678901-abcdefghijklmnop", "AIza" + "Sy_-" * 8 + "abc"),
-        "-----BEGIN RSA PRIVATE KEY-----\nMIIEow+/=\nabc\n-----END RSA PRIVATE KEY-----",
-    ],
-)
+KEYS = ("AKIAIOSFODNN7EXAMPLE", "xoxb-2345678901-abcdefghijklmnop", "AIza" + "Sy_-" * 8 + "abc")
+
+
+@pytest.mark.parametrize("key", [*KEYS, "-----BEGIN RSA PRIVATE KEY-----\nM+/=\nabc\n-----END RSA PRIVATE KEY-----"])
 def test_what_has_the_shape_of_a_key_is_taken_out(key):
     assert redact(f"the key is {key}, he said") == "the key is [secret], he said"
     assert redact("AKIA is a prefix, AIza another") == "AKIA is a prefix, AIza another"

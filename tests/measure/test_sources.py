@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paths import SHARED
 
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, DialectError
 from faithful_search.measure import files
-from faithful_search.measure.rows import Raw, Reader, gold_answers, parse_row, read_rows, read_trajectories
+from faithful_search.measure.columns import gold_answers, parse_row
+from faithful_search.measure.rows import Raw, Reader, read_rows, read_trajectories
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
-REAL = SHARED / "data" / "trajectories"
 TEXT = (
     "<think>I look it up.</think>\n<search>where is the lighthouse</search>\n"
     "<information>Doc 1(Title: Lighthouse) It stands in Orvik.</information>\n"
@@ -37,16 +36,10 @@ def written(path: Path, rows: list, ending: str = "\n") -> Path:
 
 
 def stored() -> Trajectory:
-    search = Step(
-        think="Look.", call=ToolCall("search", {"query": "x"}), evidence=(Evidence("It is in Orvik.", id="E1"),)
-    )
-    return Trajectory(
-        steps=(search, Step(think="Orvik.", helpful=True, refs=("E1",), answer="Orvik")),
-        question="Where?",
-        answer="Orvik",
-        dialect="pou",
-        answers=("Orvik",),
-    )
+    found = (Evidence("It is in Orvik.", id="E1"),)
+    search = Step(think="Look.", call=ToolCall("search", {"query": "x"}), evidence=found)
+    last = Step(think="Orvik.", helpful=True, refs=("E1",), answer="Orvik")
+    return Trajectory((search, last), "Where?", "Orvik", dialect="pou", answers=("Orvik",))
 
 
 def parquet(path: Path, rows: list[dict]) -> Path:
@@ -65,12 +58,12 @@ def test_a_row_of_text_has_its_question_gold_answers_and_id(tmp_path):
     assert row.number == 1 and len(row.digest) == 32
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json", "a.json.gz", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.jsonl", "A.JSONL", "a.jsonl.gz", "a.json", "a.json.gz", "a.parquet"])
 def test_every_layout_gives_the_same_trajectories(tmp_path, name):
     rows = [{**ROW, "id": f"q{number}"} for number in range(5)]
     if name.endswith(".parquet"):
         path = parquet(tmp_path / name, rows)
-    elif ".jsonl" in name:
+    elif ".jsonl" in name.lower():
         path = written(tmp_path / name, rows)
     else:
         path = written(tmp_path / name, [json.dumps(rows, indent=2)])
@@ -85,10 +78,8 @@ def test_the_standard_input_is_read(monkeypatch):
         buffer = io.BytesIO(json.dumps(ROW).encode() + b"\n\n" + json.dumps(ROW).encode())
 
     monkeypatch.setattr(files.sys, "stdin", Input)
-    assert [(row.number, row.trajectory.answer) for row in read_trajectories("-", "search_r1")] == [
-        (1, "Orvik"),
-        (3, "Orvik"),
-    ]
+    found = [(row.number, row.trajectory.answer) for row in read_trajectories("-", "search_r1")]
+    assert found == [(1, "Orvik"), (3, "Orvik")]
 
 
 def test_a_trajectorys_own_json_comes_back_whole_also_beside_other_columns_and_out_of_columns(tmp_path):
@@ -103,8 +94,7 @@ def test_a_trajectorys_own_json_comes_back_whole_also_beside_other_columns_and_o
 
 
 def test_messages_are_read_also_when_they_were_stored_as_text_or_split_into_prompt_and_completion():
-    turns = [step for step in TEXT.split("\n") if step]
-    assistant = [{"role": "assistant", "content": "\n".join(turns)}]
+    assistant = [{"role": "assistant", "content": TEXT}]
     user = [{"role": "user", "content": "Where is the lighthouse?"}]
     for row in (
         {"messages": [*user, *assistant]},
@@ -122,34 +112,25 @@ def test_dialects_may_be_mixed(tmp_path):
 
 
 def test_broken_rows_are_named_and_never_end_the_run(tmp_path):
-    bad = [
-        '{"text": "half',
-        "[1, 2]",
-        "17",
-        {"question": "Where?"},
-        {"text": "  "},
-        {"text": TEXT, "dialect": "klingon"},
-        {"text": "nothing that any agent writes"},
-        {"steps": [{"think": 3}]},
-    ]
-    path = written(tmp_path / "a.jsonl", [ROW, *bad, ROW])
-    rows = list(read_trajectories(path))
-    assert [row.number for row in rows] == list(range(1, 11))
-    assert rows[0].trajectory is not None and rows[-1].trajectory is not None
-    errors = [row.error for row in rows[1:-1]]
-    expected = [
-        *("not JSON", "found list", "found int", "it has: question", "no column", "unknown dialect 'klingon'"),
-        *("no dialect fits", "not a trajectory"),
-    ]
-    assert [part for part, error in zip(expected, errors, strict=True) if part not in error] == []
-    assert all(row.trajectory is None for row in rows[1:-1])
+    bad = {
+        '{"text": "half': "not JSON",
+        "[1, 2]": "found list",
+        "17": "found int",
+        '{"question": "Where?"}': "it has: question",
+        '{"text": "  "}': "no column",
+        json.dumps({"text": TEXT, "dialect": "klingon"}): "unknown dialect 'klingon'",
+        '{"text": "nothing that any agent writes"}': "no dialect fits",
+        '{"steps": [{"think": 3}]}': "not a trajectory",
+    }
+    first, *broken, last = read_trajectories(written(tmp_path / "a.jsonl", [ROW, *bad, ROW]))
+    assert first.trajectory is not None and last.trajectory is not None and last.number == 10
+    for number, (row, expected) in enumerate(zip(broken, bad.values(), strict=True), start=2):
+        assert (row.number, row.trajectory) == (number, None) and expected in row.error
 
 
 def test_half_a_line_at_the_end_is_an_error_of_that_row(tmp_path):
-    path = written(tmp_path / "a.jsonl", [ROW, json.dumps(ROW)[:40]], ending="")
-    first, last = read_trajectories(path, "search_r1")
-    assert first.trajectory is not None
-    assert last.number == 2 and "seems cut off" in last.error
+    first, last = read_trajectories(written(tmp_path / "a.jsonl", [ROW, json.dumps(ROW)[:40]], ending=""), "search_r1")
+    assert first.trajectory is not None and last.number == 2 and "seems cut off" in last.error
 
 
 def test_what_strict_json_forbids_is_read_nevertheless():
@@ -171,11 +152,8 @@ def test_a_named_column_is_the_one_that_is_read(tmp_path):
 
 def test_the_question_may_stand_in_the_prompt():
     asked = "Answer the given question. For example, <answer> Beijing </answer>. Question: where is it?\n"
-    for prompt in (
-        asked,
-        [{"role": "user", "content": asked}],
-        f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n",
-    ):
+    chat = [{"role": "user", "content": asked}]
+    for prompt in (asked, chat, f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"):
         found = parse_row(json.dumps({"prompt": prompt, "response": TEXT}).encode(), "search_r1")
         assert (found.question, found.answer) == ("where is it?", "Orvik")
     assert parse_row(json.dumps({"text": TEXT}).encode(), "search_r1").question is None
@@ -225,10 +203,6 @@ def test_files_that_cannot_be_read_say_why(tmp_path, name, content, message):
     assert name in str(error.value)
 
 
-def test_endings_may_be_capitals(tmp_path):
-    assert len(list(read_trajectories(written(tmp_path / "A.JSONL", [ROW])))) == 1
-
-
 def test_a_missing_file_a_folder_and_an_unknown_dialect_are_clear(tmp_path):
     for path in (tmp_path / "none.jsonl", tmp_path / "none.parquet", tmp_path / "none.json"):
         with pytest.raises(DataError, match="cannot read"):
@@ -263,27 +237,14 @@ def test_a_data_set_of_the_hub_is_downloaded(tmp_path, monkeypatch):
         list(read_trajectories("hf://datasets/x/none"))
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_is_clear(tmp_path):
-    path = written(tmp_path / "a.jsonl", [ROW])
-    path.chmod(0)
-    with pytest.raises(DataError, match="Permission denied"):
-        list(read_trajectories(path))
-
-
 def test_a_gzip_that_is_cut_short_gives_its_rows_first(tmp_path):
     path = written(tmp_path / "a.jsonl.gz", [{**ROW, "id": os.urandom(3000).hex()} for _ in range(200)])
     path.write_bytes(path.read_bytes()[:-5000])
     rows = []
     with pytest.raises(DataError, match="cannot read"):
-        rows.extend(iter_into(rows, read_trajectories(path, "search_r1")))
+        for row in read_trajectories(path, "search_r1"):
+            rows.append(row)
     assert 150 < len(rows) < 200 and all(row.trajectory for row in rows)
-
-
-def iter_into(found: list, rows) -> list:
-    for row in rows:
-        found.append(row)
-    return []
 
 
 def test_parquet_without_a_known_column_says_which_there_are(tmp_path):
@@ -294,21 +255,15 @@ def test_parquet_without_a_known_column_says_which_there_are(tmp_path):
         list(read_trajectories(path, text_column="mine"))
 
 
-@given(
-    st.lists(
-        st.dictionaries(st.text(max_size=5), st.text(alphabet='ab"\\{}[],\u00e9', max_size=8), max_size=3), min_size=1
-    ),
-    st.integers(1, 7),
-    st.sampled_from([None, 2]),
-    st.booleans(),
-)
+OBJECTS = st.dictionaries(st.text(max_size=5), st.text(alphabet='ab"\\{}[],\u00e9', max_size=8), max_size=3)
+
+
+@given(st.lists(OBJECTS, min_size=1), st.integers(1, 7), st.sampled_from([None, 2]), st.booleans())
 def test_an_arrays_elements_are_found_whatever_they_hold_and_wherever_blocks_end(rows, block, indent, array):
     text = json.dumps(rows, indent=indent) if array else "\n".join(json.dumps(row, indent=indent) for row in rows)
     data = text.encode()
-    elements = files._Elements()
-    found = [item for at in range(0, len(data), block) for item in elements.feed(data[at : at + block])]
-    assert [json.loads(item) for item in found] == rows
-    assert not elements.held.strip() and elements.closed == array
+    blocks = [data[at : at + block] for at in range(0, len(data), block)]
+    assert [json.loads(item) for item in files._elements(blocks, Path("a.json"))] == rows
 
 
 def test_a_broken_element_of_an_array_is_one_bad_row(tmp_path):
@@ -320,30 +275,12 @@ def test_a_broken_element_of_an_array_is_one_bad_row(tmp_path):
 
 @given(st.text(max_size=200), st.sampled_from([None, "pou", "search_r1"]))
 def test_no_row_raises_anything_else_than_the_errors_of_this_package(text, dialect):
-    raw = Raw(1, "", text.encode("utf-8", "replace"))
-    row = Reader(dialect)(raw)
-    assert (row.trajectory is None) == bool(row.error)
-    assert "could not be parsed" not in row.error
-    as_text = Reader(dialect)(Raw(1, "", json.dumps({"text": text}).encode()))
-    assert "could not be parsed" not in as_text.error
+    for data in (text.encode("utf-8", "replace"), json.dumps({"text": text}).encode()):
+        row = Reader(dialect)(Raw(1, "", data))
+        assert (row.trajectory is None) == bool(row.error) and "could not be parsed" not in row.error
 
 
 def test_the_digest_is_of_the_row_alone(tmp_path):
     one = [raw.digest for raw in read_rows(written(tmp_path / "a.jsonl", [ROW, "{}"]))]
     other = [raw.digest for raw in read_rows(written(tmp_path / "b.jsonl.gz", ["{}", ROW], ending=""))]
     assert one == other[::-1]
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")
-@pytest.mark.parametrize(
-    "name", ["r1_searcher_2wiki_qwen", "r1_searcher_hotpotqa_llama", "search_r1_ppo_3b", "webdancer"]
-)
-def test_real_files_are_read_as_they_are(name):
-    rows = []
-    for row in read_trajectories(REAL / f"{name}.jsonl.gz"):
-        rows.append(row)
-        if len(rows) == 40:
-            break
-    assert [row.error for row in rows if row.error] == []
-    assert all(row.trajectory.question and row.trajectory.answers for row in rows)
-    assert sum(bool(row.trajectory.steps) for row in rows) == 40

@@ -30,6 +30,7 @@ CHAT = [
     {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "s", "arguments": "{}"}}]},
     {"role": "tool", "tool_call_id": "1", "content": "Ada did it."},
 ]
+SAID = {"role": "assistant", "content": "Ada"}
 
 
 def kinds(found: Trajectory) -> list[str]:
@@ -58,9 +59,8 @@ def test_the_recorded_rollouts_of_a_verl_tool_agent() -> None:
     """Each row's own columns say how it was scored and what was searched."""
     with gzip.open(REAL) as file:
         rows = [json.loads(line) for line in file]
-    read = [
-        (row, found.trajectory) for row, found in zip(rows, read_trajectories(REAL), strict=True) if found.trajectory
-    ]
+    found = [(row, found.trajectory) for row, found in zip(rows, read_trajectories(REAL), strict=True)]
+    read = [(row, trajectory) for row, trajectory in found if trajectory]
     assert len(read) == 99  # one is a line of JSON and nothing else
     for row, found in read:
         assert EXACT.score(found).value == row["answer_em"]
@@ -84,12 +84,7 @@ def test_a_column_named_steps_is_not_yet_a_trajectory() -> None:
 
 def test_calls_whose_function_is_a_string() -> None:
     call = {"id": "1", "function": "search", "arguments": {"query": "who"}}
-    chat = [
-        CHAT[0],
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        CHAT[2],
-        {"role": "assistant", "content": "Ada"},
-    ]
+    chat = [CHAT[0], {"role": "assistant", "content": "", "tool_calls": [call]}, CHAT[2], SAID]
     found = parse_row(json.dumps({"messages": chat, "target": "Ada"}).encode())
     assert found.steps[0].call is not None and found.steps[0].call.arguments == {"query": "who"} and not kinds(found)
 
@@ -128,7 +123,7 @@ def test_information_without_a_search_is_no_evidence() -> None:
 
 
 def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
-    alone = {"messages": [CHAT[0], {"role": "assistant", "content": "Ada"}]}
+    alone = {"messages": [CHAT[0], SAID]}
     found = audit(lines(tmp_path / "rows.jsonl", [alone] * 3), tmp_path / "out", workers=1)
     assert found.bare == 3 and "No searches found in 3 of 3 rows: is this the right column?" in str(found)
     assert "…_lexical: words are compared, which is no judge" in str(found)
@@ -138,28 +133,18 @@ def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
 SESSION = [
     {"type": "summary", "summary": "s", "leafUuid": "u"},
     {"type": "user", "sessionId": "1", "message": {"role": "user", "content": "Who?"}},
-    {
-        "type": "assistant",
-        "sessionId": "1",
-        "message": {"role": "assistant", "content": [{"type": "text", "text": "Ada"}]},
-    },
+    {"type": "assistant", "sessionId": "1", "message": {**SAID, "content": [{"type": "text", "text": "Ada"}]}},
 ]
-SAMPLE = {
-    "id": 1,
-    "epoch": 1,
-    "input": "Who?",
-    "target": "Ada",
-    "messages": [*CHAT, {"role": "assistant", "content": "Ada"}],
-}
+SAMPLE = {"id": 1, "epoch": 1, "input": "Who?", "target": "Ada", "messages": [*CHAT, SAID]}
 
 
 def span(trace: str, said: str) -> dict[str, Any]:
-    messages = json.dumps([{"role": "user", "parts": [{"type": "text", "content": "Who?"}]}])
-    told = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": said}]}])
-    return {
-        "context": {"trace_id": trace},
-        "attributes": {"gen_ai.input.messages": messages, "gen_ai.output.messages": told},
-    }
+    asked, told = (
+        json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
+        for role, text in (("user", "Who?"), ("assistant", said))
+    )
+    attributes = {"gen_ai.input.messages": asked, "gen_ai.output.messages": told}
+    return {"context": {"trace_id": trace}, "attributes": attributes}
 
 
 def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
@@ -171,14 +156,11 @@ def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
     with session.open("a", encoding="utf-8") as file:
         file.write("{broken\n")
     (row,) = read_trajectories(session)
-    assert row.trajectory is not None and any(
-        "1 lines that are no JSON" in issue.why for issue in row.trajectory.issues
-    )
+    assert row.trajectory is not None
+    assert any("1 lines that are no JSON" in issue.why for issue in row.trajectory.issues)
     spans = [span("a", "Ada"), span("b", "Bob"), {"context": {"trace_id": "a"}, "attributes": {}}]
     assert answers(lines(tmp_path / "spans.jsonl", spans)) == ["Ada", "Bob"]
-    (tmp_path / "log.json").write_text(
-        json.dumps({"version": 2, "eval": {}, "samples": [SAMPLE] * 2}), encoding="utf-8"
-    )
+    (tmp_path / "log.json").write_text(json.dumps({"version": 2, "eval": {}, "samples": [SAMPLE] * 2}))
     assert answers(tmp_path / "log.json") == ["Ada", "Ada"]
     with zipfile.ZipFile(tmp_path / "log.eval", "w") as log:
         log.writestr("header.json", "{}")

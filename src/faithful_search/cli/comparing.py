@@ -26,14 +26,14 @@ def compare(paths: tuple[str, ...], out: Path) -> None:
     compared; FOLDER#NAME is one of them. Rows are paired by their question, else by their id.
     """
     from ..measure import comparison
-    from ..measure.report import comparison as page
+    from ..measure.report import page
     from ..measure.writing import results_folder, write_result
 
     sides = comparison.open_sides(paths)
     found = comparison.compare(sides)
     write_result(results_folder(out) / "comparison.json", msgspec.to_builtins(found))
     try:
-        page.write(out / "comparison.html", found, sides)
+        page.write_comparison(out / "comparison.html", found, sides)
     except OSError as error:
         raise DataError(f"cannot write the page: {error}") from error
     echo(f"{found}\n\ncomparison.html, comparison.json in {out}")

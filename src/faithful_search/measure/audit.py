@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,14 @@ from ..errors import ConfigError, DataError, JudgeError
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
 from . import metrics
-from .asking import answers_kept
-from .files import STDIN, local_file
+from .files import STDIN, PathLike, local_file
 from .invented import SearchedCorpus
-from .ledger import same_settings
+from .ledger import answers_kept, same_settings
 from .rows import Raw, Source, pick, read_trajectories, total_rows
 from .scores import SCORES, ScoreLog
-from .scoring import Plan, Scorer
+from .scoring import Scorer
 from .settings import AuditSettings
-from .summary import SUMMARY, Audit, choose_rows, summarize
+from .summary import SUMMARY, Audit, choose_rows, read_audit, summarize
 from .workers import in_order, progress_bar
 from .writing import replacing, results_folder, write_result
 
@@ -41,8 +41,8 @@ _NO_VERDICT = frozenset(("lure", "condense"))
 
 
 def audit(
-    source: str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    source: PathLike,
+    out: PathLike,
     *,
     judge: Judge | None = None,
     policy: Generator | None = None,
@@ -52,23 +52,22 @@ def audit(
 ) -> Audit:
     """Score every trajectory of a file; writes `scores.jsonl` while it goes and `audit.json` at the end.
 
-    Rows stream through, so that the file may be larger than memory. Without a model as judge all cores score; with
-    one, its own concurrency does. After an interruption the same call goes on: rows that were scored are not scored
-    again, those that could not be read or whose judge abstained are.
+    Rows stream through, so the file may be larger than memory. Without a model as judge all cores score; with one, its
+    own concurrency does. After an interruption the same call goes on: rows that were scored are not scored again, those
+    that could not be read or whose judge abstained are.
 
     Args:
-        source: a file (see `read_trajectories`), or `"-"` for JSON lines on the standard input, kept in `out`.
+        source: a file (see `read_trajectories`), or `"-"` for JSON lines on the standard input, which is kept in `out`.
         out: the folder for what is written.
-        judge: who judges; default the comparison of words, and the names of the results say so.
+        judge: the judge; by default words are compared, and the names of the results say so.
         policy: the model that wrote the trajectories, for what asks it.
         resume: `False` starts over and replaces what is in `out`.
         on_progress: a `tqdm`-like class; default a progress bar on a terminal.
-        settings: fields of `AuditSettings`: `metrics` (names from `metrics.names()`; default all,
-            `evidence_sensitivity` only with a `policy`), `how`, `dialect`, `text_column`, `limit`, and `workers` (one
-            when a model judges).
+        settings: fields of `AuditSettings`: `metrics` (default all, `evidence_sensitivity` only with a `policy`),
+            `how`, `dialect`, `text_column`, `limit`, and `workers` (one when a model judges).
 
     Raises:
-        DataError: when the source cannot be read at all, or `out` not be written.
+        DataError: when the source cannot be read at all, or `out` cannot be written.
         JudgeError: when the judge cannot be asked at all; the rows that were scored until then are kept.
         ConfigError: for settings that contradict each other, or those of the audit that is in `out`.
         KeyboardInterrupt: when interrupted; its message says how to go on.
@@ -81,12 +80,12 @@ def audit(
     """
     given, folder = AuditSettings(**settings), Path(out)
     names = metrics_of(given, judge, policy)
-    path = _spooled(results_folder(folder)) if str(source) == STDIN else local_file(source)
+    path = _spooled(folder) if str(source) == STDIN else local_file(source)
     rows = Source(path, given.dialect, given.text_column, given.limit)
     results_folder(folder)  # after the source was opened: a wrong name leaves no folder
     corpus = None if given.corpus is None else SearchedCorpus.of(given.corpus, folder)
-    plan = Plan(names, judge, given.how, policy, replace(rows.reader, corpus=corpus))
-    header = _header(source, given, plan)
+    scorer = Scorer(names, judge, given.how, policy, replace(rows.reader, corpus=corpus))
+    header = _header(source, given, scorer)
     before = _begun(folder, header) if resume else None
     counted = _usage(judge)
     with ScoreLog(folder / SCORES, resume) as log:
@@ -94,8 +93,8 @@ def audit(
             write_result(folder / SUMMARY, Audit(settings=header, finished=False).to_dict())
         bar = (on_progress or progress_bar)(total=total_rows([path], given.limit), desc="auditing", unit="row")
         try:
-            with answers_kept(judge, folder, resume):
-                _score(rows, plan, log, _processes(plan, given.workers), bar)
+            with answers_kept(judge, folder, resume), bar:
+                _score(rows, scorer, log, given.workers, bar)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"interrupted: {len(log.places)} rows are in {log.path}; run the same again to go on"
@@ -104,7 +103,7 @@ def audit(
     found = summarize(
         folder / SCORES,
         len(log.places),
-        {name: reward.bounds for name, reward in plan.rewards().items()},
+        {name: reward.bounds for name, reward in scorer.rewards.items()},
         settings=header,
         source_error=rows.error,
         usage=_added(_usage(judge), counted, before.usage if before else {}),
@@ -118,38 +117,36 @@ def audit(
 
 def metrics_of(given: AuditSettings, judge: Judge | None, policy: Generator | None = None) -> tuple[str, ...]:
     """Which metrics are measured. Raises `ConfigError`, before anything is written, for those that cannot be."""
-    names = given.metrics
-    if names is None:
-        names = tuple(name for name in metrics.names() if policy is not None or name != "evidence_sensitivity")
+    usual = [name for name in metrics.names() if policy is not None or name != "evidence_sensitivity"]
+    names = tuple(dict.fromkeys(usual if given.metrics is None else given.metrics))
     if not names:
         raise ConfigError(f"no metrics named; there are: {', '.join(metrics.names())}")
-    names = tuple(dict.fromkeys(names))
-    asks = [name for name, reward in Plan(names, judge, given.how).rewards().items() if reward.needs_policy]
+    asks = [name for name, reward in Scorer(names, judge, given.how).rewards.items() if reward.needs_policy]
     if asks and policy is None:
         raise ConfigError(f"{', '.join(asks)} measures a model: name the policy that wrote the trajectories")
     return names
 
 
-def _header(source: str | os.PathLike[str], given: AuditSettings, plan: Plan) -> dict[str, Any]:
-    """What a score depends on. An audit only goes on with the same."""
-    prompted = isinstance(plan.judge, Writer)
+def _header(source: PathLike, given: AuditSettings, scorer: Scorer) -> dict[str, Any]:
+    """What a score depends on: an audit only goes on with the same."""
+    prompted = isinstance(scorer.judge, Writer)
     return {
         "source": Path(source).name,
-        "metrics": list(plan.metrics),
-        "judge": plan.judge.name if plan.judge is not None else "lexical",
+        "metrics": list(scorer.metrics),
+        "judge": scorer.judge.name if scorer.judge is not None else "lexical",
         "prompts": [prompting.load(name).id for name in prompting.names() if prompted and name not in _NO_VERDICT],
-        "how": plan.how,
+        "how": scorer.how,
         "dialect": given.dialect,
         "text_column": given.text_column,
         "corpus": None if given.corpus is None else Path(given.corpus).name,
-        "policy": None if plan.policy is None else str(getattr(plan.policy, "name", type(plan.policy).__name__)),
+        "policy": None if scorer.policy is None else str(getattr(scorer.policy, "name", type(scorer.policy).__name__)),
         "version": __version__,
     }
 
 
 def _spooled(folder: Path) -> Path:
     """The standard input as a file: it can be read again, to go on and to show its rows."""
-    path = folder / SPOOLED
+    path = results_folder(folder) / SPOOLED
     try:
         with replacing(path) as file:
             shutil.copyfileobj(sys.stdin.buffer, file, _BYTES)
@@ -160,12 +157,12 @@ def _spooled(folder: Path) -> Path:
 
 def _begun(folder: Path, header: Mapping[str, Any]) -> Audit | None:
     """The audit that is there already, if any. Raises `ConfigError` when it was made with other settings."""
-    scores, path = folder / SCORES, folder / SUMMARY
+    scores = folder / SCORES
     if not scores.is_file() or not scores.stat().st_size:
         return None
     try:
-        before = Audit.from_dict(msgspec.json.decode(path.read_bytes()))
-    except (OSError, DataError, TypeError, ValueError) as error:
+        before = read_audit(folder)
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder} holds scores, but {SUMMARY} does not say how they were made ({error}); "
             "use another folder or --overwrite"
@@ -174,36 +171,38 @@ def _begun(folder: Path, header: Mapping[str, Any]) -> Audit | None:
     return before
 
 
-def _score(rows: Source, plan: Plan, log: ScoreLog, workers: int, bar: Any) -> None:
+def _score(rows: Source, scorer: Scorer, log: ScoreLog, workers: int | None, bar: Any) -> None:
     """Score the rows that the log does not hold yet, batch by batch, into the log."""
-    abstained = unread = 0
-    judged = False
-    with bar:
-        for batch in in_order(Scorer(plan).score, _batches(_todo(rows, log, bar), _size(plan)), workers):
-            log.add(batch.rows, batch.lines)
-            # A judge that refuses from the start has a wrong key or address: no row after it can be judged either
-            if batch.refusal and not judged:
-                raise JudgeError(f"the judge cannot be asked: {batch.refusal}")
-            judged = judged or not batch.refusal
-            abstained, unread = abstained + batch.abstained, unread + batch.unread
-            bar.update(len(batch.rows))
-            if abstained or unread:
-                counts = {"abstained": abstained, "unread": unread}
-                bar.set_postfix({name: count for name, count in counts.items() if count}, refresh=False)
+    size, counts, judged = _ROWS, Counter[str](), False
+    if workers is None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if scorer.policy is not None or scorer.shared is not None:
+        workers = 1  # the model is in this process, or its requests are concurrent already
+    if scorer.shared is not None:
+        size = _JUDGED
+    if isinstance(width := getattr(scorer.judge, "concurrency", None), int):
+        # enough to keep all of its requests under way, few enough to lose little
+        size = max(_ROWS, min(8 * width, 8 * _ROWS))
+    for batch in in_order(scorer.score, _batches(rows, log, size, bar), workers):
+        log.add(batch.rows, batch.lines)
+        # A judge that refuses from the start has a wrong key or address: no row after it can be judged either
+        if batch.refusal and not judged:
+            raise JudgeError(f"the judge cannot be asked: {batch.refusal}")
+        judged = judged or not batch.refusal
+        counts.update(abstained=batch.abstained, unread=batch.unread)
+        bar.update(len(batch.rows))
+        if counts.total():
+            bar.set_postfix({name: count for name, count in counts.items() if count}, refresh=False)
 
 
-def _todo(rows: Iterable[Raw], log: ScoreLog, bar: Any) -> Iterator[Raw]:
-    for raw in rows:
-        if log.holds(raw.number, raw.digest):
-            bar.update(1)
-        else:
-            yield raw
-
-
-def _batches(rows: Iterable[Raw], size: int) -> Iterator[list[Raw]]:
+def _batches(rows: Source, log: ScoreLog, size: int, bar: Any) -> Iterator[list[Raw]]:
+    """The rows that the log does not hold yet, `size` at a time, fewer where they are long."""
     batch: list[Raw] = []
     held = 0
     for raw in rows:
+        if log.holds(raw.number, raw.digest):
+            bar.update(1)
+            continue
         batch.append(raw)
         held += len(raw.data)
         if len(batch) >= size or held >= _BYTES * max(1, size // _ROWS):
@@ -213,22 +212,6 @@ def _batches(rows: Iterable[Raw], size: int) -> Iterator[list[Raw]]:
         yield batch
 
 
-def _size(plan: Plan) -> int:
-    """Rows of a batch: enough to keep all of a judge's requests under way, few enough to lose little."""
-    width = getattr(plan.judge, "concurrency", None)
-    if not isinstance(width, int):
-        return _JUDGED if plan.asks_a_model else _ROWS
-    return max(_ROWS, min(8 * width, 8 * _ROWS))
-
-
-def _processes(plan: Plan, workers: int | None) -> int:
-    if plan.policy is not None or plan.asks_a_model:
-        return 1  # the model is in this process, or its requests are concurrent already
-    if workers is not None:
-        return workers
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _usage(judge: Judge | None) -> dict[str, Any]:
     """What the judge counted: requests, tokens, cost."""
     counted = msgspec.to_builtins(getattr(judge, "stats", {}), enc_hook=str)
@@ -236,9 +219,11 @@ def _usage(judge: Judge | None) -> dict[str, Any]:
 
 
 def _added(now: Mapping[str, Any], before: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """What this run added to the judge's counts, and what earlier runs did."""
-    names, nested = {**now, **earlier}, {}
-    for name in [name for name in names if isinstance(names[name], Mapping)]:
-        nested[name] = _added(now.get(name, {}), before.get(name, {}), earlier.get(name, {}))
-        del names[name]
-    return {name: now.get(name, 0) - before.get(name, 0) + earlier.get(name, 0) for name in names} | nested
+    """What this run added to the judge's counts `before` it, and what `earlier` runs did."""
+    found = {}
+    for name in {**now, **earlier}:
+        if isinstance(now.get(name, earlier.get(name)), Mapping):
+            found[name] = _added(now.get(name, {}), before.get(name, {}), earlier.get(name, {}))
+        else:
+            found[name] = now.get(name, 0) - before.get(name, 0) + earlier.get(name, 0)
+    return found

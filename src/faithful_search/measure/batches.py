@@ -8,29 +8,20 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from ..errors import ConfigError
 from ..judges import Judge
 from .audit import metrics_of
 from .rows import Raw, Reader
-from .scoring import Plan, Scorer
+from .scores import LINE
+from .scoring import ENCODER, Scorer
 from .settings import AuditSettings, How
 
-BESIDE = {
-    **{"answered": "double", "calls": "double", "issues": "double", "abstained": "double"},
-    **{"read_as": "string", "read_error": "string"},
-}
+BESIDE = dict.fromkeys(("answered", "calls", "issues", "abstained"), "double")
+BESIDE |= dict.fromkeys(("read_as", "read_error"), "string")
 """Columns beside the metrics: whether there is an answer, how many calls, problems in the writing and open verdicts;
 the dialect, and why a row could not be read."""
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
-
-
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 
 
 @dataclass(frozen=True)
@@ -38,13 +29,13 @@ class BatchScorer:
     """Takes a batch of rows and gives it back with a column for each score.
 
     A batch is a dictionary of columns (lists or arrays) or a pandas DataFrame; its rows are read as `audit` reads those
-    of a file. NaN is no score: the metric does not apply, the judge gave no verdict (counted in `abstained`), or the
+    of a file. NaN means no score: the metric does not apply, the judge gave no verdict (counted in `abstained`), or the
     row could not be read (`read_error` says why, else it is empty; `read_as` is the dialect). Pickled it is its
     settings, so it travels to other processes and machines.
 
     Args:
         metrics: names from `measure.metrics.names()`; default all that need no policy.
-        judge: who judges; default the comparison of words, and the names of the columns say so.
+        judge: the judge; by default words are compared, and the names of the columns say so.
         how: the normaliser of compared answers.
         dialect: how all rows are written. Without it each row is read as what it shows by itself.
         text_column: which column holds the text; by default a known name.
@@ -99,8 +90,8 @@ class BatchScorer:
     @cached_property
     def _scorer(self) -> Scorer:
         given = AuditSettings(self.dialect, self.text_column, metrics=self.metrics, how=self.how)
-        names = metrics_of(given, self.judge)
-        return Scorer(Plan(names, self.judge, self.how, None, Reader(self.dialect, self.text_column)))
+        reader = Reader(self.dialect, self.text_column)
+        return Scorer(metrics_of(given, self.judge), self.judge, self.how, None, reader)
 
     @cached_property
     def _types(self) -> dict[str, str]:
@@ -110,13 +101,14 @@ class BatchScorer:
     def _columns(self, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         raws = [
             Raw(number, blake2b(data, digest_size=16).hexdigest(), data)
-            for number, data in enumerate(map(_ENCODER.encode, rows), start=1)
+            for number, data in enumerate(map(ENCODER.encode, rows), start=1)
         ]
         found = []
-        for line in self._scorer.lines(raws):
+        for line in map(LINE.decode, self._scorer.score(raws).lines):
             own: dict[str, Any] = {**line.values, "read_as": line.dialect, "read_error": line.error or ""}
             own["issues"] = float(sum(line.issues.values()))
             own["abstained"] = float(sum(cell.parts.abstained for cell in line.scores.values()))
+            # Of a row that could not be read nothing is known: NaN, not 0 calls
             found.append(own if line.error is None else {"read_as": "", "read_error": line.error})
         made = {}
         for column, kind in self._types.items():
@@ -124,5 +116,5 @@ class BatchScorer:
             made[column] = np.array(values, dtype=np.float64 if kind == "double" else object)
         return made
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, Any]:  # without the rewards that were made: the other side makes its own
         return {item.name: getattr(self, item.name) for item in fields(self)}

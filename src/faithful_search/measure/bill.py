@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -12,21 +11,20 @@ import msgspec
 from ..errors import ConfigError
 from ..judges.endpoint import EndpointJudge
 from .audit import metrics_of
-from .files import STDIN, local_file
+from .files import STDIN, PathLike, local_file
 from .rows import Source, total_rows
-from .scoring import Plan, Scorer
+from .scoring import Scorer
 from .settings import AuditSettings
 from .workers import chunks
 
-READ, _BATCH = 512, 64
+READ = 512
 """Rows that are read for an estimate; those of a longer file are taken to be like its first ones."""
 _SECONDS = 1.0
-"""A request takes, as long as nothing is known of the server."""
+"""What a request is taken to last: nothing is known of the server."""
 
 
 class Bill(msgspec.Struct, frozen=True):
-    """About what is to come. `hits` are answers that the judge's cache holds already; `read` of `rows` were looked at,
-    which are `None` where a file is too long to count them."""
+    """An estimate from `read` of `rows` (`None`: too many to count); `hits` are answers in the judge's cache."""
 
     read: int
     rows: int | None
@@ -48,21 +46,18 @@ class Bill(msgspec.Struct, frozen=True):
         )
 
 
-def bill(source: str | os.PathLike[str], judge: EndpointJudge, **settings: Any) -> Bill:
-    """Estimate what a new audit takes, whose judge and settings these are; nothing is asked.
-
-    Raises:
-        DataError: when the source cannot be read.
-        ConfigError: for settings that contradict each other.
-    """
+def bill(source: PathLike, judge: EndpointJudge, **settings: Any) -> Bill:
+    """Estimate what a new audit with this judge and these settings takes; nothing is asked. Raises as `audit` does."""
     if str(source) == STDIN:
         raise ConfigError("the standard input can be read only once: save it to a file for an estimate")
-    given, path, dry = AuditSettings(**settings), local_file(source), replace(judge, dry=True, on_progress=None)
+    given, path = AuditSettings(**settings), local_file(source)
     rows = Source(path, given.dialect, given.text_column, given.limit)
-    scorer, read = Scorer(Plan(metrics_of(given, dry), dry, given.how, None, rows.reader)), 0
-    for batch in chunks(islice(rows, READ), _BATCH):
+    dry = replace(judge, dry=True, on_progress=None)
+    scorer, read = Scorer(metrics_of(given, dry), dry, given.how, None, rows.reader), 0
+    for batch in chunks(islice(rows, READ), 64):
         scorer.score(batch)
         read += len(batch)
+    # A file that was read to its end need not be counted
     total = read if read < READ else total_rows([path], given.limit)
     times, stats = (total or read) / read, dry.stats
     dry.close()

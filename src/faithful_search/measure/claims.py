@@ -25,9 +25,7 @@ class Claim(msgspec.Struct, frozen=True):
 def claims_of(trajectory: Trajectory, judge: Judge | None = None) -> list[Claim]:
     """The claims of the trajectory's answer as `AnswerSupport` makes them; none where nothing was retrieved or said.
 
-    Args:
-        trajectory: its evidence has ids.
-        judge: by default words are compared.
+    Without a judge words are compared.
 
     Example:
         >>> from faithful_search.trajectory import Step
@@ -43,7 +41,7 @@ def claims_of(trajectory: Trajectory, judge: Judge | None = None) -> list[Claim]
     pairs = [item.pair for item in asked]
     alone = distinct(trajectory)
     each = [msgspec.structs.replace(pair, premise=passages([item])) for pair in pairs for item in alone]
-    verdicts = ask(judge, [*pairs, *each])
+    verdicts = ask(judge, [*pairs, *each])  # at once: a served judge reads them side by side
     together, by_source = verdicts[: len(pairs)], iter(verdicts[len(pairs) :])
     return [
         Claim(pair.hypothesis, verdict.label, tuple(item.id for item in alone if next(by_source).label))

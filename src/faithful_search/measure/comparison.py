@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ import msgspec
 
 from ..errors import ConfigError, DataError
 from .evaluation import ENTROPY, Evaluation, difference
+from .files import PathLike
 from .metrics import direction
 from .report.asks import warning
-from .report.tables import aligned, interval, is_clear
+from .report.tables import aligned, interval, is_clear, marked
 from .scores import SCORES, read_scores
 from .stats import NOTHING, Estimate, question_means
-from .summary import SUMMARY, Audit
+from .summary import SUMMARY, read_audit
 
 RESULTS = "metrics.json"
 _MADE = ("judge", "prompts", "how", "version")
@@ -28,14 +29,10 @@ SHOWN = 10
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One of those compared.
+    """An audit or evaluation that is compared; an audit's `questions` are their texts, or ids where there is no text.
 
-    Attributes:
-        name: what it is called.
-        evaluation: its values; for an audit `questions` are their texts, or ids where there is no text.
-        made: the settings its figures depend on.
-        rows: of an audit, the row of each of its values.
-        folder: where its report may lie.
+    `made` are the settings its figures depend on, `rows` the row of each value of an audit; its report may lie in
+    `folder`.
     """
 
     name: str
@@ -54,11 +51,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What comes of it.
+    """How the sides differ: the first is the one that the others are compared with.
 
     Attributes:
-        names: of the sides, the first the one that the others are compared with.
-        questions: of each side.
+        questions: how many each side has.
         shared: how many of them each of the others shares with the first.
         rows: by metric, each side's estimate over all its questions.
         differences: by metric, each other side minus the first over the questions that both have, with n of them.
@@ -93,43 +89,34 @@ class Comparison(msgspec.Struct, frozen=True):
     def table(self) -> list[list[str]]:
         """Cells, header first: each side's estimate, then each paired difference with the number of its questions."""
         first, *others = self.names
-        header = ["metric", *(f"{name} [95% CI]" for name in self.names), *(f"{name} − {first}" for name in others)]
-        return [
-            header,
-            *(
-                [metric, *map(interval, row), *map(_paired, self.differences[metric])]
-                for metric, row in self.rows.items()
-            ),
-        ]
+        rows = [["metric", *(f"{name} [95% CI]" for name in self.names), *(f"{name} − {first}" for name in others)]]
+        for metric, row in self.rows.items():
+            apart = [marked(own) + (f" (n={own.n})" if own.n else "") for own in self.differences[metric]]
+            rows.append([metric, *map(interval, row), *apart])
+        return rows
 
     def __str__(self) -> str:
         chance = 0.05 * sum(change.value is not None for row in self.differences.values() for change in row)
-        legend = f"* the interval of the paired difference leaves out 0; of so many, about {chance:.0f} would by chance"
+        legend = f"* the interval of the paired difference leaves out 0; about {chance:.0f} of these would by chance"
         below = filter(None, [legend, warning(self.rows), *self.notes])
         told = (line for title, lines in self.told().items() for line in (title, *(f"  {line}" for line in lines)))
         return "\n\n".join(["\n".join(told), aligned(self.table()), "\n".join(below)])
 
 
-def open_sides(paths: Sequence[str | os.PathLike[str]]) -> list[Side]:
-    """Read what is to be compared.
+def open_sides(paths: Sequence[PathLike]) -> list[Side]:
+    """Read what is to be compared: an audit's folder or its `scores.jsonl`; a `metrics.json`, or a folder with one, of
+    which all evaluations are taken, or with `#NAME` behind the path that one.
 
-    Args:
-        paths: of each an audit's folder or its `scores.jsonl`; or a `metrics.json`, or a folder with one, of which all
-            evaluations are taken, or with `#NAME` behind the path that one.
-
-    Raises:
-        DataError: for anything else.
-        ConfigError: with fewer than two to compare.
+    Raises `DataError` for anything else, `ConfigError` with fewer than two to compare.
     """
     sides = [side for path in paths for side in _sides(str(path))]
     if len(sides) < 2:
         raise ConfigError(f"nothing to compare {sides[0].name} with: name another audit or evaluation")
-    short = [side.name for side in sides]  # out/a/audit and out/b/audit are told apart by the folder before
-    names = [
-        name if short.count(name) == 1 else f"{Path(side.folder).parent}/{name}"
-        for name, side in zip(short, sides, strict=True)
-    ]
-    return [msgspec.structs.replace(side, name=name) for side, name in zip(sides, names, strict=True)]
+    times = Counter(side.name for side in sides)
+    for place, side in enumerate(sides):
+        if times[side.name] > 1:  # out/a/audit and out/b/audit are told apart by the folder before
+            sides[place] = msgspec.structs.replace(side, name=f"{Path(side.folder).parent}/{side.name}")
+    return sides
 
 
 def compare(sides: Sequence[Side]) -> Comparison:
@@ -143,15 +130,27 @@ def compare(sides: Sequence[Side]) -> Comparison:
                 f"{side.name} shares no question with {sides[0].name} (one there is {next(iter(asked[0]), None)!r}): "
                 "only answers to the same questions can be paired"
             )
-    metrics = dict.fromkeys(metric for run in runs for metric in run.rows)
-    return Comparison(
-        [side.name for side in sides],
-        [len(own) for own in asked],
-        shared,
-        {metric: [run.rows.get(metric, NOTHING) for run in runs] for metric in metrics},
-        {metric: [_difference(runs[0], run, metric) for run in runs[1:]] for metric in metrics},
-        _notes(sides),
-    )
+    rows: dict[str, list[Estimate]] = {}
+    differences: dict[str, list[Estimate]] = {}
+    for metric in dict.fromkeys(metric for run in runs for metric in run.rows):
+        rows[metric] = [run.rows.get(metric, NOTHING) for run in runs]
+        first, *others = rows[metric]
+        # No difference where a judge abstained too often for a mean: the rows it answered are not a fair sample
+        differences[metric] = [
+            NOTHING if first.value is None or own.value is None else difference(runs[0], run, metric)
+            for own, run in zip(others, runs[1:], strict=True)
+        ]
+    notes, made = [], sides[0].made
+    for side in sides[1:]:
+        differing = [name for name in made if name in side.made and made[name] != side.made[name]]
+        if differing:
+            named = "; ".join(f"{name}: {made[name]!r} there, {side.made[name]!r} here" for name in differing)
+            other = f"{side.name} was measured in another way than {sides[0].name}"
+            notes.append(f"{other}, which may be the difference: {named}")
+    for side in sides:
+        if nameless := sum(question.startswith(NAMELESS) for question in side.evaluation.questions):
+            notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")
+    return Comparison([side.name for side in sides], [*map(len, asked)], shared, rows, differences, notes)
 
 
 def changes(sides: Sequence[Side], metric: str) -> list[Change]:
@@ -163,53 +162,23 @@ def changes(sides: Sequence[Side], metric: str) -> list[Change]:
     first, others = means[0], means[1:]
     spans = {key: [own[key] - value for own in others if key in own] for key, value in first.items()}
     most = sorted((max(span, key=abs), str(key)) for key, span in spans.items() if any(span))
+    # Both ends: the greatest changes alone could all be of one direction
     fell, rose = [key for by, key in most if by < 0][:SHOWN], [key for by, key in most if by > 0][-SHOWN:]
-    places = [_places(side) for side in sides]
+    places: list[dict[str, list[int]]] = [{} for _ in sides]  # the rows of each question
+    for side, own in zip(sides, places, strict=True):
+        for question, row in zip(side.evaluation.questions, side.rows, strict=False):
+            own.setdefault(question, []).append(row)
     return [
         Change(key, [own.get(key) for own in means], [own.get(key, []) for own in places])
         for key in (*fell, *rose[::-1])
     ]
 
 
-def _places(side: Side) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for question, row in zip(side.evaluation.questions, side.rows, strict=False):
-        found.setdefault(question, []).append(row)
-    return found
-
-
-def _difference(first: Evaluation, other: Evaluation, metric: str) -> Estimate:
-    """None where a judge left too much open for a mean: what it did answer is no sample of the questions."""
-    rows = [run.rows.get(metric, NOTHING) for run in (first, other)]
-    return difference(first, other, metric) if all(row.value is not None for row in rows) else NOTHING
-
-
-def _paired(change: Estimate) -> str:
-    mark = " *" if is_clear(change) else ""
-    return interval(change, sign=True) + (f"{mark} (n={change.n})" if change.n else "")
-
-
-def _notes(sides: Sequence[Side]) -> list[str]:
-    first = sides[0]
-    notes = []
-    for side in sides[1:]:
-        differing = [name for name in first.made if name in side.made and first.made[name] != side.made[name]]
-        if differing:
-            named = "; ".join(f"{name}: {first.made[name]!r} there, {side.made[name]!r} here" for name in differing)
-            notes.append(
-                f"{side.name} was measured in another way than {first.name}, which may be the difference: {named}"
-            )
-    for side in sides:
-        if nameless := sum(question.startswith(NAMELESS) for question in side.evaluation.questions):
-            notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")
-    return notes
-
-
 def _sides(path: str) -> Iterator[Side]:
     path, _, wanted = path.partition("#")
     place = Path(path)
     folder = place if place.is_dir() else place.parent
-    if place.name == SCORES or (place.is_dir() and (place / SCORES).is_file()):
+    if place.name == SCORES or (place / SCORES).is_file():
         yield _audit(folder)
         return
     file = place / RESULTS if place.is_dir() else place
@@ -234,25 +203,24 @@ def _sides(path: str) -> Iterator[Side]:
 def _audit(folder: Path) -> Side:
     """The audit's values by row, from its scores; the estimates are those of its summary."""
     try:
-        audit = Audit.from_dict(msgspec.json.decode((folder / SUMMARY).read_bytes()))
-    except (OSError, msgspec.MsgspecError) as error:
+        audit = read_audit(folder)
+    except (OSError, ValueError) as error:
         raise DataError(f"{folder} holds scores, but no {SUMMARY} that can be read ({error}): audit again") from error
     if not audit.finished:
         raise DataError(f"the audit in {folder} has not ended: run the same command again first")
     questions, rows = [], []
-    estimates = {**audit.rows, ENTROPY: audit.tools.entropy}
     values: dict[str, list[float | None]] = {name: [] for name in audit.rows}
     calls: dict[str, list[int]] = {name: [] for name in audit.tools.counts}
     for line in read_scores(folder / SCORES, audit.n + audit.errors):
-        if line.error is not None:
-            continue
-        questions.append((line.question or "").strip() or line.id or f"{NAMELESS}{folder}, row {line.row}")
-        rows.append(line.row)
-        own = line.values
-        for name, column in values.items():
-            column.append(own.get(name))
-        for name, counted in calls.items():
-            counted.append(line.tools.get(name, 0))
+        if line.error is None:
+            questions.append((line.question or "").strip() or line.id or f"{NAMELESS}{folder}, row {line.row}")
+            rows.append(line.row)
+            own = line.values
+            for name, column in values.items():
+                column.append(own.get(name))
+            for name, counted in calls.items():
+                counted.append(line.tools.get(name, 0))
+    estimates = {**audit.rows, ENTROPY: audit.tools.entropy}
     evaluation = Evaluation(rows=estimates, questions=questions, values=values, tool_calls=calls)
     made = {name: audit.settings.get(name) for name in _MADE}
     return Side(folder.resolve().name, evaluation, made, rows, str(folder))

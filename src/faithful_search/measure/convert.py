@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
 from ..errors import ConfigError, DataError
 from ..wire.redact import REMOVED, redact
-from .files import local_file
-from .report.rollout import Scored
-from .rows import Source
-from .scores import SCORES
+from .files import PathLike, local_file
+from .rows import Raw, Source
+from .scores import SCORES, Line, read_scores
 from .settings import Reading
 from .summary import NAMED
 from .writers import WRITERS, Document
 from .writing import replacing, results_folder
 
-_LINES = ".jsonl"
 _UNSAFE = re.compile(r"[^\w.-]+", re.ASCII)
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """What became of a file: rows `written`; those `unread`, with why; those in which something looks like a key, and
-    how many keys that are; how many rows had scores."""
+    """What became of a file's rows; `unread` says why, `secrets` counts what looks like a key."""
 
     written: int = 0
     unread: list[str] = []
@@ -39,117 +35,83 @@ class Converted(msgspec.Struct, frozen=True):
 
 
 def convert(
-    source: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    to: str,
-    *,
-    scores: str | os.PathLike[str] | None = None,
-    scrub: bool = False,
-    **settings: Any,
+    source: PathLike, out: PathLike, to: str, *, scores: PathLike | None = None, scrub: bool = False, **settings: Any
 ) -> Converted:
-    """Write each row that can be read in another format.
+    """Write each row that can be read in another format, one of `WRITERS`.
 
     Args:
         source: as `audit` reads it.
         out: a file that ends in `.jsonl` gets one row a line; anything else is a folder that gets a file for each row.
-        to: one of `WRITERS`.
         scores: an audit of the same rows, its folder or `scores.jsonl`; they become metadata.
         scrub: take out what `redact` takes for a secret. Otherwise such rows are only counted.
         settings: `dialect`, `text_column` and `limit`, as in `audit`.
 
-    Raises:
-        DataError: when the source cannot be read, the result not be written, or the scores are of other rows.
-        ConfigError: for a format that there is not, or that cannot be a line of a file.
+    Raises `DataError` when the source cannot be read, the result cannot be written, or the scores are of other rows,
+    `ConfigError` for an unknown format, or one that cannot be a line of a file.
     """
+    out, one_file = Path(out), Path(out).suffix == ".jsonl"
     if to not in WRITERS:
         raise ConfigError(f"unknown format {to!r}; there are: {', '.join(WRITERS)}")
-    if to == "pi" and Path(out).suffix == _LINES:
+    if to == "pi" and one_file:
         raise ConfigError(f"a pi session is a file of its own: name a folder instead of {out}")
-    given = Reading(**settings)
+    given, now = Reading(**settings), datetime.now(UTC)
     rows = Source(local_file(source), given.dialect, given.text_column, given.limit)
-    known = iter(()) if scores is None else _scores(Path(scores))
     written = secrets = scored = 0
     unread: list[str] = []
-    suspicious: list[int] = []
-    now = datetime.now(UTC)
+    with_secrets: list[int] = []
+    folder = results_folder(out.parent if one_file else out)
     try:
-        with ExitStack() as stack:
-            target = _Target(Path(out), stack)
-            line = next(known, None)
-            for raw in rows:
-                while line is not None and line.row < raw.number:
-                    line = next(known, None)
-                own = line if line is not None and line.row == raw.number else None
-                if own is not None and own.digest != raw.digest:
-                    raise DataError(f"{scores}: row {raw.number} is not the row that was scored; audit the file again")
+        with replacing(out) if one_file else nullcontext() as file:
+            for raw, line in _with_scores(rows, scores):
                 read = rows.reader(raw)
                 if read.trajectory is None:
                     unread.append(f"row {raw.number}: {read.error}")
                     continue
-                marked = own.scores if own is not None else {}
-                scored += bool(marked)
-                values = {name: score.value for name, score in marked.items()}
-                reasons = {name: score.why for name, score in marked.items() if score.why}
+                cells = line.scores if line is not None else {}
+                scored += bool(cells)
+                values = {name: cell.value for name, cell in cells.items()}
+                reasons = {name: cell.why for name, cell in cells.items() if cell.why}
                 made = WRITERS[to](Document(raw.number, read.trajectory, now, values, reasons))
                 clean = redact(made)
-                if found := _count(clean) - _count(made):
+                if found := _removed(clean) - _removed(made):  # the text may hold the mark already
                     secrets += found
-                    suspicious.append(raw.number)
-                target.write(f"{raw.number:06}-{read.trajectory.id}", clean if scrub else made)
-                written += 1
+                    with_secrets.append(raw.number)
+                kept, written = clean if scrub else made, written + 1
+                lines, ending = (kept, ".jsonl") if isinstance(kept, list) else ([kept], ".json")
+                data = b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
+                if file is not None:
+                    file.write(data)
+                    continue
+                # The number keeps the order and tells equal ids apart; file systems take 255 bytes
+                name = _UNSAFE.sub("-", f"{raw.number:06}-{read.trajectory.id}").strip("-.")[:100]
+                (folder / f"{name}{ending}").write_bytes(data)
     except OSError as error:
         raise DataError(f"cannot write {out}: {error}") from error
     if rows.error:
         unread.append(rows.error)
-    return Converted(written, unread, suspicious, secrets, scored)
+    return Converted(written, unread, with_secrets, secrets, scored)
 
 
-class _Target:
-    """A file of lines, or a folder with a file for each row."""
-
-    def __init__(self, out: Path, stack: ExitStack) -> None:
-        self._folder: Path | None = None
-        self._file: IO[bytes] | None = None
-        if out.suffix == _LINES:
-            results_folder(out.parent)
-            self._file = stack.enter_context(replacing(out))
-        else:
-            self._folder = results_folder(out)
-
-    def write(self, name: str, made: Any) -> None:
-        """Add one row; a list is lines."""
-        lines = made if isinstance(made, list) else [made]
-        data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-        if self._file is not None:
-            self._file.write(data)
-            return
-        assert self._folder is not None
-        short = _UNSAFE.sub("-", name).strip("-.")[:100]
-        (self._folder / f"{short}{_LINES if isinstance(made, list) else '.json'}").write_bytes(data)
+def _with_scores(rows: Source, scores: PathLike | None) -> Iterator[tuple[Raw, Line | None]]:
+    """Each row with its line of the scores; both files are in the order of the source, so neither is held."""
+    path = Path(scores or "")
+    lines = iter(()) if scores is None else read_scores(path / SCORES if path.is_dir() else path)
+    line = next(lines, None)
+    for raw in rows:
+        while line is not None and line.row < raw.number:
+            line = next(lines, None)
+        own = line if line is not None and line.row == raw.number else None
+        if own is not None and own.digest != raw.digest:
+            raise DataError(f"{scores}: row {raw.number} is not the row that was scored; audit the file again")
+        yield raw, own
 
 
-class _Line(Scored, frozen=True):
-    """A line of scores with the digest of its row."""
-
-    digest: str = ""
-
-
-def _scores(path: Path) -> Iterator[_Line]:
-    decode = msgspec.json.Decoder(_Line).decode
-    file = path / SCORES if path.is_dir() else path
-    try:
-        with file.open("rb") as lines:
-            yield from map(decode, lines)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise DataError(f"cannot read the scores in {file}: {error}") from error
-
-
-def _count(value: Any) -> int:
+def _removed(value: Any) -> int:
     return msgspec.json.encode(value).count(REMOVED.encode())
 
 
 def told(found: Converted, scrub: bool) -> list[str]:
-    """What somebody who converted a file should know, a line each."""
+    """The messages for the user after a conversion, one a line."""
     lines = [f"rows that could not be read: {len(found.unread)}"] if found.unread else []
     lines += [f"  {why}" for why in found.unread[:NAMED]]
     if found.secrets:

@@ -12,7 +12,7 @@ import re
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -24,19 +24,21 @@ from .. import formats
 from ..errors import DataError, kind_of
 from ..trajectory import read_lines
 
+PathLike = str | os.PathLike[str]
 STDIN = "-"
-_BLOCK = 1 << 20
-_BATCH = 64
 _READ = (".jsonl", ".ndjson", ".json", ".parquet", ".eval")
 _HUB = "hf://datasets/"
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # two letters at least: C:/ is a path
+_OUTSIDE, _IN_STRING = re.compile(rb'["{}\[\],]'), re.compile(rb'"|\\.?', re.DOTALL)
+_BLOCK = 1 << 20
+_COUNTED = 1 << 30
+"""Bytes of the largest file whose rows are counted for a progress bar."""
 
 
-def local_file(path: str | os.PathLike[str]) -> Path:
+def local_file(path: PathLike) -> Path:
     """The path of a file or folder on this machine; what is in a data set of the Hub (`hf://datasets/…`) is downloaded.
 
-    Raises:
-        DataError: for any other address, for what the Hub does not give, and for a folder without files to read.
+    Raises `DataError` for any other address, for what the Hub does not give, and for a folder without files to read.
     """
     if str(path).startswith(_HUB):
         return _from_hub(str(path))
@@ -48,7 +50,7 @@ def local_file(path: str | os.PathLike[str]) -> Path:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The files of a folder that can be read, by name."""
+    """The files of a folder that can be read, by name: the rows have the same numbers wherever it lies."""
     return sorted(path for path in folder.rglob("*") if path.name.removesuffix(".gz").lower().endswith(_READ))
 
 
@@ -59,40 +61,29 @@ def _from_hub(address: str) -> Path:
     owner, _, rest = address.removeprefix(_HUB).partition("/")
     name, _, inner = rest.partition("/")
     name, _, revision = name.partition("@")
-    wanted = (
-        [f"{inner}{end}" for end in ("", "/*")]
-        if inner
-        else [f"*{end}{packed}" for end in _READ for packed in ("", ".gz")]
-    )
+    # A data set may also hold images or models: only what can be read is downloaded
+    wanted = [inner, f"{inner}/*"] if inner else [f"*{end}{packed}" for end in _READ for packed in ("", ".gz")]
     try:
-        found = snapshot_download(
-            f"{owner}/{name}", repo_type="dataset", revision=revision or None, allow_patterns=wanted
+        found = Path(
+            snapshot_download(f"{owner}/{name}", repo_type="dataset", revision=revision or None, allow_patterns=wanted)
         )
     except Exception as error:  # of the Hub's client, of its HTTP library, or of the disk
         raise DataError(f"cannot download {address}: {kind_of(error)}") from error
-    if not (Path(found) / inner).exists():
+    if not (found / inner).exists():
         raise DataError(f"{address}: there is no {inner} in that data set")
-    return local_file(Path(found) / inner)
+    return local_file(found / inner)
 
 
-def called(path: str | os.PathLike[str]) -> str:
-    """What the source is called in a message."""
+def called(path: PathLike) -> str:
+    """The name of the source in messages."""
     return "the standard input" if str(path) == STDIN else str(path)
 
 
-def read_json(
-    path: str | os.PathLike[str], text_column: str | None, known: Collection[str]
-) -> Iterator[tuple[int, bytes]]:
+def read_json(path: PathLike, text_column: str | None, known: Collection[str]) -> Iterator[tuple[int, bytes]]:
     """Yield the JSON of each row with its number from 1: the line's in a file of lines, else how many came before.
 
-    Args:
-        path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, `.eval`, a
-            folder of these, or `"-"`.
-        text_column: a column that Parquet must have.
-        known: columns of which Parquet must have one where `text_column` is not given.
-
-    Raises:
-        DataError: when the file cannot be read, or has another form; also on the way, after the rows before.
+    Parquet must have the `text_column`, or where none is given one of the `known` columns. Raises `DataError` when the
+    file cannot be read, or has another form; also on the way, after the rows before.
     """
     if str(path) == STDIN:
         return _episodes((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
@@ -103,12 +94,28 @@ def read_json(
     return enumerate(rows, start=1)
 
 
+def count_rows(path: Path) -> int | None:
+    """How many rows there are, where that is quickly known."""
+    name = path.name.lower()
+    if path.is_dir():
+        return None
+    if name.endswith(".parquet"):
+        return int(_parquet(path).metadata.num_rows)
+    most = _COUNTED // 16 if name.endswith(".gz") else _COUNTED  # text packs to a sixteenth at best
+    if ".jsonl" not in name or path.stat().st_size > most:
+        return None
+    try:
+        return sum(1 for _ in read_lines(path))
+    except DataError:  # a file that is cut short is reported when it is read
+        return None
+
+
 def _file_rows(file: Path, text_column: str | None, known: Collection[str]) -> Iterator[tuple[int, bytes]]:
     name = file.name.removesuffix(".gz").lower()
     if name.endswith((".jsonl", ".ndjson")):
         return _episodes(read_lines(file))
     if name.endswith(".json"):
-        return _episodes(_array(file))
+        return _episodes(enumerate(_elements(_blocks(file), file), start=1))
     if name.endswith(".parquet"):
         return _parquet_rows(file, text_column, known)
     if name.endswith(".eval"):
@@ -123,7 +130,7 @@ def _episodes(rows: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         return
     value = _decoded(first[1])
     rows = chain([first], rows)
-    if isinstance(value, dict) and "eval" in value and isinstance(value.get("samples"), list):
+    if isinstance(value, dict) and "eval" in value and isinstance(value.get("samples"), list):  # inspect's, as JSON
         yield from enumerate(map(msgspec.json.encode, value["samples"]), start=1)
     elif (group := formats.group(value)) is None:
         yield from rows
@@ -131,7 +138,8 @@ def _episodes(rows: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         lines: dict[str, list[bytes]] = {}
         for _, data in rows:
             value = _decoded(data)
-            group = formats.group(value) or group
+            group = formats.group(value) or group  # a line that names no episode belongs to the one before it
+            # A broken line stays one, so that the format can say how many there were
             lines.setdefault(group, []).append(b"null" if value is None else data.strip())
         for number, own in enumerate(lines.values(), start=1):
             yield number, b'{"lines": [' + b",".join(own) + b"]}\n"
@@ -159,38 +167,6 @@ def _samples(path: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"cannot read {path}: {error}") from error
 
 
-def count_rows(path: str | os.PathLike[str], at_most: int = 1 << 30) -> int | None:
-    """How many rows there are, where that is quickly known; `None` for files of more than `at_most` bytes."""
-    name = Path(path).name.lower()
-    if name.endswith(".parquet"):
-        return int(_parquet(Path(path)).metadata.num_rows)
-    packed = name.endswith(".gz")
-    if (
-        ".jsonl" not in name
-        or Path(path).is_dir()
-        or Path(path).stat().st_size > (at_most // 16 if packed else at_most)
-    ):
-        return None
-    try:
-        return sum(1 for _ in read_lines(path))
-    except DataError:  # a file that is cut short is reported when it is read
-        return None
-
-
-def _array(path: Path) -> Iterator[tuple[int, bytes]]:
-    found, number = _Elements(), 0
-    for block in _blocks(path):
-        for element in found.feed(block):
-            number += 1
-            yield number, element + b"\n"
-    if found.held.strip():
-        yield number + 1, bytes(found.held)
-    elif found.base and not found.closed:
-        raise DataError(f"{path}: the array is not closed after row {number}; the file seems cut off")
-    elif found.extra:
-        raise DataError(f"{path}: text after the end of the array, whose last row is {number}")
-
-
 def _blocks(path: Path) -> Iterator[bytes]:
     opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     try:
@@ -201,66 +177,54 @@ def _blocks(path: Path) -> Iterator[bytes]:
         raise DataError(f"cannot read {path}: {error}") from error
 
 
-class _Elements:
-    """Finds the elements of a JSON array, or objects that follow one another, without reading them: linear, in blocks.
+def _elements(blocks: Iterable[bytes], path: Path) -> Iterator[bytes]:
+    """The elements of a JSON array, or objects that follow one another, each with a line break behind it.
 
-    `held` is what no element has been made of yet, `base` the depth at which elements stand (1 in an array).
+    They are found by their brackets and not decoded, so that a broken element costs no other; in linear time.
     """
-
-    _OUTSIDE = re.compile(rb'["{}\[\],]')
-    _INSIDE = re.compile(rb'["\\]')
-
-    def __init__(self) -> None:
-        self.held = bytearray()
-        self.depth, self.base = 0, 0
-        self.started = self.closed = self.extra = False
-        self._string = self._escaped = False
-
-    def feed(self, block: bytes) -> Iterator[bytes]:
-        """The elements that end in this block."""
-        start, at = 0, int(self._escaped)
-        self._escaped = False
-        while not self.closed:
-            mark = (self._INSIDE if self._string else self._OUTSIDE).search(block, at)
-            if mark is None:
-                break
-            at = mark.end()
-            if self._string:
-                at += self._in_string(mark[0], at == len(block))
+    held = bytearray()  # what has not become an element yet
+    depth = base = number = 0  # `base` is the depth at which elements stand: 1 in an array
+    started = closed = extra = in_string = escaped = False
+    for block in blocks:
+        start, at = 0, int(escaped)
+        escaped = False
+        while not closed and (mark := (_IN_STRING if in_string else _OUTSIDE).search(block, at)):
+            char, at = mark[0], mark.end()
+            if in_string:
+                in_string = char != b'"'
+                escaped = char == b"\\"  # what it escapes comes with the next block
                 continue
-            if not self._outside(mark[0]):
+            if char == b'"':
+                in_string = started = True
                 continue
-            end = at if mark[0] in b"}]" and self.depth >= self.base else mark.start()
-            element = bytes(self.held + block[start:end]).strip()
-            self.held.clear()
+            if char in b"{[":
+                opens = char == b"[" and not started and not held.strip()
+                started, base = True, 1 if opens else base
+                depth += 1
+                if not opens:
+                    continue
+            elif char in b"}]":
+                depth = max(0, depth - 1)
+                closed = base == 1 and depth < 1
+            if depth > base:
+                continue
+            end = at if char in b"}]" and depth >= base else mark.start()
+            element = bytes(held + block[start:end]).strip()
+            held.clear()
             start = at
             if element:
-                yield element
-        rest = block[start:]
-        self.extra = self.extra or (self.closed and bool(rest.strip()))
-        if not self.closed:
-            self.held += rest
-
-    def _in_string(self, char: bytes, last: bool) -> int:
-        """Ends the string, or says how many characters to skip after a backslash."""
-        self._string = char != b'"'
-        self._escaped = self._string and last
-        return int(self._string and not last)
-
-    def _outside(self, char: bytes) -> bool:
-        """Whether an element, or the space before the first, ends here."""
-        if char == b'"':
-            self._string = self.started = True
-            return False
-        if char in b"{[":
-            opens = char == b"[" and not self.started and not self.held.strip()
-            self.started, self.base = True, 1 if opens else self.base
-            self.depth += 1
-            return opens
-        if char in b"}]":
-            self.depth = max(0, self.depth - 1)
-            self.closed = self.base == 1 and self.depth < 1
-        return self.depth <= self.base
+                number += 1
+                yield element + b"\n"
+        if closed:
+            extra = extra or bool(block[start:].strip())
+        else:
+            held += block[start:]
+    if held.strip():
+        yield bytes(held)  # no line break: an error in this element can then say that the file is cut off
+    elif base and not closed:
+        raise DataError(f"{path}: the array is not closed after row {number}; the file seems cut off")
+    elif extra:
+        raise DataError(f"{path}: text after the end of the array, whose last row is {number}")
 
 
 def _parquet(path: Path) -> Any:
@@ -277,17 +241,14 @@ def _parquet(path: Path) -> Any:
 def _parquet_rows(path: Path, text_column: str | None, known: Collection[str]) -> Iterator[tuple[int, bytes]]:
     file = _parquet(path)
     names = file.schema_arrow.names
-    if not {text_column, *(() if text_column else known)} & set(names):
-        raise DataError(
-            f"{path}: no column {text_column!r}; it has: {', '.join(names)}"
-            if text_column
-            else f"{path}: none of its columns ({', '.join(names)}) is known to hold messages or text; name one"
-        )
-    encoder, number = msgspec.json.Encoder(enc_hook=str), 0
+    if text_column and text_column not in names:
+        raise DataError(f"{path}: no column {text_column!r}; it has: {', '.join(names)}")
+    if not text_column and not set(known) & set(names):
+        raise DataError(f"{path}: none of its columns ({', '.join(names)}) is known to hold messages or text; name one")
+    encoder, number = msgspec.json.Encoder(enc_hook=str), 0  # dates and decimals as text
+    rows = (row for batch in file.iter_batches(batch_size=64) for row in batch.to_pylist())
     try:
-        for batch in file.iter_batches(batch_size=_BATCH):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, encoder.encode(row) + b"\n"
+        for number, row in enumerate(rows, start=1):
+            yield number, encoder.encode(row) + b"\n"
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path} after row {number}: {error}") from error

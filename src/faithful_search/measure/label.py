@@ -17,9 +17,8 @@ from ..errors import ConfigError, DataError, JudgeError
 from ..judges import Judge, Verdict, Writer, is_lexical
 from ..judges.base import Task
 from . import provenance
-from .asking import answers_kept, ask_in_parts
 from .files import STDIN, local_file
-from .ledger import Ledger, same_settings
+from .ledger import Ledger, answers_kept, ask_in_parts, same_settings
 from .pairs import METRICS, Cut, Cutter, reward, sampled
 from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
 from .report import label_card

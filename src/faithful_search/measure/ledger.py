@@ -7,27 +7,27 @@ other programs load line by line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeVar
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, JudgeError
+from ..judges import Judge, Pair, Verdict
 from ..wire import files
+from .workers import chunks
 from .writing import replacing
+
+T = TypeVar("T")
+ANSWERS = "answers.sqlite"
 
 
 class Ledger:
-    """The open file, locked against a second writer.
+    """The open file, made where it does not exist and locked against a second writer.
 
-    Args:
-        path: the file, made where it does not exist.
-        what: what another run that holds the lock is called in the message.
-        anew: throw away what the file holds.
-
-    Raises:
-        DataError: when the file cannot be written, or another run writes it.
+    `what` is what another run that holds the lock is called in the message; `anew` throws away what the file holds.
+    Raises `DataError` when the file cannot be written, or another run writes it.
     """
 
     def __init__(self, path: Path, what: str = "audit", anew: bool = False) -> None:
@@ -47,9 +47,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # closing flushes again what a full disk refused; `append` has reported that
             self._file.close()
 
@@ -76,8 +74,7 @@ class Ledger:
     def append(self, lines: Sequence[bytes]) -> list[int]:
         """Add whole lines, hand them to the operating system, and return where each begins.
 
-        Raises:
-            DataError: when they cannot be written; what was written before is kept.
+        Raises `DataError` when they cannot be written; what was written before is kept.
         """
         try:
             self._file.seek(self._end)
@@ -88,10 +85,7 @@ class Ledger:
             raise DataError(
                 f"cannot write {self.path}: {error}; {self.count} lines are in it, run again to go on"
             ) from error
-        places = []
-        for line in lines:
-            places.append(self._end)
-            self._end += len(line)
+        *places, self._end = accumulate(map(len, lines), initial=self._end)
         self.count += len(lines)
         return places
 
@@ -108,11 +102,7 @@ class Ledger:
 def lock(file: IO[bytes], path: Path, what: str) -> None:
     """Keep a second run out of the file while this one writes; the lock ends with the process.
 
-    The file itself is locked, so that no lock file is left in a folder of results. Where the system or the file system
-    has no locks, nothing is locked.
-
-    Raises:
-        DataError: while another run holds the lock.
+    Where the system has no locks, nothing is locked. Raises `DataError` while another run holds the lock.
     """
     if not files.lock(file):
         file.close()
@@ -120,12 +110,34 @@ def lock(file: IO[bytes], path: Path, what: str) -> None:
 
 
 def same_settings(folder: Path, what: str, before: Mapping[str, Any], now: Mapping[str, Any], instead: str) -> None:
-    """Refuse to mix results of different settings in one folder.
-
-    Raises:
-        ConfigError: naming each setting that differs, and what to do `instead`.
-    """
-    differing = [name for name, value in now.items() if before.get(name) != value]
+    """Refuse to mix results of different settings in one folder, naming each that differs and what to do `instead`."""
+    differing = [
+        f"{name}: {before.get(name)!r} there, {value!r} now" for name, value in now.items() if before.get(name) != value
+    ]
     if differing:
-        named = "; ".join(f"{name}: {before.get(name)!r} there, {now[name]!r} now" for name in differing)
-        raise ConfigError(f"{folder} holds {what} made with other settings ({named}): {instead}")
+        raise ConfigError(f"{folder} holds {what} made with other settings ({'; '.join(differing)}): {instead}")
+
+
+def answers_kept(judge: Judge | None, folder: Path, resume: bool = True) -> AbstractContextManager[None]:
+    """Keep the answers of a paid judge without a cache in the folder until the run ends, so an interruption loses none.
+
+    Applies to judges that have `keeping`; `resume` says whether answers of an earlier run are used.
+    """
+    if not resume:
+        (folder / ANSWERS).unlink(missing_ok=True)
+    keeping = getattr(judge, "keeping", None)
+    return nullcontext() if keeping is None else keeping(folder / ANSWERS)
+
+
+def ask_in_parts(
+    judge: Judge, items: Iterable[T], pair: Callable[[T], Pair], size: int
+) -> Iterator[list[tuple[T, Verdict]]]:
+    """Yield the items with their verdicts, `size` at a time; `pair` is what the judge reads of an item.
+
+    Raises `JudgeError` when the judge cannot be asked at all, or gives another number of verdicts.
+    """
+    for part in chunks(items, size):
+        verdicts = judge.judge_batch([pair(item) for item in part])
+        if len(verdicts) != len(part):
+            raise JudgeError(f"{judge.name} gave {len(verdicts)} verdicts for {len(part)} pairs")
+        yield list(zip(part, verdicts, strict=True))

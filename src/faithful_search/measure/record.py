@@ -13,17 +13,10 @@ MERGED = "merged"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One run.
+    """One run: `folder` is where the policy was saved, `model` what training started from.
 
-    Attributes:
-        folder: where the policy was saved.
-        model: what training started from.
-        dialect, tools: how the policy writes, and what it was given.
-        questions: the held-out ones.
-        settings: every flag of the recipe, and those of the trainer that matter most.
-        steps: optimizer steps taken.
-        history: the trainer's log, a dictionary a step, without infinities.
-        before, after: evaluations on the held-out questions; `None` where there was none.
+    `settings` are every flag of the recipe, and the trainer's that matter most; `history` is the trainer's log, a
+    dictionary a step, without infinities; `before` and `after` are evaluations on the held-out `questions`.
     """
 
     folder: str
@@ -39,13 +32,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def results(self) -> dict[str, dict[str, Any]]:
-        """The evaluations that there are, as plain JSON types."""
+        """The evaluations, as plain JSON types."""
         found = {"before": self.before, "after": self.after}
         return {name: evaluation.to_dict() for name, evaluation in found.items() if evaluation is not None}
 
     def metrics(self) -> dict[str, Any]:
-        """What `metrics.json` holds: the results, the paired differences of rows that both have, the settings, the
-        model and the number of steps."""
+        """What `metrics.json` holds: results, paired differences of rows that both have, settings, model, steps."""
         found: dict[str, Any] = dict(self.results)
         if self.before is not None and self.after is not None:
             found["differences"] = differences(self.before, self.after)

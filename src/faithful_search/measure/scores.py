@@ -6,7 +6,6 @@ is put in the order of the source, each row once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
@@ -14,13 +13,14 @@ from pathlib import Path
 import msgspec
 
 from ..errors import DataError
+from .files import PathLike
 from .ledger import Ledger
 
 SCORES = "scores.jsonl"
 
 
 class Flags(msgspec.Struct, frozen=True):
-    """Of a score's parts: whether its judge gave no verdict."""
+    """The one part of a score that is needed again; the others are most of the file and are not decoded."""
 
     abstained: bool = False
 
@@ -64,18 +64,17 @@ class Line(msgspec.Struct, frozen=True):
 LINE = msgspec.json.Decoder(Line)
 
 
-def read_scores(path: str | os.PathLike[str], at_most: int | None = None) -> Iterator[Line]:
+def read_scores(path: PathLike, at_most: int | None = None) -> Iterator[Line]:
     """Yield the lines of a `scores.jsonl`, or only the first `at_most` of them.
 
-    Raises:
-        DataError: when the file cannot be read, or a line does not hold a row's scores.
+    Raises `DataError` when the file cannot be read, or a line does not hold a row's scores.
     """
     try:
         with Path(path).open("rb") as file:
             for number, line in enumerate(islice(file, at_most), start=1):
                 try:
                     found = LINE.decode(line)
-                except (msgspec.MsgspecError, UnicodeError) as error:
+                except ValueError as error:
                     raise DataError(f"{path}, line {number}: not a row's scores ({error})") from error
                 yield found
     except OSError as error:
@@ -97,18 +96,18 @@ class ScoreLog(Ledger):
         for place, data in self.read():
             try:
                 line = LINE.decode(data)
-            except (msgspec.MsgspecError, UnicodeError):
+            except ValueError:
                 continue  # damaged: the row is scored again
-            self._old.pop(line.row, None)
+            self._old.pop(line.row, None)  # also where the later line abstained: it is asked again
             if line.complete:
                 self._old[line.row] = (line.digest, place)
                 self._digests[line.digest] = place
 
     def holds(self, row: int, digest: str) -> bool:
         """Whether an earlier run scored this row completely; it then counts as a row of this run."""
-        known = self._old.get(row)
-        if known is not None and known[0] == digest:
-            self.places[row] = known[1]
+        known, place = self._old.get(row, (None, 0))
+        if known == digest:
+            self.places[row] = place
             return True
         if digest not in self._digests:
             return False
@@ -124,9 +123,8 @@ class ScoreLog(Ledger):
     def finish(self, whole: bool) -> None:
         """Put the file in the source's order, each row once; it is replaced only when the new one is complete.
 
-        Args:
-            whole: whether this run saw the whole source. Lines of other rows are then of a source that has changed,
-                and go; otherwise they follow at the end.
+        Where this run saw the `whole` source, lines of other rows are of a source that has changed, and go; otherwise
+        they follow at the end.
         """
         order = [self.places[row] for row in sorted(self.places)]
         if not whole:

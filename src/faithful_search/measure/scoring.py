@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -20,31 +20,13 @@ from ..trajectory import Trajectory
 from . import metrics
 from .failures import told
 from .rows import READER, Raw, Reader, Row
-from .scores import LINE, Line
 from .settings import How
 from .tool_use import tool_counts
 
-
-@dataclass(frozen=True)
-class Plan:
-    """What is measured, and how; pickled it travels to the processes that do it."""
-
-    metrics: tuple[str, ...]
-    judge: Judge | None = None
-    how: How = "squad"
-    policy: Generator | None = None
-    reader: Reader = READER
-
-    @property
-    def asks_a_model(self) -> bool:
-        """Whether a judge is asked that is more than a comparison of words."""
-        return self.judge is not None and not is_lexical(self.judge)
-
-    def rewards(self, judge: Judge | None = None) -> dict[str, Reward]:
-        """The rewards by the names of their results; `judge` stands in for the plan's."""
-        bound = {} if self.policy is None else {"policy": self.policy}
-        loaded = (metrics.load(name, judge or self.judge, self.how) for name in self.metrics)
-        return {name: reward.bind(**bound) for own in loaded for name, reward in own.items()}
+ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
+"""Writes numbers and arrays of numpy as Python's, whatever else JSON has no form for as text."""
+_TOLD = ("id", "question", "answer", "answers", "dialect", "stop_reason")
+"""What a line says of its trajectory besides the scores."""
 
 
 def open_policy(policy: str, what: str, trust_remote_code: bool = False) -> Generator:
@@ -71,59 +53,61 @@ class Batch(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores batches of rows. A judge is asked about all pairs of a batch at once, each different one once.
+    """What is measured, and how. A judge is asked about all pairs of a batch at once, each different one once.
 
-    Pickled it is its plan; each process makes rewards of that when the first batch comes.
+    Pickled it travels to the processes that score; each makes its own rewards when the first batch comes.
     """
 
-    plan: Plan
+    metrics: tuple[str, ...]
+    judge: Judge | None = None
+    how: How = "squad"
+    policy: Generator | None = None
+    reader: Reader = READER
 
     @cached_property
     def shared(self) -> _Shared | None:
-        """The judge, where it is a model."""
-        judge = self.plan.judge
-        if judge is None or not self.plan.asks_a_model:
+        """The judge, where it is a model and not a comparison of words."""
+        if self.judge is None or is_lexical(self.judge):
             return None
-        return _SharedWriter(judge) if isinstance(judge, Writer) else _Shared(judge)
+        return _Shared(self.judge)
 
     @cached_property
     def rewards(self) -> dict[str, Reward]:
         """The rewards by the names of their results."""
-        return self.plan.rewards(self.shared)
+        bound = {} if self.policy is None else {"policy": self.policy}
+        loaded = (metrics.load(name, self.shared or self.judge, self.how) for name in self.metrics)
+        return {name: reward.bind(**bound) for own in loaded for name, reward in own.items()}
 
     def score(self, batch: Sequence[Raw]) -> Batch:
         """One line a row. Raises nothing that a row or a metric did."""
-        rows = [self.plan.reader(raw) for raw in batch]
+        rows = [self.reader(raw) for raw in batch]
         read = [row.trajectory for row in rows if row.trajectory is not None]
         if self.shared is not None:
-            self._ask(self.shared, read)
+            self.shared.forget()
+            judged = [r for r in self.rewards.values() if isinstance(r, JudgedReward) and r.judge is self.shared]
+            with suppress(Exception):  # which row and metric it was shows when they are scored
+                # All pairs at once, row by row, so that a judge that dies on the way leaves whole rows
+                pairs = zip(*[reward.pairs_batch(read) for reward in judged], strict=True)
+                asked = (item for row in pairs for own in row for item in own)
+                self.shared.learn([item.pair for item in asked if item.settled is None])
+        # Iterators, since the columns have no entry for rows that could not be read
         columns = {name: iter(_column(reward, read)) for name, reward in self.rewards.items()}
         records = [self._record(row, columns) for row in rows]
+        lines = []
+        for record in records:
+            try:
+                lines.append(ENCODER.encode(record) + b"\n")
+            except (TypeError, ValueError) as error:  # a judge's reason may hold half a surrogate pair
+                record["error"] = f"its scores have no JSON form ({error})"
+                lines.append(ENCODER.encode({name: record[name] for name in ("row", "digest", "error")}) + b"\n")
+        cells = [record.get("scores", {}).values() for record in records]
         return Batch(
             [row.number for row in rows],
-            [self._line(record) for record in records],
-            sum(
-                any(cell["parts"].get("abstained") for cell in record.get("scores", {}).values()) for record in records
-            ),
+            lines,
+            sum(any(cell["parts"].get("abstained") for cell in own) for own in cells),
             sum("error" in record for record in records),
             self.shared.refusal if self.shared is not None else "",
         )
-
-    def lines(self, batch: Sequence[Raw]) -> list[Line]:
-        """What is read back of the rows' lines."""
-        return list(map(LINE.decode, self.score(batch).lines))
-
-    def _ask(self, shared: _Shared, trajectories: Sequence[Trajectory]) -> None:
-        """Ask at once what the metrics will ask, so far as they can tell beforehand.
-
-        Row by row, so that a judge that dies on the way leaves whole rows.
-        """
-        shared.forget()
-        judged = [r for r in self.rewards.values() if isinstance(r, JudgedReward) and r.judge is shared]
-        with suppress(Exception):  # which row and metric it was shows when they are scored
-            rows = zip(*[reward.pairs_batch(trajectories) for reward in judged], strict=True)
-            asked = (item for row in rows for own in row for item in own)
-            shared.learn([item.pair for item in asked if item.settled is None])
 
     def _record(self, row: Row, columns: Mapping[str, Iterator[Score]]) -> dict[str, Any]:
         """The row's line; takes its own scores off the columns."""
@@ -133,28 +117,12 @@ class Scorer:
         return {
             "row": row.number,
             "digest": row.digest,
-            **{name: getattr(trajectory, name) for name in ("id", "question", "answer", "answers", "dialect")},
-            "stop_reason": trajectory.stop_reason,
+            **{name: getattr(trajectory, name) for name in _TOLD},
             "scores": {name: shown(self.rewards[name], next(column)) for name, column in columns.items()},
             "tools": dict(sorted(tool_counts([trajectory]).items())),
             "evidence": sum(len(step.evidence) for step in trajectory.steps),
             "issues": dict(sorted(Counter(issue.kind for issue in trajectory.all_issues()).items())),
         }
-
-    def _line(self, record: dict[str, Any]) -> bytes:
-        try:
-            return _ENCODER.encode(record) + b"\n"
-        except (TypeError, ValueError, msgspec.MsgspecError) as error:
-            record["error"] = f"its scores have no JSON form ({error})"
-            return _ENCODER.encode({name: record[name] for name in ("row", "digest", "error")}) + b"\n"
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of numpy as Python's; whatever else a reward puts into its parts as text."""
-    return value.item() if hasattr(value, "item") else str(value)
-
-
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def shown(reward: Reward, score: Score) -> dict[str, Any]:
@@ -163,14 +131,16 @@ def shown(reward: Reward, score: Score) -> dict[str, Any]:
 
 
 class _Shared:
-    """A judge that remembers what it said about the batch at hand. `refusal`: why it could not be asked.
+    """A judge that remembers what it said about the batch at hand, since several metrics ask about the same pairs.
 
-    Several metrics ask about the same pairs, and all pairs of a batch are known before the first metric is scored.
+    `refusal`: why it could not be asked.
     """
 
     def __init__(self, judge: Judge) -> None:
         self.name = judge.name
         self._judge = judge
+        if isinstance(judge, Writer):  # rewards look for `write_batch`: what only judges must not have it
+            self.write_batch = partial(self._write, judge)
         self.forget()
 
     def forget(self) -> None:
@@ -193,16 +163,11 @@ class _Shared:
         self.learn(pairs)
         return [self._verdicts[pair] for pair in pairs]
 
-
-class _SharedWriter(_Shared):
-    """The same for a judge that also writes."""
-
-    def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
+    def _write(self, writer: Writer, requests: Sequence[Request]) -> list[str | None]:
         keys = [(request.prompt, tuple(sorted(request.fields.items()))) for request in requests]
         new = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._texts}
         if new:
-            texts = self._judge.write_batch(list(new.values()))  # type: ignore[attr-defined]
-            self._texts.update(zip(new, texts, strict=True))
+            self._texts.update(zip(new, writer.write_batch(list(new.values())), strict=True))
         return [self._texts[key] for key in keys]
 
 

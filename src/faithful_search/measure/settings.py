@@ -1,4 +1,4 @@
-"""What an audit and a labelling can be told: typed once, checked once, and what their commands' flags are made of.
+"""The settings of audits and labellings, checked once; their commands' flags are made from these classes.
 
 Nothing heavy is imported here, because the command line reads these classes before it knows which command will run.
 """
@@ -34,7 +34,7 @@ class Reading:
     limit: int | None = field(default=None, metadata={"help": "read only the first rows of a file, this many"})
 
     def __post_init__(self) -> None:
-        for name in ("limit", "workers", "sample"):
+        for name in ("limit", "workers", "sample"):  # the last two of the classes below
             value = getattr(self, name, None)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
@@ -45,16 +45,10 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Working(Reading):
-    """And in how many processes."""
+class AuditSettings(Reading):
+    """What an audit measures, and in how many processes."""
 
     workers: int | None = field(default=None, metadata={"help": "processes; by default one for each core"})
-
-
-@dataclass(frozen=True)
-class AuditSettings(Working):
-    """What an audit measures."""
-
     metrics: tuple[str, ...] | None = field(
         default=None, metadata={"help": "names, separated by commas; by default all that need no policy"}
     )
@@ -66,8 +60,8 @@ class AuditSettings(Working):
 
 
 @dataclass(frozen=True)
-class LabelSettings(Working):
-    """What is labelled."""
+class LabelSettings(Reading):
+    """What is labelled, and in how many processes rows are read."""
 
     workers: int | None = field(default=1, metadata={"help": "processes that read rows"})
     metric: PairMetric = field(default="info_think", metadata={"help": "whose pairs are labelled"})

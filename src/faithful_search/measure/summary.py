@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 from array import array
 from collections import Counter
-from collections.abc import Mapping
-from hashlib import blake2b
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from sys import intern
 from typing import Any
 
 import msgspec
 
 from ..errors import DataError
 from .evaluation import ENTROPY, Evaluation, entropy_estimate
+from .files import PathLike
 from .report.asks import sentences
 from .report.tables import aligned, interval, table
 from .scores import Line, read_scores
@@ -60,16 +61,12 @@ class Audit(msgspec.Struct, frozen=True):
 
     Attributes:
         rows: each metric's estimate over questions (a row without one is its own); `answered` and `calls` besides.
-        n: trajectories read and scored.
-        clean: how many of them were read without any issue.
-        bare: how many of them have neither a call nor evidence.
+        n: trajectories read and scored; `clean` ones without any issue, `bare` ones with neither a call nor evidence,
+            `unasked` ones without a question.
         errors: rows that could not be read; the first are named in `unread`.
         abstained: rows with a score that no judge gave; the first are named in `unjudged`.
-        unasked: trajectories without a question.
-        issues: problems by kind, and how often.
-        dialects, stop_reasons: how many trajectories of each.
+        issues, dialects, stop_reasons: how many of each.
         by_dialect: `rows` for the trajectories of each dialect alone, where there are several.
-        tools: which tools were called.
         bounds: what each metric's values can be.
         settings: what was measured and how: source, judge, metrics, normaliser, dialect, version.
         source_error: why the source could not be read to its end, if so.
@@ -117,23 +114,33 @@ class Audit(msgspec.Struct, frozen=True):
         """Read what `to_dict` gave. Raises `DataError` for anything else."""
         try:
             return msgspec.convert(dict(data), Audit)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise DataError(f"not an audit: {error}") from error
 
     def __str__(self) -> str:
+        read = f"{self.n} {'trajectory' if self.n == 1 else 'trajectories'}, judge {self.settings.get('judge')}"
+        overview = [read, f"dialect: {_listed(self.dialects)}", f"ended: {_listed(self.stop_reasons)}"]
+        if self.unasked:
+            overview.append(f"without a question: {self.unasked}, each counts as one of its own")
         rows = {**self.rows, ENTROPY: self.tools.entropy}
         measured = table(Evaluation(rows=rows, questions=[], values={}, tool_calls={}), names=("estimate", ""))
-        apart = aligned([["by dialect", *self.by_dialect], *self.divided()]) if self.by_dialect else ""
-        parts = (
-            "\n".join(sentences(self)),
-            self._overview(),
-            measured,
-            apart,
-            self._problems(),
-            self._calls(),
-            self._usage(),
-        )
-        return "\n\n".join(filter(None, parts))
+        parts = [sentences(self), overview, [measured]]
+        if self.by_dialect:
+            parts.append([aligned([["by dialect", *self.by_dialect], *self.divided()])])
+        issues = [f"  {count:>7}  {kind}" for kind, count in self.issues.items()]
+        parts.append([f"read without issues: {self.clean} of {self.n}{'; issues by kind:' if issues else ''}", *issues])
+        counts, ratios = self.tools.counts, self.tools.ratios
+        calls = [f"  {counts[name]:>7}  {ratios[name]:6.1%}  {name}" for name in list(counts)[:NAMED]]
+        if len(counts) > NAMED:
+            calls.append(f"  and {len(counts) - NAMED} more names")
+        parts.append(["calls by tool:", *calls] if calls else ["no tool was called"])
+        if self.usage:
+            names = {"calls": "calls", "hits": "answers from the cache", "retries": "retries", "failures": "failures"}
+            work = ", ".join(f"{self.usage.get(name, 0):,} {shown}" for name, shown in names.items())
+            tokens = " + ".join(f"{self.usage.get(f'{name}_tokens', 0):,}" for name in ("prompt", "completion"))
+            cost = f", cost {self.usage['cost']:.4f}" if self.usage.get("cost") else ""
+            parts.append([f"judge: {work}; {tokens} tokens{cost}", *self.notes()])
+        return "\n\n".join("\n".join(lines) for lines in parts)
 
     def divided(self) -> list[list[str]]:
         """A line for each metric, a cell for each dialect: the estimate with its interval and n."""
@@ -141,37 +148,8 @@ class Audit(msgspec.Struct, frozen=True):
         cells = {name: [own.get(name, NOTHING) for own in columns] for name in self.rows}
         return [[name, *(f"{interval(cell)} (n={cell.n})" for cell in own)] for name, own in cells.items()]
 
-    def _overview(self) -> str:
-        read = f"{self.n} {'trajectory' if self.n == 1 else 'trajectories'}, judge {self.settings.get('judge')}"
-        without = f"\nwithout a question: {self.unasked}, each counts as one of its own" if self.unasked else ""
-        return f"{read}\ndialect: {_listed(self.dialects)}\nended: {_listed(self.stop_reasons)}{without}"
-
-    def _problems(self) -> str:
-        read = f"read without issues: {self.clean} of {self.n}"
-        lines = [f"  {count:>7}  {kind}" for kind, count in self.issues.items()]
-        return "\n".join([f"{read}; issues by kind:", *lines]) if lines else read
-
-    def _calls(self) -> str:
-        counts, ratios = self.tools.counts, self.tools.ratios
-        if not counts:
-            return "no tool was called"
-        lines = [f"  {counts[name]:>7}  {ratios[name]:6.1%}  {name}" for name in list(counts)[:NAMED]]
-        lines += [f"  and {len(counts) - NAMED} more names"] if len(counts) > NAMED else []
-        return "\n".join(["calls by tool:", *lines])
-
-    def _usage(self) -> str:
-        """Requests, tokens and cost, where the judge counts them."""
-        used = self.usage
-        if not used:
-            return ""
-        names = {"calls": "calls", "hits": "answers from the cache", "retries": "retries", "failures": "failures"}
-        work = ", ".join(f"{used.get(name, 0):,} {shown}" for name, shown in names.items())
-        tokens = f"{used.get('prompt_tokens', 0):,} + {used.get('completion_tokens', 0):,} tokens"
-        cost = f", cost {used['cost']:.4f}" if used.get("cost") else ""
-        return "\n".join([f"judge: {work}; {tokens}{cost}", *self.notes()])
-
     def notes(self) -> list[str]:
-        """What became known of the judge that whoever reads its figures should know."""
+        """What readers should know about the judge, for example that another model answered."""
         return [f"judge: {what} ({count:,} times)" for what, count in self.usage.get("notes", {}).items()]
 
 
@@ -179,43 +157,27 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
-def summarize(
-    scores: str | os.PathLike[str],
-    rows: int | None = None,
-    bounds: Mapping[str, tuple[float, float]] | None = None,
-    **known: Any,
-) -> Audit:
-    """Sum up the first `rows` lines of a `scores.jsonl`.
+def read_audit(folder: Path) -> Audit:
+    """The `audit.json` of a folder. Raises `OSError` or `ValueError` where it cannot be read, or is not one."""
+    return Audit.from_dict(msgspec.json.decode((folder / SUMMARY).read_bytes()))
 
-    Memory grows with the number of rows by a few numbers each, not with their text.
 
-    Args:
-        scores: the file.
-        rows: how many lines belong to the audit; default all.
-        bounds: what each metric's values can be, for the intervals; default [0, 1].
-        known: further fields of `Audit`.
+def summarize(scores: PathLike, rows: int, bounds: Mapping[str, tuple[float, float]], **known: Any) -> Audit:
+    """Sum up the first `rows` lines of a `scores.jsonl`; memory grows by a few numbers a row, not with its text.
 
-    Raises:
-        DataError: when the file cannot be read.
+    `bounds` are what each metric's values can be, for the intervals; `known` are further fields of `Audit`.
     """
-    tally = _Tally(bounds or {})
+    tally = _Tally(bounds)
     for line in read_scores(scores, rows):
         tally.add(line)
-    found = tally.audit(known)
-    if len(found.dialects) < 2:
-        return found
-    apart = {name: _Tally(bounds or {}) for name in found.dialects}  # the most frequent first
-    for line in read_scores(scores, rows):
-        if line.error is None:
-            apart[line.dialect or "unknown"].add(line)
-    return msgspec.structs.replace(found, by_dialect={name: own.estimates() for name, own in apart.items()})
+    return tally.audit(known)
 
 
-def choose_rows(scores: str | os.PathLike[str], metric: str | None, count: int, rows: int | None = None) -> list[int]:
-    """Which rows to show: half of them those that `metric` says the worst of; then, as far as a quarter goes, one with
-    each kind of issue and one from each bar of the distributions; the others spread evenly over the file.
+def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | None = None) -> list[int]:
+    """Which rows to show, ascending: half of them are the lowest by `metric`; up to a quarter have each kind of issue
+    and each bar of the distributions once; the others are spread evenly over the file.
 
-    The same file gives the same rows, ascending. Rows that could not be read are not among them.
+    The same file gives the same rows. Rows that could not be read are not among them.
     """
     found: list[int] = []
     judged: list[tuple[float, int]] = []
@@ -233,10 +195,11 @@ def choose_rows(scores: str | os.PathLike[str], metric: str | None, count: int, 
     if len(found) <= count:
         return found
     chosen = dict.fromkeys(row for _, row in sorted(judged)[: (count + 1) // 2])
+    # Every kind of issue has a link on the page, so it gets its row before the bars do
     issues_first = sorted(examples.items(), key=lambda item: item[0][1] >= 0)
     fresh = dict.fromkeys(row for _, row in issues_first if row not in chosen)
     chosen |= dict.fromkeys([*fresh][: count // 4])
-    rest = [row for row in found if row not in chosen]
+    rest = [row for row in found if row not in chosen]  # evenly, since files are often sorted by something
     wanted = count - len(chosen)
     return sorted([*chosen, *(rest[place * len(rest) // wanted] for place in range(wanted))])
 
@@ -247,13 +210,13 @@ class _Tally:
     def __init__(self, bounds: Mapping[str, tuple[float, float]]) -> None:
         self.bounds = bounds
         self.questions: list[int] = []  # a number for each row's question
-        self.numbers: dict[bytes, int] = {}
+        self.numbers: dict[str | int, int] = {}
         self.columns: dict[str, array[float]] = {}  # values by metric; NaN where there is none
-        self.abstentions: Counter[str] = Counter()
+        self.written: list[str] = []  # each row's dialect
+        self.missing: Counter[tuple[str, str]] = Counter()  # abstentions by metric and dialect
         self.called: list[dict[str, int]] = []
         self.same_calls: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # most rows share one of a few
         self.issues: Counter[str] = Counter()
-        self.dialects: Counter[str] = Counter()
         self.endings: Counter[str] = Counter()
         self.unread: list[Unread] = []
         self.unjudged: list[Unjudged] = []
@@ -265,62 +228,58 @@ class _Tally:
             if len(self.unread) < NAMED:
                 self.unread.append(Unread(line.row, line.error))
             return
-        # A digest in the place of the question's text; a row without a question is a question of its own
         asked = line.question.strip() if line.question else ""
-        key = blake2b(asked.encode(), digest_size=12).digest() if asked else b"row %d" % line.row
-        self.questions.append(self.numbers.setdefault(key, len(self.numbers)))
+        # A row without a question is a question of its own
+        self.questions.append(self.numbers.setdefault(asked or line.row, len(self.numbers)))
         self.unasked += not asked
         self.issues.update(line.issues)
         self.clean += not line.issues
         self.bare += not line.tools and not line.evidence
-        self.dialects[line.dialect or "unknown"] += 1
+        dialect = intern(line.dialect or "unknown")  # one string for all rows
+        self.written.append(dialect)
         self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
         self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
         for name, value in line.values.items():
             column = self.columns.setdefault(name, array("d"))
-            column.extend([math.nan] * (len(self.questions) - 1 - len(column)))
+            column.extend([math.nan] * (len(self.questions) - 1 - len(column)))  # of rows without this metric
             column.append(math.nan if value is None else value)
         missing = [name for name, cell in line.scores.items() if cell.parts.abstained]
-        self.abstentions.update(missing)
+        self.missing.update((name, dialect) for name in missing)
         self.abstained += bool(missing)
         named = [Unjudged(line.row, name, line.scores[name].why) for name in missing]
         self.unjudged = [*self.unjudged, *named][:NAMED]
 
     def audit(self, known: Mapping[str, Any]) -> Audit:
-        return Audit(
-            rows=self.estimates(),
-            n=len(self.questions),
-            clean=self.clean,
-            bare=self.bare,
-            errors=self.errors,
-            unread=self.unread,
-            abstained=self.abstained,
-            unjudged=self.unjudged,
-            unasked=self.unasked,
-            issues=dict(self.issues.most_common()),
-            dialects=dict(self.dialects.most_common()),
-            stop_reasons=dict(self.endings.most_common()),
-            tools=self._tools(),
-            bounds=dict(self.bounds),
-            **known,
-        )
-
-    def estimates(self) -> dict[str, Estimate]:
-        """Each metric's mean over questions."""
-        limits = {"calls": (0.0, math.inf), **self.bounds}
-        return {name: self._estimate(name, limits.get(name, (0.0, 1.0))) for name in self.columns}
-
-    def _estimate(self, name: str, bounds: tuple[float, float]) -> Estimate:
-        pairs = zip(self.columns[name], self.questions, strict=False)  # a column ends with its last value
-        kept = [(value, question) for value, question in pairs if not math.isnan(value)]
-        estimate = mean_ci([value for value, _ in kept], [question for _, question in kept], bounds)
-        without = len(self.questions) - len(kept) - self.abstentions[name]
-        return left_out(estimate, len(kept), without, self.abstentions[name])
-
-    def _tools(self) -> Tools:
         calls: Counter[str] = Counter()
         for own in self.called:
             calls.update(own)
         table = {name: [own.get(name, 0) for own in self.called] for name, _ in calls.most_common(TOOLS)}
         entropy = entropy_estimate(table, self.questions) if table else NOTHING
-        return Tools(dict(calls.most_common()), tool_ratios(calls, list(calls)), entropy)
+        dialects = dict(Counter(self.written).most_common())
+        same = ("clean", "bare", "errors", "unread", "abstained", "unjudged", "unasked")
+        return Audit(
+            rows=self.estimates(dialects),
+            n=len(self.questions),
+            **{name: getattr(self, name) for name in same},
+            issues=dict(self.issues.most_common()),
+            dialects=dialects,
+            stop_reasons=dict(self.endings.most_common()),
+            by_dialect={name: self.estimates([name]) for name in dialects} if len(dialects) > 1 else {},
+            tools=Tools(dict(calls.most_common()), tool_ratios(calls, list(calls)), entropy),
+            bounds=dict(self.bounds),
+            **known,
+        )
+
+    def estimates(self, dialects: Collection[str]) -> dict[str, Estimate]:
+        """Each metric's mean over the questions of the rows in these dialects."""
+        limits = {"calls": (0.0, math.inf), **self.bounds}
+        count = sum(dialect in dialects for dialect in self.written)
+        found = {}
+        for name, column in self.columns.items():
+            rows = zip(column, self.questions, self.written, strict=False)  # a column ends with its last value
+            kept = [(value, asked) for value, asked, own in rows if own in dialects and not math.isnan(value)]
+            bounds = limits.get(name, (0.0, 1.0))
+            estimate = mean_ci([value for value, _ in kept], [asked for _, asked in kept], bounds)
+            abstained = sum(self.missing[name, dialect] for dialect in dialects)
+            found[name] = left_out(estimate, len(kept), count - len(kept) - abstained, abstained)
+        return found

@@ -38,21 +38,14 @@ def progress_bar(**settings: Any) -> Any:
 def in_order(function: Callable[[T], R], batches: Iterator[T], workers: int) -> Iterator[R]:
     """What the function gives for each batch, in order; with one worker, or few batches, in this process.
 
-    Args:
-        function: where there are several processes, it is pickled once for each.
-        batches: at most two for each worker are under way.
-        workers: processes.
-
-    Raises:
-        ConfigError: when a process died.
+    The function is pickled once for each process; at most two batches for each are under way. Raises `ConfigError` when
+    a process died.
     """
     first = list(islice(batches, WORTH_A_POOL)) if workers > 1 else []
-    if workers == 1 or len(first) < WORTH_A_POOL:
-        return map(function, chain(first, batches))
-    return _pooled(function, chain(first, batches), workers)
-
-
-def _pooled(function: Callable[[T], R], batches: Iterable[T], workers: int) -> Iterator[R]:
+    batches = chain(first, batches)
+    if len(first) < WORTH_A_POOL:
+        yield from map(function, batches)
+        return
     # Spawned, not forked: the parent may have threads, of a judge's client or of numpy, that a fork would break
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _set_up, (function,))
     waiting: deque[Future[R]] = deque()
@@ -76,7 +69,7 @@ _function: Callable[[Any], Any] | None = None
 
 
 def _set_up(function: Callable[[Any], Any]) -> None:
-    """A worker's beginning. Ctrl-C reaches it too, but what happens then is for the parent to decide."""
+    """Run once in each worker. Ctrl-C reaches workers too, but the parent decides what happens then."""
     global _function
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, daemon=True).start()
@@ -84,7 +77,7 @@ def _set_up(function: Callable[[Any], Any]) -> None:
 
 
 def _follow() -> None:
-    """End when the parent does: one that was killed cannot say so, and its workers would wait for ever."""
+    """End with the parent: if it is killed it cannot tell its workers, and they would wait for ever."""
     if (parent := parent_process()) is not None:
         parent.join()
         os._exit(1)

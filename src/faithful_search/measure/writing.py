@@ -24,13 +24,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> Path:
-    """Write JSON; evaluations, estimates and other values in it become dictionaries.
+    """Write JSON, without secrets (`wire.redact`); evaluations, estimates and other values in it become dictionaries.
 
-    No secret is written: see `wire.redact`.
-
-    Raises:
-        DataError: for a value that JSON has no form for, NaN included.
-        OSError: when the file cannot be written.
+    Raises `DataError` for a value that JSON has no form for, NaN included, and `OSError` when it cannot be written.
     """
     path = Path(path)
     try:
@@ -65,9 +61,11 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, msgspec.Struct):
-        return {name: getattr(value, name) for name in value.__struct_fields__}
-    if isinstance(value, (os.PathLike, tuple, set, frozenset)):
-        return str(value) if isinstance(value, os.PathLike) else sorted(value)
+        return msgspec.structs.asdict(value)
+    if isinstance(value, os.PathLike):
+        return str(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)  # a set's own order differs from run to run
     if hasattr(value, "item"):
         return value.item()
     raise TypeError(f"{type(value).__name__} has no JSON form")

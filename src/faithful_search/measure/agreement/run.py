@@ -12,8 +12,7 @@ import msgspec
 
 from ...errors import ConfigError, DataError
 from ...judges import Judge, Verdict, prompting
-from ..asking import ask_in_parts
-from ..ledger import Ledger
+from ..ledger import Ledger, ask_in_parts
 from ..stats import DRAWS
 from ..writing import results_folder, write_result
 from .labelled import Labelled, sample

@@ -1,4 +1,4 @@
-"""What each result of an audit asks, and what an audit says in plain words."""
+"""What each metric asks, and an audit's findings in plain words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ..metrics import direction
 
 if TYPE_CHECKING:
-    from ..stats import Estimate
     from ..summary import Audit
 
 LEXICAL = "words are compared, which is no judge"
@@ -67,18 +66,16 @@ def asks(name: str) -> str:
         >>> asks("repeated_calls")
         'which share of the calls was made before? (lower is better)'
     """
-    question = _told(name)[0]
-    notes = [_HOW.get(_ending(name), ""), "lower is better" if direction(name) < 0 else ""]
-    said = "; ".join(note for note in notes if note)
+    question, _, how = _told(name)
+    said = "; ".join(filter(None, [how, "lower is better" if direction(name) < 0 else ""]))
     return f"{question} ({said})" if question and said else question
 
 
-def _ending(name: str) -> str:
-    return next((ending for ending in _HOW if name.endswith(ending)), "")
-
-
-def _told(name: str) -> tuple[str, str]:
-    return _RESULTS.get(name) or _RESULTS.get(name.removesuffix(_ending(name)), ("", ""))
+def _told(name: str) -> tuple[str, str, str]:
+    """What a result asks, what is so where it is good, and how it is found out."""
+    ending = next((ending for ending in _HOW if name.endswith(ending)), "")
+    question, good = _RESULTS.get(name) or _RESULTS.get(name.removesuffix(ending), ("", ""))
+    return question, good, _HOW.get(ending, "")
 
 
 def warning(names: Mapping[str, object]) -> str:
@@ -98,28 +95,21 @@ def extremes(audit: Audit) -> tuple[str, str] | None:
 
 def sentences(audit: Audit) -> list[str]:
     """Three sentences: what is good, what is worst, and how sure that is; before them, if so, that nothing searched."""
-    named = extremes(audit) or ()
-    found = [
-        f"{label}: in {_percent(audit.rows[name], direction(name) < 0)}, {_told(name)[1]} "
-        f"({name}, {audit.rows[name].n:,} questions)."
-        for label, name in zip(("Best", "Worst"), named, strict=False)
-    ]
+    found = []
     if audit.bare * 2 > audit.n:
-        found.insert(0, f"No searches found in {audit.bare:,} of {audit.n:,} rows: is this the right column?")
-    left = [f"{audit.errors:,} rows could not be read"] if audit.errors else []
-    left += [f"{audit.abstained:,} were not judged completely"] if audit.abstained else []
-    left += ["the file could not be read to its end"] if audit.source_error else []
-    many = f"{audit.n:,} trajectories{' are' if named else ', nothing that is good or bad could be'} measured"
-    sure = [many, *left, *([WARNING] if any(name.endswith("_lexical") for name in named) else [])]
-    if any(audit.rows[name].low is None for name in named):
-        sure.append("a single question has no interval")
+        found.append(f"No searches found in {audit.bare:,} of {audit.n:,} rows: is this the right column?")
+    named = extremes(audit) or ()
+    for label, name in zip(("Best", "Worst"), named, strict=False):
+        row = audit.rows[name]
+        value, low, high = row.value or 0.0, row.low, row.high
+        if direction(name) < 0:  # the share of what is good is the rest, and its interval is turned round
+            value, low, high = 1 - value, None if high is None else 1 - high, None if low is None else 1 - low
+        band = "" if low is None or high is None else f" (95% interval {low:.0%} to {high:.0%})"
+        found.append(f"{label}: in {value:.0%}{band}, {_told(name)[1]} ({name}, {row.n:,} questions).")
+    sure = [f"{audit.n:,} trajectories{' are' if named else ', nothing that is good or bad could be'} measured"]
+    sure += [f"{audit.errors:,} rows could not be read"] if audit.errors else []
+    sure += [f"{audit.abstained:,} were not judged completely"] if audit.abstained else []
+    sure += ["the file could not be read to its end"] if audit.source_error else []
+    sure += [WARNING] if any(name.endswith("_lexical") for name in named) else []
+    sure += ["a single question has no interval"] if any(audit.rows[name].low is None for name in named) else []
     return [*found, f"How sure: {'; '.join(sure)}."]
-
-
-def _percent(row: Estimate, turned: bool) -> str:
-    """`97% (95% interval 95% to 98%)`, or what is left to all where less is better."""
-    value, low, high = row.value or 0.0, row.low, row.high
-    if turned:
-        value, low, high = 1 - value, None if high is None else 1 - high, None if low is None else 1 - low
-    band = "" if low is None or high is None else f" (95% interval {low:.0%} to {high:.0%})"
-    return f"{value:.0%}{band}"

@@ -12,52 +12,20 @@ from ...wire.redact import redact
 from ..provenance import PAIRS, PROVENANCE, Provenance
 from ..writing import replacing
 
-MEANINGS = {
-    "info_think": (
-        "what the calls of a turn returned",
-        "the agent's thought right after it",
-        "the thought takes what was returned into account",
-    ),
-    "think_search": ("a thought", "the words of the call right after it", "the call follows from the thought"),
-    "think_answer": ("the last thought", "the answer", "the answer follows from the thought"),
-    "answer_support": (
-        "the evidence that the answer cites (all that was retrieved, where the dialect has no citations)",
-        "a claim of the answer",
-        "the evidence supports the claim",
-    ),
-}
-"""Of each metric: premise, hypothesis, and when the label is true."""
-SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-LARGER = "n>1M"
+SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
 
 
 def write(folder: Path, found: Provenance) -> Path:
     """Write the card; each run replaces it. Raises `DataError` when it cannot be written."""
-    from huggingface_hub import DatasetCard
-
-    path = folder / "README.md"
-    try:
-        with replacing(path) as file:
-            file.write(str(DatasetCard(redact(text(found, folder.resolve().name)))).encode())
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error}") from error
-    return path
-
-
-def text(found: Provenance, title: str) -> str:
-    """The card's text, front matter included."""
-    from huggingface_hub import DatasetCardData
+    from huggingface_hub import DatasetCard, DatasetCardData
     from jinja2 import Environment, StrictUndefined
 
+    title = folder.resolve().name
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     environment.filters |= {"code": _code, "text": as_markdown}
-    premise, hypothesis, meaning = MEANINGS[found.metric]
     body = environment.from_string((files(__package__) / "label_card.md.j2").read_text("utf-8")).render(
         found=found,
         title=as_markdown(title),
-        premise=premise,
-        hypothesis=hypothesis,
-        meaning=meaning,
         task="support" if found.metric == "answer_support" else found.metric,
         provenance=PROVENANCE,
         load=repr(title),
@@ -68,11 +36,17 @@ def text(found: Provenance, title: str) -> str:
         task_categories=["text-classification"],
         task_ids=["natural-language-inference"],
         annotations_creators=["machine-generated"],
-        size_categories=[next((name for most, name in SIZES if found.pairs < most), LARGER)],
+        size_categories=[next((name for most, name in SIZES.items() if found.pairs < most), "n>1M")],
         tags=["faithful-search", "faithfulness", "search-agent", found.metric],
         configs=[{"config_name": "default", "data_files": [{"split": "train", "path": PAIRS}]}],
     )
-    return f"---\n{data.to_yaml()}\n---\n\n{body}"
+    card, path = DatasetCard(redact(f"---\n{data.to_yaml()}\n---\n\n{body}")), folder / "README.md"
+    try:
+        with replacing(path) as file:
+            file.write(str(card).encode())
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error}") from error
+    return path
 
 
 def _code(name: str) -> str:

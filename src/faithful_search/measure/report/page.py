@@ -1,6 +1,6 @@
-"""An audit as one page to look at: the corpus at the top, then trajectories step by step with the reason of each score.
+"""An audit, or a comparison, as one page to look at: the figures at the top, then trajectories or questions.
 
-The page is a single file that loads nothing and needs no server. Everything in it that an agent or a tool wrote is
+A page is a single file that loads nothing and needs no server. Everything in it that an agent or a tool wrote is
 untrusted: it is escaped, and a content security policy lets nothing run but the page's own script.
 """
 
@@ -11,19 +11,20 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote
 
 import msgspec
 
 from ... import __version__
+from ...errors import DataError
 from ...trajectory import Trajectory
+from ..comparison import Change, Comparison, Side, changes
+from ..files import PathLike
 from ..metrics import LOWER_IS_BETTER
-from ..scores import read_scores
 from ..stats import Estimate
 from ..summary import Audit
 from ..writing import replacing
@@ -37,80 +38,72 @@ PAGE = 10_000_000
 """Characters of all texts on a page."""
 
 
-def write(
-    path: str | os.PathLike[str],
-    audit: Audit,
-    scores: str | os.PathLike[str],
-    rollouts: Iterable[tuple[int, Trajectory]],
-) -> Path:
-    """Write the page; it appears under its name only when complete.
+def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tuple[int, Trajectory]]) -> Path:
+    """Write the page of an audit and its `scores.jsonl`; it appears under its name only when complete.
 
-    Args:
-        path: of the page.
-        audit: the corpus.
-        scores: the audit's `scores.jsonl`, read for the distributions and again for the reasons of what is shown.
-        rollouts: the trajectories to show, with the number of their row.
-
-    Raises:
-        DataError: when the scores cannot be read.
-        OSError: when the page cannot be written.
+    `rollouts` are the trajectories to show, with the number of their row. Raises `DataError` when the scores cannot be
+    read, `OSError` when the page cannot be written.
     """
-    path = Path(path)
     shown = list(rollouts)
-    page = _render(audit, *_read(scores, {row for row, _ in shown}), shown)
-    with replacing(path) as file:
-        file.write(page.encode("utf-8", "replace"))  # half characters have no form in UTF-8
-    return path
-
-
-def _render(
-    audit: Audit,
-    values: Mapping[str, Sequence[float]],
-    rows: Mapping[int, Scored],
-    shown: Sequence[tuple[int, Trajectory]],
-) -> str:
-    style, script = page_file("rollout.css") + page_file("style.css"), page_file("script.js")
+    values, rows = _read(Path(scores), {row for row, _ in shown})
+    script = page_file("script.js")
     limits = {"calls": (0.0, math.inf), **audit.bounds}
     share = min(ROW, PAGE // max(1, len(shown)))
+    best, worst = extremes(audit) or (None, None)
+    # what a sentence speaks of, as the page's script filters and orders by it
+    views = {"Best": {"metric": best, "order": "best"}, "Worst": {"metric": worst, "order": "worst"}}
     examples: dict[str, str] = {}  # the first Issue of each kind explains the kind
     for _, trajectory in shown:
         for issue in trajectory.all_issues():
             examples.setdefault(issue.kind, issue.why)
-    return (
-        environment(plain=_plain, view=lambda value, name: view(**{name: value}))
-        .get_template("template.html")
-        .render(
-            audit=audit,
-            style=style,
-            script=script,
-            style_hash=digest(style),
-            script_hash=digest(script),
-            title=Path(str(audit.settings.get("source", "trajectories"))).name,
-            version=__version__,
-            date=date.today().isoformat(),
-            told=_told(audit),
-            metrics=[
-                (name, asks(name), row, _bar(row, limits.get(name, (0.0, 1.0)))) for name, row in audit.rows.items()
-            ],
-            histograms=[_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
-            examples=examples,
-            lower=sorted(LOWER_IS_BETTER),
-            rollouts=[
-                fields(row, trajectory, rows[row].scores if row in rows else {}, share) for row, trajectory in shown
-            ],
-        )
+    return render(
+        Path(path),
+        "template.html",
+        page_file("rollout.css") + page_file("style.css"),
+        audit=audit,
+        script=script,
+        script_hash=digest(script),
+        title=Path(str(audit.settings.get("source", "trajectories"))).name,
+        told=[(sentence, views.get(sentence.partition(":")[0])) for sentence in sentences(audit)],
+        metrics=[(name, asks(name), row, _bar(row, limits.get(name, (0.0, 1.0)))) for name, row in audit.rows.items()],
+        histograms=[_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
+        examples=examples,
+        lower=sorted(LOWER_IS_BETTER),
+        rollouts=[fields(row, trajectory, rows[row].scores if row in rows else {}, share) for row, trajectory in shown],
     )
 
 
-def _told(audit: Audit) -> list[tuple[str, str]]:
-    """The sentences, each with the view of the rows that it speaks of."""
-    views = [view(metric=name, order="worst" if place else "best") for place, name in enumerate(extremes(audit) or ())]
-    return list(zip_longest(sentences(audit), views, fillvalue=""))
+def write_comparison(path: PathLike, found: Comparison, sides: Sequence[Side]) -> Path:
+    """Write the page. Questions link to their rows in the audits' own reports, where these lie.
+
+    Raises `OSError` when the page cannot be written.
+    """
+    path = Path(path)
+    reports = []  # of each audit its report's address, seen from the page
+    for side in sides:
+        report = Path(side.folder) / REPORT
+        known = side.rows and report.is_file()
+        reports.append(quote(Path(os.path.relpath(report, path.parent)).as_posix()) if known else None)
+    header, *rows = found.table()
+    return render(
+        path,
+        "comparison.html",
+        page_file("style.css"),
+        found=found,
+        header=header,
+        rows=[(cells[0], asks(cells[0]), cells[1:]) for cells in rows],
+        changed={metric: [_changed(item, reports) for item in changes(sides, metric)] for metric in found.rows},
+    )
 
 
-def view(**wanted: object) -> str:
-    """The address, in the page, of the trajectories filtered and ordered in a way that its script knows."""
-    return f"#?{urlencode(wanted)}"
+def render(path: Path, template: str, style: str, **values: Any) -> Path:
+    """Write a page of `page_files/`. Raises `OSError` when it cannot be written."""
+    page = environment().get_template(template)
+    made = {"style": style, "style_hash": digest(style), "version": __version__, "date": date.today().isoformat()}
+    text = page.render(**made, **values)
+    with replacing(path) as file:
+        file.write(text.encode("utf-8", "replace"))  # half a surrogate pair has no form in UTF-8
+    return path
 
 
 def digest(source: str) -> str:
@@ -118,25 +111,32 @@ def digest(source: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
 
 
-def _read(path: str | os.PathLike[str], wanted: set[int]) -> tuple[dict[str, list[float]], dict[int, Scored]]:
+def _changed(change: Change, reports: Sequence[str | None]) -> dict[str, Any]:
+    cells = []
+    for value, rows, report in zip(change.values, change.rows, reports, strict=True):
+        links = [(row, report and f"{report}#row-{row}") for row in rows[:3]]
+        cells.append((EMPTY if value is None else f"{value:.3f}", links))
+    first, *others = change.values
+    by = max((value - first for value in others if value is not None and first is not None), key=abs)
+    return {"question": change.question, "cells": cells, "change": f"{by:+.3f}"}
+
+
+def _read(path: Path, wanted: set[int]) -> tuple[dict[str, list[float]], dict[int, Scored]]:
     """The values of each metric over all rows, and the whole scores of the wanted ones."""
     values: dict[str, list[float]] = {}
-    for line in read_scores(path):
-        for name, cell in line.scores.items():
-            if cell.value is not None:
-                values.setdefault(name, []).append(cell.value)
+    rows: dict[int, Scored] = {}
     decode = msgspec.json.Decoder(Scored).decode
-    with Path(path).open("rb") as file:
-        rows = (decode(line) for line in file if line.strip())
-        return values, {row.row: row for row in rows if row.row in wanted}
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {item}" for name, item in value.items()) or EMPTY
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value)) or EMPTY
-    return EMPTY if value is None else str(value)
+    try:
+        with path.open("rb") as file:
+            for line in map(decode, file):
+                for name, score in line.scores.items():
+                    if score.value is not None:
+                        values.setdefault(name, []).append(score.value)
+                if line.row in wanted:
+                    rows[line.row] = line
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+    return values, rows
 
 
 def _bar(estimate: Estimate, limits: tuple[float, float]) -> dict[str, float] | None:
@@ -149,25 +149,25 @@ def _bar(estimate: Estimate, limits: tuple[float, float]) -> dict[str, float] | 
 
     low = place(estimate.value if estimate.low is None else estimate.low)
     high = place(estimate.value if estimate.high is None else estimate.high)
+    # at least 1 wide to be seen at all; the mark is 2.5 wide and stays on the scale
     return {"low": low, "width": round(max(high - low, 1.0), 2), "mark": min(place(estimate.value), 117.5)}
 
 
 def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) -> dict[str, Any]:
     low = limits[0] if math.isfinite(limits[0]) else min(column)
     high = limits[1] if math.isfinite(limits[1]) else max(*column, low + 1)
-    step = (high - low) / BINS
+    step, width = (high - low) / BINS, 200 / BINS
     counts = Counter(min(BINS - 1, max(0, int((value - low) / step))) for value in column)
     most = max(counts.values())
-    width = 200 / BINS
-    bins = [
-        {
-            "x": round(place * width + 0.5, 2),
-            "y": round(60 - max(1.0, 56 * count / most), 2),
-            "height": round(max(1.0, 56 * count / most), 2),
-            "view": view(metric=name, least=f"{low + place * step:.6g}", most=f"{low + (place + 1) * step:.6g}"),
-            "label": f"{low + place * step:.2f} to {low + (place + 1) * step:.2f}: {count:,}",
-        }
-        for place, count in sorted(counts.items())
-    ]
+    bins = []
+    for place, count in sorted(counts.items()):
+        left, right, height = low + place * step, low + (place + 1) * step, max(1.0, 56 * count / most)
+        bins.append(
+            {
+                **{"x": round(place * width + 0.5, 2), "y": round(60 - height, 2), "height": round(height, 2)},
+                "view": {"metric": name, "least": f"{left:.6g}", "most": f"{right:.6g}"},
+                "label": f"{left:.2f} to {right:.2f}: {count:,}",
+            }
+        )
     ends = {"low": f"{low:g}", "high": f"{high:g}"}
     return {"name": name, "n": len(column), "most": most, "bins": bins, "width": width - 1, **ends}

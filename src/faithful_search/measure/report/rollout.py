@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...judges.grounding import Vocabulary
-from ...trajectory import Issue, Step, ToolCall, Trajectory
+from ...trajectory import ToolCall, Trajectory
 from ..metrics import direction
 
 if TYPE_CHECKING:
@@ -37,6 +37,16 @@ class Scored(msgspec.Struct, frozen=True):
 
     row: int
     scores: dict[str, Marked] = {}
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What a metric found at a step; `level` is how it is coloured."""
+
+    metric: str
+    shown: str
+    level: str = ""
+    claim: str = ""
+    why: str = ""
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -68,8 +78,7 @@ def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Marked]
     """
     abstained = {name for name, score in scores.items() if score.parts.get("abstained")}
     said = {name: score for name, score in scores.items() if score.value is not None or name in abstained}
-    issues = trajectory.all_issues()
-    marks, room = _marks(scores), _Room(most)
+    issues, room = trajectory.all_issues(), _Room(most)
     return {
         "row": row,
         "trajectory": trajectory,
@@ -80,8 +89,8 @@ def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Marked]
         "chips": [_chip(name, score) for name, score in said.items()],
         "reasons": _reasons(said),
         "left_out": _reasons({name: score for name, score in scores.items() if name not in said}),
-        "own_issues": _listed(trajectory.issues),
-        "steps": list(_steps(trajectory, room, marks)),
+        "own_issues": list(trajectory.issues)[:MOST],
+        "steps": list(_steps(trajectory, room, _marks(scores))),
         "steps_left_out": max(0, len(trajectory.steps) - MOST),
     }
 
@@ -94,26 +103,26 @@ class _Room:
 
     def text(self, text: str, known: Vocabulary | None = None) -> Text:
         """The text; with `known`, words that it lacks are marked."""
-        pieces = known.pieces if known is not None else _whole
         kept = text[: min(OPEN + FOLDED, max(self.left, 0))]
         self.left -= len(kept)
-        return Text(pieces(kept[:OPEN]), pieces(kept[OPEN:]), len(text) - len(kept))
+        shown, folded = (
+            known.pieces(part) if known is not None else [(part, False)] if part else []
+            for part in (kept[:OPEN], kept[OPEN:])
+        )
+        return Text(shown, folded, len(text) - len(kept))
 
 
-def _whole(text: str) -> list[tuple[str, bool]]:
-    return [(text, False)] if text else []
-
-
-def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, list[Mark]]) -> Iterator[dict[str, Any]]:
     """What is shown of each step. A word is marked that neither the question nor the evidence until then holds."""
     cited, returned = {name for step in trajectory.steps for name in step.refs}, set(trajectory.evidence)
     known, found = Vocabulary(), False
     known.add(trajectory.question or "")
     for number, step in enumerate(trajectory.steps[:MOST], start=1):
-        against = known if found else None
+        against = known if found else None  # before the first evidence every word would be marked
         yield {
             "number": number,
             "step": step,
+            # An id that was never returned is made up, and shown so
             "refs": [(id[:_LINE], id in returned) for id in step.refs[:MOST]],
             "think": None if step.think is None else room.text(step.think.strip(), against),
             "call": room.text(arguments_of(step.call)) if step.call and step.call.name else None,
@@ -121,21 +130,13 @@ def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, Sequence[Any
             "evidence": [(item, item.id in cited, room.text(item.text)) for item in step.evidence[:MOST]],
             "evidence_left_out": max(0, len(step.evidence) - MOST),
             "note": room.text(step.note),
-            "marks": list(marks.get(number, ()))[:MOST],
-            "issues": _listed(step.issues),
+            "marks": marks.get(number, [])[:MOST],
+            "issues": list(step.issues)[:MOST],
         }
         found = found or bool(step.evidence)
-        _learn(known, step)
-
-
-def _learn(known: Vocabulary, step: Step) -> None:
-    for item in step.evidence:
-        known.add(f"{item.title}\n{item.text}")
-    known.add(step.note)
-
-
-def _listed(issues: Iterable[Issue]) -> list[Issue]:
-    return list(issues)[:MOST]
+        for item in step.evidence:
+            known.add(f"{item.title}\n{item.text}")
+        known.add(step.note)
 
 
 def _line(text: object) -> str:
@@ -169,30 +170,21 @@ def arguments_of(call: ToolCall) -> str:
     return msgspec.json.encode(call.arguments).decode() if call.arguments else call.raw
 
 
-def _marks(scores: Mapping[str, Marked]) -> dict[int, list[dict[str, str]]]:
+def _marks(scores: Mapping[str, Marked]) -> dict[int, list[Mark]]:
     """What was found at each step, from the scores' parts: judged pairs, and steps that count or were probed."""
-    found: dict[int, list[dict[str, str]]] = {}
+    found: dict[int, list[Mark]] = {}
     for name, score in scores.items():
-        for step, mark in (*_verdicts(score), *_named(score)):
-            found.setdefault(step, []).append({"metric": name, **mark})
+        claims = score.parts.get("texts", ())
+        for place, pair in enumerate(score.parts.get("pairs", ())):
+            label, p = pair.get("label"), pair.get("p")
+            shown = "abstained" if label is None else f"{'upheld' if label else 'not upheld'} ({p:.2f})"
+            level = "" if label is None else "yes" if label else "no"
+            claim = claims[place] if len(claims) > 1 else ""
+            found.setdefault(pair.get("step", 0), []).append(Mark(name, shown, level, claim, pair.get("why") or ""))
+        for item in score.parts.get("steps", ()):
+            if isinstance(item, int):  # a step that counts against the metric, else one whose evidence was changed
+                found.setdefault(item, []).append(Mark(name, "counts against it", "no"))
+            else:
+                shown = f"p(yes) {item['q']:.2f}, with changed evidence {item['q_perturbed']:.2f}"
+                found.setdefault(item["step"], []).append(Mark(name, shown))
     return found
-
-
-def _verdicts(score: Marked) -> Iterator[tuple[int, dict[str, str]]]:
-    claims = score.parts.get("texts", ())
-    for place, pair in enumerate(score.parts.get("pairs", ())):
-        label, p = pair.get("label"), pair.get("p")
-        shown = "abstained" if label is None else f"{'upheld' if label else 'not upheld'} ({p:.2f})"
-        level = "" if label is None else "yes" if label else "no"
-        claim = claims[place] if len(claims) > 1 else ""
-        yield pair.get("step", 0), {"shown": shown, "level": level, "claim": claim, "why": pair.get("why") or ""}
-
-
-def _named(score: Marked) -> Iterator[tuple[int, dict[str, str]]]:
-    """Steps that a metric names: as a number where they count against it, with p(yes) where it probed them."""
-    for item in score.parts.get("steps", ()):
-        if isinstance(item, int):
-            yield item, {"shown": "counts against it", "level": "no", "claim": "", "why": ""}
-        else:
-            shown = f"p(yes) {item['q']:.2f}, with changed evidence {item['q_perturbed']:.2f}"
-            yield item["step"], {"shown": shown, "level": "", "claim": "", "why": ""}

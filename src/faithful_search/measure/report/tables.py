@@ -16,16 +16,11 @@ MIN_PAIRS = 6
 
 
 def table(before: Evaluated, after: Evaluated | None = None, names: tuple[str, str] = ("cold start", "GRPO")) -> str:
-    """An aligned text table: metric, the estimates with their intervals, the paired difference, n.
+    """An aligned text table of one or two evaluations, or what their `to_dict` gave.
 
     `n` counts questions; `+3 n/a` is 3 rollouts that a metric says nothing about, `+1 abstained` one whose judge gave
     no verdict; two values stand for before and after. A difference over at least six questions whose interval leaves
     out 0 is marked `*`.
-
-    Args:
-        before: an evaluation, or what its `to_dict` gave.
-        after: the other one; without it the table has one column.
-        names: what the two are called.
     """
     rows = table_rows(before, after, names)
     told = warning({row[0]: row for row in rows})
@@ -41,9 +36,13 @@ def table_rows(
         rows = [[name, interval(estimate), _count(estimate)] for name, estimate in first.rows.items()]
         return [["metric", f"{names[0]} [95% CI]", "n"], *rows]
     second = as_evaluation(after)
-    metrics = [*first.rows, *(name for name in second.rows if name not in first.rows)]
-    header = ["metric", f"{names[0]} [95% CI]", f"{names[1]} [95% CI]", "paired difference [95% CI]", "n"]
-    return [header, *(_row(first, second, metric) for metric in metrics)]
+    rows = [["metric", f"{names[0]} [95% CI]", f"{names[1]} [95% CI]", "paired difference [95% CI]", "n"]]
+    for metric in dict.fromkeys((*first.rows, *second.rows)):
+        one, two = first.rows.get(metric), second.rows.get(metric)
+        counts = dict.fromkeys(_count(estimate) for estimate in (one, two) if estimate is not None)
+        change = marked(difference(first, second, metric))
+        rows.append([metric, interval(one), interval(two), change, " / ".join(counts)])
+    return rows
 
 
 def aligned(rows: list[list[str]]) -> str:
@@ -73,12 +72,9 @@ def is_clear(change: Estimate) -> bool:
     return apart and change.n >= MIN_PAIRS
 
 
-def _row(first: Evaluation, second: Evaluation, metric: str) -> list[str]:
-    one, two = first.rows.get(metric), second.rows.get(metric)
-    change = difference(first, second, metric)
-    counts = list(dict.fromkeys(_count(estimate) for estimate in (one, two) if estimate is not None))
-    mark = " *" if is_clear(change) else ""
-    return [metric, interval(one), interval(two), interval(change, sign=True) + mark, " / ".join(counts)]
+def marked(change: Estimate) -> str:
+    """A paired difference with its sign, and `*` where it is clear."""
+    return interval(change, sign=True) + (" *" if is_clear(change) else "")
 
 
 def _count(estimate: Estimate) -> str:
