@@ -38,7 +38,7 @@ from faithful_search.measure.probes import (
 from faithful_search.measure.record import Record
 from faithful_search.measure.report import table_rows
 from faithful_search.measure.suite import NO, RETRY, default_rewards, evaluate_policy, evaluate_rollouts
-from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, auroc_counts, gap, gap_counts
+from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, gap, verdict_counts
 from faithful_search.rewards import CitationStatesFact, EvidenceSensitivity
 from faithful_search.rewards.perturbation import NEUTRAL
 from faithful_search.rollout import Engine, Limits
@@ -65,28 +65,28 @@ HAND = [
 
 def test_gap_and_auroc_by_hand():
     """a: (0.9 + 0.3)/2 - 0.5 = 0.1, b: 0.8 - (0.8 + 0.4)/2 = 0.2, each of weight 2/3; pairs won 1 of 2 and 1.5 of 2."""
-    assert value(gap, gap_counts(HAND)) == pytest.approx(0.15)
-    assert value(auroc, auroc_counts(HAND)) == pytest.approx(2.5 / 4)
-    estimate = pooled_estimate(gap_counts(HAND), gap, list("wxyz"))
+    assert value(gap, verdict_counts(HAND)) == pytest.approx(0.15)
+    assert value(auroc, verdict_counts(HAND)) == pytest.approx(2.5 / 4)
+    estimate = pooled_estimate(verdict_counts(HAND), gap, list("wxyz"))
     assert (estimate.n, estimate.not_applicable) == (3, 1)
-    assert pooled_estimate(gap_counts(HAND), gap, list("wwyz")).n == 2  # questions, not rollouts
+    assert pooled_estimate(verdict_counts(HAND), gap, list("wwyz")).n == 2  # questions, not rollouts
 
 
 def test_strata_weigh_by_the_smaller_kind():
     """n1 n0 / (n1 + n0): 3/4 where the gap is 1, 1/2 where it is 0, so 0.6; the raw means would say 0.75."""
     rows = [[Seen("a", True, 1.0)] * 3 + [Seen("a", False, 0.0), Seen("b", True, 0.5), Seen("b", False, 0.5)]]
-    assert value(gap, gap_counts(rows)) == pytest.approx(0.6)
+    assert value(gap, verdict_counts(rows)) == pytest.approx(0.6)
 
 
 def test_a_shortcut_that_is_the_stratum_has_no_gap():
     """p(yes) is 1 for one tool and 0 for the other, whatever stands there."""
     rows = [[Seen("a", True, 1.0)] * 9 + [Seen("a", False, 1.0), Seen("b", True, 0.0)] + [Seen("b", False, 0.0)] * 9]
-    assert value(gap, gap_counts(rows)) == 0.0 and value(auroc, auroc_counts(rows)) == 0.5
+    assert value(gap, verdict_counts(rows)) == 0.0 and value(auroc, verdict_counts(rows)) == 0.5
 
 
 def test_without_a_pair_there_is_no_value():
     rows = [[Seen("a", True, 0.9)], [Seen("b", False, 0.1)], []]
-    for function, counts in ((gap, gap_counts(rows)), (auroc, auroc_counts(rows))):
+    for function, counts in ((gap, verdict_counts(rows)), (auroc, verdict_counts(rows))):
         assert pooled_estimate(counts, function, list("xyz")).value is None
 
 
@@ -102,7 +102,7 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(rows):
         for two in seen
         if one.stratum == two.stratum and one.states and not two.states
     ]
-    found = value(auroc, auroc_counts(rows))
+    found = value(auroc, verdict_counts(rows))
     assert found is None if not won else found == pytest.approx(np.mean(won))
 
 

@@ -13,7 +13,8 @@ from ..rewards import Score
 from ..trajectory import Trajectory
 from .pooled import Counts, Function, pooled_difference, pooled_estimate
 from .stats import NOTHING, Estimate, Floats, left_out, mean_ci, paired_difference, question_means
-from .verdicts import Seen, auroc, auroc_counts, gap, gap_counts
+from .tool_use import normalized_entropy
+from .verdicts import Seen, auroc, gap, verdict_counts
 
 GAP, AUROC, ENTROPY = "verdict_gap", "verdict_auroc", "tool_entropy"
 
@@ -78,10 +79,10 @@ def entropy_estimate(tool_calls: Mapping[str, Sequence[int]], questions: Sequenc
 
 def verdict_rows(scores: Sequence[Score], questions: Sequence[Hashable]) -> dict[str, Estimate]:
     """`verdict_gap` and `verdict_auroc` of the scores of `Verdicts`."""
-    verdicts = [score.parts["verdicts"] for score in scores]
+    counts = verdict_counts([score.parts["verdicts"] for score in scores])
     abstained = sum(bool(score.parts.get("abstained")) for score in scores)
     rows = {}
-    for name, counts, function in ((GAP, gap_counts(verdicts), gap), (AUROC, auroc_counts(verdicts), auroc)):
+    for name, function in ((GAP, gap), (AUROC, auroc)):
         found = pooled_estimate(counts, function, questions)
         rows[name] = left_out(found, len(scores) - found.not_applicable, found.not_applicable - abstained, abstained)
     return rows
@@ -124,18 +125,12 @@ def _call_counts(tool_calls: Mapping[str, Sequence[int]], rollouts: int) -> Coun
 
 
 def _entropy(tools: Sequence[Hashable], sums: Floats) -> Floats:
-    """Normalised entropy of each row of counts, (draws, K) to (draws,); NaN without a call or with K < 2."""
-    if len(tools) < 2:
-        return np.full(len(sums), np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = sums / sums.sum(axis=1, keepdims=True)
-        parts = np.where(shares > 0, shares * np.log(shares), np.where(np.isnan(shares), np.nan, 0.0))
-        return np.abs(parts.sum(axis=1)) / np.log(len(tools))
+    return normalized_entropy(sums)
 
 
 POOLED = {
-    GAP: Pooled(lambda run: gap_counts(run.verdicts), gap),
-    AUROC: Pooled(lambda run: auroc_counts(run.verdicts), auroc),
+    GAP: Pooled(lambda run: verdict_counts(run.verdicts), gap),
+    AUROC: Pooled(lambda run: verdict_counts(run.verdicts), auroc),
     ENTROPY: Pooled(lambda run: _call_counts(run.tool_calls, len(run.questions)), _entropy, same=True),
 }
 """The rows that are computed from sums over all rollouts."""

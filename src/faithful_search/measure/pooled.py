@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from .stats import Estimate, Floats, bootstrap
+from .stats import Estimate, Floats, bootstrap, numbered
 
 Key = Hashable
 Function = Callable[[Sequence[Key], Floats], Floats]
@@ -24,23 +23,20 @@ class Counts(NamedTuple):
 
 
 def tabulate(features: Sequence[Mapping[Key, float]]) -> Counts:
-    """The counts of rollouts of which each has some features; those it has not are 0.
+    """The counts of rollouts that each have some features; those that a rollout lacks are 0.
 
     Example:
         >>> tabulate([{"a": 1.0}, {"b": 2.0}]).table.tolist()
         [[1.0, 0.0], [0.0, 2.0]]
     """
-    columns = {key: place for place, key in enumerate(dict.fromkeys(key for own in features for key in own))}
-    table = np.zeros((len(features), len(columns)))
-    for row, own in enumerate(features):
-        for key, value in own.items():
-            table[row, columns[key]] = value
-    return Counts(tuple(columns), table)
+    keys = tuple(dict.fromkeys(key for own in features for key in own))
+    table = [[own.get(key, 0.0) for key in keys] for own in features]
+    return Counts(keys, np.array(table, dtype=np.float64).reshape(len(features), len(keys)))
 
 
 def pooled_estimate(counts: Counts, function: Function, questions: Sequence[Hashable]) -> Estimate:
     """The function of all rollouts' sums with its bootstrap interval; n counts the questions that say something."""
-    used: NDArray[np.bool_] = np.any(counts.table, axis=1)
+    used = counts.table.any(axis=1)
     asked = [question for question, counted in zip(questions, used.tolist(), strict=True) if counted]
     estimate = bootstrap(counts.table[used], lambda sums: function(counts.keys, sums), asked)
     return msgspec.structs.replace(estimate, not_applicable=int((~used).sum()))
@@ -58,19 +54,11 @@ def pooled_difference(
     n counts those that say something in either.
     """
     keys = tuple(dict.fromkeys((*first.keys, *second.keys)))
-    one, two = _by_question(first, asked_first, keys), _by_question(second, asked_second, keys)
-    both = [question for question in one if question in two]
-    table = np.array([[*one[question], *two[question]] for question in both]).reshape(len(both), 2 * len(keys))
-    cut = len(keys)
-    return bootstrap(
-        table[table.any(axis=1)], lambda sums: function(keys, sums[:, cut:]) - function(keys, sums[:, :cut])
-    )
-
-
-def _by_question(counts: Counts, questions: Sequence[Hashable], keys: Sequence[Key]) -> dict[Hashable, Floats]:
-    """The sums of each question's rollouts, in the order of `keys`."""
-    places = [keys.index(key) for key in counts.keys]
-    found: dict[Hashable, Floats] = {}
-    for question, row in zip(questions, counts.table, strict=True):
-        found.setdefault(question, np.zeros(len(keys)))[places] += row
-    return found
+    cut, unit = len(keys), numbered([*asked_first, *asked_second])
+    both = np.zeros((unit.max(initial=-1) + 1, 2 * cut))
+    for counts, own, start in ((first, unit[: len(asked_first)], 0), (second, unit[len(asked_first) :], cut)):
+        columns = [start + keys.index(key) for key in counts.keys]
+        np.add.at(both, np.ix_(own, columns), counts.table)
+    shared = np.intersect1d(unit[: len(asked_first)], unit[len(asked_first) :])
+    both = both[shared]
+    return bootstrap(both[both.any(axis=1)], lambda sums: function(keys, sums[:, cut:]) - function(keys, sums[:, :cut]))

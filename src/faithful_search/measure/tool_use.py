@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from ..trajectory import Trajectory
+from .stats import Floats
 
 
 def tool_counts(trajectories: Iterable[Trajectory]) -> Counter[str]:
@@ -38,7 +40,16 @@ def tool_entropy(counts: Mapping[str, int], tools: Sequence[str] | None = None) 
         >>> tool_entropy({"a": 5, "b": 5}, ["a", "b"])
         1.0
     """
-    ratios = tool_ratios(counts, tools)
-    if len(ratios) < 2 or not any(ratios.values()):
+    names = list(tool_ratios(counts, tools))
+    if len(names) < 2:
         return None
-    return abs(-sum(p * math.log(p) for p in ratios.values() if p > 0) / math.log(len(ratios)))
+    value = float(normalized_entropy(np.array([[counts.get(name, 0) for name in names]], dtype=np.float64))[0])
+    return None if np.isnan(value) else value
+
+
+def normalized_entropy(calls: Floats) -> Floats:
+    """The entropy of each row of calls by tool, (n, K) to (n,); NaN without a call or with one tool."""
+    with np.errstate(invalid="ignore"):
+        shares = calls / calls.sum(axis=1, keepdims=True)
+        logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)  # 0 log 0 counts as 0
+        return np.abs((shares * logs).sum(axis=1)) / np.log(calls.shape[1])
