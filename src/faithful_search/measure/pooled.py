@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from .stats import Estimate, Floats, bootstrap, numbered
 
@@ -36,7 +37,7 @@ def tabulate(features: Sequence[Mapping[Key, float]]) -> Counts:
 
 def pooled_estimate(counts: Counts, function: Function, questions: Sequence[Hashable]) -> Estimate:
     """The function of all rollouts' sums with its bootstrap interval; n counts the questions that say something."""
-    used = counts.table.any(axis=1)
+    used: NDArray[np.bool_] = np.any(counts.table, axis=1)
     asked = [question for question, counted in zip(questions, used.tolist(), strict=True) if counted]
     estimate = bootstrap(counts.table[used], lambda sums: function(counts.keys, sums), asked)
     return msgspec.structs.replace(estimate, not_applicable=int((~used).sum()))
@@ -55,10 +56,12 @@ def pooled_difference(
     """
     keys = tuple(dict.fromkeys((*first.keys, *second.keys)))
     cut, unit = len(keys), numbered([*asked_first, *asked_second])
-    both = np.zeros((unit.max(initial=-1) + 1, 2 * cut))
-    for counts, own, start in ((first, unit[: len(asked_first)], 0), (second, unit[len(asked_first) :], cut)):
-        columns = [start + keys.index(key) for key in counts.keys]
-        np.add.at(both, np.ix_(own, columns), counts.table)
-    shared = np.intersect1d(unit[: len(asked_first)], unit[len(asked_first) :])
-    both = both[shared]
-    return bootstrap(both[both.any(axis=1)], lambda sums: function(keys, sums[:, cut:]) - function(keys, sums[:, :cut]))
+    halves = unit[: len(asked_first)], unit[len(asked_first) :]
+    table = np.zeros((unit.max(initial=-1) + 1, 2 * cut))
+    for counts, own, start in ((first, halves[0], 0), (second, halves[1], cut)):
+        columns = np.array([start + keys.index(key) for key in counts.keys], dtype=np.int64)
+        np.add.at(table, (own[:, None], columns), counts.table)
+    table = table[np.intersect1d(*halves)]
+    return bootstrap(
+        table[table.any(axis=1)], lambda sums: function(keys, sums[:, cut:]) - function(keys, sums[:, :cut])
+    )

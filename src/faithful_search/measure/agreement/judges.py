@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -37,22 +36,23 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
         ('containment', LexicalJudge(how='squad'))
     """
     kind, _, model = spec.partition(":")
+    name = f"{kind}:{model.removesuffix('/pairs.jsonl').rstrip('/').rsplit('/', 1)[-1]}" if model else kind
     if spec == "containment":
         return spec, LexicalJudge()
     if kind == "lexical" and model:
         raise ConfigError(f"{spec!r}: the lexical judge has no model")
     if kind == "labels" and model:
-        return _short(kind, model.removesuffix("/pairs.jsonl")), RecordedJudge.of(load(model))
+        return name, RecordedJudge.of(load(model))
     if kind == "remote":
         return spec, load_judge(kind, url=model)
     if kind != "endpoint":
         knobs = {"trust_remote_code": True} if trust_remote_code and kind != "lexical" else {}
-        return _short(kind, model), load_judge(kind, model or None, **knobs)
+        return name, load_judge(kind, model or None, **knobs)
     served, _, url = model.rpartition("@")
     if not served or not url.startswith(("http://", "https://")):
         raise ConfigError(f"{spec!r}: expected endpoint:MODEL@URL with an http(s) URL")
     # Several claims in one request bring no probabilities, which calibration needs
-    return _short(kind, served), load_judge(kind, served, url=url, together=False)
+    return f"{kind}:{served.rstrip('/').rsplit('/', 1)[-1]}", load_judge(kind, served, url=url, together=False)
 
 
 def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> dict[str, Judge]:
@@ -62,10 +62,6 @@ def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> dict[
         taken = sum(other == name or other.startswith(f"{name} #") for other in found)
         found[f"{name} #{taken + 1}" if taken else name] = judge
     return found
-
-
-def _short(kind: str, model: str) -> str:
-    return f"{kind}:{model.rstrip('/').rsplit('/', 1)[-1]}" if model else kind
 
 
 @dataclass(frozen=True)
@@ -88,19 +84,13 @@ class RecordedJudge:
     verdicts: Mapping[Pair, Verdict] = field(repr=False)
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> RecordedJudge:
-        """Of a labelled file or a folder of them. Raises `DataError` for any other, see `labelled.load`."""
-        return cls.of(load(path))
-
-    @classmethod
     def of(cls, rows: Iterable[Labelled]) -> RecordedJudge:
         """Of labelled rows."""
         found: dict[Pair, Verdict] = {}
         for row in rows:
             own = Verdict(float(row.label) if row.p is None else row.p, row.label)
-            found[row.pair] = (
-                own if found.get(row.pair, own).label == row.label else Verdict(None, None, "labelled both ways")
-            )
+            alike = found.get(row.pair, own).label == row.label
+            found[row.pair] = own if alike else Verdict(None, None, "labelled both ways")
         digest = hashlib.sha256("\n".join(f"{pair} {own.p} {own.label}" for pair, own in found.items()).encode())
         return cls(f"labels@{digest.hexdigest()[:12]}", found)
 

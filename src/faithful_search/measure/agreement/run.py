@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -78,10 +79,6 @@ class _Line(msgspec.Struct, frozen=True):
     label: bool | None
     why: str = ""
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.judge, self.by, self.pair
-
 
 class _Verdicts(Ledger):
     """The open `verdicts.jsonl`: what judges said, by judge and pair.
@@ -93,10 +90,8 @@ class _Verdicts(Ledger):
         super().__init__(path, "agreement")
         self.known: dict[tuple[str, str, str], Verdict] = {}
         for _, data in self.read():
-            try:
+            with suppress(msgspec.MsgspecError, UnicodeError):  # a damaged line's pair is asked about again
                 self._note(msgspec.json.decode(data, type=_Line))
-            except (msgspec.MsgspecError, UnicodeError):
-                continue  # damaged: asked again
 
     def add(self, lines: Sequence[_Line]) -> None:
         """Append verdicts; errors as those of `Ledger.append`."""
@@ -106,7 +101,7 @@ class _Verdicts(Ledger):
 
     def _note(self, line: _Line) -> None:
         if line.label is not None:  # an abstention is no verdict: the next run asks again
-            self.known[line.key] = Verdict(line.p, line.label, line.why, line.by)
+            self.known[line.judge, line.by, line.pair] = Verdict(line.p, line.label, line.why, line.by)
 
 
 def _judge_all(

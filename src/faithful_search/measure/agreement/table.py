@@ -88,53 +88,46 @@ class Agreement(msgspec.Struct, frozen=True):
 
     def table(self) -> str:
         """Text to read: judges against labels, then judges against each other."""
-        parts = [aligned([_HEADER, *map(_against_cells, self.against)])] if self.against else []
-        if len(self.judges) > 1:
-            parts += [self._matrix(source) for source in self.among]
+        parts = [aligned([_HEADER, *map(_cells, self.against)])] if self.against else []
+        for source, fleiss in self.among.items():
+            found = {(row.first, row.second): row.kappa for row in self.between if row.source == source}
+            rows = [
+                [one, *(interval(found[one, other]) if (one, other) in found else "" for other in self.judges[1:])]
+                for one in self.judges[:-1]
+            ]
+            last = f"Fleiss' κ of {len(self.judges)} judges: {interval(fleiss)} (n={fleiss.n})"
+            parts.append(f"{aligned([[f'κ, {source}', *self.judges[1:]], *rows])}\n{last}")
         return "\n\n".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """What `agreement.json` holds."""
         return msgspec.to_builtins(self)
 
-    def _matrix(self, source: str) -> str:
-        found = {(row.first, row.second): row.kappa for row in self.between if row.source == source}
-        rows = [
-            [one, *(interval(found[one, other]) if (one, other) in found else "" for other in self.judges[1:])]
-            for one in self.judges[:-1]
-        ]
-        fleiss = self.among[source]
-        last = f"Fleiss' κ of {len(self.judges)} judges: {interval(fleiss)} (n={fleiss.n})"
-        return f"{aligned([[f'κ, {source}', *self.judges[1:]], *rows])}\n{last}"
-
 
 def measured(ratings: Ratings, settings: Mapping[str, Any], draws: int, seed: int) -> Agreement:
     """Every statistic, for each source and, where there are several, for all pairs together."""
-    judges = tuple(ratings.verdicts)
+    judges, truth = tuple(ratings.verdicts), ratings.truth
     sources = list(dict.fromkeys(ratings.sources))
-    parts = {name: ratings.only(name) for name in [*sources, *([ALL] if len(sources) > 1 else [])]}
     how = {"draws": draws, "seed": seed}
-    labelled = ratings.truth is not None
-    return Agreement(
-        judges,
-        tuple(_against(part, judge, source, **how) for source, part in parts.items() for judge in judges if labelled),
-        tuple(
-            _between(part, one, other, source, **how)
-            for source, part in parts.items()
-            for one, other in combinations(judges, 2)
-        ),
-        {
-            source: statistics.fleiss_kappa([part.labels(judge) for judge in judges], part.groups, **how)
-            for source, part in parts.items()
-            if len(judges) > 1
-        },
-        {judge: tuple(statistics.reliability(ratings.truth or (), ratings.p(judge))) for judge in judges if labelled},
-        {**settings, **how, "bins": statistics.BINS, "pairs": dict(Counter(ratings.sources))},
-    )
+    against, between, among = [], [], {}
+    for source in [*sources, *([ALL] if len(sources) > 1 else [])]:
+        part = ratings.only(source)
+        groups, said = part.groups, {judge: part.labels(judge) for judge in judges}
+        if part.truth is not None:
+            against += [_against(part, part.truth, judge, source, **how) for judge in judges]
+        for one, other in combinations(judges, 2):
+            alike = statistics.agreement_rate(said[one], said[other], groups, **how)
+            kappa = statistics.cohen_kappa(said[one], said[other], groups, **how)
+            between.append(Between(one, other, source, alike, kappa))
+        if len(judges) > 1:
+            among[source] = statistics.fleiss_kappa([*said.values()], groups, **how)
+    curves = {} if truth is None else {name: tuple(statistics.reliability(truth, ratings.p(name))) for name in judges}
+    told = {**settings, **how, "bins": statistics.BINS, "pairs": dict(Counter(ratings.sources))}
+    return Agreement(judges, tuple(against), tuple(between), among, curves, told)
 
 
-def _against(part: Ratings, judge: str, source: str, draws: int, seed: int) -> Against:
-    truth, said, p = part.truth or (), part.labels(judge), part.p(judge)
+def _against(part: Ratings, truth: Sequence[bool | None], judge: str, source: str, draws: int, seed: int) -> Against:
+    said, p, groups = part.labels(judge), part.p(judge), part.groups
     judged = [label for label, own in zip(truth, said, strict=True) if own is not None and label is not None]
     return Against(
         judge=judge,
@@ -142,22 +135,16 @@ def _against(part: Ratings, judge: str, source: str, draws: int, seed: int) -> A
         pairs=len(judged),
         abstained=said.count(None),
         true=sum(judged) / len(judged) if judged else None,
-        agreement=statistics.agreement_rate(truth, said, part.groups, draws, seed),
-        kappa=statistics.cohen_kappa(truth, said, part.groups, draws, seed),
-        auroc=statistics.auroc(truth, p, part.groups, draws, seed),
-        calibration=statistics.calibration_error(truth, p, part.groups, draws=draws, seed=seed),
-        brier=statistics.brier(truth, p, part.groups, draws, seed),
+        agreement=statistics.agreement_rate(truth, said, groups, draws, seed),
+        kappa=statistics.cohen_kappa(truth, said, groups, draws, seed),
+        auroc=statistics.auroc(truth, p, groups, draws, seed),
+        calibration=statistics.calibration_error(truth, p, groups, draws=draws, seed=seed),
+        brier=statistics.brier(truth, p, groups, draws, seed),
         bins=len(statistics.reliability(truth, p)),
     )
 
 
-def _between(part: Ratings, one: str, other: str, source: str, draws: int, seed: int) -> Between:
-    a, b = part.labels(one), part.labels(other)
-    alike = statistics.agreement_rate(a, b, part.groups, draws, seed)
-    return Between(one, other, source, alike, statistics.cohen_kappa(a, b, part.groups, draws, seed))
-
-
-def _against_cells(row: Against) -> list[str]:
+def _cells(row: Against) -> list[str]:
     true = "-" if row.true is None else f"{row.true:.2f}"
     shown = [interval(estimate) for estimate in (row.agreement, row.kappa, row.auroc)]
     error = f"{interval(row.calibration)} ({row.bins})"
