@@ -100,11 +100,11 @@ def label(
     """
     given, bar = LabelSettings(**settings), on_progress or progress_bar
     judge = reward(given.metric, judge).judge
-    reading = _Reading({path: File.of(path) for path in _paths(files)}, given, judge, bar)
+    reading = _Reading(_files(files), given, judge, bar)
     folder = results_folder(Path(out))
     with _Labels(folder / PAIRS) as labels:
         before = provenance.read(folder)
-        begun = _begun(given, judge, before, reading)
+        begun = _begun(given, judge, before, reading.paths.values())
         if labels.ids:
             if before is None:
                 raise ConfigError(
@@ -140,7 +140,7 @@ def label(
     return found
 
 
-def _paths(files: Sequence[PathLike]) -> list[Path]:
+def _files(files: Sequence[PathLike]) -> dict[Path, File]:
     """The files, each of which is there."""
     if not files:
         raise ConfigError("name at least one file of trajectories")
@@ -150,25 +150,25 @@ def _paths(files: Sequence[PathLike]) -> list[Path]:
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise DataError(f"no such file: {', '.join(missing)}")
-    return paths
+    return {path: File.of(path) for path in paths}
 
 
-def _begun(given: LabelSettings, judge: Judge, before: Provenance | None, reading: _Reading) -> Provenance:
+def _begun(given: LabelSettings, judge: Judge, before: Provenance | None, files: Iterable[File]) -> Provenance:
     """What is known when a run begins: its settings and files, and what earlier runs into the folder left."""
-    task = "support" if given.metric == "answer_support" else given.metric
     earlier = before or Provenance(given.metric, judge.name)
-    return Provenance(
-        given.metric,
-        judge.name,
-        provenance.prompts_of(judge, given.metric, task),
-        files=provenance.merged(earlier.files, list(reading.paths.values())),
-        judges=earlier.judges,
-        pairs=earlier.pairs,
-        positives=earlier.positives,
+    return msgspec.structs.replace(
+        earlier,
+        metric=given.metric,
+        judge=judge.name,
+        prompts=provenance.prompts_of(judge, given.metric),
+        files=provenance.merged(earlier.files, list(files)),
+        abstained=0,
+        unjudged=[],
         settings={name: getattr(given, name) for name in ("sample", "seed", "limit", "dialect", "text_column")},
         license=given.license or earlier.license,
         version=__version__,
         date=_now(),
+        finished=False,
     )
 
 
@@ -255,10 +255,14 @@ def _wanted(reading: _Reading, given: LabelSettings, bar: Progress) -> Iterator[
 
 def _ask(judge: Judge, labels: _Labels, cuts: Iterable[Cut]) -> list[str]:
     """Label the pairs that have no label yet; returns those that the judge abstained from, and why."""
+    # Pairs asked at once: enough to keep a judge busy, few enough to lose little when it breaks off
+    width = getattr(judge, "concurrency", None)
+    usual = 512 if is_lexical(judge) else 32
+    width = max(64, min(8 * width, 512)) if isinstance(width, int) else usual
     missing = (cut for cut in cuts if cut.id not in labels.ids)
     unjudged = []
     try:
-        for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, _width(judge)):
+        for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, width):
             labels.add([_row(cut, own, judge.name) for cut, own in answered if own.label is not None])
             unjudged += [f"{cut.trajectory}, step {cut.step}: {own.why}" for cut, own in answered if own.abstained]
     except JudgeError as error:
@@ -268,25 +272,9 @@ def _ask(judge: Judge, labels: _Labels, cuts: Iterable[Cut]) -> list[str]:
     return unjudged
 
 
-def _width(judge: Judge) -> int:
-    """Pairs asked at once: enough to keep a judge busy, few enough to lose little."""
-    width = getattr(judge, "concurrency", None)
-    if isinstance(width, int):
-        return max(64, min(8 * width, 512))
-    return 512 if is_lexical(judge) else 32
-
-
-def _row(cut: Cut, verdict: Verdict, judge: str) -> LabelledPair:
+def _row(cut: Cut, said: Verdict, judge: str) -> LabelledPair:
+    pair, by = cut.pair, said.judge or judge
     return LabelledPair(
-        id=cut.id,
-        question=cut.pair.question,
-        premise=cut.pair.premise,
-        hypothesis=cut.pair.hypothesis,
-        task=cut.pair.task,
-        label=bool(verdict.label),
-        p=verdict.p,
-        judge=verdict.judge or judge,
-        source=cut.source,
-        trajectory=cut.trajectory,
-        step=cut.step,
-    )
+        cut.id, pair.question, pair.premise, pair.hypothesis, pair.task, bool(said.label), said.p, by,
+        cut.source, cut.trajectory, cut.step,
+    )  # fmt: skip

@@ -21,7 +21,6 @@ side of AttributionBench 0.66 against 0.53).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from ..errors import ConfigError
@@ -42,6 +41,8 @@ from .query_provenance import SOURCES, QueryProvenance
 from .settings import How
 
 Rewards = dict[str, Reward]
+SHORT = 20
+"""Words of an answer that is still looked for in the last thought as it is: recorded short answers have 17 at most."""
 LOWER_IS_BETTER = frozenset(
     ("repeated_calls", "unused_evidence_lexical", "uncited_evidence", "query_from_thought_lexical")
 )
@@ -52,7 +53,7 @@ NEUTRAL = frozenset(("calls", "tool_entropy", "query_from_question_lexical", "qu
 
 def names() -> list[str]:
     """The metrics there are; each has a folder of that name in `evaluate_metrics/`."""
-    return sorted(_MAKERS)
+    return sorted(_all(GroundingJudge(), "squad"))
 
 
 def direction(name: str) -> int:
@@ -82,9 +83,10 @@ def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any
         >>> load("answer_support", evidence="retrieved")["answer_support_lexical"].evidence
         'retrieved'
     """
-    if name not in _MAKERS:
-        raise ConfigError(f"unknown metric {name!r}; there are: {', '.join(names())}")
-    rewards = _MAKERS[name](GroundingJudge() if judge is None else judge, how)
+    metrics = _all(GroundingJudge() if judge is None else judge, how)
+    if name not in metrics:
+        raise ConfigError(f"unknown metric {name!r}; there are: {', '.join(sorted(metrics))}")
+    rewards = metrics[name]
     own = {field.name for reward in rewards.values() for field in dataclasses.fields(reward)} - _SET_HERE
     if not own.issuperset(knobs):
         unknown = ", ".join(sorted(set(knobs) - own))
@@ -92,47 +94,35 @@ def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any
     return {result: reward.bind(**knobs) for result, reward in rewards.items()}
 
 
-def _faithfulness(stem: str, judge: Judge) -> str:
-    return f"{stem}_lexical" if is_lexical(judge) else f"{stem}_faithfulness"
+_SET_HERE = {"judge", "how", "metric", "what", "source"}
+"""Fields that the metric's name, its judge and its normaliser decide."""
 
 
-def _think_answer(judge: Judge, how: How) -> Rewards:
-    found: Rewards = {"think_answer_sub_em": ThinkAnswer(how=how, most_words=SHORT)}
-    return found if is_lexical(judge) else found | {"think_answer_faithfulness": ThinkAnswer(judge, how=how)}
-
-
-def _answer_correctness(judge: Judge, how: How) -> Rewards:
-    found: Rewards = {
+def _all(judge: Judge, how: How) -> dict[str, Rewards]:
+    reads = not is_lexical(judge)
+    judged = "faithfulness" if reads else "lexical"
+    answer: Rewards = {"think_answer_sub_em": ThinkAnswer(how=how, most_words=SHORT)}
+    correct: Rewards = {
         f"exact_match_{how}": Correctness("em", how),
         f"f1_{how}": Correctness("f1", how),
         f"sub_em_{how}": Correctness("sub_em", how),
     }
-    return found if is_lexical(judge) else found | {"answer_correctness": Correctness("judge", how, judge)}
-
-
-SHORT = 20
-"""Words of an answer that is still looked for in the last thought as it is: recorded short answers have 17 at most."""
-
-_SET_HERE = {"judge", "how", "metric", "what", "source"}
-"""Fields that the metric's name, its judge and its normaliser decide."""
-
-_MAKERS: dict[str, Callable[[Judge, How], Rewards]] = {
-    "info_think_faithfulness": lambda judge, how: {_faithfulness("info_think", judge): InfoThink(judge)},
-    "think_search_faithfulness": lambda judge, how: {_faithfulness("think_search", judge): ThinkSearch(judge)},
-    "think_answer_faithfulness": _think_answer,
-    "citation_validity": lambda judge, how: {"citation_validity": Citation()},
-    "answer_support": lambda judge, how: {
-        "answer_support_lexical" if is_lexical(judge) else "answer_support": AnswerSupport(judge)
-    },
-    "evidence_sensitivity": lambda judge, how: {"evidence_sensitivity": EvidenceSensitivity()},
-    "answer_correctness": _answer_correctness,
-    "protocol_format": lambda judge, how: {"protocol_format": Format()},
-    "query_provenance": lambda judge, how: {
-        f"query_from_{source}_lexical": QueryProvenance(source) for source in SOURCES
-    },
-    "tool_use": lambda judge, how: {
-        "repeated_calls": ToolUse("repeated"),
-        "unused_evidence_lexical": ToolUse("unused"),
-        "uncited_evidence": ToolUse("uncited"),
-    },
-}
+    if reads:  # beside the comparison of strings, which costs nothing
+        answer["think_answer_faithfulness"] = ThinkAnswer(judge, how=how)
+        correct["answer_correctness"] = Correctness("judge", how, judge)
+    return {
+        "info_think_faithfulness": {f"info_think_{judged}": InfoThink(judge)},
+        "think_search_faithfulness": {f"think_search_{judged}": ThinkSearch(judge)},
+        "think_answer_faithfulness": answer,
+        "citation_validity": {"citation_validity": Citation()},
+        "answer_support": {"answer_support" if reads else "answer_support_lexical": AnswerSupport(judge)},
+        "evidence_sensitivity": {"evidence_sensitivity": EvidenceSensitivity()},
+        "answer_correctness": correct,
+        "protocol_format": {"protocol_format": Format()},
+        "query_provenance": {f"query_from_{source}_lexical": QueryProvenance(source) for source in SOURCES},
+        "tool_use": {
+            "repeated_calls": ToolUse("repeated"),
+            "unused_evidence_lexical": ToolUse("unused"),
+            "uncited_evidence": ToolUse("uncited"),
+        },
+    }

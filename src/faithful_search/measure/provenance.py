@@ -125,12 +125,13 @@ def read(folder: Path) -> Provenance | None:
         raise ConfigError(f"{path} cannot be read ({error}); use another folder") from error
 
 
-def prompts_of(judge: Judge, metric: str, task: str) -> dict[str, str]:
+def prompts_of(judge: Judge, metric: str) -> dict[str, str]:
     """The prompts that a judge of this package uses for a metric's pairs, with their digests; none for the others."""
     if not isinstance(judge, Writer):
         return {}
-    names = [task, *([TOGETHER] if task == "support" and getattr(judge, "together", False) else [])]
-    names += ["claims"] if metric == "answer_support" else []
+    names = [metric]
+    if metric == "answer_support":
+        names = ["support", *([TOGETHER] if getattr(judge, "together", False) else []), "claims"]
     return {prompt.id: prompt.digest for prompt in map(prompting.load, names)}
 
 
@@ -138,6 +139,5 @@ def merged(before: Sequence[File], now: Sequence[File]) -> list[File]:
     """The files of earlier runs and of this one; of the same file the record that read more of it."""
     found = {file.sha256: file for file in before}
     for file in now:
-        earlier = found.get(file.sha256)
-        found[file.sha256] = earlier if earlier is not None and earlier.rows > file.rows else file
+        found[file.sha256] = max(file, found.get(file.sha256, file), key=lambda own: own.rows)
     return list(found.values())
