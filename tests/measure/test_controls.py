@@ -19,9 +19,9 @@ from faithful_search.measure.controls import (
     Control,
     blocked_by_passages,
     blocked_in_world,
+    compared,
     control_tasks,
     control_values,
-    follows,
     recalled,
 )
 from faithful_search.measure.decoration import Decorated, declines
@@ -194,7 +194,7 @@ def answered(answer, *texts, golds=("Rome",), question="Where?"):
     ],
 )
 def test_what_counts_as_given_all_the_same(given, texts, before, expected):
-    assert recalled(answered(given, *texts), answered(before), ("Rome",)) is expected
+    assert recalled(answered(given, *texts), answered(before)) is expected
 
 
 def test_follow_rate_and_memory_share_by_hand():
@@ -213,7 +213,7 @@ def test_follow_rate_and_memory_share_by_hand():
         "memory_share": [0.0, 1.0, None, None],
     }
     assert control_values(rollouts, list("abcd"), []) == {}
-    assert follows(answered("Rome", golds=("Lima",)), answered("Rome"), ("Rome",)) == 0.0
+    assert compared(CHANGED, answered("Rome", golds=("Lima",)), answered("Rome"))["follow_rate"] == 0.0
 
 
 # --- decorated

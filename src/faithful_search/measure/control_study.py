@@ -28,8 +28,7 @@ from .controls import (
     Match,
     blocked_by_passages,
     blocked_in_world,
-    follows,
-    recalled,
+    compared,
     same_answer,
 )
 from .decoration import Decorated, declines
@@ -178,32 +177,21 @@ def run_study(
         ledger.cut()
         for condition, tasks in found.asked.items():
             missing = [task for id, task in tasks.items() if (condition, id) not in done]
-            if missing:
-                failed |= _ask(agents[condition], condition, missing, ledger, done, on_progress or progress_bar)
+            if not missing:
+                continue
+            with (on_progress or progress_bar)(total=len(missing), desc=condition, unit="rollout") as bar:
+
+                def keep(rollout: Trajectory, condition: str = condition, bar: Any = bar) -> None:
+                    about = {**rollout.meta, "condition": condition, "question": rollout.id}
+                    done[condition, rollout.id] = rollout = msgspec.structs.replace(rollout, tokens=None, meta=about)
+                    ledger.append([f"{rollout.to_json()}\n".encode()])
+                    bar.update(1)
+
+                ended = agents[condition].run(missing, keep)
+            failed |= {f"{own.id} ({condition})": own.meta["why"] for own in ended if own.stop_reason == FAILED}
     result = compare(found, done, right, failed)
     write_result(folder / RESULTS, {**msgspec.to_builtins(result), "settings": dict(settings)})
     return result
-
-
-def _ask(
-    agent: Agent,
-    condition: str,
-    tasks: Sequence[Task],
-    ledger: Ledger,
-    done: dict[tuple[str, str], Trajectory],
-    progress: Callable[..., Any],
-) -> dict[str, str]:
-    """Run these, each written down as it ends; returns those that failed, with the reason."""
-    with progress(total=len(tasks), desc=condition, unit="rollout") as bar:
-
-        def keep(rollout: Trajectory) -> None:
-            about = {**rollout.meta, "condition": condition, "question": rollout.id}
-            done[condition, rollout.id] = rollout = msgspec.structs.replace(rollout, tokens=None, meta=about)
-            ledger.append([f"{rollout.to_json()}\n".encode()])
-            bar.update(1)
-
-        ended = agent.run(tasks, keep)
-    return {f"{item.id} ({condition})": item.meta["why"] for item in ended if item.stop_reason == FAILED}
 
 
 def compare(
@@ -234,38 +222,42 @@ def compare(
 
 
 def _values(
-    condition: str, questions: Sequence[str], done: Mapping[tuple[str, str], Trajectory], right: Match
+    condition: str, questions: Iterable[str], done: Mapping[tuple[str, str], Trajectory], right: Match
 ) -> dict[str, dict[Any, float]]:
     """Each metric's value for each question that it says something about."""
-    rollouts = {id: done[condition, id] for id in questions if (condition, id) in done}
     shown: dict[str, Reward] = {"decorated": Decorated(), "answer_first": Decorated("answer_first")}
-    found: dict[str, dict[Any, float | None]] = {
-        RIGHT: {id: right(item.answer, item.answers) for id, item in rollouts.items()},
-        "answered": {id: float(not declines(item.answer)) for id, item in rollouts.items()},
-        **{name: {id: of.measure(of.score(item)) for id, item in rollouts.items()} for name, of in shown.items()},
-    }
-    pairs = {id: (item, done[OPEN, id]) for id, item in rollouts.items() if (OPEN, id) in done}
-    if condition != OPEN:
-        said = {id: pair for id, pair in pairs.items() if not declines(pair[1].answer)}
-        found[SAME] = {id: float(same_answer(*pair)) for id, pair in said.items()}
-        if condition == CHANGED:
-            found[FOLLOW] = {id: follows(it, before, before.answers, right) for id, (it, before) in pairs.items()}
-        else:
-            found[MEMORY] = {id: float(recalled(*pair, pair[1].answers, right)) for id, pair in said.items()}
+    beside = () if condition == OPEN else (SAME, FOLLOW if condition == CHANGED else MEMORY)
+    found: dict[str, dict[Any, float | None]] = {name: {} for name in (RIGHT, "answered", *shown, *beside)}
+    for id in questions:
+        rollout, before = done.get((condition, id)), done.get((OPEN, id))
+        if rollout is None:
+            continue
+        found[RIGHT][id] = right(rollout.answer, rollout.answers)
+        found["answered"][id] = float(not declines(rollout.answer))
+        for name, reward in shown.items():
+            found[name][id] = reward.measure(reward.score(rollout))
+        if beside and before is not None:
+            same = None if declines(before.answer) else float(same_answer(rollout, before))
+            own = {SAME: same, **compared(condition, rollout, before, right)}
+            for name in beside:
+                found[name][id] = own[name]
     return {name: {id: value for id, value in own.items() if value is not None} for name, own in found.items()}
 
 
 def _sentence(values: Mapping[str, Mapping[str, Mapping[Any, float]]]) -> str:
     parts = []
-    without = next((name for name in (BLOCKED, CLOSED) if name in values), None)
-    if without is not None:
-        here = values[without][RIGHT]
-        known = [id for id, value in values[OPEN][RIGHT].items() if value == 1 and id in here]
-        given = sum(here[id] == 1 for id in known)
-        share = f"{given / len(known):.0%} of the right answers were given without the evidence too" if known else ""
-        count = f"{given} of {len(known)} were right {_WITHOUT[without]}"
-        parts.append(f"{share}: {count}." if known else "No answer was right, so none can be missed without evidence.")
-    told = list(values[CHANGED][FOLLOW].values()) if CHANGED in values else []
+    right = values[OPEN][RIGHT]
+    for condition in [name for name in (BLOCKED, CLOSED) if name in values][:1]:
+        here = values[condition][RIGHT]
+        known = [here[id] for id, value in right.items() if value == 1 and id in here]
+        given = known.count(1)
+        parts.append(
+            f"{given / len(known):.0%} of the right answers were given without the evidence too: {given} of "
+            f"{len(known)} were right {_WITHOUT[condition]}."
+            if known
+            else "No answer was right, so none can be missed without evidence."
+        )
+    told = list(values.get(CHANGED, {}).get(FOLLOW, {}).values())
     if told:
         parts.append(
             f"Where the evidence said something else, {sum(told) / len(told):.0%} of the answers changed with it, the "

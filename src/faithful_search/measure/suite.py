@@ -26,7 +26,6 @@ from .controls import (
     Control,
     control_tasks,
     control_values,
-    run_controls,
     unremembered,
 )
 from .decoration import Decorated
@@ -191,8 +190,8 @@ def run_controlled(
     """The rollouts of `controls.control_tasks`; none where nothing is asked."""
     if not asked:
         return []
-    with (on_progress or progress_bar)(total=len(asked), desc="controls", unit="rollout") as bar:
-        return run_controls(engine, asked, lambda trajectory: bar.update(1))
+    rollouts = run_episodes(engine, [task for _, _, task in asked], on_progress, "controls")
+    return [Control(condition, id, rollout) for (condition, id, _), rollout in zip(asked, rollouts, strict=True)]
 
 
 def evaluate_rollouts(
@@ -224,7 +223,11 @@ def evaluate_rollouts(
     seen = [scores.pop(name) for name, reward in rewards.items() if isinstance(reward, Verdicts)]
     values = {name: [rewards[name].measure(score) for score in column] for name, column in scores.items()}
     counts = [tool_counts([item]) for item in trajectories]
-    values["answered"] = [float(_answered(item)) for item in trajectories]
+    # a rollout of others may not say how it ended
+    values["answered"] = [
+        float(item.stop_reason == "answered" or (item.stop_reason is None and item.answer is not None))
+        for item in trajectories
+    ]
     if forced:
         values["answered_forced"] = [float(item.stop_reason == "answered_forced") for item in trajectories]
     values["calls"] = [float(own.total()) for own in counts]
@@ -232,13 +235,12 @@ def evaluate_rollouts(
     if unremembered is not None and "exact_match" in values:
         paired = zip(values["exact_match"], questions, strict=True)
         values[EM_UNREMEMBERED] = [value if question in unremembered else None for value, question in paired]
-    about = [
-        {
-            "scores": {name: column[number] for name, column in values.items()},
-            "reasons": {name: column[number].why for name, column in scores.items() if column[number].why},
-        }
-        for number in range(len(trajectories))
-    ]
+    kept = []
+    for number, item in enumerate(trajectories):
+        own = {name: column[number] for name, column in values.items()}
+        reasons = {name: column[number].why for name, column in scores.items() if column[number].why}
+        kept.append(msgspec.structs.replace(item, meta={**item.meta, "scores": own, "reasons": reasons}))
+    # below, what other episodes than these were measured by
     if blind:
         values[NO] = [no_share(item) for item in blind]
         if len(tools) > 1:
@@ -261,13 +263,5 @@ def evaluate_rollouts(
         verdicts=[score.parts["verdicts"] for column in seen for score in column],
         made_by={name: repr(reward) for name, reward in rewards.items()},
         endings=dict(Counter(item.stop_reason or "unknown" for item in trajectories)),
-        trajectories=[
-            msgspec.structs.replace(item, meta={**item.meta, **own})
-            for item, own in zip(trajectories, about, strict=True)
-        ],
+        trajectories=kept,
     )
-
-
-def _answered(trajectory: Trajectory) -> bool:
-    """Whether the episode ended with an answer; without a recorded ending, whether there is one."""
-    return trajectory.stop_reason == "answered" or (trajectory.stop_reason is None and trajectory.answer is not None)
