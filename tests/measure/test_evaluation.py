@@ -17,7 +17,7 @@ from faithful_search.dialects import load
 from faithful_search.errors import DataError, JudgeError
 from faithful_search.inference.base import Completion, Sampling
 from faithful_search.measure.evaluation import Evaluation, difference, entropy_estimate
-from faithful_search.measure.probes import blanked
+from faithful_search.measure.probes import Blanked
 from faithful_search.measure.report import table, table_rows, write_metrics
 from faithful_search.measure.stats import (
     bootstrap,
@@ -206,20 +206,20 @@ def test_a_policy_that_reads_scores(read):
 
 
 def test_blanked_tools_take_everything_from_a_policy_that_reads_and_nothing_from_one_that_does_not(read):
-    blind = evaluate_policy(engine(blanked(engine().toolbox)), TASKS)
+    blind = evaluate_policy(engine(Blanked(engine().toolbox)), TASKS)
     assert blind.rows["exact_match"].value == 0.0
     assert blind.rows["citation_validity"].value == 1.0
     assert all(item.text == item.title == "content" for t in blind.trajectories for item in t.evidence.values())
     shape = [[item.id for item in t.evidence.values()] for t in read.trajectories]
     assert [[item.id for item in t.evidence.values()] for t in blind.trajectories] == shape
     assert difference(read, blind, "exact_match").value == -1.0
-    memory = evaluate_policy(engine(blanked(engine().toolbox), Reader("Mila Dorn")), TASKS)
+    memory = evaluate_policy(engine(Blanked(engine().toolbox), Reader("Mila Dorn")), TASKS)
     assert memory.rows["exact_match"].value == pytest.approx(0.2)
 
 
 def test_a_blanked_toolbox_is_a_toolbox():
     inner = engine().toolbox
-    box = pickle.loads(pickle.dumps(blanked(inner, "void")))
+    box = pickle.loads(pickle.dumps(Blanked(inner, "void")))
     assert (box.names, box.schemas) == (inner.names, inner.schemas)
     calls = [ToolCall("local_search", {"query": "keeper of Belt"}), ToolCall("nosuch", {}), None]
     found, unknown, nothing = box.run_batch(calls, [box.session() for _ in calls])
@@ -229,7 +229,7 @@ def test_a_blanked_toolbox_is_a_toolbox():
 
 
 def test_what_a_blanked_tool_says_may_be_several_words():
-    with blanked(engine().toolbox, "nothing here") as box:
+    with Blanked(engine().toolbox, "nothing here") as box:
         (found,) = box.run_batch([ToolCall("local_search", {"query": "keeper of Belt"})], [box.session()])
     assert {(item.title, item.text) for item in found.evidence} == {("nothing here", "nothing here")}
     assert load("pou").render_observation(found.evidence).count("nothing here [E1]: nothing here") == 1
@@ -248,7 +248,7 @@ def test_the_bundled_policy_reads_and_does_not_remember():
     limits, tasks, exact = Limits(turns=8, turn_tokens=96, total_tokens=1024), load_tasks("world", "test", 24), {}
     with EnvironmentArguments().toolbox() as toolbox:
         for word in (None, "content", "nothing here"):
-            box = toolbox if word is None else blanked(toolbox, word)
+            box = toolbox if word is None else Blanked(toolbox, word)
             rollouts = Engine(generator, box, "pou", limits, Sampling(temperature=0.0)).run(tasks)
             exact[word] = sum(exact_match(t.answer or "", t.answers) for t in rollouts)
     assert exact[None] >= 6 and exact["content"] <= 1 and exact["nothing here"] <= 1, exact
@@ -295,26 +295,6 @@ def test_several_rollouts_of_a_question_count_as_one():
     assert found.questions == ["p0", "p1", "p0"]
 
 
-def test_progress_is_told_of_every_rollout():
-    seen = []
-
-    class Bar:
-        def __init__(self, **settings):
-            seen.append(settings["total"])
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def update(self, count):
-            seen.append(count)
-
-    evaluate_policy(engine(), TASKS, {"valid_format": Format()}, on_progress=Bar)
-    assert seen == [5, 1, 1, 1, 1, 1] * 2  # as they are, and blanked
-
-
 def test_what_cannot_be_evaluated():
     with pytest.raises(DataError, match="no questions"):
         evaluate_policy(engine(), [])
@@ -340,7 +320,7 @@ def test_an_evaluation_survives_json(read):
 
 
 def test_the_table_shows_the_difference_and_marks_what_is_clear(read):
-    blind = evaluate_policy(engine(blanked(engine().toolbox)), TASKS)
+    blind = evaluate_policy(engine(Blanked(engine().toolbox)), TASKS)
     rows = {row[0]: row for row in table_rows(blind.to_dict(), read, ("blind", "reads"))}
     assert rows["metric"][1:3] == ["blind [95% CI]", "reads [95% CI]"]
     assert rows["exact_match"][1].startswith("0.000 [0.000, 0.43")

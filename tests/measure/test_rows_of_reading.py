@@ -30,8 +30,8 @@ from faithful_search.measure.probes import (
     BLANK_TURNS,
     UNSEEN_BLANKS,
     UNSEEN_SNIPPETS,
+    Blanked,
     blank_engine,
-    blanked,
     no_share,
     retry_share,
 )
@@ -329,7 +329,7 @@ def test_words_kept_for_measuring_are_not_trained_on():
 
 def test_which_word_a_response_reads_depends_on_its_call_alone(toolbox):
     calls = [ToolCall("local_search", {"query": asked_for(task)}) for task in TASKS]
-    box = blanked(toolbox, UNSEEN_BLANKS)
+    box = Blanked(toolbox, UNSEEN_BLANKS)
     first, again = (box.run_batch(order, [box.session() for _ in order]) for order in (calls, calls[::-1]))
     words = [{item.text for item in found.evidence} | {item.title for item in found.evidence} for found in first]
     assert all(len(own) == 1 for own in words) and {*UNSEEN_BLANKS} >= set.union(*words)

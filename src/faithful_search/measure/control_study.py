@@ -155,7 +155,6 @@ def run_study(
     folder: Path,
     settings: Mapping[str, Any],
     right: Match = exact_match,
-    on_progress: Callable[..., Any] | None = None,
 ) -> Study:
     """Ask what is not there yet, and compare.
 
@@ -165,7 +164,6 @@ def run_study(
         folder: where `rollouts.jsonl` is written as rollouts end, and `controls.json` at the end.
         settings: what the rollouts depend on, plain JSON; a folder holds those of one kind.
         right: compares answers with gold answers.
-        on_progress: a `tqdm`-like class, called with `total`, `desc` and `unit`.
 
     Raises:
         ConfigError: as `kept`; when no question was answered by the endpoint.
@@ -179,7 +177,7 @@ def run_study(
             missing = [task for id, task in tasks.items() if (condition, id) not in done]
             if not missing:
                 continue
-            with (on_progress or progress_bar)(total=len(missing), desc=condition, unit="rollout") as bar:
+            with progress_bar(total=len(missing), desc=condition, unit="rollout") as bar:
 
                 def keep(rollout: Trajectory, condition: str = condition, bar: Any = bar) -> None:
                     about = {**rollout.meta, "condition": condition, "question": rollout.id}

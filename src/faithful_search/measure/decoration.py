@@ -21,7 +21,6 @@ _DECLINES = re.compile(
     rf"(?:unable to|not {_KNOWN}|(?:cannot|can not|cant|could not|couldnt|do not|dont) (?:know|answer|say|find|tell"
     r"|determine|have|be))\b|insufficient\b)"
 )
-
 _WORDS = 3
 """How many words that are neither names nor numbers show use, as in `ToolUse`."""
 
@@ -111,24 +110,26 @@ def names_in(trajectory: Trajectory) -> set[str]:
 def _calls(trajectory: Trajectory) -> Score:
     if not any(step.call is not None for step in trajectory.steps):
         return Score(None, "no tool was called")
-    traced, names, turns = _traced(trajectory), names_in(trajectory), trajectory.turns
+    answer, question, turns = trajectory.answer or "", trajectory.question or "", trajectory.turns
+    traced, names = _traced(trajectory), names_in(trajectory)
     written = [terms("\n".join(_said(turn))) for turn in turns]
     last = {word: place for place, words in enumerate(written) for word in words}
-    known, told, decorated, number = terms(trajectory.question or ""), 0, [], 0
+    known, told, decorated, number = terms(question), 0, [], 0
     for place, turn in enumerate(turns):
         known |= written[place]
         after = turns[place + 1] if place + 1 < len(turns) else ()
+        # one that searches on, and does not say that this call has helped, may have found nothing
+        goes_on = any(step.call is not None for step in after) and not any(step.helpful for step in after)
         for step in turn:
             number += 1
             if step.call is None:
                 continue
             found = passages(step.evidence)
             new = {word for word in terms(found) - known if last.get(word, 0) > place}
-            used = new & names or len(new) >= _WORDS or _answers(trajectory.answer or "", found, known)
-            if not used and (not traced or _goes_on(after)):
-                continue
-            told += 1
-            decorated += [] if used else [number]
+            used = new & names or len(new) >= _WORDS or (not terms(answer) <= known and holds(found, answer))
+            if used or (traced and not goes_on):
+                told += 1
+                decorated += [] if used else [number]
     if not told:
         return Score(None, "of no call it can be told whether something depends on it")
     why = f"step {decorated[0]}: nothing later depends on what this call returned" if decorated else ""
@@ -140,21 +141,11 @@ def _said(turn: Turn) -> list[str]:
     return [text for step in turn for text in (step.think, step.answer, step.call and call_words(step.call)) if text]
 
 
-def _answers(answer: str, found: str, known: set[str]) -> bool:
-    """Whether the passages hold the final answer, which was not known before."""
-    return not terms(answer) <= known and holds(found, answer)
-
-
 def _traced(trajectory: Trajectory) -> bool:
     """Whether there is an answer that could be seen to come from evidence."""
     answer = trajectory.answer or ""
     closed = normalize(answer) in ("yes", "no")
     return not (declines(answer) or closed or holds(trajectory.question or "", answer))
-
-
-def _goes_on(after: Turn) -> bool:
-    """Whether the turn after a call searches on, and does not say that the call has helped."""
-    return any(step.call is not None for step in after) and not any(step.helpful for step in after)
 
 
 def _answer_first(trajectory: Trajectory) -> Score:
@@ -168,5 +159,5 @@ def _answer_first(trajectory: Trajectory) -> Score:
         if any(holds(text, answer) for text in _said(turn)):
             return Score(1.0, f"turn {place + 1} states the answer; no evidence held it yet")
         if any(holds(passages(step.evidence), answer) for step in turn):
-            return Score(0.0)
+            break
     return Score(0.0)

@@ -78,15 +78,12 @@ def _sources(trajectory: Trajectory) -> list[dict[str, str]]:
     first = dict.fromkeys(terms(trajectory.question or ""), "question")
     found = []
     for turn in trajectory.turns:
-        queries = [call_words(step.call) for step in turn if step.call is not None]
-        for text in (*queries, *(step.think or "" for step in turn)):
-            for word in terms(text):
+        queries = [terms(call_words(step.call)) for step in turn if step.call is not None]
+        for words in (*queries, *(terms(step.think or "") for step in turn)):
+            for word in words:
                 first.setdefault(word, "thought")
-        for query in queries:
-            words = terms(query)
-            asked = words & named or words
-            if asked:
-                found.append({word: first[word] for word in asked})
+        found += [{word: first[word] for word in words & named or words} for words in queries if words]
+        # after all calls of the turn: parallel ones do not know of each other's results
         for word in terms("\n".join(passages(step.evidence) or step.note for step in turn)):
             first.setdefault(word, "evidence")
     return found
