@@ -41,8 +41,6 @@ from .writing import results_folder, write_result
 ROLLOUTS, SETTINGS, RESULTS = "rollouts.jsonl", "settings.json", "controls.json"
 RIGHT, SAME = "right", "same_answer"
 _WITHOUT = {BLOCKED: "with the gold evidence blocked", CLOSED: "with tools that returned nothing"}
-Asked = dict[str, dict[str, Task]]
-"""By condition and question, what is asked."""
 
 
 class Agent(Protocol):
@@ -54,9 +52,9 @@ class Agent(Protocol):
 
 
 class Plan(NamedTuple):
-    """What will be asked, and why some questions or conditions are left out."""
+    """What will be asked, by condition and question, and why some questions or conditions are left out."""
 
-    asked: Asked
+    asked: dict[str, dict[str, Task]]
     left_out: dict[str, str]
 
 
@@ -66,9 +64,7 @@ class Study(msgspec.Struct, frozen=True):
     Attributes:
         rows: by condition, estimates over questions: `right`, `answered`, `decorated`, `answer_first`; and where they
             apply `same_answer` (as in the open condition), `memory_share`, `follow_rate`.
-        differences: by condition, of `right` and `decorated`, what is there minus what is in the open condition, over
-            the questions of both.
-        sentence: the result in plain words.
+        differences: of `right` and `decorated` to the open condition, over the questions of both.
         left_out: by condition, what was not asked and why.
         failed: rollouts that got no answer from their endpoint; they count nowhere.
     """
@@ -97,14 +93,10 @@ def plan(
     corpus: Callable[[], Iterable[Evidence]] | None = None,
     changes: Changes | None = None,
 ) -> Plan:
-    """What the conditions ask.
+    """What the conditions ask of these questions, the open one always.
 
-    Args:
-        tasks: the questions, each once.
-        conditions: of `CONDITIONS`; the open one is always there.
-        corpus: opens the passages that the tools search, to block those that are gold; not called where the questions
-            are the bundled world's.
-        changes: makes changed worlds.
+    `corpus` opens the passages that the tools search, to block those that are gold; it is not called where the
+    questions are the bundled world's.
 
     Raises:
         ConfigError: for an unknown condition, or no question.
@@ -115,7 +107,7 @@ def plan(
     if not tasks:
         raise ConfigError("no questions to ask")
     reasons = {BLOCKED: "whose gold evidence is not known", CHANGED: "whose facts cannot be changed"}
-    asked: Asked = {OPEN: {task.id: task for task in tasks}}
+    asked = {OPEN: {task.id: task for task in tasks}}
     if CLOSED in conditions:
         asked[CLOSED] = dict(asked[OPEN])
     if BLOCKED in conditions:
@@ -134,10 +126,10 @@ def plan(
 
 
 def kept(folder: Path, settings: Mapping[str, Any]) -> dict[tuple[str, str], Trajectory]:
-    """The rollouts that an earlier run with the same settings left in the folder, by condition and question.
+    """The rollouts that an earlier run left in the folder, by condition and question.
 
     Raises:
-        ConfigError: when the folder holds those of other settings.
+        ConfigError: when it had other settings.
     """
     path, rollouts = folder / SETTINGS, folder / ROLLOUTS
     lines = read_jsonl(rollouts, on_error=lambda number, error: None) if rollouts.exists() else ()
@@ -158,12 +150,8 @@ def run_study(
 ) -> Study:
     """Ask what is not there yet, and compare.
 
-    Args:
-        agents: the one that is asked under each condition.
-        found: of `plan`.
-        folder: where `rollouts.jsonl` is written as rollouts end, and `controls.json` at the end.
-        settings: what the rollouts depend on, plain JSON; a folder holds those of one kind.
-        right: compares answers with gold answers.
+    `rollouts.jsonl` is written as rollouts end, `controls.json` at the end. `settings` are what the rollouts depend on:
+    a folder holds those of one kind.
 
     Raises:
         ConfigError: as `kept`; when no question was answered by the endpoint.
@@ -198,24 +186,17 @@ def compare(
     right: Match = exact_match,
     failed: Mapping[str, str] | None = None,
 ) -> Study:
-    """The study of rollouts that exist already, by condition and question.
-
-    Raises:
-        ConfigError: when no question of the open condition was answered by the endpoint.
-    """
+    """The study of rollouts that exist already, by condition and question. Errors as those of `run_study`."""
     values = {condition: _values(condition, list(tasks), done, right) for condition, tasks in found.asked.items()}
     if not values[OPEN][RIGHT]:
         why = next(iter((failed or {}).values()), "")
         raise ConfigError(f"no question could be asked: {why}; the same command tries again")
-    rows = {
-        name: {metric: mean_ci([*own.values()], bounds=(0.0, 1.0)) for metric, own in of.items()}
-        for name, of in values.items()
-    }
-    differences = {
-        name: {metric: paired_difference(values[OPEN][metric], of[metric]) for metric in (RIGHT, "decorated")}
-        for name, of in values.items()
-        if name != OPEN
-    }
+    rows, differences = {}, {}
+    for name, of in values.items():
+        rows[name] = {metric: mean_ci([*own.values()], bounds=(0.0, 1.0)) for metric, own in of.items()}
+        if name != OPEN:
+            metrics = (RIGHT, "decorated")
+            differences[name] = {metric: paired_difference(values[OPEN][metric], of[metric]) for metric in metrics}
     return Study(rows, differences, _sentence(values), found.left_out, dict(failed or {}))
 
 

@@ -32,7 +32,6 @@ EM_UNREMEMBERED = "exact_match_unremembered"
 QUESTIONS = 100
 """How many questions an evaluation also asks under the conditions: with the tiny policy 8 seconds of a core each."""
 
-
 Match = Callable[[str | None, Sequence[str]], float]
 """Compares an answer with gold answers: `text.exact_match`, `text.sub_exact_match`."""
 
@@ -58,24 +57,20 @@ def control_tasks(
 ) -> list[tuple[str, str, Task]]:
     """Condition, id and the changed or blocked task of the first `limit` different questions.
 
-    Args:
-        tasks: the suite. Those of the bundled world can be blocked, others are with `blocked_by_passages`.
-        changes: makes changed worlds, by default the bundled world's: other questions then have none.
-        limit: how many questions; 0 for none.
+    Only questions of the bundled world can be blocked here, and without `changes` only they are changed.
     """
     first = list({task.id: task for task in tasks}.values())[:limit]
-    changes = changes or CounterfactualWorld(bundled_world())
-    changed = [(task, changes.change(task)) for task in first]
-    found = [(CHANGED, task.id, other) for task, other in changed if other is not None]
-    found += [(BLOCKED, task.id, other) for task in first if (other := blocked_in_world(task)) is not None]
-    return [(condition, id, msgspec.structs.replace(task, id=f"{id}@{condition}")) for condition, id, task in found]
+    change = (changes or CounterfactualWorld(bundled_world())).change
+    return [
+        (condition, task.id, msgspec.structs.replace(other, id=f"{task.id}@{condition}"))
+        for condition, made in ((CHANGED, change), (BLOCKED, blocked_in_world))
+        for task in first
+        if (other := made(task)) is not None
+    ]
 
 
 def blocked_in_world(task: Task) -> Task | None:
-    """A question of the bundled world without the evidence that states the facts of its chain, or their reverse.
-
-    `None` for any other question.
-    """
+    """A question of the bundled world without the evidence that states the facts of its chain, or their reverse."""
     chain = task.meta.get("chain")
     if not chain or not all({"subject", "object"} <= fact.keys() for fact in chain):
         return None

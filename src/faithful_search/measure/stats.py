@@ -51,11 +51,7 @@ def left_out(estimate: Estimate, rows: int, not_applicable: int, abstained: int)
     """The estimate over `rows` rows with what was left out of it.
 
     It has no value when judges left open more than a tenth of the rows: some rows need no judge (an exact match, a
-    search without a thought), so that the rest of an outage is no sample of them all.
-
-    Example:
-        >>> left_out(mean_ci([1.0, 1.0]), 2, 0, 8).value is None
-        True
+    search without a thought), so that what an outage leaves is a biased sample.
     """
     if abstained > MISSING * (rows + abstained):
         estimate = msgspec.structs.replace(NOTHING, n=estimate.n)
@@ -78,9 +74,6 @@ def mean_ci(
         values: one number a rollout.
         clusters: the question of each; rollouts of a question are averaged first and n counts questions.
         bounds: what the values can be. Anything but (0, 1) says that zeros and ones are not shares.
-
-    Raises:
-        DataError: for a value that is not finite, or another number of clusters than of values.
 
     Example:
         >>> estimate = mean_ci([1, 1, 1, 0])
@@ -114,11 +107,7 @@ def _wilson(data: Floats) -> Estimate:
 
 
 def question_means(questions: Sequence[Hashable], values: Sequence[float | None]) -> dict[Hashable, float]:
-    """The mean value of each question, in order of appearance; values that are `None` are left out.
-
-    Raises:
-        DataError: when there are not as many questions as values.
-    """
+    """The mean value of each question, in order of appearance; values that are `None` are left out."""
     if len(questions) != len(values):
         raise DataError(f"{len(values)} values for {len(questions)} questions: give one question for each value")
     groups: dict[Hashable, list[float]] = defaultdict(list)
@@ -143,9 +132,6 @@ def bootstrap(
             out. The default is the mean of the first column.
         clusters: the question of each row; questions, not rows, are resampled.
         draws, seed: of the resampling.
-
-    Raises:
-        DataError: for a value that is not finite, or another number of clusters than of rows.
 
     Example:
         >>> share = bootstrap([[3, 1], [1, 3], [2, 2]], lambda sums: sums[:, 0] / sums.sum(axis=1))
@@ -172,12 +158,7 @@ def bootstrap(
 
 
 def numbered(names: Sequence[Hashable]) -> NDArray[np.int64]:
-    """The number of each name, in order of first appearance.
-
-    Example:
-        >>> numbered(["b", "a", "b"]).tolist()
-        [0, 1, 0]
-    """
+    """The number of each name, counted in order of first appearance: b, a, b are 0, 1, 0."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
@@ -195,8 +176,7 @@ def resampled(n: int, draws: int = DRAWS, seed: int = 0) -> Iterator[Floats]:
 def percentile_interval(value: float, blocks: Iterable[Floats], n: int) -> Estimate:
     """`value` with the 95 % interval that its resamples span; resamples that are NaN are left out.
 
-    A value that is NaN is `None`. There is no interval with a single unit, nor where fewer than two resamples are
-    defined.
+    A value that is NaN becomes `None`. There is no interval with a single unit, nor with fewer than two resamples.
     """
     if math.isnan(value):
         return Estimate(None, None, None, n, None)
@@ -209,12 +189,7 @@ def percentile_interval(value: float, blocks: Iterable[Floats], n: int) -> Estim
 
 
 def paired_difference(a: Mapping[Hashable, float], b: Mapping[Hashable, float]) -> Estimate:
-    """Mean of b - a over the questions that both have, with its paired bootstrap interval.
-
-    Example:
-        >>> paired_difference({"q1": 0.0, "q2": 0.5}, {"q1": 1.0, "q2": 0.5, "q3": 1.0}).value
-        0.5
-    """
+    """Mean of b - a over the questions that both have, with its paired bootstrap interval."""
     return bootstrap([b[question] - a[question] for question in a if question in b])
 
 
