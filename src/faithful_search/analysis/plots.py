@@ -101,7 +101,7 @@ def reward_curves(history: Histories, path: PathLike, window: int | None = None)
 
     Args:
         history: one, or several by label (told apart by line style).
-        path: the file to write; its folder is made.
+        path: the file to write.
         window: steps of the running mean; default a tenth of the run.
 
     Raises:
@@ -171,25 +171,21 @@ def compare(
     histories: Mapping[str, Sequence[History]],
     metric: str | Sequence[str],
     path: PathLike,
-    band: str = "ci",
     window: int = 1,
 ) -> Path:
-    """The mean over seeds of one or more metrics for each setting, with a band (Proof-of-Use, figure 1).
+    """The mean over seeds of one or more metrics for each setting, with its 95 % interval (Proof-of-Use, figure 1).
 
-    More than eight settings are drawn without bands, which would hide each other.
+    More than eight settings are drawn without intervals, which would hide each other.
 
     Args:
         histories: for each setting, one history a seed; steps that not all seeds have are averaged over those that do.
         metric: a logged metric such as `"tools/entropy"`; several are drawn as panels.
         path: the file to write.
-        band: "ci" for the 95 % interval of the mean over seeds, "se" for ± one standard error.
         window: steps of a running mean taken of each seed first.
 
     Raises:
-        DataError: for another `band`, or when no history holds a metric.
+        DataError: when no history holds a metric.
     """
-    if band not in ("ci", "se"):
-        raise DataError(f"band {band!r} is neither 'ci' nor 'se'")
     metrics = [metric] if isinstance(metric, str) else list(metric)
     figure, axes = _figure([1] * len(metrics), height=3.6 if len(metrics) == 1 else 2.6)
     shaded = len(histories) <= len(PALETTE)
@@ -204,21 +200,19 @@ def compare(
                 continue
             ordered = sorted(by_step)
             found = [mean_ci(by_step[step], bounds=(-np.inf, np.inf)) for step in ordered]
-            middle = np.array([own.value for own in found], dtype=np.float64)
-            ends = [own.high if own.high is not None else own.value for own in found]  # one seed has no interval
-            errors = np.array([own.stderr or 0.0 for own in found])
-            half = errors if band == "se" else np.array(ends, dtype=np.float64) - middle
+            means = [own.value for own in found]
+            low, high = [own.low for own in found], [own.high for own in found]
             colour = PALETTE[number % len(PALETTE)]
             style = STYLES[(number + number // len(PALETTE)) % len(STYLES)]  # no pair of both twice in 32 settings
             told = f"{label} ({len(series)} seed{'s' if len(series) != 1 else ''})"
-            axis.plot(ordered, middle, color=colour, linestyle=style, linewidth=1.9, label=told)
-            if shaded:
-                axis.fill_between(ordered, middle - half, middle + half, color=colour, alpha=0.18, linewidth=0)
+            axis.plot(ordered, means, color=colour, linestyle=style, linewidth=1.9, label=told)
+            if shaded and len(series) > 1:  # one seed has no interval
+                ends = (np.array(side, dtype=np.float64) for side in (low, high))
+                axis.fill_between(ordered, *ends, color=colour, alpha=0.18, linewidth=0)
         _require(len(axis.lines), name, path)
         label = f"share of calls, {_name(name)}" if name.startswith(RATIO) else _name(name)
         _finish(axis, label, legend=axis is axes[0])
-    what = "95 % interval" if band == "ci" else "± 1 standard error"
-    axes[0].set_title(f"Mean over seeds, {what}" if shaded else "Mean over seeds", loc="left")
+    axes[0].set_title("Mean over seeds, 95 % interval" if shaded else "Mean over seeds", loc="left")
     axes[-1].set_xlabel(_STEP)
     return _save(figure, path)
 
@@ -232,7 +226,6 @@ def bars(
         evaluations: by label, what `Evaluation.to_dict` gives (only `rows` is read).
         metrics: rows to draw; one that an evaluation has no value for leaves a gap.
         path: the file to write.
-        title: above the bars.
 
     Raises:
         DataError: when none of the evaluations has any of the metrics.
@@ -273,11 +266,11 @@ def lines(
     """What became of settings as one quantity is varied: a panel for each metric, a line with its 95 % band a setting.
 
     Args:
-        evaluations: by label, by the value of what was varied, what `Evaluation.to_dict` gives (only `rows` is read).
+        evaluations: by label and by the value of what was varied, as for `bars`.
         metrics: rows to draw, one panel each.
         path: the file to write.
         varied: what the horizontal axis is.
-        reference: an evaluation that is drawn as a dotted line through every panel: before training, say.
+        reference: an evaluation before training, drawn as a dotted line through every panel.
 
     Raises:
         DataError: when none of the evaluations has any of the metrics.
@@ -304,11 +297,7 @@ def reliability(curves: Mapping[str, Sequence[Bin]], path: PathLike) -> Path:
     """Calibration of judges: the share of pairs that is true over the mean probability, a line a judge.
 
     A judge whose probabilities mean what they say lies on the diagonal; above it, it is too doubtful, below it too
-    sure. A point's area grows with the pairs behind it.
-
-    Args:
-        curves: by judge, its bins (`Agreement.curves`); a judge without bins is left out.
-        path: the file to write.
+    sure. A point's area grows with the pairs behind it. `curves` are `Agreement.curves`.
 
     Raises:
         DataError: when no judge has a bin.

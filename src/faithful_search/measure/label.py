@@ -39,13 +39,9 @@ Progress = Callable[..., Any]
 class LabelledPair(msgspec.Struct, frozen=True):
     """One line of `pairs.jsonl`; `agreement.load` reads the file as any labelled one.
 
-    Attributes:
-        id: a digest of question, premise, hypothesis and task.
-        question, premise, hypothesis, task: what the judge read.
-        label, p: what it said, and the probability it gave, if it did.
-        judge: what it calls itself, its prompt's version included.
-        source: the file's name without its ending.
-        trajectory, step: where the pair was first met: FILE:ROW, and the step (both from 1).
+    `id` is a digest of question, premise, hypothesis and task; `judge` what the judge calls itself, its prompt's
+    version included; `source` the file's name without its ending; `trajectory` (FILE:ROW) and `step` are where the pair
+    was first met.
     """
 
     id: str
@@ -196,10 +192,10 @@ class _Reading:
                 stem = Path(path.name.removesuffix(".gz")).stem
                 cutter = replace(self._cutter, source=stem, reader=rows.reader)
                 for cuts in in_order(cutter, chunks(rows, ROWS), self._workers):
-                    file = file.counting(cuts)
+                    file = file.counting(cuts.counted)
                     self.unsplit += [f"{path.name}, {why}" for why in cuts.unsplit]
                     yield from cuts.cuts
-                    bar.update(cuts.rows)
+                    bar.update(cuts.counted.rows)
                 self.files.append(msgspec.structs.replace(file, broken_off=rows.error))
 
 

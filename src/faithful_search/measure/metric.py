@@ -220,17 +220,7 @@ class TrajectoryMetric(evaluate.Metric):
 
 
 def tool_figures(trajectories: Sequence[Trajectory], tools: Sequence[str] | None = None) -> dict[str, Any]:
-    """Which tools were called, how often, in which shares and how evenly, over all trajectories.
-
-    Returns:
-        `tool_calls` and `tool_ratios` by name, and the normalised entropy as `tool_entropy`, `tool_entropy_low`, ….
-
-    Example:
-        >>> from faithful_search.trajectory import Step, ToolCall
-        >>> both = Trajectory(steps=(Step(call=ToolCall("a")), Step(call=ToolCall("b"))))
-        >>> tool_figures([both])["tool_entropy"]
-        1.0
-    """
+    """`tool_calls` and `tool_ratios` by tool over all trajectories, and their normalised `tool_entropy`."""
     counts = tool_counts(trajectories)
     names = sorted(counts) if tools is None else list(tools)
     table = {name: [tool_counts([item])[name] for item in trajectories] for name in names}
