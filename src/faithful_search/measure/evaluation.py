@@ -60,11 +60,7 @@ def mean_of(
 ) -> Estimate:
     """The mean of a metric over questions with its interval, and how many rollouts were left out of it, and why.
 
-    Args:
-        column: its value for each rollout, `None` where there is none.
-        scores: what the values were measured from; they tell abstentions from what does not apply.
-        questions: the question of each rollout.
-        bounds: what the values can be.
+    `scores` are what the values were measured from: they tell abstentions from what does not apply.
     """
     kept = [(value, question) for value, question in zip(column, questions, strict=True) if value is not None]
     abstained = sum(bool(score.parts.get("abstained")) for score in scores)

@@ -17,16 +17,14 @@ def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Pat
 
     `evaluate.load("info_think_faithfulness")` then works. It asks the Hub first and takes this copy where the Hub has
     no module of that name or cannot be reached: at once with `HF_EVALUATE_OFFLINE=1`, after one or two seconds where
-    connections are refused, and much later where they are swallowed. (`HF_HUB_OFFLINE` is not heeded by evaluate.)
-    Installing again is harmless, and after an upgrade the new modules are the ones that are loaded.
+    connections are refused, and much later where they are swallowed. (evaluate does not heed `HF_HUB_OFFLINE`.)
 
     Args:
         cache_dir: the modules cache. The default is evaluate's own (`HF_MODULES_CACHE`); another one is only looked
             into when that variable names it.
 
     Raises:
-        ConfigError: when evaluate is not installed, the folder `evaluate_metrics` is missing, or the cache cannot be
-            written to.
+        ConfigError: when evaluate is not installed, or the cache cannot be written to.
 
     Example:
         ```python

@@ -71,8 +71,7 @@ def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any
         name: one of `names()`.
         judge: who judges; default `GroundingJudge()`, which compares words.
         how: the normaliser where answers are compared as strings, "squad" or "pokee".
-        knobs: fields of the rewards (`soft=True`, `evidence="retrieved"`, `words=5`, `budget=2`), for those that have
-            them.
+        knobs: fields of the rewards (`soft=True`, `evidence="retrieved"`, `words=5`), for those that have them.
 
     Raises:
         ConfigError: when there is no such metric, naming those there are, or no such knob, naming its own.
@@ -80,8 +79,6 @@ def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any
     Example:
         >>> list(load("answer_correctness"))
         ['exact_match_squad', 'f1_squad', 'sub_em_squad']
-        >>> load("answer_support", evidence="retrieved")["answer_support_lexical"].evidence
-        'retrieved'
     """
     metrics = _all(GroundingJudge() if judge is None else judge, how)
     if name not in metrics:

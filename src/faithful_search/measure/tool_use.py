@@ -17,14 +17,7 @@ def tool_counts(trajectories: Iterable[Trajectory]) -> Counter[str]:
 
 
 def tool_ratios(counts: Mapping[str, int], tools: Sequence[str] | None = None) -> dict[str, float]:
-    """Share of the calls that went to each of `tools`; calls of others are left out. All 0.0 without a call.
-
-    Without `tools`, where the list of tools is not known, they are those that were called.
-
-    Example:
-        >>> tool_ratios({"search": 3, "read": 1})
-        {'search': 0.75, 'read': 0.25}
-    """
+    """Share of the calls that went to each of `tools`, by default those that were called. All 0.0 without a call."""
     known = [tool for tool, count in counts.items() if count] if tools is None else list(tools)
     total = sum(counts.get(tool, 0) for tool in known)
     return {tool: counts.get(tool, 0) / total if total else 0.0 for tool in known}
@@ -35,10 +28,6 @@ def tool_entropy(counts: Mapping[str, int], tools: Sequence[str] | None = None) 
 
     `None` without any call, or with fewer than two tools. Without `tools` K is the number of tools that were called: a
     tool that nobody calls is then not missed, so that such values are higher, and comparable only where all were used.
-
-    Example:
-        >>> tool_entropy({"a": 5, "b": 5}, ["a", "b"])
-        1.0
     """
     names = list(tool_ratios(counts, tools))
     if len(names) < 2:

@@ -28,12 +28,7 @@ def explain(
 ) -> tuple[str, list[list[str]]]:
     """What is said about one trajectory, and a row for each result: its name, its value, the reason.
 
-    Args:
-        metric: the loaded module.
-        text: the trajectory.
-        question: its question, where the text does not hold it.
-        reference: gold answers, one a line.
-        settings: of `compute`.
+    `reference` has gold answers, one a line; `settings` are those of `compute`.
     """
     golds = [line.strip() for line in reference.splitlines() if line.strip()]
     try:
@@ -53,12 +48,7 @@ def explain(
 
 
 def build(metric: TrajectoryMetric, **settings: Any) -> gradio.Blocks:
-    """The page, ready to `launch`. What is shown of a trajectory is plain text: nothing in it is rendered.
-
-    Args:
-        metric: the loaded module.
-        settings: of `compute`, for every trajectory.
-    """
+    """The page, ready to `launch`. What is shown of a trajectory is plain text: nothing in it is rendered."""
     import gradio
 
     with gradio.Blocks(title=metric.name) as page:

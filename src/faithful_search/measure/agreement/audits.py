@@ -13,7 +13,7 @@ from ...tasks import read_rows
 from ..stats import DRAWS
 from ..writing import results_folder, write_result
 from .run import RESULT
-from .table import Agreement, Ratings, measured
+from .table import Agreement, Rated, measured
 
 PathLike = str | os.PathLike[str]
 _Key = tuple[str, int, str]
@@ -38,11 +38,9 @@ def from_scores(
         paths: `scores.jsonl` files.
         out: where `agreement.json` is written; nowhere without it.
         labels: a `scores.jsonl` whose pairs carry a person's labels.
-        seed, draws: of the bootstrap.
 
     Raises:
         DataError: for a file that is not a `scores.jsonl`, and when no pair is in all files.
-        ConfigError: with fewer than two files.
     """
     files = [*paths, *([] if labels is None else [labels])]
     if len(files) < 2:
@@ -57,20 +55,18 @@ def from_scores(
     ]
     if not places:
         raise DataError(f"no judged pair is in all of: {', '.join(names)}; audit the same file")
-    columns = [[pairs[key][number] for key, number in places] for pairs in found]
-    truth = None if labels is None else [verdict.label for verdict in columns[-1]]
     judges = [judge for judge, _ in read[: len(paths)]]
     # audits by the same judge, or by none that has a name, are told apart by their files
     if not all(judges) or len(set(judges)) < len(judges):
         judges = names[: len(paths)]
-    ratings = Ratings(
-        [metric for (_, _, metric), _ in places],
-        [digest for (digest, _, _), _ in places],
-        truth,
-        dict(zip(judges, columns, strict=False)),  # without the labels' column, which is the last
-    )
+    rated = []
+    for key, number in places:
+        verdicts = [pairs[key][number] for pairs in found]
+        truth = None if labels is None else verdicts.pop().label
+        digest, _, metric = key
+        rated.append(Rated(metric, digest, truth, dict(zip(judges, verdicts, strict=True))))
     left_out = {name: sum(map(len, pairs.values())) - len(places) for name, pairs in zip(names, found, strict=True)}
-    result = measured(ratings, {"files": names, "left_out": left_out}, draws, seed)
+    result = measured(rated, {"files": names, "left_out": left_out}, draws, seed)
     if out is not None:
         write_result(results_folder(Path(out)) / RESULT, result.to_dict())
     return result

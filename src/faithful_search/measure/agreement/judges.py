@@ -20,20 +20,11 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
     labels:PATH
     ```
     MODEL is a Hub id or a directory (for `endpoint` the served name). The name is the kind and the model's last part.
-    PATH is a labelled file or a folder of them, such as another run of a judge over the same pairs, which are looked up
-    in it; pairs that it does not hold are abstained from.
-
-    Args:
-        spec: as above.
-        trust_remote_code: whether Python code that lies beside a judge's model may be run.
+    PATH is a labelled file or a folder of them, such as another run of a judge over the same pairs.
 
     Raises:
         ConfigError: for anything else.
         DataError: for a PATH that holds no labels.
-
-    Example:
-        >>> parse_judge("containment")
-        ('containment', LexicalJudge(how='squad'))
     """
     kind, _, model = spec.partition(":")
     name = f"{kind}:{model.removesuffix('/pairs.jsonl').rstrip('/').rsplit('/', 1)[-1]}" if model else kind
@@ -56,7 +47,7 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
 
 
 def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> dict[str, Judge]:
-    """The judges by name; a name that two have gets a number. Errors as those of `parse_judge`."""
+    """The judges by name; a name that two have gets a number."""
     found: dict[str, Judge] = {}
     for name, judge in (parse_judge(spec, trust_remote_code) for spec in specs):
         taken = sum(other == name or other.startswith(f"{name} #") for other in found)
@@ -68,16 +59,9 @@ def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> dict[
 class RecordedJudge:
     """Labels that were given before, by people or another run, as a judge.
 
-    It looks a pair up by what it says (question, premise, hypothesis, task) and abstains where there is no label. A
-    pair that was labelled both ways has none either. p is the labeller's where the file has it, else 1 or 0. The name
-    holds a digest of the labels, so that others are another judge.
-
-    Example:
-        >>> rows = [Labelled("1", "It rained.", "Rain fell.", "", True, "mine", "train", "g")]
-        >>> judge = RecordedJudge.of(rows)
-        >>> asked = [Pair("It rained.", "Rain fell."), Pair("It rained.", "Snow fell.")]
-        >>> [verdict.label for verdict in judge.judge_batch(asked)]
-        [True, None]
+    It looks a pair up by what it says (question, premise, hypothesis, task) and abstains where there is no label, or
+    both. p is the labeller's where the file has it, else 1 or 0. The name holds a digest of the labels, so that other
+    labels are another judge.
     """
 
     name: str

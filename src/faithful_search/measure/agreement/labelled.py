@@ -85,10 +85,10 @@ class _Found(NamedTuple):
 
 
 def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Labelled]:
-    """The labelled rows of a file, or of every `.jsonl[.gz]` file in a directory, in order.
+    """The labelled rows of a file, or of every `.jsonl[.gz]` file in a directory, in order; all, or those of one split.
 
-    The columns of the first row say which kind of file it is. Any other file needs a premise, a
-    hypothesis and a label in columns of one of these names (and may have `question`, `id`, `source`, `task`, `p`):
+    The columns of the first row say which kind of file it is. Any other file needs a premise, a hypothesis and a label
+    in columns of one of these names (and may have `question`, `id`, `source`, `task`, `p`):
 
     ```
     premise      premise, evidence, context, document, passage, knowledge (a text, or a list of texts)
@@ -101,21 +101,9 @@ def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Label
 
     AttributionBench's files are split together with those beside them, also when only one is loaded.
 
-    Args:
-        path: the file or directory.
-        split: only rows of this split; all without it.
-
     Raises:
         DataError: for what cannot be read, naming file and line; when there are no rows.
         ConfigError: for an unknown split.
-
-    Example:
-        >>> import json, pathlib, tempfile
-        >>> file = pathlib.Path(tempfile.mkdtemp()) / "mine.jsonl"
-        >>> rows = [{"evidence": "Rain fell.", "claim": "It rained.", "label": "supported"}]
-        >>> _ = file.write_text("".join(json.dumps(row) + "\\n" for row in rows))
-        >>> [(row.label, row.source, row.split) for row in load(file)]
-        [(True, 'mine', 'heldout')]
     """
     if split is not None and split not in SPLITS:
         raise ConfigError(f"unknown split {split!r}; there are: {', '.join(SPLITS)}")

@@ -18,7 +18,7 @@ from ..ledger import Ledger
 from ..stats import DRAWS
 from ..writing import results_folder, write_result
 from .labelled import Labelled, sample
-from .table import Agreement, Ratings, measured
+from .table import Agreement, Rated, measured
 
 CHUNK = 64
 VERDICTS, RESULT = "verdicts.jsonl", "agreement.json"
@@ -43,7 +43,7 @@ def run(
     Args:
         rows: of `labelled.load`.
         judges: by their names in the results, see `parse_judge`.
-        out: a directory, made where it does not exist.
+        out: a directory.
         limit: the most rows of each source, chosen by `seed`.
         seed, draws: of the sample and the bootstrap.
         chunk: pairs handed to a judge at once, and written at once.
@@ -52,7 +52,6 @@ def run(
     Raises:
         JudgeError: when a judge cannot be asked at all; what was judged before is kept.
         DataError: without rows, or when `out` cannot be written.
-        ConfigError: without judges.
     """
     if not judges:
         raise ConfigError("name at least one judge")
@@ -61,9 +60,10 @@ def run(
         raise DataError("no labelled rows to judge")
     with _Verdicts(results_folder(Path(out)) / VERDICTS) as kept:
         found = {name: _judge_all(name, judge, rows, kept, chunk, progress) for name, judge in judges.items()}
-    ratings = Ratings([row.source for row in rows], [row.group for row in rows], [row.label for row in rows], found)
+    said = [dict(zip(found, verdicts, strict=True)) for verdicts in zip(*found.values(), strict=True)]
+    rated = [Rated(row.source, row.group, row.label, own) for row, own in zip(rows, said, strict=True)]
     settings = {"judges": {name: judge.name for name, judge in judges.items()}, "limit": limit}
-    result = measured(ratings, settings, draws, seed)
+    result = measured(rated, settings, draws, seed)
     write_result(Path(out) / RESULT, result.to_dict())
     return result
 

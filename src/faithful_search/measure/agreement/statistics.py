@@ -35,12 +35,7 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 def agreement_rate(a: Labels, b: Labels, groups: Groups = None, draws: int = DRAWS, seed: int = 0) -> Estimate:
-    """The share of pairs that both label alike. Not defined without pairs.
-
-    Example:
-        >>> agreement_rate([True, False, True, None], [True, True, True, True]).value
-        0.6666666666666666
-    """
+    """The share of pairs that both label alike. Not defined without pairs."""
     (x, y), groups, left_out = _complete((a, b), groups)
     return _counted(bootstrap(x == y, None, groups, draws, seed), left_out)
 
@@ -50,10 +45,6 @@ def cohen_kappa(a: Labels, b: Labels, groups: Groups = None, draws: int = DRAWS,
 
     0 when one rater is constant and the other is not; not defined when both always give the same one label, for chance
     then explains everything.
-
-    Example:
-        >>> cohen_kappa([True, True, False, False], [True, False, False, False]).value
-        0.5
     """
     (x, y), groups, left_out = _complete((a, b), groups)
 
@@ -73,17 +64,7 @@ def fleiss_kappa(ratings: Sequence[Labels], groups: Groups = None, draws: int = 
     P_i = (n_i1² + n_i0² − k) / (k (k − 1)),   P_e = p² + (1 − p)²,   κ = (mean P_i − P_e) / (1 − P_e)
     ```
     n_i1 of the k raters say yes to pair i, p is the share of yes over everything. Not defined when all say the same
-    everywhere.
-
-    Args:
-        ratings: one sequence of labels a rater, in the same order of pairs.
-
-    Raises:
-        DataError: for fewer than two raters.
-
-    Example:
-        >>> fleiss_kappa([[True, False], [True, False], [True, False]]).value
-        1.0
+    everywhere. `ratings` has one sequence of labels a rater.
     """
     if len(ratings) < 2:
         raise DataError("Fleiss' κ needs at least two raters")
@@ -104,10 +85,6 @@ def auroc(labels: Labels, p: Probabilities, groups: Groups = None, draws: int = 
     """The chance that a true pair has a higher p than a false one, ties counting half (Mann-Whitney).
 
     Not defined when all pairs have one label; 0.5 when p is constant.
-
-    Example:
-        >>> auroc([True, True, False], [0.9, 0.4, 0.4]).value
-        0.75
     """
     (truth, scores), groups, left_out = _complete((labels, p), groups)
     if not len(truth):
@@ -137,27 +114,19 @@ def calibration_error(
     stay together, and bins may stay empty (see `reliability`). Resamples keep these bins. The error of few pairs is too
     high on average even for a perfect judge, and that of their resamples more so: the interval may lie above a value
     near 0. Not defined without pairs.
-
-    Example:
-        >>> round(calibration_error([True, False], [0.8, 0.8]).value, 3)
-        0.3
     """
     (truth, scores), groups, left_out = _complete((labels, p), groups)
     gap, member = truth - scores, _bins(scores, bins)
     features = np.column_stack([gap[:, None] * (member[:, None] == np.arange(bins)), np.ones(len(gap))])
-    found = bootstrap(
-        features, lambda sums: divided(np.abs(sums[:, :-1]).sum(axis=1), sums[:, -1]), groups, draws, seed
-    )
-    return _counted(found, left_out)
+
+    def error(sums: Floats) -> Floats:
+        return divided(np.abs(sums[:, :-1]).sum(axis=1), sums[:, -1])
+
+    return _counted(bootstrap(features, error, groups, draws, seed), left_out)
 
 
 def brier(labels: Labels, p: Probabilities, groups: Groups = None, draws: int = DRAWS, seed: int = 0) -> Estimate:
-    """Brier score: the mean of (p − label)²; 0 is best, always saying 0.5 gives 0.25. Not defined without pairs.
-
-    Example:
-        >>> brier([True, False], [0.5, 0.5]).value
-        0.25
-    """
+    """Brier score: the mean of (p − label)²; 0 is best, always saying 0.5 gives 0.25. Not defined without pairs."""
     (truth, scores), groups, left_out = _complete((labels, p), groups)
     return _counted(bootstrap((scores - truth) ** 2, None, groups, draws, seed), left_out)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,34 +19,13 @@ ALL = "all"
 _HEADER = ["judge", "labels", "pairs", "true", "agreement [95% CI]", "κ", "AUROC", "ECE (bins)", "Brier", "abstained"]
 
 
-@dataclass(frozen=True)
-class Ratings:
-    """Columns of equal length: where each pair is from, its group, its label where there is one, and all verdicts."""
+class Rated(NamedTuple):
+    """A pair: where it is from, the group that it is resampled with, its label where there is one, all verdicts."""
 
-    sources: Sequence[str]
-    groups: Sequence[str]
-    truth: Sequence[bool | None] | None
-    verdicts: Mapping[str, Sequence[Verdict]]
-
-    def only(self, source: str) -> Ratings:
-        """The pairs of one source."""
-        if source == ALL:
-            return self
-        kept = [place for place, own in enumerate(self.sources) if own == source]
-        return Ratings(
-            [source] * len(kept),
-            [self.groups[place] for place in kept],
-            None if self.truth is None else [self.truth[place] for place in kept],
-            {name: [found[place] for place in kept] for name, found in self.verdicts.items()},
-        )
-
-    def labels(self, name: str) -> list[bool | None]:
-        """A judge's labels."""
-        return [verdict.label for verdict in self.verdicts[name]]
-
-    def p(self, name: str) -> list[float | None]:
-        """A judge's probabilities."""
-        return [verdict.p for verdict in self.verdicts[name]]
+    source: str
+    group: str
+    truth: bool | None
+    verdicts: Mapping[str, Verdict]
 
 
 class Against(msgspec.Struct, frozen=True):
@@ -104,44 +82,47 @@ class Agreement(msgspec.Struct, frozen=True):
         return msgspec.to_builtins(self)
 
 
-def measured(ratings: Ratings, settings: Mapping[str, Any], draws: int, seed: int) -> Agreement:
+def measured(pairs: Sequence[Rated], settings: Mapping[str, Any], draws: int, seed: int) -> Agreement:
     """Every statistic, for each source and, where there are several, for all pairs together."""
-    judges, truth = tuple(ratings.verdicts), ratings.truth
-    sources = list(dict.fromkeys(ratings.sources))
+    judges = tuple(pairs[0].verdicts)
+    labelled = any(pair.truth is not None for pair in pairs)
+    sources = dict(Counter(pair.source for pair in pairs))
     how = {"draws": draws, "seed": seed}
-    against, between, among = [], [], {}
+    against, between, among, curves = [], [], {}, {}
     for source in [*sources, *([ALL] if len(sources) > 1 else [])]:
-        part = ratings.only(source)
-        groups, said = part.groups, {judge: part.labels(judge) for judge in judges}
-        if part.truth is not None:
-            against += [_against(part, part.truth, judge, source, **how) for judge in judges]
+        part = [pair for pair in pairs if source in (ALL, pair.source)]
+        truth, groups = [pair.truth for pair in part], [pair.group for pair in part]
+        said = {judge: [pair.verdicts[judge].label for pair in part] for judge in judges}
+        for judge in judges if labelled else ():
+            p = [pair.verdicts[judge].p for pair in part]
+            judged = [
+                label for label, own in zip(truth, said[judge], strict=True) if own is not None and label is not None
+            ]
+            # the last source is all of them, whose curves are drawn
+            curves[judge] = tuple(statistics.reliability(truth, p))
+            against.append(
+                Against(
+                    judge=judge,
+                    source=source,
+                    pairs=len(judged),
+                    abstained=said[judge].count(None),
+                    true=sum(judged) / len(judged) if judged else None,
+                    agreement=statistics.agreement_rate(truth, said[judge], groups, **how),
+                    kappa=statistics.cohen_kappa(truth, said[judge], groups, **how),
+                    auroc=statistics.auroc(truth, p, groups, **how),
+                    calibration=statistics.calibration_error(truth, p, groups, **how),
+                    brier=statistics.brier(truth, p, groups, **how),
+                    bins=len(curves[judge]),
+                )
+            )
         for one, other in combinations(judges, 2):
             alike = statistics.agreement_rate(said[one], said[other], groups, **how)
             kappa = statistics.cohen_kappa(said[one], said[other], groups, **how)
             between.append(Between(one, other, source, alike, kappa))
         if len(judges) > 1:
             among[source] = statistics.fleiss_kappa([*said.values()], groups, **how)
-    curves = {} if truth is None else {name: tuple(statistics.reliability(truth, ratings.p(name))) for name in judges}
-    told = {**settings, **how, "bins": statistics.BINS, "pairs": dict(Counter(ratings.sources))}
+    told = {**settings, **how, "bins": statistics.BINS, "pairs": sources}
     return Agreement(judges, tuple(against), tuple(between), among, curves, told)
-
-
-def _against(part: Ratings, truth: Sequence[bool | None], judge: str, source: str, draws: int, seed: int) -> Against:
-    said, p, groups = part.labels(judge), part.p(judge), part.groups
-    judged = [label for label, own in zip(truth, said, strict=True) if own is not None and label is not None]
-    return Against(
-        judge=judge,
-        source=source,
-        pairs=len(judged),
-        abstained=said.count(None),
-        true=sum(judged) / len(judged) if judged else None,
-        agreement=statistics.agreement_rate(truth, said, groups, draws, seed),
-        kappa=statistics.cohen_kappa(truth, said, groups, draws, seed),
-        auroc=statistics.auroc(truth, p, groups, draws, seed),
-        calibration=statistics.calibration_error(truth, p, groups, draws=draws, seed=seed),
-        brier=statistics.brier(truth, p, groups, draws, seed),
-        bins=len(statistics.reliability(truth, p)),
-    )
 
 
 def _cells(row: Against) -> list[str]:
