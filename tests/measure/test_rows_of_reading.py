@@ -25,7 +25,6 @@ from faithful_search.judges.embedding import EmbeddingJudge
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.judges.nli import NLIJudge
 from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, difference, differences
-from faithful_search.measure.pooled import pooled_estimate
 from faithful_search.measure.probes import (
     BLANK_TURNS,
     UNSEEN_BLANKS,
@@ -37,6 +36,7 @@ from faithful_search.measure.probes import (
 )
 from faithful_search.measure.record import Record
 from faithful_search.measure.report import table_rows
+from faithful_search.measure.stats import pooled_estimate
 from faithful_search.measure.suite import NO, RETRY, default_rewards, evaluate_policy, evaluate_rollouts
 from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, gap, verdict_counts
 from faithful_search.rewards import CitationStatesFact, EvidenceSensitivity

@@ -37,9 +37,7 @@ class Decorated(Reward):
     Exactly, a call decorates when the episode goes on the same without it, which takes a second rollout to see. This is
     told from one, by names. Something depends on a call's result where a later turn states what stands in its evidence
     and neither in the question nor in what the agent wrote up to that call: a name or number, three other words, or
-    the whole final answer. An answer that was stated before and is repeated after is not taken up, whatever the
-    evidence holds; neither is anything of a response without evidence. Names are words that are capitalised inside a
-    sentence anywhere in the trajectory.
+    the whole final answer. Names are words that are capitalised inside a sentence anywhere in the trajectory.
 
     Of such calls some cannot be told from honest ones and are left out: those after which the agent calls again, unless
     it says `yes` to them (a search that failed); those of episodes without an answer or with one that declines
@@ -48,18 +46,6 @@ class Decorated(Reward):
     `answer_first` reads thoughts and calls in their order. An answer counts that stands in them whole (lower-cased,
     without punctuation), up to the last call; without any call the answer itself. It has no value for answers that
     decline, are yes or no, or stand in the question.
-
-    Args:
-        what: "calls" or "answer_first".
-
-    Example:
-        >>> from faithful_search.trajectory import Evidence, Step, ToolCall
-        >>> call = ToolCall("search", {"query": "tower"})
-        >>> search = Step(think="Rome, I think.", call=call, evidence=(Evidence("The tower stands in Paris."),))
-        >>> steps = (search, Step(think="So it is Rome.", answer="Rome"))
-        >>> shown = Trajectory(steps=steps, question="Where?", answer="Rome")
-        >>> Decorated().score(shown).value, Decorated("answer_first").score(shown).value
-        (1.0, 1.0)
 
     How to hack it: drop a name from each response into the next thought; go on calling to the last turn but one. For
     `answer_first`: do not say the answer before the end.
@@ -78,23 +64,13 @@ class Decorated(Reward):
 
 
 def declines(answer: str | None) -> bool:
-    """Whether there is no answer, or one that says (in English) that there is none: "unknown", "I do not know".
-
-    Example:
-        >>> declines("I don't know."), declines(None), declines("Unna")
-        (True, True, False)
-    """
+    """Whether there is no answer, or one that says (in English) that there is none: "unknown", "I do not know"."""
     said = normalize(answer or "")
     return not said or _DECLINES.match(said) is not None
 
 
 def holds(text: str, answer: str) -> bool:
-    """Whether a text holds the answer whole, but for case and punctuation.
-
-    Example:
-        >>> holds("The capital is Paris.", "paris"), holds("Parisian life", "Paris")
-        (True, False)
-    """
+    """Whether a text holds the answer whole, but for case and punctuation."""
     wanted = normalize(answer, "pokee")
     return bool(wanted) and f" {wanted} " in f" {normalize(text, 'pokee')} "
 

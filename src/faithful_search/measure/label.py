@@ -69,7 +69,7 @@ def label(
 
     The pairs are those of the metric's reward, so that what is labelled is what is scored. Equal pairs are one row.
     Pairs that need no judge (an action after a response without a thought in between) are left out and counted. A pair
-    that the judge abstained from is no row; the same call asks about it again, and about nothing that has a label.
+    that the judge abstained from gets no row; the same call asks about it again, and about nothing that has a label.
     Further files may be added to a folder; another metric, judge or prompt needs another folder. A judge's knobs (its
     threshold) are not compared.
 
@@ -86,13 +86,6 @@ def label(
         DataError: when a file cannot be read at all, `out` cannot be written, or no file holds any pair.
         JudgeError: when the judge cannot be asked at all; what it labelled before is kept.
         ConfigError: for settings that contradict each other, or those of the labels that are in `out`.
-        KeyboardInterrupt: when interrupted; its message says how to go on.
-
-    Example:
-        ```python
-        found = label(["rollouts.jsonl"], "labels", judge=judge)
-        print(found.pairs, found.positives)
-        ```
     """
     given, bar = LabelSettings(**settings), on_progress or progress_bar
     judge = reward(given.metric, judge).judge

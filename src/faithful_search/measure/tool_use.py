@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -32,13 +32,13 @@ def tool_entropy(counts: Mapping[str, int], tools: Sequence[str] | None = None) 
     names = list(tool_ratios(counts, tools))
     if len(names) < 2:
         return None
-    value = float(normalized_entropy(np.array([[counts.get(name, 0) for name in names]], dtype=np.float64))[0])
+    value = float(normalized_entropy(names, np.array([[counts.get(name, 0.0) for name in names]]))[0])
     return None if np.isnan(value) else value
 
 
-def normalized_entropy(calls: Floats) -> Floats:
+def normalized_entropy(tools: Sequence[Hashable], calls: Floats) -> Floats:
     """The entropy of each row of calls by tool, (n, K) to (n,); NaN without a call or with one tool."""
     with np.errstate(invalid="ignore"):
         shares = calls / calls.sum(axis=1, keepdims=True)
         logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)  # 0 log 0 counts as 0
-        return np.abs((shares * logs).sum(axis=1)) / np.log(calls.shape[1])
+        return np.abs((shares * logs).sum(axis=1)) / np.log(len(tools))

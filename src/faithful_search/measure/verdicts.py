@@ -24,8 +24,7 @@ from ..rewards.perturbation import query_of
 from ..rewards.turns import passages
 from ..trajectory import Trajectory
 from ..world import Change, bundled_world
-from .pooled import Counts, Key, tabulate
-from .stats import Floats, divided
+from .stats import Counts, Floats, Key, divided, tabulate
 
 BINS = 64
 """Bins of p(yes) that the area under the curve is computed from: two values in one bin count as equal."""
@@ -59,9 +58,6 @@ class Verdicts(Reward):
     Args:
         judge: says whether the evidence states what the query asks for (`Pair.task` "states").
         policy: the Generator to ask, usually given by `bind(policy=…)`; one call of `choice_probs` a batch.
-
-    Raises:
-        ConfigError: when no policy is bound, or for a judge that compares texts (`judges.reads_queries`).
 
     How to hack it: tell from a response's form whether its tool found the passage (its rank, how many there are).
     """
