@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -19,7 +17,6 @@ from faithful_search.measure.agreement.statistics import (
     fleiss_kappa,
     reliability,
 )
-from faithful_search.measure.stats import bootstrap, resampled
 
 FEW = 50
 labels = st.lists(st.booleans(), min_size=1, max_size=30)
@@ -139,15 +136,6 @@ def test_kappa_is_symmetric_blind_to_names_and_at_most_one(rows):
 
 
 @given(scored)
-def test_auroc_only_reads_the_order(rows):
-    truth, scores = map(list, zip(*rows, strict=True))
-    value = auroc(truth, scores, draws=FEW).value
-    assume(value is not None)
-    assert value == pytest.approx(auroc(truth, [np.exp(score) - 3 for score in scores], draws=FEW).value)
-    assert value == pytest.approx(1 - auroc(truth, [-score for score in scores], draws=FEW).value)
-
-
-@given(scored)
 def test_auroc_is_the_share_of_comparisons_won(rows):
     truth, scores = map(list, zip(*rows, strict=True))
     yes = [score for label, score in rows if label]
@@ -165,13 +153,6 @@ def test_calibration_is_the_weighted_gap_of_its_bins(rows, bins):
     assert [b.p for b in curve] == sorted(b.p for b in curve)
     expected = sum(b.n * abs(b.share - b.p) for b in curve) / len(rows)
     assert calibration_error(truth, p, bins=bins, draws=FEW).value == pytest.approx(expected, abs=1e-12)
-
-
-@given(labels)
-def test_a_judge_that_knows_the_labels_is_perfect(truth):
-    p = [float(label) for label in truth]
-    assert brier(truth, p, draws=FEW).value == calibration_error(truth, p, draws=FEW).value == 0.0
-    assert auroc(truth, p, draws=FEW).value in (1.0, None)
 
 
 def test_pairs_repeated_within_a_group_do_not_narrow_the_interval():
@@ -193,36 +174,8 @@ def test_pairs_repeated_within_a_group_do_not_narrow_the_interval():
         assert naive.stderr < 0.6 * grouped.stderr
 
 
-def test_intervals_cover_about_as_often_as_they_say():
-    rng = np.random.default_rng(0)
-    covered = 0
-    for _ in range(200):
-        truth = rng.random(80) < 0.5
-        p = rng.normal(truth * 1.0)  # AUROC of two unit normals one apart: Φ(1/√2) = 0.7602
-        found = auroc(truth.tolist(), p.tolist(), draws=200)
-        covered += found.low <= 0.7602 <= found.high
-    assert 180 <= covered <= 198
-
-
 def test_the_seed_decides_the_interval():
     a, b = two((20, 5, 10, 15))
     assert cohen_kappa(a, b, seed=3) == cohen_kappa(a, b, seed=3) != cohen_kappa(a, b, seed=4)
     p = np.random.default_rng(0).random(50).tolist()
     assert auroc(a, p, seed=3) == auroc(a, p, seed=3) != auroc(a, p, seed=4)
-
-
-def test_resampled_counts_are_those_the_bootstrap_uses():
-    blocks = np.concatenate(list(resampled(7, draws=100, seed=5)))
-    assert blocks.shape == (100, 7) and (blocks.sum(axis=1) == 7).all()
-    values = np.arange(7.0)
-    assert bootstrap(values, draws=100, seed=5).stderr == pytest.approx((blocks @ values / 7).std(ddof=1))
-
-
-def test_five_thousand_pairs_take_seconds():
-    rng = np.random.default_rng(0)
-    truth = (rng.random(5000) < 0.5).tolist()
-    p = rng.random(5000).tolist()
-    started = time.perf_counter()
-    for measure in (auroc, calibration_error, brier):
-        assert measure(truth, p, groups=[place // 2 for place in range(5000)]).n == 2500
-    assert time.perf_counter() - started < 10

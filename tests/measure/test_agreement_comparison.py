@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from paths import SHARED
 
-from faithful_search.analysis import plots, reliability
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import GroundingJudge, LexicalJudge, Pair, Verdict
 from faithful_search.measure.agreement import from_scores, is_scores, parse_judge, run
 from faithful_search.measure.agreement import judges as comparison
 from faithful_search.measure.agreement.labelled import Labelled, load
-from faithful_search.measure.agreement.statistics import Bin, cohen_kappa
+from faithful_search.measure.agreement.statistics import cohen_kappa
 from faithful_search.rewards.base import Score
 from faithful_search.rewards.judged import Asked, JudgedReward
 from faithful_search.trajectory import Trajectory
@@ -87,10 +88,11 @@ def test_judges_beside_labels_and_each_other(tmp_path):
     assert found.among["all"].value == 1.0
 
 
-def test_the_judge_reads_the_pair_and_its_question(tmp_path):
-    judge = Recorder()
-    run(rows(2), {"r": judge}, tmp_path, draws=DRAWS)
-    assert judge.asked[1] == Pair("The office number 1 is in Oslo.", "Rome", "Where is it?", "support")
+def test_the_judge_reads_the_pair_its_question_and_task_and_equal_ones_once(tmp_path):
+    judge, (one, two) = Recorder(), rows(2)
+    found = run([one, two, two, replace(two, task="info_think")], {"r": judge}, tmp_path, draws=DRAWS)
+    pair = Pair("The office number 1 is in Oslo.", "Rome", "Where is it?", "support")
+    assert judge.asked[1:] == [pair, replace(pair, task="info_think")] and against(found, "r").pairs == 4
 
 
 def test_a_second_run_asks_only_what_is_missing_or_was_abstained_from(tmp_path):
@@ -132,19 +134,10 @@ def test_half_a_line_at_the_end_is_asked_again(tmp_path):
     run(rows(4), {"r": Recorder()}, tmp_path, draws=DRAWS)
     path = tmp_path / "verdicts.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
-    judge = Recorder()
-    run(rows(4), {"r": judge}, tmp_path, draws=DRAWS)
-    assert len(judge.asked) == 1
-    assert json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["id"] == "r3"
-    idle = Recorder()
-    run(rows(4), {"r": idle}, tmp_path, draws=DRAWS)
-    assert idle.asked == []
-
-
-def test_equal_pairs_are_asked_once(tmp_path):
-    judge = Recorder()
-    found = run([*rows()[:2], *rows()[:2]], {"r": judge}, tmp_path, draws=DRAWS)
-    assert len(judge.asked) == 2 and against(found, "r", "a").pairs == 4
+    for asked in (1, 0):
+        judge = Recorder()
+        run(rows(4), {"r": judge}, tmp_path, draws=DRAWS)
+        assert len(judge.asked) == asked and lines(path)[-1]["id"] == "r3"
 
 
 def test_a_limit_is_a_seeded_sample_of_each_source(tmp_path):
@@ -168,34 +161,17 @@ def test_the_table_and_the_file_hold_every_number(tmp_path):
     assert stored == json.loads(json.dumps(found.to_dict()))
 
 
-def test_one_class_has_no_kappa_but_a_table(tmp_path):
-    found = run([row for row in rows() if row.label], {"r": Recorder()}, tmp_path, draws=DRAWS)
-    row = against(found, "r")
-    assert row.kappa.value is None and row.auroc.value is None and row.agreement.value == 1.0
-    assert " -  " in found.table()
-
-
 def test_what_cannot_be_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="at least one judge"):
         run(rows(), {}, tmp_path)
     with pytest.raises(DataError, match="no labelled rows"):
         run([], {"r": Recorder()}, tmp_path)
+    short = SimpleNamespace(name="short", judge_batch=lambda pairs: [])
+    with pytest.raises(JudgeError, match="short gave 0 verdicts for 12 pairs"):
+        run(rows(), {"short": short}, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot make the folder"):
         run(rows(), {"r": Recorder()}, tmp_path / "file")
-
-
-@dataclass(frozen=True)
-class Short:
-    name: str = "short"
-
-    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return []
-
-
-def test_a_judge_that_gives_too_few_verdicts_is_named(tmp_path):
-    with pytest.raises(JudgeError, match="short gave 0 verdicts for 12 pairs"):
-        run(rows(), {"short": Short()}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -317,21 +293,6 @@ def test_scores_are_told_from_labels(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     found = [is_scores(path) for path in (one, tmp_path / "labels.jsonl", tmp_path / "empty.jsonl", tmp_path)]
     assert found == [True, False, False, False]
-
-
-def test_the_calibration_plot_shows_the_bins(tmp_path, monkeypatch):
-    kept = []
-    save = plots._save
-    monkeypatch.setattr(plots, "_save", lambda figure, path: (kept.append(figure), save(figure, path))[1])
-    curves = {"judge": (Bin(0.2, 0.1, 30), Bin(0.8, 0.6, 10)), "silent": ()}
-    assert reliability(curves, tmp_path / "reliability.png").stat().st_size > 1000
-    (axis,) = kept[0].axes
-    assert [
-        line.get_ydata().tolist() if hasattr(line.get_ydata(), "tolist") else line.get_ydata() for line in axis.lines
-    ][1] == [0.1, 0.6]
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["judge (40 pairs)"]
-    with pytest.raises(DataError, match="nothing to draw"):
-        reliability({"silent": ()}, tmp_path / "none.png")
 
 
 REAL = SHARED / "data" / "faithfulness"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from paths import SHARED
 
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.judges import Pair, Verdict
-from faithful_search.measure.agreement import parse_judge, run
+from faithful_search.judges import Pair
+from faithful_search.measure.agreement import parse_judge
 from faithful_search.measure.agreement.labelled import load, sample
 
 REAL = SHARED / "data" / "faithfulness"
@@ -39,57 +39,52 @@ def questions(held_out, count):
     return [text for text, held in side if held is held_out][:count]
 
 
-def test_attribution_bench(tmp_path):
-    rows = [attribution("q1", references=("One.", "Two.")), attribution("q2", label="not attributable")]
-    first, second = load(write(tmp_path / "attributionbench_dev.jsonl.gz", rows))
-    assert (first.premise, first.hypothesis, first.question, first.label) == ("One.\n\nTwo.", "Snow fell.", "q1", True)
-    assert (second.label, second.source, second.id) == (False, "attributionbench", "attributionbench_dev:2")
-
-
-def test_halueval_gives_both_answers_of_a_question(tmp_path):
-    row = {"knowledge": "K", "question": "Q?", "right_answer": "yes", "hallucinated_answer": "It is no."}
-    right, wrong = load(write(tmp_path / "any_name.jsonl", [row]))
-    assert (right.hypothesis, right.label, wrong.hypothesis, wrong.label) == ("yes", True, "It is no.", False)
-    assert right.group == wrong.group and right.split == wrong.split and right.id != wrong.id
-
-
-def test_begin_counts_generic_as_not_attributable(tmp_path):
-    names = ("Fully attributable", "Not fully attributable", "Generic")
-    rows = [{"knowledge": "K", "message": "M", "response": "R", "begin_label": name} for name in names]
-    found = load(write(tmp_path / "begin.jsonl", rows))
-    assert [row.label for row in found] == [True, False, False]
-    assert [(row.premise, row.question, row.source) for row in found] == [("K", "", "begin")] * 3
-
-
-def test_anli_entailment_alone_is_support(tmp_path):
-    rows = [{"context": "C", "statement": "S", "gold_label": label} for label in "enc"]
-    assert [row.label for row in load(write(tmp_path / "anli.jsonl", rows))] == [True, False, False]
+HALUEVAL = {"knowledge": "K", "question": "Q", "right_answer": "yes", "hallucinated_answer": "It is no."}
+BEGIN = ("Fully attributable", "Not fully attributable", "Generic")
 
 
 @pytest.mark.parametrize(
-    ("label", "meaning"),
+    ("rows", "found"),
     [
-        (True, True),
-        (False, False),
-        (1, True),
-        (0, False),
-        ("Yes", True),
-        ("0", False),
-        ("not_entailment", False),
-        ("Not Supported", False),
-        (" attributable ", True),
-        ("neutral", False),
+        (
+            [attribution("q1", references=("One.", "Two.")), attribution("q2", label="not attributable")],
+            [
+                ("attributionbench", "f:1", "One.\n\nTwo.", "Snow fell.", "q1", True),
+                ("attributionbench", "f:2", "It snowed.", "Snow fell.", "q2", False),
+            ],
+        ),
+        (
+            [HALUEVAL],
+            [
+                ("halueval", "f:1:right", "K", "yes", "Q", True),
+                ("halueval", "f:1:hallucinated", "K", "It is no.", "Q", False),
+            ],
+        ),
+        (
+            [{"knowledge": "K", "message": "M", "response": "R", "begin_label": label} for label in BEGIN],
+            [("begin", f"f:{n}", "K", "R", "", n == 1) for n in (1, 2, 3)],
+        ),
+        (
+            [{"context": "C", "statement": "S", "gold_label": label} for label in "enc"],
+            [("anli", f"f:{n}", "C", "S", "", n == 1) for n in (1, 2, 3)],
+        ),
+        ([{"evidence": ["A", "B"], "answer": "C", "label": 1}], [("f", "f:1", "A\n\nB", "C", "", True)]),
     ],
 )
+def test_what_kind_of_file_it_is_is_told_by_its_columns(tmp_path, rows, found):
+    read = load(write(tmp_path / "f.jsonl.gz", rows))
+    assert [(row.source, row.id, row.premise, row.hypothesis, row.question, row.label) for row in read] == found
+    assert len({(row.group, row.split) for row in read if row.source != "attributionbench"}) <= 1
+
+
+YES, NO = (True, 1, "Yes", " attributable "), (False, 0, "0", "not_entailment", "Not Supported", "neutral")
+
+
+@pytest.mark.parametrize(("label", "meaning"), [*((label, True) for label in YES), *((label, False) for label in NO)])
 def test_labels_of_other_files(tmp_path, label, meaning):
     row = {"document": "D", "claim": "C", "supported": label, "question": "Q", "id": 7, "source": "mine"}
     (found,) = load(write(tmp_path / "file.jsonl", [row]))
     assert (found.label, found.source, found.id, found.question) == (meaning, "mine", "file:1:7", "Q")
-
-
-def test_a_premise_may_be_a_list_of_passages(tmp_path):
-    (found,) = load(write(tmp_path / "file.jsonl", [{"evidence": ["A", "B"], "answer": "C", "label": 1}]))
-    assert found.premise == "A\n\nB"
 
 
 @pytest.mark.parametrize(
@@ -199,25 +194,6 @@ def test_a_row_may_say_what_is_asked_and_how_sure_its_labeller_was(tmp_path):
         load(write(tmp_path / "bad.jsonl", [{**row, "task": "guess"}]))
 
 
-class Heard:
-    name = "heard"
-
-    def __init__(self):
-        self.asked = []
-
-    def judge_batch(self, pairs):
-        self.asked += pairs
-        return [Verdict(1.0, True, "", self.name) for _ in pairs]
-
-
-def test_a_judge_is_asked_the_rows_own_task_and_tasks_are_different_pairs(tmp_path):
-    row = {"premise": "P", "claim": "C", "label": 1}
-    found = load(write(tmp_path / "file.jsonl", [row, {**row, "task": "info_think"}]))
-    judge = Heard()
-    run(found, {"heard": judge}, tmp_path / "out", progress=False, draws=10)
-    assert judge.asked == [Pair("P", "C"), Pair("P", "C", "", "info_think")]
-
-
 def test_labels_of_another_run_are_a_judge(tmp_path):
     rows = [
         {"premise": f"P{n}", "claim": "C", "label": n % 2, "task": "info_think", "p": 0.25 + n % 2 / 2} for n in (1, 2)
@@ -259,11 +235,7 @@ def test_the_real_files_are_split_once_and_for_all(everything):
     ids = "\n".join(row.id for row in found if row.split == "heldout")
     assert hashlib.sha256(ids.encode()).hexdigest()[:12] == "13f8f1eaa974"
     assert len({row.id for row in found}) == len(found)
-
-
-@real
-def test_no_question_and_no_passage_of_the_real_files_is_on_both_sides(everything):
-    train, held = ([row for row in everything if row.split == side] for side in ("train", "heldout"))
+    train, held = ([row for row in found if row.split == side] for side in ("train", "heldout"))
     for text in (lambda row: row.question, lambda row: row.premise, lambda row: row.group):
         assert not {text(row) for row in train} & {text(row) for row in held} - {""}
 
@@ -272,9 +244,3 @@ def test_no_question_and_no_passage_of_the_real_files_is_on_both_sides(everythin
 @pytest.mark.parametrize("name", ["attributionbench_dev", "begin_wow_test", "anli_human_r3_dev", "halueval_qa"])
 def test_a_file_alone_is_split_as_in_its_directory(name, everything):
     assert load(REAL / f"{name}.jsonl.gz") == [row for row in everything if row.id.startswith(f"{name}:")]
-
-
-@real
-def test_the_test_file_is_held_out_as_a_whole(everything):
-    held = [row for row in everything if row.id.startswith("attributionbench_test500:")]
-    assert len(held) == 500 and {row.split for row in held} == {"heldout"}

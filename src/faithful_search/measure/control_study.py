@@ -16,21 +16,8 @@ from ..tasks import Task
 from ..text import exact_match
 from ..trajectory import Evidence, Trajectory, read_jsonl
 from ..wire.redact import redact
-from .controls import (
-    BLOCKED,
-    CHANGED,
-    CLOSED,
-    CONDITIONS,
-    FOLLOW,
-    MEMORY,
-    OPEN,
-    Changes,
-    Match,
-    blocked_by_passages,
-    blocked_in_world,
-    compared,
-    same_answer,
-)
+from . import controls
+from .controls import BLOCKED, CHANGED, CLOSED, CONDITIONS, FOLLOW, MEMORY, OPEN, Changes, Match
 from .decoration import Decorated, declines
 from .ledger import Ledger, same_settings
 from .report import aligned, interval
@@ -111,12 +98,13 @@ def plan(
     if CLOSED in conditions:
         asked[CLOSED] = dict(asked[OPEN])
     if BLOCKED in conditions:
-        known = {task.id: other for task in tasks if (other := blocked_in_world(task)) is not None}
-        others = [task for task in tasks if task.id not in known]
+        asked[BLOCKED] = {task.id: other for task in tasks if (other := controls.blocked_in_world(task)) is not None}
+        others = [task for task in tasks if task.id not in asked[BLOCKED]]
         try:
-            asked[BLOCKED] = known | (blocked_by_passages(others, corpus()) if others and corpus is not None else {})
+            if others and corpus is not None:
+                asked[BLOCKED] |= controls.blocked_by_passages(others, corpus())
         except ConfigError as error:  # a server's passages cannot be read
-            asked[BLOCKED], reasons[BLOCKED] = known, f"since {error}"
+            reasons[BLOCKED] = f"since {error}"
     if CHANGED in conditions:
         found = {task.id: changes.change(task) for task in tasks} if changes is not None else {}
         asked[CHANGED] = {id: task for id, task in found.items() if task is not None}
@@ -216,8 +204,8 @@ def _values(
         for name, reward in shown.items():
             found[name][id] = reward.measure(reward.score(rollout))
         if beside and before is not None:
-            same = None if declines(before.answer) else float(same_answer(rollout, before))
-            own = {SAME: same, **compared(condition, rollout, before, right)}
+            same = None if declines(before.answer) else float(controls.same_answer(rollout, before))
+            own = {SAME: same, **controls.compared(condition, rollout, before, right)}
             for name in beside:
                 found[name][id] = own[name]
     return {name: {id: value for id, value in own.items() if value is not None} for name, own in found.items()}

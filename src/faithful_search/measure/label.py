@@ -20,15 +20,13 @@ from . import provenance
 from .asking import answers_kept, ask_in_parts
 from .files import STDIN, local_file
 from .ledger import Ledger, same_settings
-from .pairs import METRICS, Cut, Cutter, reward, sampled
+from .pairs import Cut, Cutter, reward, sampled
 from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
 from .report import label_card
 from .rows import Source, total_rows
 from .settings import LabelSettings
 from .workers import chunks, in_order, progress_bar
 from .writing import results_folder, write_result
-
-__all__ = ["METRICS", "PAIRS", "LabelledPair", "Provenance", "label"]
 
 ROWS = 64
 """Rows read at a time, for each process twice."""

@@ -23,20 +23,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from .. import rewards
 from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge, is_lexical
-from ..rewards import (
-    AnswerSupport,
-    Citation,
-    Correctness,
-    EvidenceSensitivity,
-    Format,
-    InfoThink,
-    Reward,
-    ThinkAnswer,
-    ThinkSearch,
-    ToolUse,
-)
+from ..rewards import Reward
 from .query_provenance import SOURCES, QueryProvenance
 from .settings import How
 
@@ -83,12 +73,12 @@ def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any
     metrics = _all(GroundingJudge() if judge is None else judge, how)
     if name not in metrics:
         raise ConfigError(f"unknown metric {name!r}; there are: {', '.join(sorted(metrics))}")
-    rewards = metrics[name]
-    own = {field.name for reward in rewards.values() for field in dataclasses.fields(reward)} - _SET_HERE
+    found = metrics[name]
+    own = {field.name for reward in found.values() for field in dataclasses.fields(reward)} - _SET_HERE
     if not own.issuperset(knobs):
         unknown = ", ".join(sorted(set(knobs) - own))
         raise ConfigError(f"the metric {name!r} has no knob {unknown}; it has: {', '.join(sorted(own)) or 'none'}")
-    return {result: reward.bind(**knobs) for result, reward in rewards.items()}
+    return {result: reward.bind(**knobs) for result, reward in found.items()}
 
 
 _SET_HERE = {"judge", "how", "metric", "what", "source"}
@@ -98,28 +88,28 @@ _SET_HERE = {"judge", "how", "metric", "what", "source"}
 def _all(judge: Judge, how: How) -> dict[str, Rewards]:
     reads = not is_lexical(judge)
     judged = "faithfulness" if reads else "lexical"
-    answer: Rewards = {"think_answer_sub_em": ThinkAnswer(how=how, most_words=SHORT)}
+    answer: Rewards = {"think_answer_sub_em": rewards.ThinkAnswer(how=how, most_words=SHORT)}
     correct: Rewards = {
-        f"exact_match_{how}": Correctness("em", how),
-        f"f1_{how}": Correctness("f1", how),
-        f"sub_em_{how}": Correctness("sub_em", how),
+        f"exact_match_{how}": rewards.Correctness("em", how),
+        f"f1_{how}": rewards.Correctness("f1", how),
+        f"sub_em_{how}": rewards.Correctness("sub_em", how),
     }
     if reads:  # beside the comparison of strings, which costs nothing
-        answer["think_answer_faithfulness"] = ThinkAnswer(judge, how=how)
-        correct["answer_correctness"] = Correctness("judge", how, judge)
+        answer["think_answer_faithfulness"] = rewards.ThinkAnswer(judge, how=how)
+        correct["answer_correctness"] = rewards.Correctness("judge", how, judge)
     return {
-        "info_think_faithfulness": {f"info_think_{judged}": InfoThink(judge)},
-        "think_search_faithfulness": {f"think_search_{judged}": ThinkSearch(judge)},
+        "info_think_faithfulness": {f"info_think_{judged}": rewards.InfoThink(judge)},
+        "think_search_faithfulness": {f"think_search_{judged}": rewards.ThinkSearch(judge)},
         "think_answer_faithfulness": answer,
-        "citation_validity": {"citation_validity": Citation()},
-        "answer_support": {"answer_support" if reads else "answer_support_lexical": AnswerSupport(judge)},
-        "evidence_sensitivity": {"evidence_sensitivity": EvidenceSensitivity()},
+        "citation_validity": {"citation_validity": rewards.Citation()},
+        "answer_support": {"answer_support" if reads else "answer_support_lexical": rewards.AnswerSupport(judge)},
+        "evidence_sensitivity": {"evidence_sensitivity": rewards.EvidenceSensitivity()},
         "answer_correctness": correct,
-        "protocol_format": {"protocol_format": Format()},
+        "protocol_format": {"protocol_format": rewards.Format()},
         "query_provenance": {f"query_from_{source}_lexical": QueryProvenance(source) for source in SOURCES},
         "tool_use": {
-            "repeated_calls": ToolUse("repeated"),
-            "unused_evidence_lexical": ToolUse("unused"),
-            "uncited_evidence": ToolUse("uncited"),
+            "repeated_calls": rewards.ToolUse("repeated"),
+            "unused_evidence_lexical": rewards.ToolUse("unused"),
+            "uncited_evidence": rewards.ToolUse("uncited"),
         },
     }
