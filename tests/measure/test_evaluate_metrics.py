@@ -30,17 +30,7 @@ from faithful_search.measure.rows import read_trajectories
 FOLDERS = ROOT / "evaluate_metrics"
 NAMES = metrics.names()
 MODEL_FREE = [name for name in NAMES if name != "evidence_sensitivity"]
-RESULTS = {
-    "answer_correctness": ["exact_match_squad", "f1_squad", "sub_em_squad"],
-    "answer_support": ["answer_support_lexical"],
-    "citation_validity": ["citation_validity"],
-    "info_think_faithfulness": ["info_think_lexical"],
-    "protocol_format": ["protocol_format"],
-    "query_provenance": [f"query_from_{source}_lexical" for source in ("question", "evidence", "thought")],
-    "think_answer_faithfulness": ["think_answer_sub_em"],
-    "think_search_faithfulness": ["think_search_lexical"],
-    "tool_use": ["repeated_calls", "unused_evidence_lexical", "uncited_evidence"],
-}
+RESULTS = {name: list(metrics.load(name)) for name in NAMES}
 ESTIMATE = ("", "_stderr", "_low", "_high", "_n", "_not_applicable", "_not_applicable_share", "_abstained")
 CITED = widget.EXAMPLE
 INVENTED = CITED.replace("<ref>E1</ref>", "<ref>E7</ref>")
