@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -196,19 +197,12 @@ def compare(
             for steps, values in series:
                 for step, value in zip(steps.tolist(), running_mean(values, window).tolist(), strict=True):
                     by_step[step].append(value)
-            if not by_step:
-                continue
-            ordered = sorted(by_step)
-            found = [mean_ci(by_step[step], bounds=(-np.inf, np.inf)) for step in ordered]
-            means = [own.value for own in found]
-            low, high = [own.low for own in found], [own.high for own in found]
-            colour = PALETTE[number % len(PALETTE)]
+            # even where all values are 0 or 1: over seeds they are numbers, not shares
+            found = {step: mean_ci(by_step[step], bounds=(-np.inf, np.inf)) for step in sorted(by_step)}
             style = STYLES[(number + number // len(PALETTE)) % len(STYLES)]  # no pair of both twice in 32 settings
             told = f"{label} ({len(series)} seed{'s' if len(series) != 1 else ''})"
-            axis.plot(ordered, means, color=colour, linestyle=style, linewidth=1.9, label=told)
-            if shaded and len(series) > 1:  # one seed has no interval
-                ends = (np.array(side, dtype=np.float64) for side in (low, high))
-                axis.fill_between(ordered, *ends, color=colour, alpha=0.18, linewidth=0)
+            line = {step: _interval(msgspec.to_builtins(own)) for step, own in found.items()}
+            _draw_band(axis, told, number, line, shaded, linestyle=style)
         _require(len(axis.lines), name, path)
         label = f"share of calls, {_name(name)}" if name.startswith(RATIO) else _name(name)
         _finish(axis, label, legend=axis is axes[0])
@@ -237,15 +231,13 @@ def bars(
         kept = {place + start: row for place, name in enumerate(metrics) if (row := _measured(evaluation, name))}
         if not kept:
             continue
-        values, colour = [row["value"] for row in kept.values()], PALETTE[number % len(PALETTE)]
+        values, colour = [value for value, _, _ in kept.values()], PALETTE[number % len(PALETTE)]
         axis.bar(list(kept), values, 0.92 * width, color=colour, alpha=0.85, label=label)
-        for place, row in kept.items():
-            low, high = _ends(row)
-            reach = [[row["value"] - low], [high - row["value"]]]
-            axis.errorbar(place, row["value"], reach, color="#333333", capsize=3, linewidth=1.2)
+        for place, (value, low, high) in kept.items():
+            axis.errorbar(place, value, [[value - low], [high - value]], color="#333333", capsize=3, linewidth=1.2)
             if len(evaluations) <= FEW:
                 above = (place, max(high, 0.0)), (0, 3)
-                axis.annotate(f"{row['value']:.2f}", *above, textcoords="offset points", ha="center", fontsize=9)
+                axis.annotate(f"{value:.2f}", *above, textcoords="offset points", ha="center", fontsize=9)
     _require(len(axis.patches), " or ".join(metrics), path)
     axis.set_xticks(range(len(metrics)), [name.replace("_", "\n") for name in metrics])
     axis.set_xlim(-0.6, len(metrics) - 0.4)
@@ -278,14 +270,10 @@ def lines(
     figure, axes = _figure([1] * len(metrics), height=2.6)
     for axis, metric in zip(axes, metrics, strict=True):
         if reference and (row := _measured(reference, metric)):
-            axis.axhline(row["value"], color=DARK, linestyle=":", linewidth=1.4, label="before training")
+            axis.axhline(row[0], color=DARK, linestyle=":", linewidth=1.4, label="before training")
         for number, (label, line) in enumerate(evaluations.items()):
             kept = {place: row for place in sorted(line) if (row := _measured(line[place], metric))}
-            values, ends = [row["value"] for row in kept.values()], [_ends(row) for row in kept.values()]
-            places, colour = list(kept), PALETTE[number % len(PALETTE)]
-            axis.plot(places, values, color=colour, marker="o", linewidth=1.9, label=label)
-            low, high = [low for low, _ in ends], [high for _, high in ends]
-            axis.fill_between(places, low, high, color=colour, alpha=0.13, linewidth=0)
+            _draw_band(axis, label, number, kept, marker="o")
         _require(len(axis.lines), metric, path)
         _finish(axis, _name(metric), limits=_SHARE, legend=axis is axes[0])
     axes[0].set_title("After training, 95 % interval", loc="left")
@@ -351,16 +339,32 @@ def _series(history: History, metric: str) -> tuple[Floats, Floats]:
     return np.array(steps, dtype=np.float64), np.array([found[step] for step in steps], dtype=np.float64)
 
 
-def _measured(evaluation: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None:
+_Interval = tuple[float, float, float]
+"""A value with the ends of its interval."""
+
+
+def _interval(row: Mapping[str, Any]) -> _Interval:
+    low, high = (row["value"] if row.get(end) is None else row[end] for end in ("low", "high"))
+    return row["value"], low, high
+
+
+def _measured(evaluation: Mapping[str, Any], metric: str) -> _Interval | None:
     """The row of a metric that has a value."""
     row = evaluation["rows"].get(metric)
-    return row if row and row.get("value") is not None else None
+    return _interval(row) if row and row.get("value") is not None else None
 
 
-def _ends(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Of a row's interval; without one, the value itself."""
-    low, high = (row["value"] if row.get(end) is None else row[end] for end in ("low", "high"))
-    return low, high
+def _draw_band(
+    axis: Any, label: str, number: int, line: Mapping[float, _Interval], shaded: bool = True, **style: Any
+) -> None:
+    """A line with its interval as a band, in the colour of the setting of this number; nothing without a point."""
+    if not line:
+        return
+    values, low, high = zip(*line.values(), strict=True)
+    colour = PALETTE[number % len(PALETTE)]
+    axis.plot(list(line), values, color=colour, linewidth=1.9, label=label, **style)
+    if shaded:
+        axis.fill_between(list(line), low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _name(metric: str) -> str:

@@ -53,6 +53,7 @@ def leave(
         merged_card(out, out / MERGED)
     if record.before and record.after:
         print(f"\n{report.table(record.before, record.after, ('before', 'after'))}")
+    # after the numbers: what cannot be drawn must not keep them from being written
     plots.reward_curves(record.history, out / "rewards.png")
     plots.tool_curves(record.history, out / "tools.png")
     plots.stability_curves(record.history, out / "stability.png")

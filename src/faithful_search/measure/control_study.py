@@ -148,7 +148,7 @@ def run_study(
     failed: dict[str, str] = {}
     write_result(results_folder(folder) / SETTINGS, settings)
     with Ledger(folder / ROLLOUTS, "study", anew=not done) as ledger:
-        ledger.cut()
+        ledger.cut()  # the line that an interrupted run wrote half
         for condition, tasks in found.asked.items():
             missing = [task for id, task in tasks.items() if (condition, id) not in done]
             if not missing:
@@ -157,6 +157,7 @@ def run_study(
 
                 def keep(rollout: Trajectory, condition: str = condition, bar: Any = bar) -> None:
                     about = {**rollout.meta, "condition": condition, "question": rollout.id}
+                    # without token ids, which no metric here reads and which are most of a rollout's bytes
                     done[condition, rollout.id] = rollout = msgspec.structs.replace(rollout, tokens=None, meta=about)
                     ledger.append([f"{rollout.to_json()}\n".encode()])
                     bar.update(1)

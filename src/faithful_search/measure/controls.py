@@ -62,6 +62,7 @@ def control_tasks(
     first = list({task.id: task for task in tasks}.values())[:limit]
     change = (changes or CounterfactualWorld(bundled_world())).change
     return [
+        # ids of their own: these are other questions than the suite's
         (condition, task.id, msgspec.structs.replace(other, id=f"{task.id}@{condition}"))
         for condition, made in ((CHANGED, change), (BLOCKED, blocked_in_world))
         for task in first
@@ -97,6 +98,7 @@ def blocked_by_passages(tasks: Sequence[Task], corpus: Iterable[Evidence]) -> di
         for title in task.supporting_titles:
             titles[normalize(title, "pokee")].add(task.id)
         if not (task.supporting_ids or task.supporting_titles):
+            # yes and no stand in most passages
             told = {normalize(answer, "pokee") for answer in task.answers} - {"", "yes", "no"}
             answers[task.id] = [f" {answer} " for answer in told]
     gold: dict[str, list[str]] = defaultdict(list)
@@ -113,6 +115,7 @@ class Closed(Toolbox):
     """The tools of a toolbox, none of which is asked: every call that is right returns nothing (a closed book)."""
 
     def __init__(self, inner: Toolbox) -> None:
+        # a cached result would be returned without `_run`
         super().__init__(list(inner.tools.values()), **{**inner.settings, "cache": None})
 
     async def _run(self, lane: Lane, arguments: dict[str, Any]) -> Observation:

@@ -92,7 +92,7 @@ def _calls(trajectory: Trajectory) -> Score:
     last = {word: place for place, words in enumerate(written) for word in words}
     known, told, decorated, number = terms(question), 0, [], 0
     for place, turn in enumerate(turns):
-        known |= written[place]
+        known |= written[place]  # what is written beside a call was known before its result
         after = turns[place + 1] if place + 1 < len(turns) else ()
         # one that searches on, and does not say that this call has helped, may have found nothing
         goes_on = any(step.call is not None for step in after) and not any(step.helpful for step in after)
@@ -101,6 +101,7 @@ def _calls(trajectory: Trajectory) -> Score:
             if step.call is None:
                 continue
             found = passages(step.evidence)
+            # taken up where a later turn states it
             new = {word for word in terms(found) - known if last.get(word, 0) > place}
             used = new & names or len(new) >= _WORDS or (not terms(answer) <= known and holds(found, answer))
             if used or (traced and not goes_on):

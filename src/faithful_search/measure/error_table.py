@@ -19,7 +19,7 @@ def error_of(trajectory: Trajectory) -> str | None:
     """
     if Correctness().score(trajectory).value == 1.0:
         return None
-    if (trajectory.stop_reason or "").endswith("_limit"):
+    if (trajectory.stop_reason or "").endswith("_limit"):  # turn_limit, token_limit, turn_token_limit
         return "limits"
     return "wrong answer" if (trajectory.answer or "").strip() else "wrong formatting"
 

@@ -98,6 +98,7 @@ def label(
                     f"{folder} holds labels, but no {PROVENANCE} that says whose they are; use another folder"
                 )
             same_settings(folder, "labels", before.made_by, begun.made_by, "use another folder")
+        # before the first label: those of a run that is killed must still say whose they are
         write_result(folder / PROVENANCE, msgspec.to_builtins(begun))
         try:
             with answers_kept(judge, folder):
@@ -246,7 +247,7 @@ def _ask(judge: Judge, labels: _Labels, cuts: Iterable[Cut]) -> list[str]:
     width = getattr(judge, "concurrency", None)
     usual = 512 if is_lexical(judge) else 32
     width = max(64, min(8 * width, 512)) if isinstance(width, int) else usual
-    missing = (cut for cut in cuts if cut.id not in labels.ids)
+    missing = (cut for cut in cuts if cut.id not in labels.ids)  # as they are read: files may exceed the memory
     unjudged = []
     try:
         for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, width):

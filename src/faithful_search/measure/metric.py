@@ -58,14 +58,6 @@ Examples:
     >>> metric.compute({example})  # doctest: +SKIP
 """
 """What `compute` returns, the same for every module."""
-SQUAD = """\
-@inproceedings{rajpurkar2016squad,
-  title     = {{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
-  author    = {Rajpurkar, Pranav and Zhang, Jian and Lopyrev, Konstantin and Liang, Percy},
-  booktitle = {EMNLP},
-  year      = {2016}
-}
-"""
 PROOF_OF_USE = """\
 @article{ma2025proofofuse,
   title  = {Proof-of-Use: Mitigating Tool-Call Hacking in Deep Research Agents},
@@ -308,17 +300,10 @@ def _questions(trajectories: Sequence[Trajectory]) -> list[str]:
 
 
 def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:
-    return {
-        name: estimate.value,
-        f"{name}_stderr": estimate.stderr,
-        f"{name}_low": estimate.low,
-        f"{name}_high": estimate.high,
-        f"{name}_n": estimate.n,
-        f"{name}_not_applicable": estimate.not_applicable,
-        f"{name}_not_applicable_share": estimate.not_applicable / rows,
-        f"{name}_abstained": estimate.abstained,
-        **({f"{name}_warning": WARNING} if name.endswith("_lexical") and estimate.n else {}),
-    }
+    parts = ("stderr", "low", "high", "n", "not_applicable", "abstained")
+    found = {name: estimate.value, **{f"{name}_{part}": getattr(estimate, part) for part in parts}}
+    found[f"{name}_not_applicable_share"] = estimate.not_applicable / rows
+    return found | ({f"{name}_warning": WARNING} if name.endswith("_lexical") and estimate.n else {})
 
 
 def _details(index: int, item: Trajectory, rewards: Mapping[str, Reward], scores: Sequence[Score]) -> dict[str, Any]:

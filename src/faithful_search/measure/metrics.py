@@ -1,21 +1,11 @@
 """The metrics by name: which rewards each consists of, and what its results are called.
 
-| metric | results without a judge | with one that reads |
-|---|---|---|
-| info_think_faithfulness | info_think_lexical | info_think_faithfulness |
-| think_search_faithfulness | think_search_lexical | think_search_faithfulness |
-| think_answer_faithfulness | think_answer_sub_em | also think_answer_faithfulness |
-| answer_support | answer_support_lexical | answer_support |
-| answer_correctness | exact_match_…, f1_…, sub_em_… | also answer_correctness |
-| citation_validity, evidence_sensitivity, protocol_format | one each, of the same name | the same |
-| query_provenance | query_from_question_lexical, query_from_evidence_lexical, query_from_thought_lexical | the same |
-| tool_use | repeated_calls, unused_evidence_lexical, uncited_evidence | the same |
+A result is named by what made it: `info_think_lexical` compares words, `info_think_faithfulness` asked a judge that
+reads; `f1_squad` names its normaliser. Its value for a trajectory is `reward.measure(score)`.
 
 `answer_support_lexical` counts words (`GroundingJudge`), where training's default looks for the claim as it is
 (`LexicalJudge`): the latter finds short answers just as well but hardly any sentence (balanced accuracy on the train
 side of AttributionBench 0.66 against 0.53).
-
-`…` is the normaliser. A result's value for a trajectory is `reward.measure(score)`.
 """
 
 from __future__ import annotations
@@ -53,9 +43,6 @@ def direction(name: str) -> int:
 
 def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any) -> Rewards:
     """The rewards behind a metric, by the names of their results.
-
-    A result that rests on the comparison of words says so: `info_think_lexical` without a judge,
-    `info_think_faithfulness` with one. Compared answers name their normaliser: `f1_squad`.
 
     Args:
         name: one of `names()`.

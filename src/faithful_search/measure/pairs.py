@@ -84,7 +84,7 @@ class Cutter:
         except Exception as error:
             if len(read) == 1:
                 return [], [f"row {read[0][0]}: failed: {told(self.metric, error)}"]
-            alone = [self._asked([row]) for row in read]
+            alone = [self._asked([row]) for row in read]  # again one by one, to see which it was
             return [item for own, _ in alone for item in own], [why for _, own in alone for why in own]
         return [(number, item) for (number, _), own in zip(read, found, strict=True) for item in own], []
 

@@ -129,7 +129,7 @@ def prompts_of(judge: Judge, metric: str) -> dict[str, str]:
 
 def merged(before: Sequence[File], now: Sequence[File]) -> list[File]:
     """The files of earlier runs and of this one; of the same file the record that read more of it."""
-    found = {file.sha256: file for file in before}
+    found = {file.sha256: file for file in before}  # by content: a file may have been renamed
     for file in now:
         found[file.sha256] = max(file, found.get(file.sha256, file), key=lambda own: own.rows)
     return list(found.values())

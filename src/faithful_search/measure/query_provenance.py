@@ -72,6 +72,7 @@ def _sources(trajectory: Trajectory) -> list[dict[str, str]]:
         for words in (*queries, *(terms(step.think or "") for step in turn)):
             for word in words:
                 first.setdefault(word, "thought")
+        # where a query has no name, all its words are taken
         found += [{word: first[word] for word in words & named or words} for words in queries if words]
         # after all calls of the turn: parallel ones do not know of each other's results
         for word in terms("\n".join(passages(step.evidence) or step.note for step in turn)):

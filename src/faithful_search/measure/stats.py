@@ -20,7 +20,7 @@ Key = Hashable
 Function = Callable[[Sequence[Key], Floats], Floats]
 """Maps what the columns are and their sums in each draw, (draws, k), to (draws,); NaN where it is undefined."""
 DRAWS = 2000
-_CELLS = 4_000_000
+_CELLS = 4_000_000  # of a block of resamples: 32 MB
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -106,6 +106,7 @@ def _wilson(data: Floats) -> Estimate:
     z = NormalDist().inv_cdf(0.975)
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    # exactly 0 and 1 at the ends, where rounding would leave a little more or less
     low, high = (0.0 if p == 0 else middle - half), (1.0 if p == 1 else middle + half)
     return Estimate(p, low, high, n, math.sqrt(p * (1 - p) / n))
 
@@ -250,6 +251,7 @@ def pooled_difference(
 
 def t_quantile(p: float, df: int) -> float:
     """Quantile of Student's t: closed forms for 1 and 2 degrees of freedom, else an expansion in 1/df (to 0.2 %)."""
+    # scipy, for this alone, would be larger than the rest of a core install
     if df == 1:
         return math.tan(math.pi * (p - 0.5))
     if df == 2:

@@ -132,7 +132,7 @@ def evaluate_policy(
         raise DataError("no questions to evaluate on")
     rollouts, blind = run_episodes(engine, tasks), run_blanked(engine, tasks)
     control = run_controlled(engine, control_tasks(tasks, changes, controls))
-    if rewards is None:
+    if rewards is None:  # what the world's facts say is known of its own questions only
         facts = all(task.question in questions_of() for task in tasks)
         rewards = default_rewards(engine.dialect.name, facts=facts)
     bound = {name: reward.bind(policy=engine.generator) for name, reward in rewards.items()}

@@ -137,6 +137,7 @@ def _questions(
 def _score(answered: Sequence[tuple[_Asked, float, bool | None]]) -> Score:
     if any(label is None for _, _, label in answered):
         return Score(None, "the judge abstained", {"abstained": True, "verdicts": []})
+    # rounded, as an evaluation keeps them in JSON: read back, it must give the same rows
     verdicts = [Seen(item.stratum, bool(label), round(q, 6)) for item, q, label in answered]
     return Score(None, "counts among all rollouts", {"verdicts": verdicts})
 

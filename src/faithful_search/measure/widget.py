@@ -35,7 +35,7 @@ def explain(
         columns = {"predictions": [text], "references": [golds or None], "questions": [question.strip() or None]}
         result = metric.compute(**columns, details=True, **settings)
     except FaithfulSearchError as error:
-        return str(error), []
+        return str(error), []  # the page shows what is wrong in place of the summary
     assert result is not None  # only other processes of a distributed run get none
     found = result["details"][0]
     rows = [

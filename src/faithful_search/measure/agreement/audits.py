@@ -99,8 +99,9 @@ def _read(path: PathLike) -> tuple[str, dict[_Key, list[Verdict]]]:
                 pairs[digest, seen[digest], metric] = [
                     Verdict(pair.get("p"), pair["label"]) for pair in part["pairs"] if not pair.get("settled")
                 ]
+                # a prompted judge's name goes on with its prompts, which differ from metric to metric
                 judges[part["judge"].partition(" ")[0]] = None
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path}, row {number}: not a line of an audit's scores.jsonl ({error!r})") from error
-        seen[digest] += 1
+        seen[digest] += 1  # a file may hold the same trajectory several times
     return " + ".join(judges), pairs

@@ -34,7 +34,7 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
         raise ConfigError(f"{spec!r}: the lexical judge has no model")
     if kind == "labels" and model:
         return name, RecordedJudge.of(load(model))
-    if kind == "remote":
+    if kind == "remote":  # its model is the server's business
         return spec, load_judge(kind, url=model)
     if kind != "endpoint":
         knobs = {"trust_remote_code": True} if trust_remote_code and kind != "lexical" else {}
@@ -72,6 +72,7 @@ class RecordedJudge:
         """Of labelled rows."""
         found: dict[Pair, Verdict] = {}
         for row in rows:
+            # without a p the label is as sure as can be: calibration then reads it as 1 or 0
             own = Verdict(float(row.label) if row.p is None else row.p, row.label)
             alike = found.get(row.pair, own).label == row.label
             found[row.pair] = own if alike else Verdict(None, None, "labelled both ways")

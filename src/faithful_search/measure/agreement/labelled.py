@@ -37,7 +37,7 @@ Split = Literal["train", "heldout", "overlap"]
 Row = Mapping[str, Any]
 SPLITS: tuple[Split, ...] = ("train", "heldout", "overlap")
 TEST_FILE = "attributionbench_test500"
-FOLDS = 5
+FOLDS = 5  # one of which is held out
 PREMISE = ("premise", "evidence", "context", "document", "passage", "knowledge")
 HYPOTHESIS = ("hypothesis", "claim", "statement", "response", "answer")
 LABEL = ("label", "supported", "attributable", "faithful", "entailed")
@@ -173,6 +173,7 @@ def _keyed(found: _Found, place: str, stem: str) -> tuple[Labelled, Sequence[str
         raise TypeError("the premise must be a text or a list of texts")
     if not isinstance(found.hypothesis, str) or not isinstance(found.question, str):
         raise TypeError("hypothesis and question must be texts")
+    # ways to spell a question must not put it on both sides
     simple = [normalize(unicodedata.normalize("NFKC", text), "pokee") for text in (found.question, *passages)]
     told = [text for text in simple if text] or [found.hypothesis]
     keys = [hashlib.sha256(text.encode()).hexdigest() for text in told]

@@ -20,7 +20,7 @@ from ..writing import results_folder, write_result
 from .labelled import Labelled, sample
 from .table import Agreement, Rated, measured
 
-CHUNK = 64
+CHUNK = 64  # pairs: what a killed run loses at most
 VERDICTS, RESULT = "verdicts.jsonl", "agreement.json"
 
 
@@ -110,6 +110,7 @@ def _judge_all(
     """The judge's verdict on each row, those that are known and those that it is asked for."""
     from tqdm.auto import tqdm
 
+    # by the judge's own name too: the same NAME may stand for another model or prompt in a later run
     keys = [(name, judge.name, _digest(row)) for row in rows]
     missing = [(key, row) for key, row in dict(zip(keys, rows, strict=True)).items() if key not in kept.known]
     abstained: dict[tuple[str, str, str], Verdict] = {}

@@ -129,5 +129,5 @@ def _cells(row: Against) -> list[str]:
     true = "-" if row.true is None else f"{row.true:.2f}"
     shown = [interval(estimate) for estimate in (row.agreement, row.kappa, row.auroc)]
     error = f"{interval(row.calibration)} ({row.bins})"
-    brier = interval(msgspec.structs.replace(row.brier, low=None))
+    brier = interval(msgspec.structs.replace(row.brier, low=None))  # without its interval: the line is long enough
     return [row.judge, row.source, str(row.pairs), true, *shown, error, brier, str(row.abstained)]
