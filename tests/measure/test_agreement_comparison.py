@@ -120,19 +120,12 @@ def test_another_judge_or_another_text_is_asked_anew(tmp_path):
     assert [pair.premise for pair in same.asked] == ["The office number 3 moved."]
 
 
-def test_what_was_judged_before_a_judge_broke_off_is_kept(tmp_path):
-    with pytest.raises(JudgeError, match="key was refused"):
-        run(rows(), {"r": Recorder(breaks_at=7)}, tmp_path, draws=DRAWS, chunk=3)
-    assert len(lines(tmp_path / "verdicts.jsonl")) == 6
-    assert not (tmp_path / "agreement.json").exists()
-    later = Recorder()
-    run(rows(), {"r": later}, tmp_path, draws=DRAWS)
-    assert len(later.asked) == 6
-
-
-def test_half_a_line_at_the_end_is_asked_again(tmp_path):
-    run(rows(4), {"r": Recorder()}, tmp_path, draws=DRAWS)
+def test_what_was_judged_before_a_judge_broke_off_is_kept_and_half_a_line_asked_again(tmp_path):
     path = tmp_path / "verdicts.jsonl"
+    with pytest.raises(JudgeError, match="key was refused"):
+        run(rows(4), {"r": Recorder(breaks_at=3)}, tmp_path, draws=DRAWS, chunk=2)
+    assert len(lines(path)) == 2 and not (tmp_path / "agreement.json").exists()
+    run(rows(4), {"r": Recorder()}, tmp_path, draws=DRAWS)
     path.write_bytes(path.read_bytes()[:-20])
     for asked in (1, 0):
         judge = Recorder()
@@ -174,23 +167,15 @@ def test_what_cannot_be_run_is_refused(tmp_path):
         run(rows(), {"r": Recorder()}, tmp_path / "file")
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("oracle", "unknown judge 'oracle'"),
-        ("embedding", "needs a model"),
-        ("lexical:x", "has no model"),
-        ("endpoint:gpt", "endpoint:MODEL@URL"),
-        ("endpoint:@http://h", "endpoint:MODEL@URL"),
-        ("endpoint:m@ftp://h", "endpoint:MODEL@URL"),
-    ],
-)
-def test_specs_that_name_no_judge(spec, message):
-    with pytest.raises(ConfigError, match=message):
-        parse_judge(spec)
-
-
 def test_specs_name_their_judges(monkeypatch):
+    for spec, message in {
+        "oracle": "unknown judge 'oracle'",
+        "embedding": "needs a model",
+        "lexical:x": "has no model",
+        **dict.fromkeys(("endpoint:gpt", "endpoint:@http://h", "endpoint:m@ftp://h"), "endpoint:MODEL@URL"),
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            parse_judge(spec)
     made = []
     monkeypatch.setattr(comparison, "load_judge", lambda *args, **knobs: made.append((args, knobs)))
     specs = ("nli:org/model", "generator:/some/dir/", "endpoint:org/m@v1@http://127.0.0.1:8000/v1")
@@ -240,18 +225,15 @@ def test_two_audits_are_compared_pair_by_pair(tmp_path):
     assert (row.source, row.agreement.value, row.agreement.n) == ("info_think", 0.5, 3)  # 0, 2, 4 of six; three rows
     assert row.kappa.value == 0.0
     assert json.loads((tmp_path / "out" / "agreement.json").read_text(encoding="utf-8"))["settings"]["draws"] == DRAWS
-
-
-def test_comparisons_of_strings_are_nobodys_verdict(tmp_path):
-    one = audit(tmp_path / "one.jsonl", Recorder(), "think_answer_sub_em")
-    with pytest.raises(DataError, match="no judged pair"):
-        from_scores([one, one], draws=DRAWS)
-
-
-def test_pairs_that_a_judge_abstained_from_are_left_out(tmp_path):
-    one = audit(tmp_path / "one.jsonl", Recorder(abstains=frozenset({1, 3})), "info_think_faithfulness")
-    two = audit(tmp_path / "two.jsonl", GroundingJudge(), "info_think_lexical")
-    (row,) = from_scores([one, two], draws=DRAWS).between
+    for path in (one, two):  # a pair that needed no judge is nobody's verdict
+        records = lines(path)
+        for record in records[:-1]:
+            judged = next(score for name, score in record["scores"].items() if name.startswith("info_think"))
+            judged["parts"]["pairs"].append({"step": 9, "p": 0.0, "label": False, "why": "rule", "settled": True})
+        path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    assert from_scores([one, two], draws=DRAWS).between[0] == row
+    silent = audit(tmp_path / "silent.jsonl", Recorder(abstains=frozenset({1, 3})), "info_think_faithfulness")
+    (row,) = from_scores([silent, two], draws=DRAWS).between
     assert (row.agreement.value, row.agreement.abstained) == (0.75, 2)
 
 
@@ -280,19 +262,17 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     other = audit(tmp_path / "other.jsonl", Recorder(), "info_think_faithfulness", texts=("7",))
     with pytest.raises(ConfigError, match="two or more"):
         from_scores([one])
-    with pytest.raises(DataError, match="no judged pair is in all"):
-        from_scores([one, other])
+    strings = audit(tmp_path / "strings.jsonl", Recorder(), "think_answer_sub_em")
+    for paths in ([one, other], [strings, strings]):
+        with pytest.raises(DataError, match="no judged pair is in all"):
+            from_scores(paths)
     (tmp_path / "bad.jsonl").write_text('{"row": 1, "scores": {"a": 3}}\n')
     with pytest.raises(DataError, match=r"bad\.jsonl, row 1: not a line of an audit"):
         from_scores([one, tmp_path / "bad.jsonl"])
-
-
-def test_scores_are_told_from_labels(tmp_path):
-    one = audit(tmp_path / "one.jsonl", Recorder(), "info_think_faithfulness")
     (tmp_path / "labels.jsonl").write_text('{"premise": "P", "claim": "C", "label": 1}\n')
     (tmp_path / "empty.jsonl").write_text("")
-    found = [is_scores(path) for path in (one, tmp_path / "labels.jsonl", tmp_path / "empty.jsonl", tmp_path)]
-    assert found == [True, False, False, False]
+    others = (tmp_path / "labels.jsonl", tmp_path / "empty.jsonl", tmp_path)
+    assert is_scores(one) and not any(map(is_scores, others))
 
 
 REAL = SHARED / "data" / "faithfulness"
@@ -308,17 +288,3 @@ def test_containment_on_the_held_out_rows_is_what_the_docs_say(tmp_path):
         "halueval": (772, 0.908),
         "all": (2991, 0.709),
     }
-
-
-def test_pairs_that_needed_no_judge_are_no_verdicts(tmp_path):
-    paths = [audit(tmp_path / "one.jsonl", Recorder(), "info_think_faithfulness")]
-    paths.append(audit(tmp_path / "two.jsonl", GroundingJudge(), "info_think_lexical"))
-    before = from_scores(paths, draws=DRAWS).between[0]
-    for path in paths:
-        records = lines(path)
-        for one in records[:-1]:
-            judged = next(score for name, score in one["scores"].items() if name.startswith("info_think"))
-            judged["parts"]["pairs"].append({"step": 9, "p": 0.0, "label": False, "why": "rule", "settled": True})
-        path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
-    after = from_scores(paths, draws=DRAWS)
-    assert after.between[0] == before and after.settings["pairs"] == {"info_think": 6}

@@ -73,19 +73,15 @@ def python(code: str, home: Path) -> str:
 class Recorded:
     """A judge that says yes where the hypothesis holds a word, and abstains where it is told to."""
 
+    name = "recorded:1"
+
     def __init__(self, word: str, silent: str = "\0") -> None:
         self.word, self.silent, self.pairs = word, silent, []
 
-    name = "recorded:1"
-
     def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
         self.pairs += pairs
-        return [self._judge(pair) for pair in pairs]
-
-    def _judge(self, pair: Pair) -> Verdict:
-        if self.silent in pair.hypothesis:
-            return Verdict(None, None, "the server was down", self.name)
-        return Verdict(float(self.word in pair.hypothesis), self.word in pair.hypothesis, "", self.name)
+        said = [None if self.silent in pair.hypothesis else self.word in pair.hypothesis for pair in pairs]
+        return [Verdict(None if yes is None else float(yes), yes, "", self.name) for yes in said]
 
 
 class Broken:
@@ -232,16 +228,11 @@ def test_details_tell_why():
 # judges
 
 
-def test_a_judge_that_reads_gives_the_result_its_full_name():
-    judge = Recorded("bridge")
-    result = load("info_think_faithfulness").compute(predictions=[SEARCHED, CARELESS], judge=judge)
+def test_a_judge_that_reads_names_its_result_and_one_that_is_silent_or_broken_is_no_zero():
+    module, judge = load("info_think_faithfulness"), Recorded("bridge")
+    result = module.compute(predictions=[SEARCHED, CARELESS], judge=judge)
     assert result["info_think_faithfulness"] == 0.5 and result["judge"] == "recorded:1"
-    assert not any("lexical" in key for key in result)
-    assert [pair.task for pair in judge.pairs] == ["info_think"] * 2
-
-
-def test_a_judge_that_is_silent_or_broken_is_no_zero():
-    module = load("info_think_faithfulness")
+    assert not any("lexical" in key for key in result) and [pair.task for pair in judge.pairs] == ["info_think"] * 2
     silent = Recorded("bridge", silent="Paris")
     result = module.compute(predictions=[SEARCHED] * 9 + [CARELESS], judge=silent)
     assert result["info_think_faithfulness"] == 1.0 and result["info_think_faithfulness_abstained"] == 1
