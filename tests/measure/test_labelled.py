@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 from collections import Counter
 
 import pytest
+from agent_rows import file_of
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import SHARED
@@ -19,13 +19,6 @@ from faithful_search.measure.agreement.labelled import load, sample
 
 REAL = SHARED / "data" / "faithfulness"
 real = pytest.mark.skipif(not REAL.is_dir(), reason="the labelled data is not here")
-
-
-def write(path, rows):
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
 
 
 def attribution(question, claim="Snow fell.", references=("It snowed.",), label="attributable"):
@@ -72,7 +65,7 @@ BEGIN = ("Fully attributable", "Not fully attributable", "Generic")
     ],
 )
 def test_what_kind_of_file_it_is_is_told_by_its_columns(tmp_path, rows, found):
-    read = load(write(tmp_path / "f.jsonl.gz", rows))
+    read = load(file_of(tmp_path / "f.jsonl.gz", rows))
     assert [(row.source, row.id, row.premise, row.hypothesis, row.question, row.label) for row in read] == found
     assert len({(row.group, row.split) for row in read if row.source != "attributionbench"}) <= 1
 
@@ -83,7 +76,7 @@ YES, NO = (True, 1, "Yes", " attributable "), (False, 0, "0", "not_entailment", 
 @pytest.mark.parametrize(("label", "meaning"), [*((label, True) for label in YES), *((label, False) for label in NO)])
 def test_labels_of_other_files(tmp_path, label, meaning):
     row = {"document": "D", "claim": "C", "supported": label, "question": "Q", "id": 7, "source": "mine"}
-    (found,) = load(write(tmp_path / "file.jsonl", [row]))
+    (found,) = load(file_of(tmp_path / "file.jsonl", [row]))
     assert (found.label, found.source, found.id, found.question) == (meaning, "mine", "file:1:7", "Q")
 
 
@@ -103,12 +96,12 @@ def test_labels_of_other_files(tmp_path, label, meaning):
 )
 def test_what_is_wrong_is_said(tmp_path, row, message):
     with pytest.raises(DataError, match=message):
-        load(write(tmp_path / "file.jsonl", [row]))
+        load(file_of(tmp_path / "file.jsonl", [row]))
 
 
 def test_a_later_row_without_the_columns_is_named(tmp_path):
     with pytest.raises(DataError, match=r"row 2: no column 'references'; it has: question"):
-        load(write(tmp_path / "file.jsonl", [attribution("q"), {"question": "q"}]))
+        load(file_of(tmp_path / "file.jsonl", [attribution("q"), {"question": "q"}]))
 
 
 def test_missing_and_empty_sources(tmp_path):
@@ -117,7 +110,7 @@ def test_missing_and_empty_sources(tmp_path):
     with pytest.raises(DataError, match=r"no \.jsonl"):
         load(tmp_path)
     with pytest.raises(DataError, match="no labelled rows"):
-        load(write(tmp_path / "empty.jsonl", []))
+        load(file_of(tmp_path / "empty.jsonl", []))
     with pytest.raises(ConfigError, match="unknown split 'test'"):
         load(tmp_path, "test")
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"premise": "P"')[:-4])
@@ -128,22 +121,22 @@ def test_missing_and_empty_sources(tmp_path):
 def test_the_hash_of_the_question_decides(tmp_path):
     (held,), (train,) = questions(True, 1), questions(False, 1)
     rows = [attribution(held, references=("A.",)), attribution(train, references=("B.",))]
-    path = write(tmp_path / "attributionbench_dev.jsonl", rows)
+    path = file_of(tmp_path / "attributionbench_dev.jsonl", rows)
     assert [row.split for row in load(path)] == ["heldout", "train"]
     assert [row.question for row in load(path, "heldout")] == [held]
     spelled = [attribution(f"  {held.upper()}?!", references=("A.",))]
-    assert load(write(tmp_path / "attributionbench_dev.jsonl", spelled))[0].split == "heldout"
+    assert load(file_of(tmp_path / "attributionbench_dev.jsonl", spelled))[0].split == "heldout"
 
 
 def test_the_test_file_is_held_out_and_what_it_shares_leaves_train(tmp_path):
     one, two, three, four = questions(False, 4)
-    write(tmp_path / "attributionbench_test500.jsonl", [attribution(one, references=("Shared.", "Own."))])
+    file_of(tmp_path / "attributionbench_test500.jsonl", [attribution(one, references=("Shared.", "Own."))])
     dev = [
         attribution(one, references=("A.",)),  # its question
         attribution(two, references=("B.", "shared")),  # one of its passages
         attribution(three, references=("C.",)),
     ]
-    path = write(tmp_path / "attributionbench_dev.jsonl", dev)
+    path = file_of(tmp_path / "attributionbench_dev.jsonl", dev)
     assert [row.split for row in load(path)] == ["overlap", "overlap", "train"]
     assert Counter(row.split for row in load(tmp_path)) == {"overlap": 2, "train": 1, "heldout": 1}
     assert [row.question for row in load(path, "train")] == [three]
@@ -155,7 +148,7 @@ def test_the_test_file_is_held_out_and_what_it_shares_leaves_train(tmp_path):
 def test_a_passage_shared_with_a_held_out_question_leaves_train(tmp_path):
     (held,), (train,) = questions(True, 1), questions(False, 1)
     rows = [{"premise": "Same.", "claim": "C", "label": 1, "question": text} for text in (train, held)]
-    assert [row.split for row in load(write(tmp_path / "file.jsonl", rows))] == ["overlap", "heldout"]
+    assert [row.split for row in load(file_of(tmp_path / "file.jsonl", rows))] == ["overlap", "heldout"]
 
 
 texts = st.sampled_from(["a b", "A  b!", "c", "d", "e", "f", "?", "", "g h", "ï¬", "fi"])
@@ -165,7 +158,7 @@ texts = st.sampled_from(["a b", "A  b!", "c", "d", "e", "f", "?", "", "g h", "ï¬
 def test_nothing_is_on_both_sides(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("rows") / "file.jsonl"
     data = [{"premise": p, "claim": c, "label": 1, "question": q} for p, c, q in rows]
-    found = load(write(path, data))
+    found = load(file_of(path, data))
     assert len(found) == len(rows)
     sides = {side: [row for row in found if row.split == side] for side in ("train", "heldout")}
     for field in ("question", "premise"):
@@ -176,7 +169,7 @@ def test_nothing_is_on_both_sides(tmp_path_factory, rows):
 
 def test_samples_are_seeded_nested_and_per_source(tmp_path):
     rows = [{"premise": f"P{n}", "claim": f"C{n}", "label": n % 2, "source": "ab"[n % 2], "id": n} for n in range(60)]
-    found = load(write(tmp_path / "file.jsonl", rows))
+    found = load(file_of(tmp_path / "file.jsonl", rows))
     few, more = sample(found, 5, seed=1), sample(found, 12, seed=1)
     assert Counter(row.source for row in few) == {"a": 5, "b": 5}
     assert set(few) <= set(more) and [row for row in found if row in more] == more
@@ -187,11 +180,11 @@ def test_samples_are_seeded_nested_and_per_source(tmp_path):
 def test_a_row_may_say_what_is_asked_and_how_sure_its_labeller_was(tmp_path):
     row = {"premise": "P", "claim": "C", "label": 1}
     more = [{"task": "info_think", "p": 0.8}, {"p": "often", "task": None}, {"p": 7}, {"p": 0}]
-    found = load(write(tmp_path / "file.jsonl", [row, *({**row, **own} for own in more)]))
+    found = load(file_of(tmp_path / "file.jsonl", [row, *({**row, **own} for own in more)]))
     assert [item.task for item in found] == ["support", "info_think", "support", "support", "support"]
     assert [item.p for item in found] == [None, 0.8, None, None, 0.0]
     with pytest.raises(DataError, match=r"row 1: unknown task 'guess'; there are: support, states, info_think"):
-        load(write(tmp_path / "bad.jsonl", [{**row, "task": "guess"}]))
+        load(file_of(tmp_path / "bad.jsonl", [{**row, "task": "guess"}]))
 
 
 def test_labels_of_another_run_are_a_judge(tmp_path):
@@ -199,7 +192,7 @@ def test_labels_of_another_run_are_a_judge(tmp_path):
         {"premise": f"P{n}", "claim": "C", "label": n % 2, "task": "info_think", "p": 0.25 + n % 2 / 2} for n in (1, 2)
     ]
     both = [{"premise": "Q", "claim": "C", "label": label} for label in (0, 1, 1)]
-    path = write(tmp_path / "second" / "pairs.jsonl", [*rows, *both])
+    path = file_of(tmp_path / "second" / "pairs.jsonl", [*rows, *both])
     name, judge = parse_judge(f"labels:{path}")
     assert name == "labels:second"
     asked = [Pair("P1", "C", "", "info_think"), Pair("P2", "C", "", "info_think"), Pair("P1", "C"), Pair("Q", "C")]
@@ -207,7 +200,7 @@ def test_labels_of_another_run_are_a_judge(tmp_path):
     assert [(own.p, own.label) for own in found] == [(0.75, True), (0.25, False), (None, None), (None, None)]
     assert "no label" in found[2].why and "both ways" in found[3].why
     assert parse_judge(f"labels:{path.parent}")[1].name == judge.name
-    write(path, rows)
+    file_of(path, rows)
     assert parse_judge(f"labels:{path}")[1].name != judge.name
     with pytest.raises(DataError, match="no such file"):
         parse_judge(f"labels:{tmp_path}/none.jsonl")

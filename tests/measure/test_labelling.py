@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 
 import pytest
+from agent_rows import file_of
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -46,14 +46,8 @@ def episode(number, thought):
     return {"question": "Who built the bridge?", "text": text, "answers": ["Ann"]}
 
 
-def write(path, rows):
-    text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
-
-
 def many(path, count):
-    return write(path, [episode(n, f"Thought {n}: {'yes' if n % 3 else 'no'}.") for n in range(count)])
+    return file_of(path, [episode(n, f"Thought {n}: {'yes' if n % 3 else 'no'}.") for n in range(count)])
 
 
 def rows_of(folder):
@@ -61,7 +55,7 @@ def rows_of(folder):
 
 
 def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands(tmp_path):
-    write(tmp_path / "mine.jsonl", [episode(1, "So yes, Ann."), episode(2, "No idea.")])
+    file_of(tmp_path / "mine.jsonl", [episode(1, "So yes, Ann."), episode(2, "No idea.")])
     found = label([tmp_path / "mine.jsonl"], tmp_path / "out", judge=Scripted())
     first, second = rows_of(tmp_path / "out")
     assert first == {
@@ -86,7 +80,7 @@ SILENT = "<think>Look.</think><search>x</search><information>y</information><ans
 
 def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_counted(tmp_path):
     rows = [{"question": "Q?", "text": SILENT}, '{"text": ', "[]", episode(1, "yes"), episode(2, "no")]
-    path = write(tmp_path / "mine.jsonl", rows)
+    path = file_of(tmp_path / "mine.jsonl", rows)
     found = label([path], tmp_path / "out", judge=Scripted(), dialect="search_r1")
     [file] = found.files
     assert (found.pairs, file.pairs, file.settled, file.rows, file.skipped) == (2, 3, 1, 5, 2) and not found.complete
@@ -98,7 +92,7 @@ def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_cou
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_pairs_are_those_that_the_reward_asks_about(tmp_path, metric):
-    path = write(tmp_path / "mine.jsonl", [episode(n, f"Thought {n} yes.") for n in range(3)])
+    path = file_of(tmp_path / "mine.jsonl", [episode(n, f"Thought {n} yes.") for n in range(3)])
     judge = Scripted()
     label([path], tmp_path / "out", metric=metric, judge=judge)
     own = reward(metric, judge)
@@ -119,7 +113,7 @@ def test_without_a_judge_the_labels_are_those_the_audit_scores_with(tmp_path):
 
 
 def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
-    path = write(tmp_path / "mine.jsonl", [episode(1, "yes"), episode(2, "abstain"), episode(3, "no")])
+    path = file_of(tmp_path / "mine.jsonl", [episode(1, "yes"), episode(2, "abstain"), episode(3, "no")])
     found = label([path], tmp_path / "out", judge=Scripted())
     assert (found.pairs, found.abstained, found.complete) == (2, 1, False)
     assert found.unjudged == ["mine:2, step 2: too hard"]
@@ -134,7 +128,7 @@ def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
 
 def test_a_file_cut_off_is_labelled_as_far_as_it_goes(tmp_path):
     noise = [episode(n, hashlib.sha256(str(n).encode()).hexdigest() * 8) for n in range(400)]
-    whole = write(tmp_path / "mine.jsonl.gz", noise)
+    whole = file_of(tmp_path / "mine.jsonl.gz", noise)
     whole.write_bytes(whole.read_bytes()[:-2000])
     found = label([whole, many(tmp_path / "more.jsonl", 3)], tmp_path / "out", judge=Scripted())
     assert 3 < found.pairs < 403 and not found.complete
@@ -142,8 +136,8 @@ def test_a_file_cut_off_is_labelled_as_far_as_it_goes(tmp_path):
 
 
 def test_files_may_be_added_but_not_other_judges_or_metrics(tmp_path):
-    one = write(tmp_path / "one.jsonl", [episode(1, "yes"), episode(2, "yes"), episode(1, "yes")])
-    two = write(tmp_path / "two.jsonl.gz", [episode(2, "yes"), episode(3, "yes")])
+    one = file_of(tmp_path / "one.jsonl", [episode(1, "yes"), episode(2, "yes"), episode(1, "yes")])
+    two = file_of(tmp_path / "two.jsonl.gz", [episode(2, "yes"), episode(3, "yes")])
     first, judge = Scripted(), Scripted()
     assert label([one], tmp_path / "out", judge=first).pairs == len(first.asked) == 2  # equal pairs are one
     found = label([one, two], tmp_path / "out", judge=judge)
@@ -255,7 +249,9 @@ def test_what_cannot_be_labelled_is_refused(tmp_path):
             label(files, tmp_path / "out", judge=Scripted())
     assert not (tmp_path / "out").exists()
     with pytest.raises(DataError, match="no info_think pair in the 1 rows read"):
-        label([write(tmp_path / "short.jsonl", [{"text": "<answer>x</answer>"}])], tmp_path / "x", dialect="search_r1")
+        label(
+            [file_of(tmp_path / "short.jsonl", [{"text": "<answer>x</answer>"}])], tmp_path / "x", dialect="search_r1"
+        )
     with pytest.raises(ConfigError, match="sample must be at least 1"):
         label([path], tmp_path / "out", sample=0)
     with pytest.raises(ConfigError, match=r"citation.*info_think, think_search"):
@@ -299,7 +295,7 @@ def test_a_server_that_is_down_leaves_pairs_open_and_exit_code_3(tmp_path):
 
 def test_the_folder_is_a_dataset_and_a_labelled_file(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
-    path = write(tmp_path / "mine.jsonl", [episode(n, "yes" if n % 2 else "no") for n in range(6)])
+    path = file_of(tmp_path / "mine.jsonl", [episode(n, "yes" if n % 2 else "no") for n in range(6)])
     label([path], tmp_path / "out", judge=Scripted())
     found = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
     assert found.column_names == list(rows_of(tmp_path / "out")[0]) and found.to_list() == rows_of(tmp_path / "out")
@@ -312,7 +308,7 @@ def test_the_folder_is_a_dataset_and_a_labelled_file(tmp_path, monkeypatch):
 def test_no_name_writes_markup_into_the_card(tmp_path):
     odd = "x|`<b>y`\n## Owned\n[z](http://evil.example)"
     path = tmp_path / f"{odd.replace('/', '_')}.jsonl"
-    write(path, [episode(1, "yes, Ann built it")])
+    file_of(path, [episode(1, "yes, Ann built it")])
     out = tmp_path / "a`b\n# [Owned](x)"
     label([path], out, judge=Scripted(name=odd), license="mit")
     card = (out / "README.md").read_text()
