@@ -19,9 +19,9 @@ def leave(
     """Write `metrics.json`, `history.json`, `README.md`, and the plots of rewards, tools, stability; print; push.
 
     Args:
-        record: the run; `None` in all processes but the main one, where nothing is left to do.
+        record: the run; `None` in all processes but the main one, which have nothing to write.
         recipe: path of the recipe, for the card.
-        argv: the flags it was called with, likewise.
+        argv: the flags it was called with, for the card.
         repository: of `hub.takes_over`: where the folder is pushed.
 
     Returns:

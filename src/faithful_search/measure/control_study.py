@@ -46,7 +46,7 @@ class Plan(NamedTuple):
 
 
 class Study(msgspec.Struct, frozen=True):
-    """What came of it.
+    """The result of a study.
 
     Attributes:
         rows: by condition, estimates over questions: `right`, `answered`, `decorated`, `answer_first`; and where they

@@ -39,7 +39,7 @@ class Decorated(Reward):
     and neither in the question nor in what the agent wrote up to that call: a name or number, three other words, or
     the whole final answer. Names are words that are capitalised inside a sentence anywhere in the trajectory.
 
-    Of such calls some cannot be told from honest ones and are left out: those after which the agent calls again, unless
+    Some of these calls look the same as honest ones and are left out: those after which the agent calls again, unless
     it says `yes` to them (a search that failed); those of episodes without an answer or with one that declines
     ("unknown"); and those whose answer is yes or no, or stands in the question.
 

@@ -95,7 +95,7 @@ def _read(path: PathLike) -> tuple[str, dict[_Key, list[Verdict]]]:
                 if name.endswith("_sub_em") or not part.get("pairs"):
                     continue  # strings are compared there, no judge is asked
                 metric = name.removesuffix("_lexical").removesuffix("_faithfulness")
-                # a settled pair needed no judge (a search without a thought): it is nobody's verdict
+                # a settled pair needed no judge (a search without a thought), so it says nothing about one
                 pairs[digest, seen[digest], metric] = [
                     Verdict(pair.get("p"), pair["label"]) for pair in part["pairs"] if not pair.get("settled")
                 ]

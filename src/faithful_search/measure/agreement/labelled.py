@@ -96,7 +96,7 @@ def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Label
     label        label, supported, attributable, faithful, entailed: a boolean, 0 or 1, or a word such as
                  "yes", "supported", "attributable", "entailment", "not supported", "neutral", "contradiction"
     task         what a judge is asked (see `judges.base.Task`); "support" without it
-    p            the labeller's probability that the label is true; left out where it is no number in [0, 1]
+    p            the labeller's probability that the label is true; ignored unless it is a number in [0, 1]
     ```
 
     AttributionBench's files are split together with those beside them, also when only one is loaded.

@@ -100,7 +100,7 @@ class _Verdicts(Ledger):
             self._note(line)
 
     def _note(self, line: _Line) -> None:
-        if line.label is not None:  # an abstention is no verdict: the next run asks again
+        if line.label is not None:  # abstentions are asked about again by the next run
             self.known[line.judge, line.by, line.pair] = Verdict(line.p, line.label, line.why, line.by)
 
 
