@@ -36,7 +36,7 @@ from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.measure import report
 from faithful_search.measure.controls import QUESTIONS
 from faithful_search.measure.evaluation import Evaluation, differences
-from faithful_search.measure.probes import blanked
+from faithful_search.measure.probes import Blanked
 from faithful_search.measure.suite import default_rewards, evaluate_policy
 from faithful_search.measure.tool_use import tool_counts
 from faithful_search.rollout import Engine
@@ -129,7 +129,7 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
     with script.toolbox() as toolbox:
         engine = Engine(
             generator,
-            blanked(toolbox, script.blank) if script.blank else toolbox,
+            Blanked(toolbox, script.blank) if script.blank else toolbox,
             script.dialect,
             script.limits(script.total_tokens),
             Sampling(temperature=script.temperature),

@@ -2,6 +2,15 @@
 
 from faithful_search.measure import metric
 
+SQUAD = """\
+@inproceedings{rajpurkar2016squad,
+  title     = {{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
+  author    = {Rajpurkar, Pranav and Zhang, Jian and Lopyrev, Konstantin and Liang, Percy},
+  booktitle = {EMNLP},
+  year      = {2016}
+}
+"""
+
 
 class AnswerCorrectness(metric.TrajectoryMetric):
     """Is the answer right? Compared with gold answers, by string or by a judge."""
@@ -18,4 +27,4 @@ class AnswerCorrectness(metric.TrajectoryMetric):
         "in [0, 1]."
     )
     example = 'predictions=[text], references=["Teska"]'
-    paper = metric.SQUAD
+    paper = SQUAD

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -19,73 +17,60 @@ from faithful_search.measure.agreement.statistics import (
     fleiss_kappa,
     reliability,
 )
-from faithful_search.measure.stats import bootstrap, resampled
+from faithful_search.measure.stats import Estimate
 
 FEW = 50
-labels = st.lists(st.booleans(), min_size=1, max_size=30)
 pairs_of_labels = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30)
 scored = st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=2, max_size=30)
 
 
-def two(table):
+def two(yes, first, second, no):
     """Two raters from their 2 x 2 table: both yes, only the first, only the second, both no."""
-    yes, first, second, no = table
     a = [True] * (yes + first) + [False] * (second + no)
     b = [True] * yes + [False] * first + [True] * second + [False] * no
     return a, b
 
 
-def test_cohen_by_hand():
-    # p_o = 35/50 = 0.7; rates 25/50 and 30/50: p_e = 0.5·0.6 + 0.5·0.4 = 0.5; κ = 0.2 / 0.5
-    found = cohen_kappa(*two((20, 5, 10, 15)))
-    assert found.value == pytest.approx(0.4)
-    assert found.n == 50 and found.low < 0.4 < found.high
-    assert agreement_rate(*two((20, 5, 10, 15))).value == pytest.approx(0.7)
+YES, MIXED = [True] * 4, [True, False, True, False]
+THREE = [[True, True, False, True], [True, True, False, False], [True, False, False, False]]
+EIGHT = [False, False, True, False, True, True, True, True], [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9]
 
 
-def test_fleiss_by_hand():
-    # three raters, yes counts 3, 2, 0, 1: P_i = 1, 1/3, 1, 1/3, mean 2/3; p = 6/12: P_e = 1/2; κ = (1/6) / (1/2)
-    ratings = [[True, True, False, True], [True, True, False, False], [True, False, False, False]]
-    assert fleiss_kappa(ratings).value == pytest.approx(1 / 3)
-
-
-def test_auroc_by_hand():
-    # true 0.8, 0.5, 0.3 over false 0.5, 0.1: of six comparisons 2 + 1.5 + 1 are won
-    assert auroc([True, True, True, False, False], [0.8, 0.5, 0.3, 0.5, 0.1]).value == pytest.approx(4.5 / 6)
-
-
-def test_calibration_by_hand():
-    # two bins of four: mean p 0.25 with 1 of 4 true, mean p 0.75 with 4 of 4 true: (0 + 0.25) / 2
-    p = [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9]
-    truth = [False, False, True, False, True, True, True, True]
-    assert calibration_error(truth, p, bins=2).value == pytest.approx(0.125)
-    assert [(b.p, b.share, b.n) for b in reliability(truth, p, bins=2)] == [
-        (pytest.approx(0.25), 0.25, 4),
-        (pytest.approx(0.75), 1.0, 4),
-    ]
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (agreement_rate(*two(20, 5, 10, 15)), 0.7),
+        # p_o = 35/50 = 0.7; rates 25/50 and 30/50: p_e = 0.5·0.6 + 0.5·0.4 = 0.5; κ = 0.2 / 0.5
+        (cohen_kappa(*two(20, 5, 10, 15)), 0.4),
+        # yes counts 3, 2, 0, 1: P_i = 1, 1/3, 1, 1/3, mean 2/3; p = 6/12: P_e = 1/2; κ = (1/6) / (1/2)
+        (fleiss_kappa(THREE), 1 / 3),
+        # true 0.8, 0.5, 0.3 over false 0.5, 0.1: of six comparisons 2 + 1.5 + 1 are won
+        (auroc([True, True, True, False, False], [0.8, 0.5, 0.3, 0.5, 0.1]), 4.5 / 6),
+        # two bins of four: mean p 0.25 with 1 of 4 true, mean p 0.75 with 4 of 4 true: (0 + 0.25) / 2
+        (calibration_error(*EIGHT, bins=2), 0.125),
+        (brier([True, False, False], [1.0, 0.5, 0.2]), (0 + 0.25 + 0.04) / 3),
+        # one class, and raters that are constant
+        (cohen_kappa(YES, YES), None),
+        (fleiss_kappa([YES, YES, YES]), None),
+        (cohen_kappa(YES, MIXED), 0.0),
+        (cohen_kappa([True] * 3, [False] * 3), 0.0),
+        (agreement_rate(YES, YES), 1.0),
+        (auroc(YES, [0.1, 0.2, 0.3, 0.4]), None),
+        (auroc(MIXED, [0.7] * 4), 0.5),
+        (calibration_error(YES, [1.0] * 4), 0.0),
+    ],
+)
+def test_statistics_by_hand(found, expected):
+    assert found.value is expected is None or found.value == pytest.approx(expected)
+    assert found.n in (3, 4, 5, 8, 50) and (found.low is None or found.low - 1e-9 <= found.value)
 
 
 def test_bins_hold_equally_many_and_keep_ties_together():
+    halves = [(own.p, own.share, own.n) for own in reliability(*EIGHT, bins=2)]
+    assert halves == [(pytest.approx(0.25), 0.25, 4), (pytest.approx(0.75), 1.0, 4)]
     assert [b.n for b in reliability([True] * 100, np.linspace(0, 1, 100).tolist())] == [10] * 10
     lopsided = reliability([True] * 97 + [False] * 3, [0.0] * 97 + [1.0] * 3)
     assert [(b.p, b.n) for b in lopsided] == [(0.0, 97), (1.0, 3)]
-
-
-def test_brier_by_hand():
-    assert brier([True, False, False], [1.0, 0.5, 0.2]).value == pytest.approx((0 + 0.25 + 0.04) / 3)
-
-
-def test_one_class_and_constant_raters():
-    yes, mixed = [True] * 4, [True, False, True, False]
-    assert cohen_kappa(yes, yes).value is None
-    assert fleiss_kappa([yes, yes, yes]).value is None
-    assert cohen_kappa(yes, mixed).value == 0.0
-    assert cohen_kappa([True] * 3, [False] * 3).value == 0.0
-    assert agreement_rate(yes, yes).value == 1.0
-    assert auroc(yes, [0.1, 0.2, 0.3, 0.4]).value is None
-    assert auroc(yes, [0.1, 0.2, 0.3, 0.4]).n == 4
-    assert auroc(mixed, [0.7] * 4).value == 0.5
-    assert calibration_error(yes, [1.0] * 4).value == 0.0
 
 
 def test_nothing_left_is_no_value():
@@ -106,9 +91,7 @@ def test_abstentions_are_counted_and_left_out():
     a, b = [True, True, None, False], [True, False, True, None]
     found = agreement_rate(a, b)
     assert (found.value, found.n, found.abstained) == (0.5, 2, 2)
-    assert auroc([True, False, True], [0.9, 0.1, None]) == auroc([True, False], [0.9, 0.1]).__class__(
-        1.0, 1.0, 1.0, 2, 0.0, abstained=1
-    )
+    assert auroc([True, False, True], [0.9, 0.1, None]) == Estimate(1.0, 1.0, 1.0, 2, 0.0, abstained=1)
     assert fleiss_kappa([[True, False, None], [True, False, True]]).abstained == 1
 
 
@@ -139,15 +122,6 @@ def test_kappa_is_symmetric_blind_to_names_and_at_most_one(rows):
 
 
 @given(scored)
-def test_auroc_only_reads_the_order(rows):
-    truth, scores = map(list, zip(*rows, strict=True))
-    value = auroc(truth, scores, draws=FEW).value
-    assume(value is not None)
-    assert value == pytest.approx(auroc(truth, [np.exp(score) - 3 for score in scores], draws=FEW).value)
-    assert value == pytest.approx(1 - auroc(truth, [-score for score in scores], draws=FEW).value)
-
-
-@given(scored)
 def test_auroc_is_the_share_of_comparisons_won(rows):
     truth, scores = map(list, zip(*rows, strict=True))
     yes = [score for label, score in rows if label]
@@ -165,13 +139,6 @@ def test_calibration_is_the_weighted_gap_of_its_bins(rows, bins):
     assert [b.p for b in curve] == sorted(b.p for b in curve)
     expected = sum(b.n * abs(b.share - b.p) for b in curve) / len(rows)
     assert calibration_error(truth, p, bins=bins, draws=FEW).value == pytest.approx(expected, abs=1e-12)
-
-
-@given(labels)
-def test_a_judge_that_knows_the_labels_is_perfect(truth):
-    p = [float(label) for label in truth]
-    assert brier(truth, p, draws=FEW).value == calibration_error(truth, p, draws=FEW).value == 0.0
-    assert auroc(truth, p, draws=FEW).value in (1.0, None)
 
 
 def test_pairs_repeated_within_a_group_do_not_narrow_the_interval():
@@ -193,36 +160,8 @@ def test_pairs_repeated_within_a_group_do_not_narrow_the_interval():
         assert naive.stderr < 0.6 * grouped.stderr
 
 
-def test_intervals_cover_about_as_often_as_they_say():
-    rng = np.random.default_rng(0)
-    covered = 0
-    for _ in range(200):
-        truth = rng.random(80) < 0.5
-        p = rng.normal(truth * 1.0)  # AUROC of two unit normals one apart: Φ(1/√2) = 0.7602
-        found = auroc(truth.tolist(), p.tolist(), draws=200)
-        covered += found.low <= 0.7602 <= found.high
-    assert 180 <= covered <= 198
-
-
 def test_the_seed_decides_the_interval():
-    a, b = two((20, 5, 10, 15))
+    a, b = two(20, 5, 10, 15)
     assert cohen_kappa(a, b, seed=3) == cohen_kappa(a, b, seed=3) != cohen_kappa(a, b, seed=4)
     p = np.random.default_rng(0).random(50).tolist()
     assert auroc(a, p, seed=3) == auroc(a, p, seed=3) != auroc(a, p, seed=4)
-
-
-def test_resampled_counts_are_those_the_bootstrap_uses():
-    blocks = np.concatenate(list(resampled(7, draws=100, seed=5)))
-    assert blocks.shape == (100, 7) and (blocks.sum(axis=1) == 7).all()
-    values = np.arange(7.0)
-    assert bootstrap(values, draws=100, seed=5).stderr == pytest.approx((blocks @ values / 7).std(ddof=1))
-
-
-def test_five_thousand_pairs_take_seconds():
-    rng = np.random.default_rng(0)
-    truth = (rng.random(5000) < 0.5).tolist()
-    p = rng.random(5000).tolist()
-    started = time.perf_counter()
-    for measure in (auroc, calibration_error, brier):
-        assert measure(truth, p, groups=[place // 2 for place in range(5000)]).n == 2500
-    assert time.perf_counter() - started < 10

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from paths import SHARED
 
-from faithful_search.analysis import plots, reliability
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import GroundingJudge, LexicalJudge, Pair, Verdict
 from faithful_search.measure.agreement import from_scores, is_scores, parse_judge, run
 from faithful_search.measure.agreement import judges as comparison
 from faithful_search.measure.agreement.labelled import Labelled, load
-from faithful_search.measure.agreement.statistics import Bin, cohen_kappa
+from faithful_search.measure.agreement.statistics import cohen_kappa
 from faithful_search.rewards.base import Score
 from faithful_search.rewards.judged import Asked, JudgedReward
 from faithful_search.trajectory import Trajectory
@@ -87,10 +88,11 @@ def test_judges_beside_labels_and_each_other(tmp_path):
     assert found.among["all"].value == 1.0
 
 
-def test_the_judge_reads_the_pair_and_its_question(tmp_path):
-    judge = Recorder()
-    run(rows(2), {"r": judge}, tmp_path, draws=DRAWS)
-    assert judge.asked[1] == Pair("The office number 1 is in Oslo.", "Rome", "Where is it?", "support")
+def test_the_judge_reads_the_pair_its_question_and_task_and_equal_ones_once(tmp_path):
+    judge, (one, two) = Recorder(), rows(2)
+    found = run([one, two, two, replace(two, task="info_think")], {"r": judge}, tmp_path, draws=DRAWS)
+    pair = Pair("The office number 1 is in Oslo.", "Rome", "Where is it?", "support")
+    assert judge.asked[1:] == [pair, replace(pair, task="info_think")] and against(found, "r").pairs == 4
 
 
 def test_a_second_run_asks_only_what_is_missing_or_was_abstained_from(tmp_path):
@@ -118,33 +120,17 @@ def test_another_judge_or_another_text_is_asked_anew(tmp_path):
     assert [pair.premise for pair in same.asked] == ["The office number 3 moved."]
 
 
-def test_what_was_judged_before_a_judge_broke_off_is_kept(tmp_path):
-    with pytest.raises(JudgeError, match="key was refused"):
-        run(rows(), {"r": Recorder(breaks_at=7)}, tmp_path, draws=DRAWS, chunk=3)
-    assert len(lines(tmp_path / "verdicts.jsonl")) == 6
-    assert not (tmp_path / "agreement.json").exists()
-    later = Recorder()
-    run(rows(), {"r": later}, tmp_path, draws=DRAWS)
-    assert len(later.asked) == 6
-
-
-def test_half_a_line_at_the_end_is_asked_again(tmp_path):
-    run(rows(4), {"r": Recorder()}, tmp_path, draws=DRAWS)
+def test_what_was_judged_before_a_judge_broke_off_is_kept_and_half_a_line_asked_again(tmp_path):
     path = tmp_path / "verdicts.jsonl"
+    with pytest.raises(JudgeError, match="key was refused"):
+        run(rows(4), {"r": Recorder(breaks_at=3)}, tmp_path, draws=DRAWS, chunk=2)
+    assert len(lines(path)) == 2 and not (tmp_path / "agreement.json").exists()
+    run(rows(4), {"r": Recorder()}, tmp_path, draws=DRAWS)
     path.write_bytes(path.read_bytes()[:-20])
-    judge = Recorder()
-    run(rows(4), {"r": judge}, tmp_path, draws=DRAWS)
-    assert len(judge.asked) == 1
-    assert json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["id"] == "r3"
-    idle = Recorder()
-    run(rows(4), {"r": idle}, tmp_path, draws=DRAWS)
-    assert idle.asked == []
-
-
-def test_equal_pairs_are_asked_once(tmp_path):
-    judge = Recorder()
-    found = run([*rows()[:2], *rows()[:2]], {"r": judge}, tmp_path, draws=DRAWS)
-    assert len(judge.asked) == 2 and against(found, "r", "a").pairs == 4
+    for asked in (1, 0):
+        judge = Recorder()
+        run(rows(4), {"r": judge}, tmp_path, draws=DRAWS)
+        assert len(judge.asked) == asked and lines(path)[-1]["id"] == "r3"
 
 
 def test_a_limit_is_a_seeded_sample_of_each_source(tmp_path):
@@ -168,53 +154,28 @@ def test_the_table_and_the_file_hold_every_number(tmp_path):
     assert stored == json.loads(json.dumps(found.to_dict()))
 
 
-def test_one_class_has_no_kappa_but_a_table(tmp_path):
-    found = run([row for row in rows() if row.label], {"r": Recorder()}, tmp_path, draws=DRAWS)
-    row = against(found, "r")
-    assert row.kappa.value is None and row.auroc.value is None and row.agreement.value == 1.0
-    assert " -  " in found.table()
-
-
 def test_what_cannot_be_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="at least one judge"):
         run(rows(), {}, tmp_path)
     with pytest.raises(DataError, match="no labelled rows"):
         run([], {"r": Recorder()}, tmp_path)
+    short = SimpleNamespace(name="short", judge_batch=lambda pairs: [])
+    with pytest.raises(JudgeError, match="short gave 0 verdicts for 12 pairs"):
+        run(rows(), {"short": short}, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot make the folder"):
         run(rows(), {"r": Recorder()}, tmp_path / "file")
 
 
-@dataclass(frozen=True)
-class Short:
-    name: str = "short"
-
-    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return []
-
-
-def test_a_judge_that_gives_too_few_verdicts_is_named(tmp_path):
-    with pytest.raises(JudgeError, match="short gave 0 verdicts for 12 pairs"):
-        run(rows(), {"short": Short()}, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("oracle", "unknown judge 'oracle'"),
-        ("embedding", "needs a model"),
-        ("lexical:x", "has no model"),
-        ("endpoint:gpt", "endpoint:MODEL@URL"),
-        ("endpoint:@http://h", "endpoint:MODEL@URL"),
-        ("endpoint:m@ftp://h", "endpoint:MODEL@URL"),
-    ],
-)
-def test_specs_that_name_no_judge(spec, message):
-    with pytest.raises(ConfigError, match=message):
-        parse_judge(spec)
-
-
 def test_specs_name_their_judges(monkeypatch):
+    for spec, message in {
+        "oracle": "unknown judge 'oracle'",
+        "embedding": "needs a model",
+        "lexical:x": "has no model",
+        **dict.fromkeys(("endpoint:gpt", "endpoint:@http://h", "endpoint:m@ftp://h"), "endpoint:MODEL@URL"),
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            parse_judge(spec)
     made = []
     monkeypatch.setattr(comparison, "load_judge", lambda *args, **knobs: made.append((args, knobs)))
     specs = ("nli:org/model", "generator:/some/dir/", "endpoint:org/m@v1@http://127.0.0.1:8000/v1")
@@ -264,18 +225,15 @@ def test_two_audits_are_compared_pair_by_pair(tmp_path):
     assert (row.source, row.agreement.value, row.agreement.n) == ("info_think", 0.5, 3)  # 0, 2, 4 of six; three rows
     assert row.kappa.value == 0.0
     assert json.loads((tmp_path / "out" / "agreement.json").read_text(encoding="utf-8"))["settings"]["draws"] == DRAWS
-
-
-def test_comparisons_of_strings_are_nobodys_verdict(tmp_path):
-    one = audit(tmp_path / "one.jsonl", Recorder(), "think_answer_sub_em")
-    with pytest.raises(DataError, match="no judged pair"):
-        from_scores([one, one], draws=DRAWS)
-
-
-def test_pairs_that_a_judge_abstained_from_are_left_out(tmp_path):
-    one = audit(tmp_path / "one.jsonl", Recorder(abstains=frozenset({1, 3})), "info_think_faithfulness")
-    two = audit(tmp_path / "two.jsonl", GroundingJudge(), "info_think_lexical")
-    (row,) = from_scores([one, two], draws=DRAWS).between
+    for path in (one, two):  # a pair that needed no judge is nobody's verdict
+        records = lines(path)
+        for record in records[:-1]:
+            judged = next(score for name, score in record["scores"].items() if name.startswith("info_think"))
+            judged["parts"]["pairs"].append({"step": 9, "p": 0.0, "label": False, "why": "rule", "settled": True})
+        path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    assert from_scores([one, two], draws=DRAWS).between[0] == row
+    silent = audit(tmp_path / "silent.jsonl", Recorder(abstains=frozenset({1, 3})), "info_think_faithfulness")
+    (row,) = from_scores([silent, two], draws=DRAWS).between
     assert (row.agreement.value, row.agreement.abstained) == (0.75, 2)
 
 
@@ -304,34 +262,17 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     other = audit(tmp_path / "other.jsonl", Recorder(), "info_think_faithfulness", texts=("7",))
     with pytest.raises(ConfigError, match="two or more"):
         from_scores([one])
-    with pytest.raises(DataError, match="no judged pair is in all"):
-        from_scores([one, other])
+    strings = audit(tmp_path / "strings.jsonl", Recorder(), "think_answer_sub_em")
+    for paths in ([one, other], [strings, strings]):
+        with pytest.raises(DataError, match="no judged pair is in all"):
+            from_scores(paths)
     (tmp_path / "bad.jsonl").write_text('{"row": 1, "scores": {"a": 3}}\n')
     with pytest.raises(DataError, match=r"bad\.jsonl, row 1: not a line of an audit"):
         from_scores([one, tmp_path / "bad.jsonl"])
-
-
-def test_scores_are_told_from_labels(tmp_path):
-    one = audit(tmp_path / "one.jsonl", Recorder(), "info_think_faithfulness")
     (tmp_path / "labels.jsonl").write_text('{"premise": "P", "claim": "C", "label": 1}\n')
     (tmp_path / "empty.jsonl").write_text("")
-    found = [is_scores(path) for path in (one, tmp_path / "labels.jsonl", tmp_path / "empty.jsonl", tmp_path)]
-    assert found == [True, False, False, False]
-
-
-def test_the_calibration_plot_shows_the_bins(tmp_path, monkeypatch):
-    kept = []
-    save = plots._save
-    monkeypatch.setattr(plots, "_save", lambda figure, path: (kept.append(figure), save(figure, path))[1])
-    curves = {"judge": (Bin(0.2, 0.1, 30), Bin(0.8, 0.6, 10)), "silent": ()}
-    assert reliability(curves, tmp_path / "reliability.png").stat().st_size > 1000
-    (axis,) = kept[0].axes
-    assert [
-        line.get_ydata().tolist() if hasattr(line.get_ydata(), "tolist") else line.get_ydata() for line in axis.lines
-    ][1] == [0.1, 0.6]
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["judge (40 pairs)"]
-    with pytest.raises(DataError, match="nothing to draw"):
-        reliability({"silent": ()}, tmp_path / "none.png")
+    others = (tmp_path / "labels.jsonl", tmp_path / "empty.jsonl", tmp_path)
+    assert is_scores(one) and not any(map(is_scores, others))
 
 
 REAL = SHARED / "data" / "faithfulness"
@@ -347,17 +288,3 @@ def test_containment_on_the_held_out_rows_is_what_the_docs_say(tmp_path):
         "halueval": (772, 0.908),
         "all": (2991, 0.709),
     }
-
-
-def test_pairs_that_needed_no_judge_are_no_verdicts(tmp_path):
-    paths = [audit(tmp_path / "one.jsonl", Recorder(), "info_think_faithfulness")]
-    paths.append(audit(tmp_path / "two.jsonl", GroundingJudge(), "info_think_lexical"))
-    before = from_scores(paths, draws=DRAWS).between[0]
-    for path in paths:
-        records = lines(path)
-        for one in records[:-1]:
-            judged = next(score for name, score in one["scores"].items() if name.startswith("info_think"))
-            judged["parts"]["pairs"].append({"step": 9, "p": 0.0, "label": False, "why": "rule", "settled": True})
-        path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
-    after = from_scores(paths, draws=DRAWS)
-    assert after.between[0] == before and after.settings["pairs"] == {"info_think": 6}

@@ -154,12 +154,8 @@ def test_a_served_agent_calls_tools_and_reads_what_they_return():
     with StubServer(label=reads) as server, Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
         [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[1:2])
         sent = server.requests
-    assert (found.answer, found.stop_reason, found.answers, found.id) == (
-        "The keeper is Ivo Kast.",
-        "answered",
-        ("Ivo Kast",),
-        "q1",
-    )
+    said = "The keeper is Ivo Kast."
+    assert (found.answer, found.stop_reason, found.answers, found.id) == (said, "answered", ("Ivo Kast",), "q1")
     first = found.steps[0]
     assert first.call.name == "local_search" and first.evidence[0] == Evidence(PASSAGES[1].text, "Belt harbour", "E1")
     assert sent[0]["tools"][0]["function"]["name"] == "local_search" and sent[1]["messages"][-1]["tool_call_id"] == "c1"
@@ -241,10 +237,8 @@ def test_questions_that_are_annotated_are_asked_in_changed_worlds(files, tmp_pat
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "out" / RESULTS).read_text())["rows"]
     assert list(rows) == ["open", "changed"]
-    assert (rows["changed"]["follow_rate"]["value"], rows["changed"]["follow_rate"]["n"]) == (
-        1.0,
-        4,
-    )  # it recalls only what it does not find
+    follow = rows["changed"]["follow_rate"]
+    assert (follow["value"], follow["n"]) == (1.0, 4)  # it recalls only what it does not find
 
 
 def test_the_command_goes_on_where_an_endpoint_failed(files):

@@ -19,9 +19,9 @@ from faithful_search.measure.controls import (
     Control,
     blocked_by_passages,
     blocked_in_world,
+    compared,
     control_tasks,
     control_values,
-    follows,
     recalled,
 )
 from faithful_search.measure.decoration import Decorated, declines
@@ -106,10 +106,8 @@ def test_an_oracle_of_memory_and_a_reader_are_at_the_two_ends(toolbox):
     assert [reader[name].value for name in NAMES] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     assert {oracle[name].n for name in NAMES} == {len(TASKS)}
 
-
-def test_a_mixture_lies_in_between_within_its_interval(toolbox):
-    half = set(list(KNOWN)[::4])
-    mixed = rows(toolbox, half.__contains__)
+    quarter = set(list(KNOWN)[::4])
+    mixed = rows(toolbox, quarter.__contains__)
     for name, expected in (("memory_share", 0.25), ("follow_rate", 0.75), ("decorated", 0.25)):
         assert mixed[name].value == expected and mixed[name].low < expected < mixed[name].high
 
@@ -119,13 +117,10 @@ def test_a_subset_none_and_facts_never_remembered(toolbox):
         msgspec.structs.replace(task, meta={**task.meta, "remembered": place % 2 == 0})
         for place, task in enumerate(TASKS)
     ]
-    known = {task.question for task in told if task.meta["remembered"]}
     some = rows(toolbox, lambda question: True, told, controls=10)
     assert some["follow_rate"].n == some["memory_share"].n == 10
     assert some["follow_rate"].not_applicable == len(TASKS) - 10
-    assert (some["exact_match_unremembered"].n, some["exact_match_unremembered"].value) == (20, 1.0) and len(
-        known
-    ) == 20
+    assert (some["exact_match_unremembered"].n, some["exact_match_unremembered"].value) == (20, 1.0)
     none = rows(toolbox, lambda question: True, controls=0)
     assert not {"follow_rate", "memory_share", "exact_match_changed", "exact_match_unremembered"} & none.keys()
 
@@ -194,7 +189,7 @@ def answered(answer, *texts, golds=("Rome",), question="Where?"):
     ],
 )
 def test_what_counts_as_given_all_the_same(given, texts, before, expected):
-    assert recalled(answered(given, *texts), answered(before), ("Rome",)) is expected
+    assert recalled(answered(given, *texts), answered(before)) is expected
 
 
 def test_follow_rate_and_memory_share_by_hand():
@@ -213,7 +208,7 @@ def test_follow_rate_and_memory_share_by_hand():
         "memory_share": [0.0, 1.0, None, None],
     }
     assert control_values(rollouts, list("abcd"), []) == {}
-    assert follows(answered("Rome", golds=("Lima",)), answered("Rome"), ("Rome",)) == 0.0
+    assert compared(CHANGED, answered("Rome", golds=("Lima",)), answered("Rome"))["follow_rate"] == 0.0
 
 
 # --- decorated
@@ -275,12 +270,9 @@ def test_decorated_says_which_call():
 
 
 def test_titles_that_begin_like_a_refusal_are_answers():
-    assert not any(
-        map(declines, ("Unknown Pleasures", "Nothing Compares 2 U", "None of the above", "No", "0", "Nantes"))
-    )
-    assert all(
-        map(declines, ("The answer is not known.", "I could not find it", "N/A", "No evidence found.", "?", " "))
-    )
+    titles = ("Unknown Pleasures", "Nothing Compares 2 U", "None of the above", "No", "0", "Nantes", "Unna")
+    refusals = ("The answer is not known.", "I could not find it", "N/A", "No evidence found.", "?", " ", None)
+    assert not any(map(declines, titles)) and all(map(declines, refusals))
 
 
 # --- query provenance

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 from collections import Counter
 
 import pytest
+from agent_rows import file_of
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import SHARED
 
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.judges import Pair, Verdict
-from faithful_search.measure.agreement import parse_judge, run
+from faithful_search.judges import Pair
+from faithful_search.measure.agreement import parse_judge
 from faithful_search.measure.agreement.labelled import load, sample
 
 REAL = SHARED / "data" / "faithfulness"
 real = pytest.mark.skipif(not REAL.is_dir(), reason="the labelled data is not here")
-
-
-def write(path, rows):
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
 
 
 def attribution(question, claim="Snow fell.", references=("It snowed.",), label="attributable"):
@@ -39,57 +32,52 @@ def questions(held_out, count):
     return [text for text, held in side if held is held_out][:count]
 
 
-def test_attribution_bench(tmp_path):
-    rows = [attribution("q1", references=("One.", "Two.")), attribution("q2", label="not attributable")]
-    first, second = load(write(tmp_path / "attributionbench_dev.jsonl.gz", rows))
-    assert (first.premise, first.hypothesis, first.question, first.label) == ("One.\n\nTwo.", "Snow fell.", "q1", True)
-    assert (second.label, second.source, second.id) == (False, "attributionbench", "attributionbench_dev:2")
-
-
-def test_halueval_gives_both_answers_of_a_question(tmp_path):
-    row = {"knowledge": "K", "question": "Q?", "right_answer": "yes", "hallucinated_answer": "It is no."}
-    right, wrong = load(write(tmp_path / "any_name.jsonl", [row]))
-    assert (right.hypothesis, right.label, wrong.hypothesis, wrong.label) == ("yes", True, "It is no.", False)
-    assert right.group == wrong.group and right.split == wrong.split and right.id != wrong.id
-
-
-def test_begin_counts_generic_as_not_attributable(tmp_path):
-    names = ("Fully attributable", "Not fully attributable", "Generic")
-    rows = [{"knowledge": "K", "message": "M", "response": "R", "begin_label": name} for name in names]
-    found = load(write(tmp_path / "begin.jsonl", rows))
-    assert [row.label for row in found] == [True, False, False]
-    assert [(row.premise, row.question, row.source) for row in found] == [("K", "", "begin")] * 3
-
-
-def test_anli_entailment_alone_is_support(tmp_path):
-    rows = [{"context": "C", "statement": "S", "gold_label": label} for label in "enc"]
-    assert [row.label for row in load(write(tmp_path / "anli.jsonl", rows))] == [True, False, False]
+HALUEVAL = {"knowledge": "K", "question": "Q", "right_answer": "yes", "hallucinated_answer": "It is no."}
+BEGIN = ("Fully attributable", "Not fully attributable", "Generic")
 
 
 @pytest.mark.parametrize(
-    ("label", "meaning"),
+    ("rows", "found"),
     [
-        (True, True),
-        (False, False),
-        (1, True),
-        (0, False),
-        ("Yes", True),
-        ("0", False),
-        ("not_entailment", False),
-        ("Not Supported", False),
-        (" attributable ", True),
-        ("neutral", False),
+        (
+            [attribution("q1", references=("One.", "Two.")), attribution("q2", label="not attributable")],
+            [
+                ("attributionbench", "f:1", "One.\n\nTwo.", "Snow fell.", "q1", True),
+                ("attributionbench", "f:2", "It snowed.", "Snow fell.", "q2", False),
+            ],
+        ),
+        (
+            [HALUEVAL],
+            [
+                ("halueval", "f:1:right", "K", "yes", "Q", True),
+                ("halueval", "f:1:hallucinated", "K", "It is no.", "Q", False),
+            ],
+        ),
+        (
+            [{"knowledge": "K", "message": "M", "response": "R", "begin_label": label} for label in BEGIN],
+            [("begin", f"f:{n}", "K", "R", "", n == 1) for n in (1, 2, 3)],
+        ),
+        (
+            [{"context": "C", "statement": "S", "gold_label": label} for label in "enc"],
+            [("anli", f"f:{n}", "C", "S", "", n == 1) for n in (1, 2, 3)],
+        ),
+        ([{"evidence": ["A", "B"], "answer": "C", "label": 1}], [("f", "f:1", "A\n\nB", "C", "", True)]),
     ],
 )
+def test_what_kind_of_file_it_is_is_told_by_its_columns(tmp_path, rows, found):
+    read = load(file_of(tmp_path / "f.jsonl.gz", rows))
+    assert [(row.source, row.id, row.premise, row.hypothesis, row.question, row.label) for row in read] == found
+    assert len({(row.group, row.split) for row in read if row.source != "attributionbench"}) <= 1
+
+
+YES, NO = (True, 1, "Yes", " attributable "), (False, 0, "0", "not_entailment", "Not Supported", "neutral")
+
+
+@pytest.mark.parametrize(("label", "meaning"), [*((label, True) for label in YES), *((label, False) for label in NO)])
 def test_labels_of_other_files(tmp_path, label, meaning):
     row = {"document": "D", "claim": "C", "supported": label, "question": "Q", "id": 7, "source": "mine"}
-    (found,) = load(write(tmp_path / "file.jsonl", [row]))
+    (found,) = load(file_of(tmp_path / "file.jsonl", [row]))
     assert (found.label, found.source, found.id, found.question) == (meaning, "mine", "file:1:7", "Q")
-
-
-def test_a_premise_may_be_a_list_of_passages(tmp_path):
-    (found,) = load(write(tmp_path / "file.jsonl", [{"evidence": ["A", "B"], "answer": "C", "label": 1}]))
-    assert found.premise == "A\n\nB"
 
 
 @pytest.mark.parametrize(
@@ -108,12 +96,12 @@ def test_a_premise_may_be_a_list_of_passages(tmp_path):
 )
 def test_what_is_wrong_is_said(tmp_path, row, message):
     with pytest.raises(DataError, match=message):
-        load(write(tmp_path / "file.jsonl", [row]))
+        load(file_of(tmp_path / "file.jsonl", [row]))
 
 
 def test_a_later_row_without_the_columns_is_named(tmp_path):
     with pytest.raises(DataError, match=r"row 2: no column 'references'; it has: question"):
-        load(write(tmp_path / "file.jsonl", [attribution("q"), {"question": "q"}]))
+        load(file_of(tmp_path / "file.jsonl", [attribution("q"), {"question": "q"}]))
 
 
 def test_missing_and_empty_sources(tmp_path):
@@ -122,7 +110,7 @@ def test_missing_and_empty_sources(tmp_path):
     with pytest.raises(DataError, match=r"no \.jsonl"):
         load(tmp_path)
     with pytest.raises(DataError, match="no labelled rows"):
-        load(write(tmp_path / "empty.jsonl", []))
+        load(file_of(tmp_path / "empty.jsonl", []))
     with pytest.raises(ConfigError, match="unknown split 'test'"):
         load(tmp_path, "test")
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"premise": "P"')[:-4])
@@ -133,22 +121,22 @@ def test_missing_and_empty_sources(tmp_path):
 def test_the_hash_of_the_question_decides(tmp_path):
     (held,), (train,) = questions(True, 1), questions(False, 1)
     rows = [attribution(held, references=("A.",)), attribution(train, references=("B.",))]
-    path = write(tmp_path / "attributionbench_dev.jsonl", rows)
+    path = file_of(tmp_path / "attributionbench_dev.jsonl", rows)
     assert [row.split for row in load(path)] == ["heldout", "train"]
     assert [row.question for row in load(path, "heldout")] == [held]
     spelled = [attribution(f"  {held.upper()}?!", references=("A.",))]
-    assert load(write(tmp_path / "attributionbench_dev.jsonl", spelled))[0].split == "heldout"
+    assert load(file_of(tmp_path / "attributionbench_dev.jsonl", spelled))[0].split == "heldout"
 
 
 def test_the_test_file_is_held_out_and_what_it_shares_leaves_train(tmp_path):
     one, two, three, four = questions(False, 4)
-    write(tmp_path / "attributionbench_test500.jsonl", [attribution(one, references=("Shared.", "Own."))])
+    file_of(tmp_path / "attributionbench_test500.jsonl", [attribution(one, references=("Shared.", "Own."))])
     dev = [
         attribution(one, references=("A.",)),  # its question
         attribution(two, references=("B.", "shared")),  # one of its passages
         attribution(three, references=("C.",)),
     ]
-    path = write(tmp_path / "attributionbench_dev.jsonl", dev)
+    path = file_of(tmp_path / "attributionbench_dev.jsonl", dev)
     assert [row.split for row in load(path)] == ["overlap", "overlap", "train"]
     assert Counter(row.split for row in load(tmp_path)) == {"overlap": 2, "train": 1, "heldout": 1}
     assert [row.question for row in load(path, "train")] == [three]
@@ -160,7 +148,7 @@ def test_the_test_file_is_held_out_and_what_it_shares_leaves_train(tmp_path):
 def test_a_passage_shared_with_a_held_out_question_leaves_train(tmp_path):
     (held,), (train,) = questions(True, 1), questions(False, 1)
     rows = [{"premise": "Same.", "claim": "C", "label": 1, "question": text} for text in (train, held)]
-    assert [row.split for row in load(write(tmp_path / "file.jsonl", rows))] == ["overlap", "heldout"]
+    assert [row.split for row in load(file_of(tmp_path / "file.jsonl", rows))] == ["overlap", "heldout"]
 
 
 texts = st.sampled_from(["a b", "A  b!", "c", "d", "e", "f", "?", "", "g h", "ï¬", "fi"])
@@ -170,7 +158,7 @@ texts = st.sampled_from(["a b", "A  b!", "c", "d", "e", "f", "?", "", "g h", "ï¬
 def test_nothing_is_on_both_sides(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("rows") / "file.jsonl"
     data = [{"premise": p, "claim": c, "label": 1, "question": q} for p, c, q in rows]
-    found = load(write(path, data))
+    found = load(file_of(path, data))
     assert len(found) == len(rows)
     sides = {side: [row for row in found if row.split == side] for side in ("train", "heldout")}
     for field in ("question", "premise"):
@@ -181,7 +169,7 @@ def test_nothing_is_on_both_sides(tmp_path_factory, rows):
 
 def test_samples_are_seeded_nested_and_per_source(tmp_path):
     rows = [{"premise": f"P{n}", "claim": f"C{n}", "label": n % 2, "source": "ab"[n % 2], "id": n} for n in range(60)]
-    found = load(write(tmp_path / "file.jsonl", rows))
+    found = load(file_of(tmp_path / "file.jsonl", rows))
     few, more = sample(found, 5, seed=1), sample(found, 12, seed=1)
     assert Counter(row.source for row in few) == {"a": 5, "b": 5}
     assert set(few) <= set(more) and [row for row in found if row in more] == more
@@ -192,30 +180,11 @@ def test_samples_are_seeded_nested_and_per_source(tmp_path):
 def test_a_row_may_say_what_is_asked_and_how_sure_its_labeller_was(tmp_path):
     row = {"premise": "P", "claim": "C", "label": 1}
     more = [{"task": "info_think", "p": 0.8}, {"p": "often", "task": None}, {"p": 7}, {"p": 0}]
-    found = load(write(tmp_path / "file.jsonl", [row, *({**row, **own} for own in more)]))
+    found = load(file_of(tmp_path / "file.jsonl", [row, *({**row, **own} for own in more)]))
     assert [item.task for item in found] == ["support", "info_think", "support", "support", "support"]
     assert [item.p for item in found] == [None, 0.8, None, None, 0.0]
     with pytest.raises(DataError, match=r"row 1: unknown task 'guess'; there are: support, states, info_think"):
-        load(write(tmp_path / "bad.jsonl", [{**row, "task": "guess"}]))
-
-
-class Heard:
-    name = "heard"
-
-    def __init__(self):
-        self.asked = []
-
-    def judge_batch(self, pairs):
-        self.asked += pairs
-        return [Verdict(1.0, True, "", self.name) for _ in pairs]
-
-
-def test_a_judge_is_asked_the_rows_own_task_and_tasks_are_different_pairs(tmp_path):
-    row = {"premise": "P", "claim": "C", "label": 1}
-    found = load(write(tmp_path / "file.jsonl", [row, {**row, "task": "info_think"}]))
-    judge = Heard()
-    run(found, {"heard": judge}, tmp_path / "out", progress=False, draws=10)
-    assert judge.asked == [Pair("P", "C"), Pair("P", "C", "", "info_think")]
+        load(file_of(tmp_path / "bad.jsonl", [{**row, "task": "guess"}]))
 
 
 def test_labels_of_another_run_are_a_judge(tmp_path):
@@ -223,7 +192,7 @@ def test_labels_of_another_run_are_a_judge(tmp_path):
         {"premise": f"P{n}", "claim": "C", "label": n % 2, "task": "info_think", "p": 0.25 + n % 2 / 2} for n in (1, 2)
     ]
     both = [{"premise": "Q", "claim": "C", "label": label} for label in (0, 1, 1)]
-    path = write(tmp_path / "second" / "pairs.jsonl", [*rows, *both])
+    path = file_of(tmp_path / "second" / "pairs.jsonl", [*rows, *both])
     name, judge = parse_judge(f"labels:{path}")
     assert name == "labels:second"
     asked = [Pair("P1", "C", "", "info_think"), Pair("P2", "C", "", "info_think"), Pair("P1", "C"), Pair("Q", "C")]
@@ -231,7 +200,7 @@ def test_labels_of_another_run_are_a_judge(tmp_path):
     assert [(own.p, own.label) for own in found] == [(0.75, True), (0.25, False), (None, None), (None, None)]
     assert "no label" in found[2].why and "both ways" in found[3].why
     assert parse_judge(f"labels:{path.parent}")[1].name == judge.name
-    write(path, rows)
+    file_of(path, rows)
     assert parse_judge(f"labels:{path}")[1].name != judge.name
     with pytest.raises(DataError, match="no such file"):
         parse_judge(f"labels:{tmp_path}/none.jsonl")
@@ -259,11 +228,7 @@ def test_the_real_files_are_split_once_and_for_all(everything):
     ids = "\n".join(row.id for row in found if row.split == "heldout")
     assert hashlib.sha256(ids.encode()).hexdigest()[:12] == "13f8f1eaa974"
     assert len({row.id for row in found}) == len(found)
-
-
-@real
-def test_no_question_and_no_passage_of_the_real_files_is_on_both_sides(everything):
-    train, held = ([row for row in everything if row.split == side] for side in ("train", "heldout"))
+    train, held = ([row for row in found if row.split == side] for side in ("train", "heldout"))
     for text in (lambda row: row.question, lambda row: row.premise, lambda row: row.group):
         assert not {text(row) for row in train} & {text(row) for row in held} - {""}
 
@@ -272,9 +237,3 @@ def test_no_question_and_no_passage_of_the_real_files_is_on_both_sides(everythin
 @pytest.mark.parametrize("name", ["attributionbench_dev", "begin_wow_test", "anli_human_r3_dev", "halueval_qa"])
 def test_a_file_alone_is_split_as_in_its_directory(name, everything):
     assert load(REAL / f"{name}.jsonl.gz") == [row for row in everything if row.id.startswith(f"{name}:")]
-
-
-@real
-def test_the_test_file_is_held_out_as_a_whole(everything):
-    held = [row for row in everything if row.id.startswith("attributionbench_test500:")]
-    assert len(held) == 500 and {row.split for row in held} == {"heldout"}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 
 import pytest
+from agent_rows import file_of
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from paths import SHARED
 from stub_server import StubServer
 
 from faithful_search.cli import cli
@@ -18,11 +17,8 @@ from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Pair, Verdict
 from faithful_search.measure import agreement
 from faithful_search.measure.audit import audit, read_trajectories
-from faithful_search.measure.label import METRICS, Provenance, label
-from faithful_search.measure.pairs import Cut, reward, sampled
-
-REAL = SHARED / "data" / "trajectories"
-real = pytest.mark.skipif(not REAL.is_dir(), reason="the trajectories are not here")
+from faithful_search.measure.label import label
+from faithful_search.measure.pairs import METRICS, Cut, reward, sampled
 
 
 class Scripted:
@@ -50,14 +46,8 @@ def episode(number, thought):
     return {"question": "Who built the bridge?", "text": text, "answers": ["Ann"]}
 
 
-def write(path, rows):
-    text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
-
-
 def many(path, count):
-    return write(path, [episode(n, f"Thought {n}: {'yes' if n % 3 else 'no'}.") for n in range(count)])
+    return file_of(path, [episode(n, f"Thought {n}: {'yes' if n % 3 else 'no'}.") for n in range(count)])
 
 
 def rows_of(folder):
@@ -65,7 +55,7 @@ def rows_of(folder):
 
 
 def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands(tmp_path):
-    write(tmp_path / "mine.jsonl", [episode(1, "So yes, Ann."), episode(2, "No idea.")])
+    file_of(tmp_path / "mine.jsonl", [episode(1, "So yes, Ann."), episode(2, "No idea.")])
     found = label([tmp_path / "mine.jsonl"], tmp_path / "out", judge=Scripted())
     first, second = rows_of(tmp_path / "out")
     assert first == {
@@ -85,27 +75,35 @@ def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands(tmp_path):
     assert (found.pairs, found.positives, found.complete, found.finished) == (2, 1, True, True)
 
 
+SILENT = "<think>Look.</think><search>x</search><information>y</information><answer>z</answer>"
+
+
+def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_counted(tmp_path):
+    rows = [{"question": "Q?", "text": SILENT}, '{"text": ', "[]", episode(1, "yes"), episode(2, "no")]
+    path = file_of(tmp_path / "mine.jsonl", rows)
+    found = label([path], tmp_path / "out", judge=Scripted(), dialect="search_r1")
+    [file] = found.files
+    assert (found.pairs, file.pairs, file.settled, file.rows, file.skipped) == (2, 3, 1, 5, 2) and not found.complete
+    assert [why.split(":")[0] for why in file.reasons] == ["row 2", "row 3"]
+    assert "1 need no judge" in (tmp_path / "out" / "README.md").read_text()
+    again = label([path], tmp_path / "out", judge=Scripted(), dialect="search_r1", limit=1)
+    assert again.files == found.files  # a shorter read does not shrink a file's record
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_pairs_are_those_that_the_reward_asks_about(tmp_path, metric):
-    path = write(tmp_path / "mine.jsonl", [episode(n, f"Thought {n} yes.") for n in range(3)])
+    path = file_of(tmp_path / "mine.jsonl", [episode(n, f"Thought {n} yes.") for n in range(3)])
     judge = Scripted()
     label([path], tmp_path / "out", metric=metric, judge=judge)
     own = reward(metric, judge)
     asked = [item.pair for row in read_trajectories(path) for item in own.pairs(row.trajectory)]
     assert asked and judge.asked == list(dict.fromkeys(asked))
+    assert label([path], tmp_path / "words", metric=metric).pairs == len(judge.asked)
     found = [Pair(row["premise"], row["hypothesis"], row["question"], row["task"]) for row in rows_of(tmp_path / "out")]
     assert found == judge.asked
 
 
-def test_without_a_judge_words_are_compared_for_every_metric(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 3)
-    for metric in METRICS:
-        assert label([path], tmp_path / metric, metric=metric).pairs > 0
-    with pytest.raises(ConfigError, match=r"citation.*info_think, think_search"):
-        label([path], tmp_path / "other", metric="citation")
-
-
-def test_the_labels_are_those_the_audit_scores_with(tmp_path):
+def test_without_a_judge_the_labels_are_those_the_audit_scores_with(tmp_path):
     path = many(tmp_path / "mine.jsonl", 12)
     label([path], tmp_path / "out")
     audit(path, tmp_path / "audit", metrics=["info_think_faithfulness"], workers=1)
@@ -114,18 +112,8 @@ def test_the_labels_are_those_the_audit_scores_with(tmp_path):
     assert [(row["p"], row["label"]) for row in rows_of(tmp_path / "out")] == [(p["p"], p["label"]) for p in scored]
 
 
-def test_equal_pairs_are_asked_and_written_once_over_all_files(tmp_path):
-    one = write(tmp_path / "one.jsonl", [episode(1, "yes"), episode(2, "yes"), episode(1, "yes")])
-    two = write(tmp_path / "two.jsonl.gz", [episode(2, "yes"), episode(3, "yes")])
-    judge = Scripted()
-    found = label([one, two], tmp_path / "out", judge=judge)
-    assert len(judge.asked) == len(set(judge.asked)) == found.pairs == 3
-    assert [row["trajectory"] for row in rows_of(tmp_path / "out")] == ["one:1", "one:2", "two:2"]
-    assert [(file.name, file.rows, file.pairs) for file in found.files] == [("one.jsonl", 3, 3), ("two.jsonl.gz", 2, 2)]
-
-
 def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
-    path = write(tmp_path / "mine.jsonl", [episode(1, "yes"), episode(2, "abstain"), episode(3, "no")])
+    path = file_of(tmp_path / "mine.jsonl", [episode(1, "yes"), episode(2, "abstain"), episode(3, "no")])
     found = label([path], tmp_path / "out", judge=Scripted())
     assert (found.pairs, found.abstained, found.complete) == (2, 1, False)
     assert found.unjudged == ["mine:2, step 2: too hard"]
@@ -138,28 +126,9 @@ def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
     assert (found.pairs, found.abstained, found.complete, len(willing.asked)) == (3, 0, True, 1)
 
 
-def test_actions_without_a_thought_are_left_out_and_counted(tmp_path):
-    silent = {
-        "question": "Q?",
-        "text": "<think>Look.</think><search>x</search><information>y</information><answer>z</answer>",
-    }
-    path = write(tmp_path / "mine.jsonl", [silent, episode(1, "yes")])
-    found = label([path], tmp_path / "out", judge=Scripted(), dialect="search_r1")
-    assert (found.pairs, found.files[0].pairs, found.files[0].settled) == (1, 2, 1)
-    assert all(row["hypothesis"] for row in rows_of(tmp_path / "out"))
-    assert "1 need no judge" in (tmp_path / "out" / "README.md").read_text()
-
-
-def test_a_broken_row_is_named_and_skipped(tmp_path):
-    path = write(tmp_path / "mine.jsonl", [episode(1, "yes"), '{"text": ', "[]", episode(2, "no")])
-    found = label([path], tmp_path / "out", judge=Scripted())
-    assert (found.pairs, found.files[0].rows, found.files[0].skipped, found.complete) == (2, 4, 2, False)
-    assert [why.split(":")[0] for why in found.files[0].reasons] == ["row 2", "row 3"]
-
-
 def test_a_file_cut_off_is_labelled_as_far_as_it_goes(tmp_path):
     noise = [episode(n, hashlib.sha256(str(n).encode()).hexdigest() * 8) for n in range(400)]
-    whole = write(tmp_path / "mine.jsonl.gz", noise)
+    whole = file_of(tmp_path / "mine.jsonl.gz", noise)
     whole.write_bytes(whole.read_bytes()[:-2000])
     found = label([whole, many(tmp_path / "more.jsonl", 3)], tmp_path / "out", judge=Scripted())
     assert 3 < found.pairs < 403 and not found.complete
@@ -167,11 +136,14 @@ def test_a_file_cut_off_is_labelled_as_far_as_it_goes(tmp_path):
 
 
 def test_files_may_be_added_but_not_other_judges_or_metrics(tmp_path):
-    one, two = many(tmp_path / "one.jsonl", 4), many(tmp_path / "two.jsonl", 6)
-    label([one], tmp_path / "out", judge=Scripted())
-    judge = Scripted()
-    found = label([two], tmp_path / "out", judge=judge)
-    assert (found.pairs, len(judge.asked), [file.name for file in found.files]) == (6, 2, ["one.jsonl", "two.jsonl"])
+    one = file_of(tmp_path / "one.jsonl", [episode(1, "yes"), episode(2, "yes"), episode(1, "yes")])
+    two = file_of(tmp_path / "two.jsonl.gz", [episode(2, "yes"), episode(3, "yes")])
+    first, judge = Scripted(), Scripted()
+    assert label([one], tmp_path / "out", judge=first).pairs == len(first.asked) == 2  # equal pairs are one
+    found = label([one, two], tmp_path / "out", judge=judge)
+    assert (found.pairs, len(judge.asked)) == (3, 1)
+    assert [(file.name, file.rows, file.pairs) for file in found.files] == [("one.jsonl", 3, 3), ("two.jsonl.gz", 2, 2)]
+    assert [row["trajectory"] for row in rows_of(tmp_path / "out")] == ["one:1", "one:2", "two:2"]
     with pytest.raises(ConfigError, match="judge: 'scripted' there, 'other' now"):
         label([one], tmp_path / "out", judge=Scripted("other"))
     with pytest.raises(ConfigError, match="metric"):
@@ -179,14 +151,7 @@ def test_files_may_be_added_but_not_other_judges_or_metrics(tmp_path):
     (tmp_path / "out" / "provenance.json").unlink()
     with pytest.raises(ConfigError, match=r"no provenance\.json"):
         label([one], tmp_path / "out", judge=Scripted())
-    assert len(rows_of(tmp_path / "out")) == 6
-
-
-def test_a_shorter_read_of_a_file_does_not_shrink_its_record(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 8)
-    assert label([path], tmp_path / "out", judge=Scripted(), limit=2).pairs == 2
-    assert label([path], tmp_path / "out", judge=Scripted()).files[0].rows == 8
-    assert label([path], tmp_path / "out", judge=Scripted(), limit=2).files[0].rows == 8
+    assert len(rows_of(tmp_path / "out")) == 3
 
 
 @given(st.integers(min_value=0, max_value=3000))
@@ -202,18 +167,6 @@ def test_a_file_cut_at_any_byte_goes_on_without_loss_or_repetition(tmp_path_fact
     judge = Scripted()
     label([path], folder / "out", judge=judge)
     assert pairs.read_bytes() == whole and len(judge.asked) == 8 - left
-
-
-def test_half_a_line_is_gone_even_when_nothing_is_written_after_it(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 2)
-    label([path], tmp_path / "out", judge=Scripted())
-    pairs = tmp_path / "out" / "pairs.jsonl"
-    first, second = pairs.read_bytes().splitlines(keepends=True)
-    pairs.write_bytes(first + second[:-5])
-    silent = Scripted()
-    silent._verdict = lambda pair: Verdict(None, None, "too hard", "scripted")
-    assert label([path], tmp_path / "out", judge=silent).abstained == 1
-    assert pairs.read_bytes() == first
 
 
 def test_a_line_that_is_no_label_is_named_and_kept(tmp_path):
@@ -257,18 +210,15 @@ def test_two_runs_cannot_write_one_folder(tmp_path):
 
 def test_a_sample_is_seeded_and_a_larger_one_contains_it(tmp_path):
     path = many(tmp_path / "mine.jsonl", 40)
-    few, more = Scripted(), Scripted()
+    few, more, other, grown = (Scripted() for _ in range(4))
     label([path], tmp_path / "few", judge=few, sample=6)
     label([path], tmp_path / "more", judge=more, sample=15)
     assert len(few.asked) == 6 and len(more.asked) == 15 and set(few.asked) < set(more.asked)
-    other = Scripted()
     label([path], tmp_path / "other", judge=other, sample=6, seed=1)
     assert set(other.asked) != set(few.asked)
-    grown = Scripted()
     assert label([path], tmp_path / "few", judge=grown, sample=15).pairs == 15
     assert {*few.asked, *grown.asked} == set(more.asked) and len(grown.asked) == 9
-    everything = Scripted()
-    assert label([path], tmp_path / "all", judge=everything, sample=1000).pairs == 40
+    assert label([path], tmp_path / "all", judge=Scripted(), sample=1000).pairs == 40
 
 
 @given(st.lists(st.sampled_from("abcdefghijkl")), st.integers(1, 12), st.integers(1, 12), st.integers(0, 3))
@@ -299,9 +249,13 @@ def test_what_cannot_be_labelled_is_refused(tmp_path):
             label(files, tmp_path / "out", judge=Scripted())
     assert not (tmp_path / "out").exists()
     with pytest.raises(DataError, match="no info_think pair in the 1 rows read"):
-        label([write(tmp_path / "short.jsonl", [{"text": "<answer>x</answer>"}])], tmp_path / "x", dialect="search_r1")
+        label(
+            [file_of(tmp_path / "short.jsonl", [{"text": "<answer>x</answer>"}])], tmp_path / "x", dialect="search_r1"
+        )
     with pytest.raises(ConfigError, match="sample must be at least 1"):
         label([path], tmp_path / "out", sample=0)
+    with pytest.raises(ConfigError, match=r"citation.*info_think, think_search"):
+        label([path], tmp_path / "out", metric="citation")
 
 
 def test_the_provenance_says_which_files_judge_and_prompt(tmp_path):
@@ -329,16 +283,6 @@ def _label(path, out, server, *more):
     return ["label", str(path), "--out", str(out), *judge, *map(str, more)]
 
 
-def test_the_cache_of_an_endpoint_is_used(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 5)
-    with StubServer() as server:
-        for out in ("one", "two"):
-            arguments = _label(path, tmp_path / out, server, "--judge-cache", tmp_path / "cache.sqlite")
-            assert CliRunner().invoke(cli, arguments).exit_code == 0
-        assert server.calls <= 6
-    assert (tmp_path / "one" / "pairs.jsonl").read_text() == (tmp_path / "two" / "pairs.jsonl").read_text()
-
-
 def test_a_server_that_is_down_leaves_pairs_open_and_exit_code_3(tmp_path):
     path = many(tmp_path / "mine.jsonl", 3)
     with StubServer(mode="garbage") as server:
@@ -351,7 +295,7 @@ def test_a_server_that_is_down_leaves_pairs_open_and_exit_code_3(tmp_path):
 
 def test_the_folder_is_a_dataset_and_a_labelled_file(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
-    path = write(tmp_path / "mine.jsonl", [episode(n, "yes" if n % 2 else "no") for n in range(6)])
+    path = file_of(tmp_path / "mine.jsonl", [episode(n, "yes" if n % 2 else "no") for n in range(6)])
     label([path], tmp_path / "out", judge=Scripted())
     found = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
     assert found.column_names == list(rows_of(tmp_path / "out")[0]) and found.to_list() == rows_of(tmp_path / "out")
@@ -361,38 +305,10 @@ def test_the_folder_is_a_dataset_and_a_labelled_file(tmp_path, monkeypatch):
     ]
 
 
-def test_a_second_run_is_compared_with_the_first(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 30)
-    label([path], tmp_path / "one", judge=Scripted())
-    label(
-        [path],
-        tmp_path / "two",
-        judge=Scripted(say=lambda pair: "yes" in pair.hypothesis and "4" not in pair.hypothesis),
-    )
-    arguments = ["agreement", tmp_path / "one" / "pairs.jsonl", "--out", tmp_path / "agreement", "--split"]
-    one, two = rows_of(tmp_path / "one"), rows_of(tmp_path / "two")
-    same = sum(a["label"] == b["label"] for a, b in zip(one, two, strict=True)) / len(one)
-    arguments = [*map(str, arguments[:-1]), "--judge", f"labels:{tmp_path}/two/pairs.jsonl"]
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == 0 and "labels:two" in done.output, done.output
-    found = json.loads((tmp_path / "agreement" / "agreement.json").read_text())
-    [whole] = [row for row in found["against"] if row["source"] == "mine"]
-    assert 0.5 < same < 1 and whole["agreement"]["value"] == pytest.approx(same) and whole["pairs"] == 30
-
-
-@real
-@pytest.mark.parametrize("name", ["r1_searcher_hotpotqa_llama", "search_r1_ppo_3b", "webdancer"])
-def test_real_trajectories(tmp_path, name):
-    found = label([REAL / f"{name}.jsonl.gz"], tmp_path / "out", limit=60)
-    assert isinstance(found, Provenance) and found.pairs > 0 and found.files[0].rows == 60
-    rows = agreement.load(tmp_path / "out")
-    assert len(rows) == found.pairs and {row.task for row in rows} == {"info_think"}
-
-
 def test_no_name_writes_markup_into_the_card(tmp_path):
     odd = "x|`<b>y`\n## Owned\n[z](http://evil.example)"
     path = tmp_path / f"{odd.replace('/', '_')}.jsonl"
-    write(path, [episode(1, "yes, Ann built it")])
+    file_of(path, [episode(1, "yes, Ann built it")])
     out = tmp_path / "a`b\n# [Owned](x)"
     label([path], out, judge=Scripted(name=odd), license="mit")
     card = (out / "README.md").read_text()

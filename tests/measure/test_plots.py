@@ -1,17 +1,17 @@
 """Figures: written, labelled, and showing the numbers they were given."""
 
-import math
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from faithful_search.analysis import bars, compare, plots, reward_curves, tool_curves
+from faithful_search.analysis import bars, compare, plots, reliability, reward_curves, tool_curves
 from faithful_search.analysis.plots import stability_curves
 from faithful_search.errors import DataError
+from faithful_search.measure.agreement.statistics import Bin
 
 
 def history(steps=40, slope=1.0):
@@ -45,7 +45,8 @@ def legend(axis):
 
 
 def test_reward_curves_show_every_component_the_total_and_alpha(tmp_path, figures):
-    path = reward_curves(history(), tmp_path / "new" / "rewards.png")
+    resumed = [{"step": 40, "reward": 9.0}, *history()]  # a step that was logged twice counts once
+    path = reward_curves(resumed, tmp_path / "new" / "rewards.png")
     upper, lower = figures[0].axes
     assert Image.open(path).size[0] >= 900
     assert legend(upper) == ["total reward", "citation, R_cite"]
@@ -73,11 +74,11 @@ def test_stability_has_a_panel_for_what_was_logged(tmp_path, figures):
 
 def test_compare_draws_the_mean_over_seeds_and_its_interval(tmp_path, figures):
     runs = {"PoU": [history(slope=1.0), history(slope=3.0)], "one seed": [history()]}
-    compare(runs, "reward", tmp_path / "compare.svg", band="se")
+    compare(runs, "reward", tmp_path / "compare.svg")
     (axis,) = figures[0].axes
     assert axis.lines[0].get_ydata()[-1] == pytest.approx(2.0)
     top = max(y for x, y in axis.collections[0].get_paths()[0].vertices if x == 40)
-    assert top == pytest.approx(2.0 + math.sqrt(2) / math.sqrt(2))
+    assert top == pytest.approx(2.0 + 12.706, rel=1e-3)  # of 1 and 3: s/√2 = 1, t of one degree of freedom
     assert legend(axis) == ["PoU (2 seeds)", "one seed (1 seed)"]
     compare(runs, ["reward", "tools/entropy"], tmp_path / "panels.png")
     assert len(figures[1].axes) == 2
@@ -94,33 +95,20 @@ def test_bars_have_the_heights_and_intervals_given(tmp_path, figures):
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["f1", "exact\nmatch"]
 
 
-@pytest.mark.parametrize("draw", [reward_curves, tool_curves])
-def test_nothing_to_draw_is_said(tmp_path, draw):
-    with pytest.raises(DataError, match="nothing to draw"):
-        draw([{"step": 1, "loss": 0.5}], tmp_path / "none.png")
+@pytest.mark.parametrize(
+    ("draw", "lacking"),
+    [
+        (partial(reward_curves, [{"step": 1, "loss": 0.5}]), "reward"),
+        (partial(tool_curves, [{"step": 1, "loss": 0.5}]), "tools/ratio"),
+        (partial(compare, {"a": [history()]}, "kl"), "kl"),
+        (partial(bars, {"a": {"rows": {}}}, ["f1"]), "f1"),
+        (partial(reliability, {"silent": ()}), "a judged and labelled pair"),
+    ],
+)
+def test_nothing_to_draw_is_said(tmp_path, draw, lacking):
+    with pytest.raises(DataError, match=f"nothing to draw for .*: no row holds {lacking}"):
+        draw(tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
-
-
-def test_compare_and_bars_refuse_what_they_cannot_show(tmp_path):
-    with pytest.raises(DataError, match="neither 'ci' nor 'se'"):
-        compare({"a": [history()]}, "reward", tmp_path / "x.png", band="sd")
-    with pytest.raises(DataError, match="no row holds kl"):
-        compare({"a": [history()]}, "kl", tmp_path / "x.png")
-    with pytest.raises(DataError, match="no row holds f1"):
-        bars({"a": {"rows": {}}}, ["f1"], tmp_path / "x.png")
-
-
-def test_a_step_logged_twice_counts_once(tmp_path, figures):
-    rows = [{"step": 1, "reward": 0.0}, {"step": 2, "reward": 9.0}, {"step": 2, "reward": 1.0}]
-    reward_curves(rows, tmp_path / "resumed.png")
-    assert figures[0].axes[0].lines[0].get_ydata().tolist() == [0.0, 1.0]
-
-
-def test_running_mean_is_centred_and_keeps_the_length():
-    line = np.arange(20.0)
-    assert plots.running_mean(line, 5)[5:15].tolist() == line[5:15].tolist()
-    assert plots.running_mean(line, 1).tolist() == line.tolist()
-    assert len(plots.running_mean(line, 50)) == 20
 
 
 def test_figures_leave_pyplot_alone_and_work_in_a_thread(tmp_path):
@@ -171,3 +159,10 @@ def test_lines_have_a_panel_for_each_metric_and_leave_out_what_was_not_measured(
     assert [list(line.get_ydata()) for line in upper.lines] == [[0.4, 0.4], [0.4, 0.8]]
     assert [list(line.get_xdata()) for line in lower.lines] == [[0.4]]
     assert lower.get_xlabel() == "stale"
+
+
+def test_the_calibration_plot_shows_the_bins(tmp_path, figures):
+    curves = {"judge": (Bin(0.2, 0.1, 30), Bin(0.8, 0.6, 10)), "silent": ()}
+    assert reliability(curves, tmp_path / "reliability.png").stat().st_size > 1000
+    (axis,) = figures[0].axes
+    assert list(axis.lines[1].get_ydata()) == [0.1, 0.6] and legend(axis) == ["judge (40 pairs)"]

@@ -25,20 +25,20 @@ from faithful_search.judges.embedding import EmbeddingJudge
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.judges.nli import NLIJudge
 from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, difference, differences
-from faithful_search.measure.pooled import pooled_estimate
 from faithful_search.measure.probes import (
     BLANK_TURNS,
     UNSEEN_BLANKS,
     UNSEEN_SNIPPETS,
+    Blanked,
     blank_engine,
-    blanked,
     no_share,
     retry_share,
 )
 from faithful_search.measure.record import Record
 from faithful_search.measure.report import table_rows
+from faithful_search.measure.stats import pooled_estimate
 from faithful_search.measure.suite import NO, RETRY, default_rewards, evaluate_policy, evaluate_rollouts
-from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, auroc_counts, gap, gap_counts
+from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, gap, verdict_counts
 from faithful_search.rewards import CitationStatesFact, EvidenceSensitivity
 from faithful_search.rewards.perturbation import NEUTRAL
 from faithful_search.rollout import Engine, Limits
@@ -65,29 +65,32 @@ HAND = [
 
 def test_gap_and_auroc_by_hand():
     """a: (0.9 + 0.3)/2 - 0.5 = 0.1, b: 0.8 - (0.8 + 0.4)/2 = 0.2, each of weight 2/3; pairs won 1 of 2 and 1.5 of 2."""
-    assert value(gap, gap_counts(HAND)) == pytest.approx(0.15)
-    assert value(auroc, auroc_counts(HAND)) == pytest.approx(2.5 / 4)
-    estimate = pooled_estimate(gap_counts(HAND), gap, list("wxyz"))
+    assert value(gap, verdict_counts(HAND)) == pytest.approx(0.15)
+    assert value(auroc, verdict_counts(HAND)) == pytest.approx(2.5 / 4)
+    estimate = pooled_estimate(verdict_counts(HAND), gap, list("wxyz"))
     assert (estimate.n, estimate.not_applicable) == (3, 1)
-    assert pooled_estimate(gap_counts(HAND), gap, list("wwyz")).n == 2  # questions, not rollouts
+    assert pooled_estimate(verdict_counts(HAND), gap, list("wwyz")).n == 2  # questions, not rollouts
 
 
-def test_strata_weigh_by_the_smaller_kind():
-    """n1 n0 / (n1 + n0): 3/4 where the gap is 1, 1/2 where it is 0, so 0.6; the raw means would say 0.75."""
-    rows = [[Seen("a", True, 1.0)] * 3 + [Seen("a", False, 0.0), Seen("b", True, 0.5), Seen("b", False, 0.5)]]
-    assert value(gap, gap_counts(rows)) == pytest.approx(0.6)
-
-
-def test_a_shortcut_that_is_the_stratum_has_no_gap():
-    """p(yes) is 1 for one tool and 0 for the other, whatever stands there."""
-    rows = [[Seen("a", True, 1.0)] * 9 + [Seen("a", False, 1.0), Seen("b", True, 0.0)] + [Seen("b", False, 0.0)] * 9]
-    assert value(gap, gap_counts(rows)) == 0.0 and value(auroc, auroc_counts(rows)) == 0.5
-
-
-def test_without_a_pair_there_is_no_value():
-    rows = [[Seen("a", True, 0.9)], [Seen("b", False, 0.1)], []]
-    for function, counts in ((gap, gap_counts(rows)), (auroc, auroc_counts(rows))):
-        assert pooled_estimate(counts, function, list("xyz")).value is None
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        # strata weigh n1 n0 / (n1 + n0): 3/4 where the gap is 1, 1/2 where it is 0; the raw means would say 0.75
+        (
+            [Seen("a", True, 1.0)] * 3 + [Seen("a", False, 0.0), Seen("b", True, 0.5), Seen("b", False, 0.5)],
+            (0.6, 0.875),
+        ),
+        # a shortcut: p(yes) is 1 for one tool and 0 for the other, whatever stands there
+        (
+            [Seen("a", True, 1.0)] * 9 + [Seen("a", False, 1.0), Seen("b", True, 0.0), *[Seen("b", False, 0.0)] * 9],
+            (0.0, 0.5),
+        ),
+        ([Seen("a", True, 0.9), Seen("b", False, 0.1)], (None, None)),  # no pair
+    ],
+)
+def test_gap_and_auroc_are_within_strata(row, expected):
+    found = [value(function, verdict_counts([row, []])) for function in (gap, auroc)]
+    assert found == [None if own is None else pytest.approx(own) for own in expected]
 
 
 SEEN = st.builds(Seen, st.sampled_from("ab"), st.booleans(), st.integers(0, BINS - 1).map(lambda n: (n + 0.5) / BINS))
@@ -102,7 +105,7 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(rows):
         for two in seen
         if one.stratum == two.stratum and one.states and not two.states
     ]
-    found = value(auroc, auroc_counts(rows))
+    found = value(auroc, verdict_counts(rows))
     assert found is None if not won else found == pytest.approx(np.mean(won))
 
 
@@ -182,10 +185,7 @@ def test_p_yes_of_natural_states_is_compared_within_tool_and_relation(found):
     assert [len(own) for own in reads.verdicts] == judged and {1, 2} <= {*judged}
     seen = {item for own in reads.verdicts for item in own}
     assert {item.stratum for item in seen} == {"local_search country", "knowledge_graph country"}
-    assert all(item.q == (0.9 if item.states else 0.2) for item in seen) and {item.states for item in seen} == {
-        True,
-        False,
-    }
+    assert {(item.states, item.q) for item in seen} == {(True, 0.9), (False, 0.2)}
     assert reads.rows[GAP].value == pytest.approx(0.7) and reads.rows[AUROC].value == 1.0
     assert blind.rows[GAP].value == pytest.approx(0.0, abs=1e-9) and blind.rows[AUROC].value == 0.5
     assert 0 < reads.rows[GAP].n <= len(TASKS)
@@ -241,6 +241,8 @@ def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
     assert score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)] and score.value is None
     (unsure,) = Verdicts(Unsure(), Constant()).score_batch([row])
     assert unsure.parts == {"abstained": True, "verdicts": []}
+    estimate = evaluate_rollouts([row] * 3, list("abc"), {GAP: Verdicts(Unsure(), Constant())}, ["web"]).rows[GAP]
+    assert (estimate.value, estimate.n, estimate.abstained, estimate.not_applicable) == (None, 0, 3, 0)
 
 
 def test_what_is_no_verdict_on_evidence_is_left_out():
@@ -263,12 +265,6 @@ def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
     rows = [rollout(*steps), rollout(*steps, meta={"counterfactual": msgspec.to_builtins(change)})]
     scores = Verdicts(FactsJudge(), Constant()).score_batch(rows)
     assert [score.parts["verdicts"][0].states for score in scores] == [False, True]
-
-
-def test_a_judge_that_leaves_verdicts_open_costs_the_rows_their_value():
-    rows = [rollout(searched("fact"), Step(think="t", helpful=True, refs=("E1",), answer="a"))] * 3
-    estimate = evaluate_rollouts(rows, list("abc"), {GAP: Verdicts(Unsure(), Constant())}, ["web"]).rows[GAP]
-    assert (estimate.value, estimate.n, estimate.abstained, estimate.not_applicable) == (None, 0, 3, 0)
 
 
 # --- differences, kept and shown
@@ -300,10 +296,8 @@ def test_a_difference_is_over_the_questions_that_both_were_asked(found):
 def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp_path):
     before, after = found[False], found[True]
     names = {GAP, AUROC, NO, RETRY, "citation_states_fact", "answer_support_facts", "evidence_sensitivity_unseen"}
-    record = Record(
-        folder="f", model="m", dialect="pou", tools=[], questions="world", settings={}, steps=1, history=[],
-        before=before, after=after,
-    )  # fmt: skip
+    run = {"folder": "f", "model": "m", "dialect": "pou", "tools": [], "questions": "world", "settings": {}}
+    record = Record(**run, steps=1, history=[], before=before, after=after)
     metrics = record.metrics()
     assert names <= metrics["differences"].keys() and metrics["differences"] == differences(before, after)
     assert all(set(own) == {"value", "low", "high", "n"} for own in metrics["differences"].values())
@@ -311,9 +305,8 @@ def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp
     assert "differences" not in msgspec.structs.replace(record, before=None).metrics()
     cells = {row[0]: row for row in table_rows(before, after)}
     assert names <= cells.keys() and cells[GAP][3].startswith("+0.700 [") and cells[GAP][3].endswith("*")
-    card = model_card(
-        tmp_path, base_model="m", dialect="pou", recipe="r", command="c", metrics=record.results, config={}, tools=[]
-    ).read_text(encoding="utf-8")
+    made = {"base_model": "m", "dialect": "pou", "recipe": "r", "command": "c", "config": {}, "tools": []}
+    card = model_card(tmp_path, metrics=record.results, **made).read_text(encoding="utf-8")
     assert all(f"\n{name} " in card and f"type: {name}\n" in card for name in names)
 
 
@@ -329,7 +322,7 @@ def test_words_kept_for_measuring_are_not_trained_on():
 
 def test_which_word_a_response_reads_depends_on_its_call_alone(toolbox):
     calls = [ToolCall("local_search", {"query": asked_for(task)}) for task in TASKS]
-    box = blanked(toolbox, UNSEEN_BLANKS)
+    box = Blanked(toolbox, UNSEEN_BLANKS)
     first, again = (box.run_batch(order, [box.session() for _ in order]) for order in (calls, calls[::-1]))
     words = [{item.text for item in found.evidence} | {item.title for item in found.evidence} for found in first]
     assert all(len(own) == 1 for own in words) and {*UNSEEN_BLANKS} >= set.union(*words)
@@ -364,8 +357,7 @@ def test_rows_of_blanked_episodes_count_questions():
     assert (row.value, row.n, row.not_applicable) == (0.75, 2, 1)
     assert found.rows[RETRY].value == pytest.approx(1 / 3)
     assert NO not in found.trajectories[0].meta["scores"]  # these are other episodes
-    alone = evaluate_rollouts(plain, list("abcd"), {}, ["web"], blind=blind)
-    assert RETRY not in alone.rows and NO in alone.rows
+    assert RETRY not in evaluate_rollouts(plain, list("abcd"), {}, ["web"], blind=blind).rows
     assert NO not in evaluate_rollouts(plain, list("abcd"), {}, ["web"]).rows
 
 
@@ -403,9 +395,8 @@ def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monke
 
     assert evaluated(1) is None
     whole = evaluated(0)
-    assert [len(own) for own in gathered[0]] == [6, 6, 5] and len(
-        gathered[1][2]
-    ) == 4  # five are blocked and four changed, in all
+    # five are blocked and four changed, in all
+    assert [len(own) for own in gathered[0]] == [6, 6, 5] and len(gathered[1][2]) == 4
     assert whole.rows["memory_share"].n == 5
     assert whole.questions == [task.id for task in (*TASKS[::2], *TASKS[1::2])]
     assert [item.id for own in (gathered[0][1], gathered[1][1]) for item in own] == whole.questions
@@ -431,25 +422,18 @@ def test_citations_that_state_the_fact_by_hand():
 
     assert score(first, last("E1")).value == 1.0 and score(first, last("E2")).value == 0.0
     assert score(first, last("E2", "E1")).value == 1.0  # one of the cited is enough
-    again = msgspec.structs.replace(
-        first, helpful=True, refs=("E2",), evidence=(msgspec.structs.replace(found[0], id="E3"),)
-    )
+    third = msgspec.structs.replace(found[0], id="E3")
+    again = msgspec.structs.replace(first, helpful=True, refs=("E2",), evidence=(third,))
     half = score(first, again, last("E3"))
     assert half.value == 0.5 and "step 2" in half.why
     assert score(first, again, last("E9")).value == 0.0  # one that is not valid does not count
     for steps in ((first, last("E9")), (first, Step(think="t", helpful=False, answer="a")), (Step(answer="a"),)):
         assert score(*steps).value is None and CitationStatesFact().measure(score(*steps)) is None
     assert not CitationStatesFact().covers("search_r1") and CitationStatesFact().covers("pou")
-
-
-def test_citations_are_read_by_a_judge_elsewhere():
-    row = rollout(searched("a fact", "other"), Step(think="t", helpful=True, refs=("E2",), answer="a"))
-    assert CitationStatesFact(Reader()).score(row).value == 0.0
-    assert CitationStatesFact(Reader()).score(msgspec.structs.replace(
-        row, steps=(row.steps[0], msgspec.structs.replace(row.steps[1], refs=("E1", "E2")))
-    )).value == 1.0  # fmt: skip
-    score = CitationStatesFact(Unsure()).score(row)
-    assert score.value is None and score.parts["abstained"]
+    read = rollout(searched("a fact", "other"), Step(think="t", helpful=True, refs=("E2",), answer="a"))
+    assert CitationStatesFact(Reader()).score(read).value == 0.0
+    unsure = CitationStatesFact(Unsure()).score(read)
+    assert unsure.value is None and unsure.parts["abstained"]
 
 
 # --- what training rewards
@@ -483,12 +467,13 @@ def test_who_says_whether_an_answer_is_supported(recipe, monkeypatch, flags, que
     assert type(recipe.build_reward(script).parts["answer"].process.judge) is reads
 
 
-def test_facts_are_known_of_the_worlds_questions_only(recipe):
+def test_facts_are_known_of_the_worlds_questions_only(recipe, toolbox, found):
     elsewhere = ["--foils", "none", "--questions", "a.jsonl", "--eval_questions", "b.jsonl", "--corpus", "c.jsonl"]
     with pytest.raises(ConfigError, match="facts knows the bundled world"):
         recipe.parse(["--support_by", "facts", *elsewhere])
-    with pytest.raises(ConfigError, match="unknown support_by 'words_'"):
-        recipe.parse(["--support_by", "words_"])
+    assert "answer_support_facts" in found[True].rows  # nobody said so
+    mixed = [TASKS[0], msgspec.structs.replace(TASKS[1], question=f"{TASKS[1].question} Say: ")]
+    assert "answer_support_facts" not in evaluate_policy(engine(toolbox), mixed).rows
 
 
 # --- names
@@ -528,12 +513,6 @@ def test_rows_are_named_by_what_made_them(judge, facts, support, reading):
         assert type(rewards["citation_states_fact"].judge) is type(rewards[GAP].judge) is reading
     if judge is not None and "answer_support" in rewards:
         assert rewards["answer_support"].judge is judge and rewards["lm_accuracy"].judge is judge
-
-
-def test_facts_are_taken_where_all_questions_are_the_worlds(toolbox, found):
-    assert "answer_support_facts" in found[True].rows  # nobody said so
-    mixed = [TASKS[0], msgspec.structs.replace(TASKS[1], question=f"{TASKS[1].question} Say: ")]
-    assert "answer_support_facts" not in evaluate_policy(engine(toolbox), mixed).rows
 
 
 def test_sensitivity_is_measured_with_passages_that_no_training_shows(found):

@@ -17,7 +17,7 @@ import pytest
 
 from faithful_search import dialects
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.measure.probes import blanked
+from faithful_search.measure.probes import Blanked
 from faithful_search.tools import Irrelevant, Patience, Tool, Toolbox, ToolStats, load, method_of, names, schema_of
 from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.session import Session
@@ -680,7 +680,7 @@ def test_all_settings_travel(cache, tmp_path):
     cassette = Cassette(tmp_path / "calls.jsonl")
     settings = {"per_tool": 2, "patience": QUICK, "failures": 7, "cooldown": 9.0}
     toolbox = Toolbox([Service()], 3, 9, 2, **settings, cache=cache, cassette=cassette)
-    for other in (pickle.loads(pickle.dumps(toolbox)), blanked(toolbox), pickle.loads(pickle.dumps(blanked(toolbox)))):
+    for other in (pickle.loads(pickle.dumps(toolbox)), Blanked(toolbox), pickle.loads(pickle.dumps(Blanked(toolbox)))):
         assert {key: other.settings[key] for key in settings} == settings
         assert (other.timeout, other.concurrency, other.top_k) == (3, 9, 2)
         assert (other.cache.path, other.cassette.path) == (cache.path, cassette.path)

@@ -8,10 +8,13 @@ svg, pdf).
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +29,7 @@ Floats = NDArray[np.float64]
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#000000")
 """Okabe and Ito's colours and a grey: apart for colour-blind readers and in print."""
+DARK = "#444444"
 FEW = 3
 """Up to this many policies, bars carry their values; more would write over each other."""
 STYLES = ("-", "--", "-.", ":")
@@ -75,7 +79,20 @@ STABILITY = {
     "share": ("groups/one_outcome", "frac_reward_zero_std", "behaviour/valid_format"),
 }
 _STEP = "training step"
-_WIDE, _DPI = 9.0, 120
+_SHARE = (-0.03, 1.03)
+"""Limits of an axis of shares: wide enough that a line at 0 or 1 is not cut in half."""
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """Metrics that are drawn together, each with its colour, over an axis of this label."""
+
+    label: str
+    colours: Mapping[str, str]
+    limits: tuple[float, float] | None = None
+    height: int = 1
+    window: int | None = None
+    zero: bool = False
 
 
 def reward_curves(history: Histories, path: PathLike, window: int | None = None) -> Path:
@@ -85,7 +102,7 @@ def reward_curves(history: Histories, path: PathLike, window: int | None = None)
 
     Args:
         history: one, or several by label (told apart by line style).
-        path: the file to write; its folder is made.
+        path: the file to write.
         window: steps of the running mean; default a tenth of the run.
 
     Raises:
@@ -93,22 +110,18 @@ def reward_curves(history: Histories, path: PathLike, window: int | None = None)
     """
     runs = _by_label(history)
     parts = [name for name in _metrics(runs) if name.startswith("parts/") and name.count("/") == 1]
-    drawn = ["reward", *(name for name in parts if name not in (ALPHA, "parts/outcome_ema"))]
-    moved = [name for name in drawn if _moves(runs, name + WEIGHT)]
-    rows = 1 + (ALPHA in parts) + bool(moved)
-    figure, (upper, *below) = _figure(rows, (3, 1, 1)[:rows])
-    found = _draw_metrics(upper, runs, drawn, window)
-    _require(found, "reward or parts/…", path)
-    _finish(upper, "reward", title="Rewards over training")
+    colours = _coloured([name for name in parts if name not in (ALPHA, "parts/outcome_ema")])
+    panels = [_Panel("reward", {"reward": "#000000", **colours}, height=3, window=window)]
     if ALPHA in parts:
-        _draw_metrics(below[0], runs, [ALPHA], window, first=len(PALETTE) - 1)
-        _finish(below[0], "alpha", limits=(-0.05, 1.05))
-    for name in moved:
-        _draw_metrics(below[-1], runs, [name + WEIGHT], 1, first=drawn.index(name) - 1)
+        panels.append(_Panel("alpha", {ALPHA: PALETTE[-1]}, (-0.05, 1.05), window=window))
+    moved = {
+        name + WEIGHT: colour
+        for name, colour in colours.items()
+        if any(len(set(_series(own, name + WEIGHT)[1].tolist())) > 1 for own in runs.values())
+    }
     if moved:
-        _finish(below[-1], "weight")
-    figure.axes[-1].set_xlabel(_STEP)
-    return _save(figure, path)
+        panels.append(_Panel("weight", moved, window=1))
+    return _draw(runs, path, "Rewards over training", panels, "reward or parts/…")
 
 
 def tool_curves(history: Histories, path: PathLike, window: int | None = None) -> Path:
@@ -119,14 +132,14 @@ def tool_curves(history: Histories, path: PathLike, window: int | None = None) -
     runs = _by_label(history)
     tools = [name for name in _metrics(runs) if name.startswith(RATIO)]
     if len(tools) == 1:
-        return _call_curve(runs, path, window)
-    figure, (upper, lower) = _figure(2, (3, 2))
-    _require(_draw_metrics(upper, runs, tools, window), f"{RATIO}…", path)
-    _draw_metrics(lower, runs, ["tools/entropy"], window, first=len(PALETTE) - 1)
-    _finish(upper, "share of tool calls", title="Use of tools over training", limits=(-0.03, 1.03))
-    _finish(lower, "entropy (0 one tool, 1 even)", limits=(-0.05, 1.05))
-    lower.set_xlabel(_STEP)
-    return _save(figure, path)
+        calls = _Panel("calls per rollout", _coloured(["tools/calls"]), window=window)
+        return _draw(runs, path, "Use of the tool over training", [calls], "tools/calls")
+    entropy = {"tools/entropy": PALETTE[-1]}
+    panels = [
+        _Panel("share of tool calls", _coloured(tools), _SHARE, 3, window),
+        _Panel("entropy (0 one tool, 1 even)", entropy, (-0.05, 1.05), 2, window),
+    ]
+    return _draw(runs, path, "Use of tools over training", panels, f"{RATIO}…")
 
 
 def stability_curves(history: Histories, path: PathLike, window: int | None = None) -> Path:
@@ -136,14 +149,11 @@ def stability_curves(history: Histories, path: PathLike, window: int | None = No
     """
     runs = _by_label(history)
     logged = set(_metrics(runs))
-    panels = {label: names for label, names in STABILITY.items() if logged.intersection(names)}
-    _require(len(panels), "likelihood, gradient or groups", path)
-    figure, axes = _figure(len(panels), (1,) * len(panels))
-    for number, (axis, (label, names)) in enumerate(zip(axes, panels.items(), strict=True)):
-        _draw_metrics(axis, runs, names, window, first=number)
-        _finish(axis, label, title="" if number else "Stability over training")
-    axes[-1].set_xlabel(_STEP)
-    return _save(figure, path)
+    shown = {label: names for label, names in STABILITY.items() if logged.intersection(names)}
+    panels = [
+        _Panel(label, _coloured(names, first), window=window) for first, (label, names) in enumerate(shown.items())
+    ]
+    return _draw(runs, path, "Stability over training", panels, "likelihood, gradient or groups")
 
 
 def self_preference(history: Histories, path: PathLike, window: int | None = None) -> Path:
@@ -151,52 +161,52 @@ def self_preference(history: Histories, path: PathLike, window: int | None = Non
 
     Arguments and errors as for `reward_curves`.
     """
-    runs = _by_label(history)
-    figure, (upper, lower) = _figure(2, (3, 2))
-    _require(_draw_metrics(upper, runs, ["self_score", "rule_score"], window), "self_score", path)
-    _draw_metrics(lower, runs, ["self_gap", "self_rmse"], window, first=2)
-    lower.axhline(0, color="#444444", linewidth=0.8)
-    _finish(upper, "rubric score", title="The policy's own scores over training", limits=(-0.03, 1.03))
-    _finish(lower, "difference")
-    lower.set_xlabel(_STEP)
-    return _save(figure, path)
+    panels = [
+        _Panel("rubric score", _coloured(["self_score", "rule_score"]), _SHARE, 3, window),
+        _Panel("difference", _coloured(["self_gap", "self_rmse"], 2), None, 2, window, zero=True),
+    ]
+    return _draw(_by_label(history), path, "The policy's own scores over training", panels, "self_score")
 
 
 def compare(
     histories: Mapping[str, Sequence[History]],
     metric: str | Sequence[str],
     path: PathLike,
-    band: str = "ci",
     window: int = 1,
 ) -> Path:
-    """The mean over seeds of one or more metrics for each setting, with a band (Proof-of-Use, figure 1).
+    """The mean over seeds of one or more metrics for each setting, with its 95 % interval (Proof-of-Use, figure 1).
 
-    More than eight settings are drawn without bands, which would hide each other.
+    More than eight settings are drawn without intervals, which would hide each other.
 
     Args:
         histories: for each setting, one history a seed; steps that not all seeds have are averaged over those that do.
         metric: a logged metric such as `"tools/entropy"`; several are drawn as panels.
         path: the file to write.
-        band: "ci" for the 95 % interval of the mean over seeds, "se" for ± one standard error.
         window: steps of a running mean taken of each seed first.
 
     Raises:
-        DataError: for another `band`, or when no history holds a metric.
+        DataError: when no history holds a metric.
     """
-    if band not in ("ci", "se"):
-        raise DataError(f"band {band!r} is neither 'ci' nor 'se'")
     metrics = [metric] if isinstance(metric, str) else list(metric)
-    figure, axes = _figure(len(metrics), (1,) * len(metrics), height=3.6 if len(metrics) == 1 else 2.6)
+    figure, axes = _figure([1] * len(metrics), height=3.6 if len(metrics) == 1 else 2.6)
     shaded = len(histories) <= len(PALETTE)
     for axis, name in zip(axes, metrics, strict=True):
         for number, (label, seeds) in enumerate(histories.items()):
-            smoothed = [_smoothed(*_series(seed, name), window) for seed in seeds]
-            _draw_band(axis, label, smoothed, number, band, shaded)
+            series = [own for own in (_series(seed, name) for seed in seeds) if len(own[0])]
+            by_step: defaultdict[float, list[float]] = defaultdict(list)
+            for steps, values in series:
+                for step, value in zip(steps.tolist(), running_mean(values, window).tolist(), strict=True):
+                    by_step[step].append(value)
+            # even where all values are 0 or 1: over seeds they are numbers, not shares
+            found = {step: mean_ci(by_step[step], bounds=(-np.inf, np.inf)) for step in sorted(by_step)}
+            style = STYLES[(number + number // len(PALETTE)) % len(STYLES)]  # no pair of both twice in 32 settings
+            told = f"{label} ({len(series)} seed{'s' if len(series) != 1 else ''})"
+            line = {step: _interval(msgspec.to_builtins(own)) for step, own in found.items()}
+            _draw_band(axis, told, number, line, shaded, linestyle=style)
         _require(len(axis.lines), name, path)
         label = f"share of calls, {_name(name)}" if name.startswith(RATIO) else _name(name)
         _finish(axis, label, legend=axis is axes[0])
-    what = "95 % interval" if band == "ci" else "± 1 standard error"
-    axes[0].set_title(f"Mean over seeds, {what}" if shaded else "Mean over seeds", loc="left")
+    axes[0].set_title("Mean over seeds, 95 % interval" if shaded else "Mean over seeds", loc="left")
     axes[-1].set_xlabel(_STEP)
     return _save(figure, path)
 
@@ -210,22 +220,28 @@ def bars(
         evaluations: by label, what `Evaluation.to_dict` gives (only `rows` is read).
         metrics: rows to draw; one that an evaluation has no value for leaves a gap.
         path: the file to write.
-        title: above the bars.
 
     Raises:
         DataError: when none of the evaluations has any of the metrics.
     """
-    figure, (axis,) = _figure(1, (1,), height=4.2)
+    figure, (axis,) = _figure([1], height=4.2)
     width = 0.8 / max(1, len(evaluations))
     for number, (label, evaluation) in enumerate(evaluations.items()):
-        rows = [evaluation["rows"].get(name) or {} for name in metrics]
-        places = np.arange(len(metrics)) + (number - (len(evaluations) - 1) / 2) * width
-        kept = [(place, row) for place, row in zip(places, rows, strict=True) if row.get("value") is not None]
-        _draw_bars(axis, label, kept, width, PALETTE[number % len(PALETTE)], valued=len(evaluations) <= FEW)
+        start = (number - (len(evaluations) - 1) / 2) * width
+        kept = {place + start: row for place, name in enumerate(metrics) if (row := _measured(evaluation, name))}
+        if not kept:
+            continue
+        values, colour = [value for value, _, _ in kept.values()], PALETTE[number % len(PALETTE)]
+        axis.bar(list(kept), values, 0.92 * width, color=colour, alpha=0.85, label=label)
+        for place, (value, low, high) in kept.items():
+            axis.errorbar(place, value, [[value - low], [high - value]], color="#333333", capsize=3, linewidth=1.2)
+            if len(evaluations) <= FEW:
+                above = (place, max(high, 0.0)), (0, 3)
+                axis.annotate(f"{value:.2f}", *above, textcoords="offset points", ha="center", fontsize=9)
     _require(len(axis.patches), " or ".join(metrics), path)
     axis.set_xticks(range(len(metrics)), [name.replace("_", "\n") for name in metrics])
     axis.set_xlim(-0.6, len(metrics) - 0.4)
-    axis.axhline(0, color="#444444", linewidth=0.8)
+    axis.axhline(0, color=DARK, linewidth=0.8)
     axis.margins(y=0.12)
     _finish(axis, "value, 95 % interval", title=title)
     axis.grid(False, axis="x")
@@ -242,37 +258,50 @@ def lines(
     """What became of settings as one quantity is varied: a panel for each metric, a line with its 95 % band a setting.
 
     Args:
-        evaluations: by label, by the value of what was varied, what `Evaluation.to_dict` gives (only `rows` is read).
+        evaluations: by label and by the value of what was varied, as for `bars`.
         metrics: rows to draw, one panel each.
         path: the file to write.
         varied: what the horizontal axis is.
-        reference: an evaluation that is drawn as a dotted line through every panel: before training, say.
+        reference: an evaluation before training, drawn as a dotted line through every panel.
 
     Raises:
         DataError: when none of the evaluations has any of the metrics.
     """
-    figure, axes = _figure(len(metrics), (1,) * len(metrics), height=2.6)
+    figure, axes = _figure([1] * len(metrics), height=2.6)
     for axis, metric in zip(axes, metrics, strict=True):
-        if reference and (row := reference["rows"].get(metric)) and row["value"] is not None:
-            axis.axhline(row["value"], color="#444444", linestyle=":", linewidth=1.4, label="before training")
+        if reference and (row := _measured(reference, metric)):
+            axis.axhline(row[0], color=DARK, linestyle=":", linewidth=1.4, label="before training")
         for number, (label, line) in enumerate(evaluations.items()):
-            kept = {
-                place: row
-                for place in sorted(line)
-                if (row := line[place]["rows"].get(metric) or {}).get("value") is not None
-            }
-            places, colour = list(kept), PALETTE[number % len(PALETTE)]
-            low, high = (
-                [row["value"] if row.get(end) is None else row[end] for row in kept.values()] for end in ("low", "high")
-            )
-            axis.plot(
-                places, [row["value"] for row in kept.values()], color=colour, marker="o", linewidth=1.9, label=label
-            )
-            axis.fill_between(places, low, high, color=colour, alpha=0.13, linewidth=0)
+            kept = {place: row for place in sorted(line) if (row := _measured(line[place], metric))}
+            _draw_band(axis, label, number, kept, marker="o")
         _require(len(axis.lines), metric, path)
-        _finish(axis, _name(metric), limits=(-0.03, 1.03), legend=axis is axes[0])
+        _finish(axis, _name(metric), limits=_SHARE, legend=axis is axes[0])
     axes[0].set_title("After training, 95 % interval", loc="left")
     axes[-1].set_xlabel(varied)
+    return _save(figure, path)
+
+
+def reliability(curves: Mapping[str, Sequence[Bin]], path: PathLike) -> Path:
+    """Calibration of judges: the share of pairs that is true over the mean probability, a line a judge.
+
+    A judge whose probabilities mean what they say lies on the diagonal; above it, it is too doubtful, below it too
+    sure. A point's area grows with the pairs behind it. `curves` are `Agreement.curves`.
+
+    Raises:
+        DataError: when no judge has a bin.
+    """
+    drawn = {judge: bins for judge, bins in curves.items() if bins}
+    _require(len(drawn), "a judged and labelled pair", path)
+    figure, (axis,) = _figure([1], height=4.8)
+    axis.plot([0, 1], [0, 1], color="#8C8C8C", linestyle=":", linewidth=1.2)
+    for number, (judge, bins) in enumerate(drawn.items()):
+        colour, total = PALETTE[number % len(PALETTE)], sum(own.n for own in bins)
+        places, shares = [own.p for own in bins], [own.share for own in bins]
+        axis.plot(places, shares, color=colour, linewidth=1.2, label=f"{judge} ({total} pairs)")
+        axis.scatter(places, shares, [12 + 200 * own.n / total for own in bins], color=colour, alpha=0.6)
+    _finish(axis, "share of pairs labelled true", title="Calibration", limits=_SHARE)
+    axis.set_xlim(*_SHARE)
+    axis.set_xlabel("mean probability that the judge gives")
     return _save(figure, path)
 
 
@@ -291,40 +320,16 @@ def running_mean(values: Floats, window: int) -> Floats:
     return (sums[ends] - sums[starts]) / (ends - starts)
 
 
-def reliability(curves: Mapping[str, Sequence[Bin]], path: PathLike) -> Path:
-    """Calibration of judges: the share of pairs that is true over the mean probability, a line a judge.
-
-    A judge whose probabilities mean what they say lies on the diagonal; above it, it is too doubtful, below it too
-    sure. A point's area grows with the pairs behind it.
-
-    Args:
-        curves: by judge, its bins (`Agreement.curves`); a judge without bins is left out.
-        path: the file to write.
-
-    Raises:
-        DataError: when no judge has a bin.
-    """
-    drawn = {judge: bins for judge, bins in curves.items() if bins}
-    _require(len(drawn), "a judged and labelled pair", path)
-    figure, (axis,) = _figure(1, (1,), height=4.8)
-    axis.plot([0, 1], [0, 1], color="#8C8C8C", linestyle=":", linewidth=1.2)
-    for number, (judge, bins) in enumerate(drawn.items()):
-        colour, total = PALETTE[number % len(PALETTE)], sum(own.n for own in bins)
-        places, shares = [own.p for own in bins], [own.share for own in bins]
-        axis.plot(places, shares, color=colour, linewidth=1.2, label=f"{judge} ({total} pairs)")
-        axis.scatter(places, shares, [12 + 200 * own.n / total for own in bins], color=colour, alpha=0.6)
-    _finish(axis, "share of pairs labelled true", title="Calibration", limits=(-0.03, 1.03))
-    axis.set_xlim(-0.03, 1.03)
-    axis.set_xlabel("mean probability that the judge gives")
-    return _save(figure, path)
-
-
 def _by_label(history: Histories) -> dict[str, History]:
     return dict(history) if isinstance(history, Mapping) else {"": history}
 
 
 def _metrics(runs: Mapping[str, History]) -> list[str]:
     return list(dict.fromkeys(name for history in runs.values() for row in history for name in row))
+
+
+def _coloured(metrics: Sequence[str], first: int = 0) -> dict[str, str]:
+    return {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(metrics, start=first)}
 
 
 def _series(history: History, metric: str) -> tuple[Floats, Floats]:
@@ -334,20 +339,32 @@ def _series(history: History, metric: str) -> tuple[Floats, Floats]:
     return np.array(steps, dtype=np.float64), np.array([found[step] for step in steps], dtype=np.float64)
 
 
-def _smoothed(steps: Floats, values: Floats, window: int) -> tuple[Floats, Floats]:
-    return steps, running_mean(values, window)
+_Interval = tuple[float, float, float]
+"""A value with the ends of its interval."""
 
 
-def _call_curve(runs: Mapping[str, History], path: PathLike, window: int | None) -> Path:
-    figure, (axis,) = _figure(1, (1,), height=3.6)
-    _require(_draw_metrics(axis, runs, ["tools/calls"], window), "tools/calls", path)
-    _finish(axis, "calls per rollout", title="Use of the tool over training")
-    axis.set_xlabel(_STEP)
-    return _save(figure, path)
+def _interval(row: Mapping[str, Any]) -> _Interval:
+    low, high = (row["value"] if row.get(end) is None else row[end] for end in ("low", "high"))
+    return row["value"], low, high
 
 
-def _moves(runs: Mapping[str, History], metric: str) -> bool:
-    return any(len(set(_series(history, metric)[1].tolist())) > 1 for history in runs.values())
+def _measured(evaluation: Mapping[str, Any], metric: str) -> _Interval | None:
+    """The row of a metric that has a value."""
+    row = evaluation["rows"].get(metric)
+    return _interval(row) if row and row.get("value") is not None else None
+
+
+def _draw_band(
+    axis: Any, label: str, number: int, line: Mapping[float, _Interval], shaded: bool = True, **style: Any
+) -> None:
+    """A line with its interval as a band, in the colour of the setting of this number; nothing without a point."""
+    if not line:
+        return
+    values, low, high = zip(*line.values(), strict=True)
+    colour = PALETTE[number % len(PALETTE)]
+    axis.plot(list(line), values, color=colour, linewidth=1.9, label=label, **style)
+    if shaded:
+        axis.fill_between(list(line), low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _name(metric: str) -> str:
@@ -356,91 +373,42 @@ def _name(metric: str) -> str:
     return LABELS.get(metric, metric.removeprefix(RATIO).removeprefix("parts/"))
 
 
-def _figure(rows: int, heights: Sequence[float], height: float = 3.0) -> tuple[Any, list[Any]]:
+def _draw(runs: Mapping[str, History], path: PathLike, title: str, panels: Sequence[_Panel], wanted: str) -> Path:
+    """Panels below each other, of which the first has to have a line; `wanted` names what it shows."""
+    _require(len(panels), wanted, path)
+    figure, axes = _figure([panel.height for panel in panels])
+    for axis, panel in zip(axes, panels, strict=True):
+        for style, (label, history) in zip(STYLES * len(runs), runs.items(), strict=False):
+            for metric, colour in panel.colours.items():
+                steps, values = _series(history, metric)
+                if not len(steps):
+                    continue
+                mean = running_mean(values, panel.window or max(1, len(steps) // 10))
+                told = f"{label}: {_name(metric)}" if label else _name(metric)
+                width = 2.4 if metric == "reward" else 1.7
+                # points, where a line of one or two steps could not be seen
+                axis.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8, marker="." if len(steps) < 3 else "")
+                axis.plot(steps, mean, color=colour, linestyle=style, linewidth=width, label=told)
+        if panel.zero:
+            axis.axhline(0, color=DARK, linewidth=0.8)
+        _finish(axis, panel.label, title=title if axis is axes[0] else "", limits=panel.limits)
+    _require(len(axes[0].lines), wanted, path)
+    axes[-1].set_xlabel(_STEP)
+    return _save(figure, path)
+
+
+def _figure(heights: Sequence[float], height: float = 3.0) -> tuple[Any, list[Any]]:
+    """A figure of panels below each other, of these relative heights."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError("figures need matplotlib: pip install matplotlib") from error
-    figure = Figure(figsize=(_WIDE, 0.6 + height * rows if rows > 1 else height), dpi=_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
+    rows = len(heights)
+    figure = Figure(figsize=(9.0, 0.6 + height * rows if rows > 1 else height), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)  # pyplot would keep every figure, and is not safe in threads
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": list(heights)})
     return figure, list(axes[:, 0])
-
-
-def _draw_metrics(
-    axis: Any, runs: Mapping[str, History], metrics: Sequence[str], window: int | None, first: int = 0
-) -> int:
-    drawn = 0
-    for number, (label, history) in enumerate(runs.items()):
-        for place, metric in enumerate(metrics, start=first):
-            steps, values = _series(history, metric)
-            if not len(steps):
-                continue
-            colour = "#000000" if metric == "reward" else PALETTE[(place - (metrics[0] == "reward")) % len(PALETTE)]
-            name = f"{label}: {_name(metric)}" if label else _name(metric)
-            span = window or max(1, len(steps) // 10)
-            axis.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8, marker="." if len(steps) < 3 else "")
-            axis.plot(
-                steps,
-                running_mean(values, span),
-                color=colour,
-                linestyle=STYLES[number % len(STYLES)],
-                linewidth=2.4 if metric == "reward" else 1.7,
-                label=name,
-            )
-            drawn += 1
-    return drawn
-
-
-def _draw_band(
-    axis: Any, label: str, seeds: Sequence[tuple[Floats, Floats]], number: int, band: str, shaded: bool
-) -> None:
-    by_step: dict[float, list[float]] = {}
-    for steps, values in seeds:
-        for step, value in zip(steps, values, strict=True):
-            by_step.setdefault(float(step), []).append(float(value))
-    if not by_step:
-        return
-    ordered = sorted(by_step)
-    estimates = [mean_ci(by_step[step], bounds=(-np.inf, np.inf)) for step in ordered]
-    middle = np.array([estimate.value for estimate in estimates], dtype=np.float64)
-    half = np.array([_half(estimate, band) for estimate in estimates])
-    colour = PALETTE[number % len(PALETTE)]
-    style = STYLES[(number + number // len(PALETTE)) % len(STYLES)]  # no pair of both comes twice in 32 settings
-    count = sum(len(steps) > 0 for steps, _ in seeds)
-    name = f"{label} ({count} seed{'s' if count != 1 else ''})"
-    axis.plot(ordered, middle, color=colour, linestyle=style, linewidth=1.9, label=name)
-    if shaded:
-        axis.fill_between(ordered, middle - half, middle + half, color=colour, alpha=0.18, linewidth=0)
-
-
-def _half(estimate: Any, band: str) -> float:
-    if estimate.stderr is None:
-        return 0.0
-    return float(estimate.stderr if band == "se" else estimate.high - estimate.value)
-
-
-def _draw_bars(
-    axis: Any,
-    label: str,
-    kept: Sequence[tuple[float, Mapping[str, Any]]],
-    width: float,
-    colour: str,
-    valued: bool,
-) -> None:
-    if not kept:
-        return
-    places, values = [place for place, _ in kept], [row["value"] for _, row in kept]
-    axis.bar(places, values, 0.92 * width, color=colour, alpha=0.85, label=label)
-    for place, row in kept:
-        low, high = (row["value"] if row.get(end) is None else row[end] for end in ("low", "high"))
-        reach = [[row["value"] - low], [high - row["value"]]]
-        axis.errorbar(place, row["value"], reach, color="#333333", capsize=3, linewidth=1.2)
-        top = max(high, 0.0)
-        if valued:
-            text = f"{row['value']:.2f}"
-            axis.annotate(text, (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=9)
 
 
 def _finish(

@@ -19,9 +19,9 @@ def leave(
     """Write `metrics.json`, `history.json`, `README.md`, and the plots of rewards, tools, stability; print; push.
 
     Args:
-        record: the run; `None` in all processes but the main one, where nothing is left to do.
+        record: the run; `None` in all processes but the main one, which have nothing to write.
         recipe: path of the recipe, for the card.
-        argv: the flags it was called with, likewise.
+        argv: the flags it was called with, for the card.
         repository: of `hub.takes_over`: where the folder is pushed.
 
     Returns:
@@ -53,6 +53,7 @@ def leave(
         merged_card(out, out / MERGED)
     if record.before and record.after:
         print(f"\n{report.table(record.before, record.after, ('before', 'after'))}")
+    # after the numbers: what cannot be drawn must not keep them from being written
     plots.reward_curves(record.history, out / "rewards.png")
     plots.tool_curves(record.history, out / "tools.png")
     plots.stability_curves(record.history, out / "stability.png")

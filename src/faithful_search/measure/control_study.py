@@ -16,22 +16,8 @@ from ..tasks import Task
 from ..text import exact_match
 from ..trajectory import Evidence, Trajectory, read_jsonl
 from ..wire.redact import redact
-from .controls import (
-    BLOCKED,
-    CHANGED,
-    CLOSED,
-    CONDITIONS,
-    FOLLOW,
-    MEMORY,
-    OPEN,
-    Changes,
-    Match,
-    blocked_by_passages,
-    blocked_in_world,
-    follows,
-    recalled,
-    same_answer,
-)
+from . import controls
+from .controls import BLOCKED, CHANGED, CLOSED, CONDITIONS, FOLLOW, MEMORY, OPEN, Changes, Match
 from .decoration import Decorated, declines
 from .ledger import Ledger, same_settings
 from .report import aligned, interval
@@ -42,8 +28,6 @@ from .writing import results_folder, write_result
 ROLLOUTS, SETTINGS, RESULTS = "rollouts.jsonl", "settings.json", "controls.json"
 RIGHT, SAME = "right", "same_answer"
 _WITHOUT = {BLOCKED: "with the gold evidence blocked", CLOSED: "with tools that returned nothing"}
-Asked = dict[str, dict[str, Task]]
-"""By condition and question, what is asked."""
 
 
 class Agent(Protocol):
@@ -55,21 +39,19 @@ class Agent(Protocol):
 
 
 class Plan(NamedTuple):
-    """What will be asked, and why some questions or conditions are left out."""
+    """What will be asked, by condition and question, and why some questions or conditions are left out."""
 
-    asked: Asked
+    asked: dict[str, dict[str, Task]]
     left_out: dict[str, str]
 
 
 class Study(msgspec.Struct, frozen=True):
-    """What came of it.
+    """The result of a study.
 
     Attributes:
         rows: by condition, estimates over questions: `right`, `answered`, `decorated`, `answer_first`; and where they
             apply `same_answer` (as in the open condition), `memory_share`, `follow_rate`.
-        differences: by condition, of `right` and `decorated`, what is there minus what is in the open condition, over
-            the questions of both.
-        sentence: the result in plain words.
+        differences: of `right` and `decorated` to the open condition, over the questions of both.
         left_out: by condition, what was not asked and why.
         failed: rollouts that got no answer from their endpoint; they count nowhere.
     """
@@ -98,14 +80,10 @@ def plan(
     corpus: Callable[[], Iterable[Evidence]] | None = None,
     changes: Changes | None = None,
 ) -> Plan:
-    """What the conditions ask.
+    """What the conditions ask of these questions, the open one always.
 
-    Args:
-        tasks: the questions, each once.
-        conditions: of `CONDITIONS`; the open one is always there.
-        corpus: opens the passages that the tools search, to block those that are gold; not called where the questions
-            are the bundled world's.
-        changes: makes changed worlds.
+    `corpus` opens the passages that the tools search, to block those that are gold; it is not called where the
+    questions are the bundled world's.
 
     Raises:
         ConfigError: for an unknown condition, or no question.
@@ -116,16 +94,17 @@ def plan(
     if not tasks:
         raise ConfigError("no questions to ask")
     reasons = {BLOCKED: "whose gold evidence is not known", CHANGED: "whose facts cannot be changed"}
-    asked: Asked = {OPEN: {task.id: task for task in tasks}}
+    asked = {OPEN: {task.id: task for task in tasks}}
     if CLOSED in conditions:
         asked[CLOSED] = dict(asked[OPEN])
     if BLOCKED in conditions:
-        known = {task.id: other for task in tasks if (other := blocked_in_world(task)) is not None}
-        others = [task for task in tasks if task.id not in known]
+        asked[BLOCKED] = {task.id: other for task in tasks if (other := controls.blocked_in_world(task)) is not None}
+        others = [task for task in tasks if task.id not in asked[BLOCKED]]
         try:
-            asked[BLOCKED] = known | (blocked_by_passages(others, corpus()) if others and corpus is not None else {})
+            if others and corpus is not None:
+                asked[BLOCKED] |= controls.blocked_by_passages(others, corpus())
         except ConfigError as error:  # a server's passages cannot be read
-            asked[BLOCKED], reasons[BLOCKED] = known, f"since {error}"
+            reasons[BLOCKED] = f"since {error}"
     if CHANGED in conditions:
         found = {task.id: changes.change(task) for task in tasks} if changes is not None else {}
         asked[CHANGED] = {id: task for id, task in found.items() if task is not None}
@@ -135,10 +114,10 @@ def plan(
 
 
 def kept(folder: Path, settings: Mapping[str, Any]) -> dict[tuple[str, str], Trajectory]:
-    """The rollouts that an earlier run with the same settings left in the folder, by condition and question.
+    """The rollouts that an earlier run left in the folder, by condition and question.
 
     Raises:
-        ConfigError: when the folder holds those of other settings.
+        ConfigError: when it had other settings.
     """
     path, rollouts = folder / SETTINGS, folder / ROLLOUTS
     lines = read_jsonl(rollouts, on_error=lambda number, error: None) if rollouts.exists() else ()
@@ -156,17 +135,11 @@ def run_study(
     folder: Path,
     settings: Mapping[str, Any],
     right: Match = exact_match,
-    on_progress: Callable[..., Any] | None = None,
 ) -> Study:
     """Ask what is not there yet, and compare.
 
-    Args:
-        agents: the one that is asked under each condition.
-        found: of `plan`.
-        folder: where `rollouts.jsonl` is written as rollouts end, and `controls.json` at the end.
-        settings: what the rollouts depend on, plain JSON; a folder holds those of one kind.
-        right: compares answers with gold answers.
-        on_progress: a `tqdm`-like class, called with `total`, `desc` and `unit`.
+    `rollouts.jsonl` is written as rollouts end, `controls.json` at the end. `settings` are what the rollouts depend on:
+    a folder holds those of one kind.
 
     Raises:
         ConfigError: as `kept`; when no question was answered by the endpoint.
@@ -175,35 +148,25 @@ def run_study(
     failed: dict[str, str] = {}
     write_result(results_folder(folder) / SETTINGS, settings)
     with Ledger(folder / ROLLOUTS, "study", anew=not done) as ledger:
-        ledger.cut()
+        ledger.cut()  # the line that an interrupted run wrote half
         for condition, tasks in found.asked.items():
             missing = [task for id, task in tasks.items() if (condition, id) not in done]
-            if missing:
-                failed |= _ask(agents[condition], condition, missing, ledger, done, on_progress or progress_bar)
+            if not missing:
+                continue
+            with progress_bar(total=len(missing), desc=condition, unit="rollout") as bar:
+
+                def keep(rollout: Trajectory, condition: str = condition, bar: Any = bar) -> None:
+                    about = {**rollout.meta, "condition": condition, "question": rollout.id}
+                    # without token ids, which no metric here reads and which are most of a rollout's bytes
+                    done[condition, rollout.id] = rollout = msgspec.structs.replace(rollout, tokens=None, meta=about)
+                    ledger.append([f"{rollout.to_json()}\n".encode()])
+                    bar.update(1)
+
+                ended = agents[condition].run(missing, keep)
+            failed |= {f"{own.id} ({condition})": own.meta["why"] for own in ended if own.stop_reason == FAILED}
     result = compare(found, done, right, failed)
     write_result(folder / RESULTS, {**msgspec.to_builtins(result), "settings": dict(settings)})
     return result
-
-
-def _ask(
-    agent: Agent,
-    condition: str,
-    tasks: Sequence[Task],
-    ledger: Ledger,
-    done: dict[tuple[str, str], Trajectory],
-    progress: Callable[..., Any],
-) -> dict[str, str]:
-    """Run these, each written down as it ends; returns those that failed, with the reason."""
-    with progress(total=len(tasks), desc=condition, unit="rollout") as bar:
-
-        def keep(rollout: Trajectory) -> None:
-            about = {**rollout.meta, "condition": condition, "question": rollout.id}
-            done[condition, rollout.id] = rollout = msgspec.structs.replace(rollout, tokens=None, meta=about)
-            ledger.append([f"{rollout.to_json()}\n".encode()])
-            bar.update(1)
-
-        ended = agent.run(tasks, keep)
-    return {f"{item.id} ({condition})": item.meta["why"] for item in ended if item.stop_reason == FAILED}
 
 
 def compare(
@@ -212,60 +175,57 @@ def compare(
     right: Match = exact_match,
     failed: Mapping[str, str] | None = None,
 ) -> Study:
-    """The study of rollouts that exist already, by condition and question.
-
-    Raises:
-        ConfigError: when no question of the open condition was answered by the endpoint.
-    """
+    """The study of rollouts that exist already, by condition and question. Errors as those of `run_study`."""
     values = {condition: _values(condition, list(tasks), done, right) for condition, tasks in found.asked.items()}
     if not values[OPEN][RIGHT]:
         why = next(iter((failed or {}).values()), "")
         raise ConfigError(f"no question could be asked: {why}; the same command tries again")
-    rows = {
-        name: {metric: mean_ci([*own.values()], bounds=(0.0, 1.0)) for metric, own in of.items()}
-        for name, of in values.items()
-    }
-    differences = {
-        name: {metric: paired_difference(values[OPEN][metric], of[metric]) for metric in (RIGHT, "decorated")}
-        for name, of in values.items()
-        if name != OPEN
-    }
+    rows, differences = {}, {}
+    for name, of in values.items():
+        rows[name] = {metric: mean_ci([*own.values()], bounds=(0.0, 1.0)) for metric, own in of.items()}
+        if name != OPEN:
+            metrics = (RIGHT, "decorated")
+            differences[name] = {metric: paired_difference(values[OPEN][metric], of[metric]) for metric in metrics}
     return Study(rows, differences, _sentence(values), found.left_out, dict(failed or {}))
 
 
 def _values(
-    condition: str, questions: Sequence[str], done: Mapping[tuple[str, str], Trajectory], right: Match
+    condition: str, questions: Iterable[str], done: Mapping[tuple[str, str], Trajectory], right: Match
 ) -> dict[str, dict[Any, float]]:
     """Each metric's value for each question that it says something about."""
-    rollouts = {id: done[condition, id] for id in questions if (condition, id) in done}
     shown: dict[str, Reward] = {"decorated": Decorated(), "answer_first": Decorated("answer_first")}
-    found: dict[str, dict[Any, float | None]] = {
-        RIGHT: {id: right(item.answer, item.answers) for id, item in rollouts.items()},
-        "answered": {id: float(not declines(item.answer)) for id, item in rollouts.items()},
-        **{name: {id: of.measure(of.score(item)) for id, item in rollouts.items()} for name, of in shown.items()},
-    }
-    pairs = {id: (item, done[OPEN, id]) for id, item in rollouts.items() if (OPEN, id) in done}
-    if condition != OPEN:
-        said = {id: pair for id, pair in pairs.items() if not declines(pair[1].answer)}
-        found[SAME] = {id: float(same_answer(*pair)) for id, pair in said.items()}
-        if condition == CHANGED:
-            found[FOLLOW] = {id: follows(it, before, before.answers, right) for id, (it, before) in pairs.items()}
-        else:
-            found[MEMORY] = {id: float(recalled(*pair, pair[1].answers, right)) for id, pair in said.items()}
+    beside = () if condition == OPEN else (SAME, FOLLOW if condition == CHANGED else MEMORY)
+    found: dict[str, dict[Any, float | None]] = {name: {} for name in (RIGHT, "answered", *shown, *beside)}
+    for id in questions:
+        rollout, before = done.get((condition, id)), done.get((OPEN, id))
+        if rollout is None:
+            continue
+        found[RIGHT][id] = right(rollout.answer, rollout.answers)
+        found["answered"][id] = float(not declines(rollout.answer))
+        for name, reward in shown.items():
+            found[name][id] = reward.measure(reward.score(rollout))
+        if beside and before is not None:
+            same = None if declines(before.answer) else float(controls.same_answer(rollout, before))
+            own = {SAME: same, **controls.compared(condition, rollout, before, right)}
+            for name in beside:
+                found[name][id] = own[name]
     return {name: {id: value for id, value in own.items() if value is not None} for name, own in found.items()}
 
 
 def _sentence(values: Mapping[str, Mapping[str, Mapping[Any, float]]]) -> str:
     parts = []
-    without = next((name for name in (BLOCKED, CLOSED) if name in values), None)
-    if without is not None:
-        here = values[without][RIGHT]
-        known = [id for id, value in values[OPEN][RIGHT].items() if value == 1 and id in here]
-        given = sum(here[id] == 1 for id in known)
-        share = f"{given / len(known):.0%} of the right answers were given without the evidence too" if known else ""
-        count = f"{given} of {len(known)} were right {_WITHOUT[without]}"
-        parts.append(f"{share}: {count}." if known else "No answer was right, so none can be missed without evidence.")
-    told = list(values[CHANGED][FOLLOW].values()) if CHANGED in values else []
+    right = values[OPEN][RIGHT]
+    for condition in [name for name in (BLOCKED, CLOSED) if name in values][:1]:
+        here = values[condition][RIGHT]
+        known = [here[id] for id, value in right.items() if value == 1 and id in here]
+        given = known.count(1)
+        parts.append(
+            f"{given / len(known):.0%} of the right answers were given without the evidence too: {given} of "
+            f"{len(known)} were right {_WITHOUT[condition]}."
+            if known
+            else "No answer was right, so none can be missed without evidence."
+        )
+    told = list(values.get(CHANGED, {}).get(FOLLOW, {}).values())
     if told:
         parts.append(
             f"Where the evidence said something else, {sum(told) / len(told):.0%} of the answers changed with it, the "

@@ -17,7 +17,6 @@ import msgspec
 
 from ..counterfactual import CounterfactualWorld
 from ..rewards.turns import passages
-from ..rollout import Engine
 from ..tasks import Task
 from ..text import exact_match, normalize
 from ..tools.base import NO_RESULTS, Observation
@@ -32,7 +31,6 @@ FOLLOW, MEMORY, EM_CHANGED = "follow_rate", "memory_share", "exact_match_changed
 EM_UNREMEMBERED = "exact_match_unremembered"
 QUESTIONS = 100
 """How many questions an evaluation also asks under the conditions: with the tiny policy 8 seconds of a core each."""
-
 
 Match = Callable[[str | None, Sequence[str]], float]
 """Compares an answer with gold answers: `text.exact_match`, `text.sub_exact_match`."""
@@ -59,30 +57,21 @@ def control_tasks(
 ) -> list[tuple[str, str, Task]]:
     """Condition, id and the changed or blocked task of the first `limit` different questions.
 
-    Args:
-        tasks: the suite. Those of the bundled world can be blocked, others are with `blocked_by_passages`.
-        changes: makes changed worlds, by default the bundled world's: other questions then have none.
-        limit: how many questions; 0 for none.
+    Only questions of the bundled world can be blocked here, and without `changes` only they are changed.
     """
     first = list({task.id: task for task in tasks}.values())[:limit]
-    changes = changes or CounterfactualWorld(bundled_world())
-    changed = [(task, changes.change(task)) for task in first]
-    found = [(CHANGED, task.id, other) for task, other in changed if other is not None]
-    found += [(BLOCKED, task.id, other) for task in first if (other := blocked_in_world(task)) is not None]
-    return [(condition, id, msgspec.structs.replace(task, id=f"{id}@{condition}")) for condition, id, task in found]
-
-
-def run_controls(engine: Engine, asked: Sequence[tuple[str, str, Task]], on_end: Any = None) -> list[Control]:
-    """The rollouts of `control_tasks`, all in one batch."""
-    rollouts = engine.run([task for _, _, task in asked], on_end)
-    return [Control(condition, id, rollout) for (condition, id, _), rollout in zip(asked, rollouts, strict=True)]
+    change = (changes or CounterfactualWorld(bundled_world())).change
+    return [
+        # ids of their own: these are other questions than the suite's
+        (condition, task.id, msgspec.structs.replace(other, id=f"{task.id}@{condition}"))
+        for condition, made in ((CHANGED, change), (BLOCKED, blocked_in_world))
+        for task in first
+        if (other := made(task)) is not None
+    ]
 
 
 def blocked_in_world(task: Task) -> Task | None:
-    """A question of the bundled world without the evidence that states the facts of its chain, or their reverse.
-
-    `None` for any other question.
-    """
+    """A question of the bundled world without the evidence that states the facts of its chain, or their reverse."""
     chain = task.meta.get("chain")
     if not chain or not all({"subject", "object"} <= fact.keys() for fact in chain):
         return None
@@ -109,6 +98,7 @@ def blocked_by_passages(tasks: Sequence[Task], corpus: Iterable[Evidence]) -> di
         for title in task.supporting_titles:
             titles[normalize(title, "pokee")].add(task.id)
         if not (task.supporting_ids or task.supporting_titles):
+            # yes and no stand in most passages
             told = {normalize(answer, "pokee") for answer in task.answers} - {"", "yes", "no"}
             answers[task.id] = [f" {answer} " for answer in told]
     gold: dict[str, list[str]] = defaultdict(list)
@@ -125,6 +115,7 @@ class Closed(Toolbox):
     """The tools of a toolbox, none of which is asked: every call that is right returns nothing (a closed book)."""
 
     def __init__(self, inner: Toolbox) -> None:
+        # a cached result would be returned without `_run`
         super().__init__(list(inner.tools.values()), **{**inner.settings, "cache": None})
 
     async def _run(self, lane: Lane, arguments: dict[str, Any]) -> Observation:
@@ -132,17 +123,17 @@ class Closed(Toolbox):
         return NO_RESULTS
 
 
-def recalled(rollout: Trajectory, before: Trajectory, golds: Sequence[str], right: Match = exact_match) -> bool:
+def recalled(rollout: Trajectory, before: Trajectory, right: Match = exact_match) -> bool:
     """Whether an answer is given all the same where the evidence for it is missing or says something else.
 
-    It is when it is the old gold answer; or the answer that was given before (`before`: the rollout with the evidence
-    as it is), unless something that the agent received holds it: then it may have been read, then and now. An answer
-    that declines does not count. A right guess counts. `right` compares with gold answers.
+    It is when it is the gold answer of `before`, the rollout with the evidence as it is; or the answer that was given
+    there, unless something that the agent received holds it: then it may have been read, then and now. An answer that
+    declines does not count. A right guess counts. `right` compares with gold answers.
     """
     answer = rollout.answer
     if answer is None or declines(answer):
         return False
-    if right(answer, golds):
+    if right(answer, before.answers):
         return True
     return same_answer(rollout, before) and not holds(passages(rollout.evidence.values()), answer)
 
@@ -153,45 +144,45 @@ def same_answer(rollout: Trajectory, before: Trajectory) -> bool:
     return said is not None and not declines(said) and exact_match(rollout.answer, [said]) == 1.0
 
 
-def follows(rollout: Trajectory, before: Trajectory, golds: Sequence[str], right: Match = exact_match) -> float | None:
-    """1 where the answer changed with the evidence, 0 where it was given all the same, `None` where it is neither.
+def compared(
+    condition: str, rollout: Trajectory, before: Trajectory, right: Match = exact_match
+) -> dict[str, float | None]:
+    """What a rollout under a condition shows beside that of the same question as it is, by row.
 
-    `rollout.answers` are the changed gold answers, `golds` those of the world as it is.
+    ```
+    exact_match_changed = |{right by the changed gold}| / |{questions asked in a changed world}|
+    follow_rate         = |{right by the changed gold}| / |{right by the changed gold or given all the same}|
+    memory_share        = |{given all the same without the gold evidence}| / |{questions that got an answer}|
+    ```
+
+    What "given all the same" means is in `recalled`. `follow_rate` is 1 - the memorization ratio of Longpre et al.
+    (2021, "Entity-Based Knowledge Conflicts in Question Answering", section 4): an agent that only fails is not blamed
+    for it, and has few questions behind its rate. `None` where a row says nothing of the question.
     """
-    if right(rollout.answer, rollout.answers):
-        return 1.0
-    return 0.0 if recalled(rollout, before, golds, right) else None
+    if condition != CHANGED:
+        return {MEMORY: None if declines(before.answer) else float(recalled(rollout, before, right))}
+    follows = right(rollout.answer, rollout.answers)
+    memorized = not follows and recalled(rollout, before, right)
+    return {FOLLOW: 1.0 if follows else 0.0 if memorized else None, EM_CHANGED: follows}
 
 
 def control_values(
     rollouts: Sequence[Trajectory], questions: Sequence[str], controls: Sequence[Control]
 ) -> dict[str, list[float | None]]:
-    """The rows that compare each rollout with those of the same question under a condition, by name.
+    """The rows that compare each rollout with those of the same question under a condition, by name; see `compared`.
 
-    ```
-    exact_match_changed = |{right by the changed gold}| / |{questions asked in a changed world}|
-    follow_rate         = |{right by the changed gold}| / |{right by the changed gold or given all the same}|
-    memory_share        = |{given all the same with the gold evidence blocked}| / |{questions that got an answer}|
-    ```
-
-    What "given all the same" means is in `recalled`. `follow_rate` is 1 - the memorization ratio of Longpre et al.
-    (2021, "Entity-Based Knowledge Conflicts in Question Answering", section 4): an agent that only fails is not blamed
-    for it, and has few questions behind its rate. A row is there when its condition is; `None` where it says nothing.
+    A row is there when its condition is; `None` where it says nothing, or its question was not asked.
     """
     by = {(item.condition, item.question): item.rollout for item in controls}
-    conditions = {item.condition for item in controls}
     rows: dict[str, list[float | None]] = {}
-    paired = list(zip(rollouts, questions, strict=True))
-    if CHANGED in conditions:
-        there = [(rollout, by.get((CHANGED, question))) for rollout, question in paired]
-        rows[FOLLOW] = [None if it is None else follows(it, rollout, rollout.answers) for rollout, it in there]
-        rows[EM_CHANGED] = [None if it is None else exact_match(it.answer, it.answers) for _, it in there]
-    if BLOCKED in conditions:
-        rows[MEMORY] = [
-            None if it is None or declines(rollout.answer) else float(recalled(it, rollout, rollout.answers))
-            for rollout, question in paired
-            for it in [by.get((BLOCKED, question))]
+    for condition, names in ((CHANGED, (FOLLOW, EM_CHANGED)), (BLOCKED, (MEMORY,))):
+        if not any(item.condition == condition for item in controls):
+            continue
+        found = [
+            compared(condition, by[condition, question], before) if (condition, question) in by else {}
+            for before, question in zip(rollouts, questions, strict=True)
         ]
+        rows |= {name: [own.get(name) for own in found] for name in names}
     return rows
 
 

@@ -16,16 +16,10 @@ def error_of(trajectory: Trajectory) -> str | None:
 
     An episode that ran into a limit of turns or tokens counts there, whatever else is wrong with it; one that ended
     otherwise without an answer had no valid action.
-
-    Example:
-        >>> error_of(Trajectory(stop_reason="turn_limit", answers=("Rome",)))
-        'limits'
-        >>> error_of(Trajectory(answer="Rome", answers=("Rome",))) is None
-        True
     """
     if Correctness().score(trajectory).value == 1.0:
         return None
-    if (trajectory.stop_reason or "").endswith("_limit"):
+    if (trajectory.stop_reason or "").endswith("_limit"):  # turn_limit, token_limit, turn_token_limit
         return "limits"
     return "wrong answer" if (trajectory.answer or "").strip() else "wrong formatting"
 
@@ -38,14 +32,9 @@ def error_counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
 
 def error_table(counts: Mapping[str, Mapping[str, int]]) -> str:
     """A Markdown table of several agents' `error_counts`, with each reason's share of the errors."""
-    head = f"| | {' | '.join(KINDS)} | total | of episodes |"
-    rows = [
-        f"| {agent} | {' | '.join(_share(found[kind], found['total']) for kind in KINDS)} "
-        f"| {found['total']} | {found['episodes']} |"
-        for agent, found in counts.items()
-    ]
-    return "\n".join([head, f"|{'---|' * (len(KINDS) + 3)}", *rows])
-
-
-def _share(part: int, total: int) -> str:
-    return f"{part} ({part / total:.0%})" if total else "0"
+    lines = [f"| | {' | '.join(KINDS)} | total | of episodes |", f"|{'---|' * (len(KINDS) + 3)}"]
+    for agent, found in counts.items():
+        total = found["total"]
+        shares = [f"{found[kind]} ({found[kind] / total:.0%})" if total else "0" for kind in KINDS]
+        lines.append(f"| {agent} | {' | '.join(shares)} | {total} | {found['episodes']} |")
+    return "\n".join(lines)

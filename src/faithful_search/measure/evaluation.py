@@ -11,9 +11,10 @@ import numpy as np
 from ..errors import DataError
 from ..rewards import Score
 from ..trajectory import Trajectory
-from .pooled import Counts, Function, pooled_difference, pooled_estimate
-from .stats import NOTHING, Estimate, Floats, left_out, mean_ci, paired_difference, question_means
-from .verdicts import Seen, auroc, auroc_counts, gap, gap_counts
+from . import stats
+from .stats import NOTHING, Counts, Estimate
+from .tool_use import normalized_entropy
+from .verdicts import Seen, auroc, gap, verdict_counts
 
 GAP, AUROC, ENTROPY = "verdict_gap", "verdict_auroc", "tool_entropy"
 
@@ -59,31 +60,29 @@ def mean_of(
 ) -> Estimate:
     """The mean of a metric over questions with its interval, and how many rollouts were left out of it, and why.
 
-    Args:
-        column: its value for each rollout, `None` where there is none.
-        scores: what the values were measured from; they tell abstentions from what does not apply.
-        questions: the question of each rollout.
-        bounds: what the values can be.
+    `scores` are what the values were measured from: they tell abstentions from what does not apply.
     """
     kept = [(value, question) for value, question in zip(column, questions, strict=True) if value is not None]
     abstained = sum(bool(score.parts.get("abstained")) for score in scores)
-    estimate = mean_ci([value for value, _ in kept], [question for _, question in kept], bounds)
-    return left_out(estimate, len(kept), len(column) - len(kept) - abstained, abstained)
+    estimate = stats.mean_ci([value for value, _ in kept], [question for _, question in kept], bounds)
+    return stats.left_out(estimate, len(kept), len(column) - len(kept) - abstained, abstained)
 
 
 def entropy_estimate(tool_calls: Mapping[str, Sequence[int]], questions: Sequence[Hashable]) -> Estimate:
     """Normalised tool entropy with its bootstrap interval over questions; no value without a call or with one tool."""
-    return pooled_estimate(_call_counts(tool_calls, len(questions)), _entropy, questions)
+    return stats.pooled_estimate(_call_counts(tool_calls, len(questions)), normalized_entropy, questions)
 
 
 def verdict_rows(scores: Sequence[Score], questions: Sequence[Hashable]) -> dict[str, Estimate]:
     """`verdict_gap` and `verdict_auroc` of the scores of `Verdicts`."""
-    verdicts = [score.parts["verdicts"] for score in scores]
+    counts = verdict_counts([score.parts["verdicts"] for score in scores])
     abstained = sum(bool(score.parts.get("abstained")) for score in scores)
     rows = {}
-    for name, counts, function in ((GAP, gap_counts(verdicts), gap), (AUROC, auroc_counts(verdicts), auroc)):
-        found = pooled_estimate(counts, function, questions)
-        rows[name] = left_out(found, len(scores) - found.not_applicable, found.not_applicable - abstained, abstained)
+    for name, function in ((GAP, gap), (AUROC, auroc)):
+        found = stats.pooled_estimate(counts, function, questions)
+        rows[name] = stats.left_out(
+            found, len(scores) - found.not_applicable, found.not_applicable - abstained, abstained
+        )
     return rows
 
 
@@ -94,7 +93,7 @@ class Pooled(NamedTuple):
     """
 
     counts: Callable[[Evaluation], Counts]
-    function: Function
+    function: stats.Function
     same: bool = False
 
 
@@ -105,11 +104,11 @@ def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
         first, second = pooled.counts(before), pooled.counts(after)
         if not (first.keys and second.keys) or (pooled.same and set(first.keys) != set(second.keys)):
             return NOTHING
-        return pooled_difference(first, second, pooled.function, before.questions, after.questions)
+        return stats.pooled_difference(first, second, pooled.function, before.questions, after.questions)
     if metric not in before.values or metric not in after.values:
         return NOTHING
-    means = [question_means(run.questions, run.values[metric]) for run in (before, after)]
-    return paired_difference(means[0], means[1])
+    means = [stats.question_means(run.questions, run.values[metric]) for run in (before, after)]
+    return stats.paired_difference(means[0], means[1])
 
 
 def differences(before: Evaluation, after: Evaluation) -> dict[str, dict[str, Any]]:
@@ -123,19 +122,9 @@ def _call_counts(tool_calls: Mapping[str, Sequence[int]], rollouts: int) -> Coun
     return Counts(tuple(tool_calls), table)
 
 
-def _entropy(tools: Sequence[Hashable], sums: Floats) -> Floats:
-    """Normalised entropy of each row of counts, (draws, K) to (draws,); NaN without a call or with K < 2."""
-    if len(tools) < 2:
-        return np.full(len(sums), np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = sums / sums.sum(axis=1, keepdims=True)
-        parts = np.where(shares > 0, shares * np.log(shares), np.where(np.isnan(shares), np.nan, 0.0))
-        return np.abs(parts.sum(axis=1)) / np.log(len(tools))
-
-
 POOLED = {
-    GAP: Pooled(lambda run: gap_counts(run.verdicts), gap),
-    AUROC: Pooled(lambda run: auroc_counts(run.verdicts), auroc),
-    ENTROPY: Pooled(lambda run: _call_counts(run.tool_calls, len(run.questions)), _entropy, same=True),
+    GAP: Pooled(lambda run: verdict_counts(run.verdicts), gap),
+    AUROC: Pooled(lambda run: verdict_counts(run.verdicts), auroc),
+    ENTROPY: Pooled(lambda run: _call_counts(run.tool_calls, len(run.questions)), normalized_entropy, same=True),
 }
 """The rows that are computed from sums over all rollouts."""

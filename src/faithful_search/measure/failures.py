@@ -11,11 +11,6 @@ _errors = ErrorLog(logging.getLogger(__name__))
 
 
 def told(what: str, error: Exception) -> str:
-    """The kind of the error; its words, which may hold keys and addresses, go to the local log.
-
-    Example:
-        >>> told("a metric", RuntimeError("https://me:pass@host/"))
-        'RuntimeError'
-    """
+    """The kind of the error; its words, which may hold keys and addresses, go to the local log."""
     _errors.tell(what, error)
     return kind_of(error)

@@ -17,16 +17,14 @@ def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Pat
 
     `evaluate.load("info_think_faithfulness")` then works. It asks the Hub first and takes this copy where the Hub has
     no module of that name or cannot be reached: at once with `HF_EVALUATE_OFFLINE=1`, after one or two seconds where
-    connections are refused, and much later where they are swallowed. (`HF_HUB_OFFLINE` is not heeded by evaluate.)
-    Installing again is harmless, and after an upgrade the new modules are the ones that are loaded.
+    connections are refused, and much later where they are swallowed. (evaluate does not heed `HF_HUB_OFFLINE`.)
 
     Args:
         cache_dir: the modules cache. The default is evaluate's own (`HF_MODULES_CACHE`); another one is only looked
             into when that variable names it.
 
     Raises:
-        ConfigError: when evaluate is not installed, the folder `evaluate_metrics` is missing, or the cache cannot be
-            written to.
+        ConfigError: when evaluate is not installed, or the cache cannot be written to.
 
     Example:
         ```python
@@ -38,21 +36,17 @@ def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Pat
         ```
     """
     source = shipped("evaluate_metrics")
-    cache = Path(cache_dir) if cache_dir is not None else _default_cache()
+    try:
+        from evaluate import config
+    except ImportError as error:
+        raise ConfigError("the metrics need evaluate: pip install 'faithful-search[evaluate]'") from error
+    cache = Path(config.HF_MODULES_CACHE if cache_dir is None else cache_dir)
     try:
         return [_install(source / name / f"{name}.py", cache) for name in metrics.names()]
     except OSError as error:
         raise ConfigError(
             f"cannot put the metrics into {cache}: {error}; give another cache_dir, or set HF_MODULES_CACHE"
         ) from error
-
-
-def _default_cache() -> Path:
-    try:
-        from evaluate import config
-    except ImportError as error:
-        raise ConfigError("the metrics need evaluate: pip install 'faithful-search[evaluate]'") from error
-    return Path(config.HF_MODULES_CACHE)
 
 
 def _install(module: Path, cache: Path) -> Path:
@@ -67,11 +61,6 @@ def _install(module: Path, cache: Path) -> Path:
     partial.mkdir()
     (partial / "__init__.py").touch()
     (partial / module.name).write_bytes(text)
-    _move(partial, target)
-    return _newest(target / module.name)
-
-
-def _move(partial: Path, target: Path) -> None:
     try:
         partial.rename(target)
     except OSError:  # the version is there already: its files are replaced one by one
@@ -80,11 +69,9 @@ def _move(partial: Path, target: Path) -> None:
         for file in list(partial.iterdir()):
             file.replace(target / file.name)
         partial.rmdir()
-
-
-def _newest(file: Path) -> Path:
-    """Of several versions evaluate loads the one last modified: also after going back to an older one."""
-    others = [path.stat().st_mtime for path in file.parent.parent.glob(f"*/{file.name}") if path != file]
+    # Of several versions evaluate loads the one last modified: also after going back to an older one
+    file = target / module.name
+    others = [path.stat().st_mtime for path in folder.glob(f"*/{module.name}") if path != file]
     stamp = max([time.time(), *(other + 1 for other in others)])
     os.utime(file, (stamp, stamp))
     return file

@@ -19,15 +19,13 @@ from ..judges.base import Task
 from . import provenance
 from .files import STDIN, local_file
 from .ledger import Ledger, answers_kept, ask_in_parts, same_settings
-from .pairs import METRICS, Cut, Cutter, reward, sampled
+from .pairs import Cut, Cutter, reward, sampled
 from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
 from .report import label_card
 from .rows import Source, total_rows
 from .settings import LabelSettings
 from .workers import chunks, in_order, progress_bar
 from .writing import results_folder, write_result
-
-__all__ = ["METRICS", "PAIRS", "LabelledPair", "Provenance", "label"]
 
 ROWS = 64
 """Rows read at a time, for each process twice."""
@@ -38,13 +36,9 @@ Progress = Callable[..., Any]
 class LabelledPair(msgspec.Struct, frozen=True):
     """One line of `pairs.jsonl`; `agreement.load` reads the file as any labelled one.
 
-    Attributes:
-        id: a digest of question, premise, hypothesis and task.
-        question, premise, hypothesis, task: what the judge read.
-        label, p: what it said, and the probability it gave, if it did.
-        judge: what it calls itself, its prompt's version included.
-        source: the file's name without its ending.
-        trajectory, step: where the pair was first met: FILE:ROW, and the step (both from 1).
+    `id` is a digest of question, premise, hypothesis and task; `judge` what the judge calls itself, its prompt's
+    version included; `source` the file's name without its ending; `trajectory` (FILE:ROW) and `step` are where the pair
+    was first met.
     """
 
     id: str
@@ -72,7 +66,7 @@ def label(
 
     The pairs are those of the metric's reward, so that what is labelled is what is scored. Equal pairs are one row.
     Pairs that need no judge (an action after a response without a thought in between) are left out and counted. A pair
-    that the judge abstained from is no row; the same call asks about it again, and about nothing that has a label.
+    that the judge abstained from gets no row; the same call asks about it again, and about nothing that has a label.
     Further files may be added to a folder; another metric, judge or prompt needs another folder. A judge's knobs (its
     threshold) are not compared.
 
@@ -89,27 +83,21 @@ def label(
         DataError: when a file cannot be read at all, `out` cannot be written, or no file holds any pair.
         JudgeError: when the judge cannot be asked at all; what it labelled before is kept.
         ConfigError: for settings that contradict each other, or those of the labels that are in `out`.
-        KeyboardInterrupt: when interrupted; its message says how to go on.
-
-    Example:
-        ```python
-        found = label(["rollouts.jsonl"], "labels", judge=judge)
-        print(found.pairs, found.positives)
-        ```
     """
     given, bar = LabelSettings(**settings), on_progress or progress_bar
     judge = reward(given.metric, judge).judge
-    reading = _Reading({path: File.of(path) for path in _paths(files)}, given, judge, bar)
+    reading = _Reading(_files(files), given, judge, bar)
     folder = results_folder(Path(out))
     with _Labels(folder / PAIRS) as labels:
         before = provenance.read(folder)
-        begun = _begun(given, judge, before, reading)
+        begun = _begun(given, judge, before, reading.paths.values())
         if labels.ids:
             if before is None:
                 raise ConfigError(
                     f"{folder} holds labels, but no {PROVENANCE} that says whose they are; use another folder"
                 )
             same_settings(folder, "labels", before.made_by, begun.made_by, "use another folder")
+        # before the first label: those of a run that is killed must still say whose they are
         write_result(folder / PROVENANCE, msgspec.to_builtins(begun))
         try:
             with answers_kept(judge, folder):
@@ -139,7 +127,7 @@ def label(
     return found
 
 
-def _paths(files: Sequence[PathLike]) -> list[Path]:
+def _files(files: Sequence[PathLike]) -> dict[Path, File]:
     """The files, each of which is there."""
     if not files:
         raise ConfigError("name at least one file of trajectories")
@@ -149,25 +137,25 @@ def _paths(files: Sequence[PathLike]) -> list[Path]:
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise DataError(f"no such file: {', '.join(missing)}")
-    return paths
+    return {path: File.of(path) for path in paths}
 
 
-def _begun(given: LabelSettings, judge: Judge, before: Provenance | None, reading: _Reading) -> Provenance:
+def _begun(given: LabelSettings, judge: Judge, before: Provenance | None, files: Iterable[File]) -> Provenance:
     """What is known when a run begins: its settings and files, and what earlier runs into the folder left."""
-    task = "support" if given.metric == "answer_support" else given.metric
     earlier = before or Provenance(given.metric, judge.name)
-    return Provenance(
-        given.metric,
-        judge.name,
-        provenance.prompts_of(judge, given.metric, task),
-        files=provenance.merged(earlier.files, list(reading.paths.values())),
-        judges=earlier.judges,
-        pairs=earlier.pairs,
-        positives=earlier.positives,
+    return msgspec.structs.replace(
+        earlier,
+        metric=given.metric,
+        judge=judge.name,
+        prompts=provenance.prompts_of(judge, given.metric),
+        files=provenance.merged(earlier.files, list(files)),
+        abstained=0,
+        unjudged=[],
         settings={name: getattr(given, name) for name in ("sample", "seed", "limit", "dialect", "text_column")},
         license=given.license or earlier.license,
         version=__version__,
         date=_now(),
+        finished=False,
     )
 
 
@@ -195,10 +183,10 @@ class _Reading:
                 stem = Path(path.name.removesuffix(".gz")).stem
                 cutter = replace(self._cutter, source=stem, reader=rows.reader)
                 for cuts in in_order(cutter, chunks(rows, ROWS), self._workers):
-                    file = file.counting(cuts)
+                    file = file.counting(cuts.counted)
                     self.unsplit += [f"{path.name}, {why}" for why in cuts.unsplit]
                     yield from cuts.cuts
-                    bar.update(cuts.rows)
+                    bar.update(cuts.counted.rows)
                 self.files.append(msgspec.structs.replace(file, broken_off=rows.error))
 
 
@@ -254,10 +242,14 @@ def _wanted(reading: _Reading, given: LabelSettings, bar: Progress) -> Iterator[
 
 def _ask(judge: Judge, labels: _Labels, cuts: Iterable[Cut]) -> list[str]:
     """Label the pairs that have no label yet; returns those that the judge abstained from, and why."""
-    missing = (cut for cut in cuts if cut.id not in labels.ids)
+    # Pairs asked at once: enough to keep a judge busy, few enough to lose little when it breaks off
+    width = getattr(judge, "concurrency", None)
+    usual = 512 if is_lexical(judge) else 32
+    width = max(64, min(8 * width, 512)) if isinstance(width, int) else usual
+    missing = (cut for cut in cuts if cut.id not in labels.ids)  # as they are read: files may exceed the memory
     unjudged = []
     try:
-        for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, _width(judge)):
+        for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, width):
             labels.add([_row(cut, own, judge.name) for cut, own in answered if own.label is not None])
             unjudged += [f"{cut.trajectory}, step {cut.step}: {own.why}" for cut, own in answered if own.abstained]
     except JudgeError as error:
@@ -267,25 +259,9 @@ def _ask(judge: Judge, labels: _Labels, cuts: Iterable[Cut]) -> list[str]:
     return unjudged
 
 
-def _width(judge: Judge) -> int:
-    """Pairs asked at once: enough to keep a judge busy, few enough to lose little."""
-    width = getattr(judge, "concurrency", None)
-    if isinstance(width, int):
-        return max(64, min(8 * width, 512))
-    return 512 if is_lexical(judge) else 32
-
-
-def _row(cut: Cut, verdict: Verdict, judge: str) -> LabelledPair:
+def _row(cut: Cut, said: Verdict, judge: str) -> LabelledPair:
+    pair, by = cut.pair, said.judge or judge
     return LabelledPair(
-        id=cut.id,
-        question=cut.pair.question,
-        premise=cut.pair.premise,
-        hypothesis=cut.pair.hypothesis,
-        task=cut.pair.task,
-        label=bool(verdict.label),
-        p=verdict.p,
-        judge=verdict.judge or judge,
-        source=cut.source,
-        trajectory=cut.trajectory,
-        step=cut.step,
-    )
+        cut.id, pair.question, pair.premise, pair.hypothesis, pair.task, bool(said.label), said.p, by,
+        cut.source, cut.trajectory, cut.step,
+    )  # fmt: skip

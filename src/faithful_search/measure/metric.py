@@ -58,14 +58,6 @@ Examples:
     >>> metric.compute({example})  # doctest: +SKIP
 """
 """What `compute` returns, the same for every module."""
-SQUAD = """\
-@inproceedings{rajpurkar2016squad,
-  title     = {{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
-  author    = {Rajpurkar, Pranav and Zhang, Jian and Lopyrev, Konstantin and Liang, Percy},
-  booktitle = {EMNLP},
-  year      = {2016}
-}
-"""
 PROOF_OF_USE = """\
 @article{ma2025proofofuse,
   title  = {Proof-of-Use: Mitigating Tool-Call Hacking in Deep Research Agents},
@@ -87,21 +79,9 @@ NO_ROWS = "no predictions to score: predictions is empty"
 class TrajectoryMetric(evaluate.Metric):
     """One of `measure.metrics` as an `evaluate` module. A subclass names it and says what it is.
 
-    For each result that `metrics.load` names, `compute` returns
-
-    ```
-    NAME                        the mean over questions, None where no trajectory has a value
-    NAME_stderr, _low, _high    its standard error and 95 % interval, None with too few questions
-    NAME_n                      questions behind it
-    NAME_not_applicable         trajectories it says nothing about; NAME_not_applicable_share of all that were scored
-    NAME_abstained              trajectories whose judge gave no verdict
-    NAME_warning                where words are compared: that this is no judge
-    ```
-
-    and beside them `judge` (who judged, `None` where no judge was asked), `trajectories` (how many were scored),
-    `dialects` (how many of each), `errors`: `{"index", "error"}` of every prediction that could not be read and was
-    left out.
-    With `details` there is also a list `details`, one entry for each prediction in order.
+    `compute` takes `ARGUMENTS` and returns `RESULTS`. `trajectories` is how many were scored, `dialects` how many of
+    each, `errors` has an `{"index", "error"}` for every prediction that could not be read and was left out; with
+    `details` there is also a list `details`, one entry for each prediction in order.
     """
 
     measure: ClassVar[str]  # a name of `measure.metrics`
@@ -181,8 +161,9 @@ class TrajectoryMetric(evaluate.Metric):
     ) -> dict[str, Any]:
         if dialect is not None:
             dialects.load(dialect)  # an unknown name is one error, not one for each row
-        asked = metrics.load(self.measure, _judge(judge, judge_model, judge_url, judge_options or {}), how, **knobs)
+        rewards = metrics.load(self.measure, _judge(judge, judge_model, judge_url, judge_options or {}), how, **knobs)
         rows = list(zip(predictions, references, strict=True))
+        # rows that several dialects could have written are read as the one that most others are written in
         usual = None if dialect else dialects.usual(_read(*row, fenced) for row in rows)
         read = [_read(*row, fenced, dialect, usual) for row in rows]
         kept = [item for item in read if isinstance(item, Trajectory)]
@@ -192,7 +173,8 @@ class TrajectoryMetric(evaluate.Metric):
             raise ConfigError(
                 f"{self.measure} compares with gold answers: pass references=[…], one string or list each"
             )
-        rewards = _bound(self.measure, asked, policy)
+        if any(reward.needs_policy for reward in rewards.values()):
+            rewards = self._bound(rewards, policy)
         scores = {name: reward.score_batch(kept) for name, reward in rewards.items()}
         result: dict[str, Any] = {}
         for name, reward in rewards.items():
@@ -202,7 +184,23 @@ class TrajectoryMetric(evaluate.Metric):
         result |= {"judge": self._judged_by(rewards), "trajectories": len(kept), "dialects": dict(written)}
         result |= self.corpus(kept, tools)
         result["errors"] = [{"index": at, "error": item} for at, item in enumerate(read) if isinstance(item, str)]
-        return result | {"details": _details(read, rewards, scores)} if details else result
+        if details:
+            by_row = iter(zip(*scores.values(), strict=True))
+            result["details"] = [
+                {"index": at, "error": item} if isinstance(item, str) else _details(at, item, rewards, next(by_row))
+                for at, item in enumerate(read)
+            ]
+        return result
+
+    def _bound(self, rewards: Mapping[str, Reward], policy: Any) -> dict[str, Reward]:
+        if policy is None:
+            raise ConfigError(
+                f"{self.measure} measures a model: pass policy=, the Generator that wrote the trajectories, its Hub id "
+                "or directory"
+            )
+        if isinstance(policy, (str, os.PathLike)):
+            policy = open_policy(str(policy), "a policy")
+        return {result: reward.bind(policy=policy) for result, reward in rewards.items()}
 
     def _judged_by(self, rewards: Mapping[str, Reward]) -> str | None:
         """The judge's name, as in its verdicts: with the prompts and their versions where it is prompted."""
@@ -214,17 +212,7 @@ class TrajectoryMetric(evaluate.Metric):
 
 
 def tool_figures(trajectories: Sequence[Trajectory], tools: Sequence[str] | None = None) -> dict[str, Any]:
-    """Which tools were called, how often, in which shares and how evenly, over all trajectories.
-
-    Returns:
-        `tool_calls` and `tool_ratios` by name, and the normalised entropy as `tool_entropy`, `tool_entropy_low`, ….
-
-    Example:
-        >>> from faithful_search.trajectory import Step, ToolCall
-        >>> both = Trajectory(steps=(Step(call=ToolCall("a")), Step(call=ToolCall("b"))))
-        >>> tool_figures([both])["tool_entropy"]
-        1.0
-    """
+    """`tool_calls` and `tool_ratios` by tool over all trajectories, and their normalised `tool_entropy`."""
     counts = tool_counts(trajectories)
     names = sorted(counts) if tools is None else list(tools)
     table = {name: [tool_counts([item])[name] for item in trajectories] for name in names}
@@ -306,48 +294,20 @@ def _judge(judge: Judge | str | None, model: str | None, url: str | None, option
     return judge
 
 
-def _bound(name: str, rewards: Mapping[str, Reward], policy: Any) -> dict[str, Reward]:
-    if not any(reward.needs_policy for reward in rewards.values()):
-        return dict(rewards)
-    if policy is None:
-        raise ConfigError(
-            f"{name} measures a model: pass policy=, the Generator that wrote the trajectories, its Hub id or directory"
-        )
-    if isinstance(policy, (str, os.PathLike)):
-        policy = open_policy(str(policy), "a policy")
-    return {result: reward.bind(policy=policy) for result, reward in rewards.items()}
-
-
 def _questions(trajectories: Sequence[Trajectory]) -> list[str]:
     """What makes rollouts belong together; one without a question stands for itself."""
     return [(item.question or "").strip() or f"#{number}" for number, item in enumerate(trajectories)]
 
 
 def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:
-    return {
-        name: estimate.value,
-        f"{name}_stderr": estimate.stderr,
-        f"{name}_low": estimate.low,
-        f"{name}_high": estimate.high,
-        f"{name}_n": estimate.n,
-        f"{name}_not_applicable": estimate.not_applicable,
-        f"{name}_not_applicable_share": estimate.not_applicable / rows,
-        f"{name}_abstained": estimate.abstained,
-        **({f"{name}_warning": WARNING} if name.endswith("_lexical") and estimate.n else {}),
-    }
+    parts = ("stderr", "low", "high", "n", "not_applicable", "abstained")
+    found = {name: estimate.value, **{f"{name}_{part}": getattr(estimate, part) for part in parts}}
+    found[f"{name}_not_applicable_share"] = estimate.not_applicable / rows
+    return found | ({f"{name}_warning": WARNING} if name.endswith("_lexical") and estimate.n else {})
 
 
-def _details(
-    read: Sequence[Trajectory | str], rewards: Mapping[str, Reward], scores: Mapping[str, Sequence[Score]]
-) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    columns = {name: iter(column) for name, column in scores.items()}
-    for index, item in enumerate(read):
-        if isinstance(item, str):
-            found.append({"index": index, "error": item})
-            continue
-        own = {name: shown(rewards[name], next(column)) for name, column in columns.items()}
-        issues = dict(Counter(issue.kind for issue in item.all_issues()))
-        read_as = {"id": item.id, "question": item.question, "answer": item.answer, "dialect": item.dialect}
-        found.append({"index": index, **read_as, "scores": own, "issues": issues})
-    return found
+def _details(index: int, item: Trajectory, rewards: Mapping[str, Reward], scores: Sequence[Score]) -> dict[str, Any]:
+    own = {name: shown(reward, score) for (name, reward), score in zip(rewards.items(), scores, strict=True)}
+    issues = dict(Counter(issue.kind for issue in item.all_issues()))
+    read_as = {"id": item.id, "question": item.question, "answer": item.answer, "dialect": item.dialect}
+    return {"index": index, **read_as, "scores": own, "issues": issues}

@@ -1,47 +1,28 @@
 """The metrics by name: which rewards each consists of, and what its results are called.
 
-| metric | results without a judge | with one that reads |
-|---|---|---|
-| info_think_faithfulness | info_think_lexical | info_think_faithfulness |
-| think_search_faithfulness | think_search_lexical | think_search_faithfulness |
-| think_answer_faithfulness | think_answer_sub_em | also think_answer_faithfulness |
-| answer_support | answer_support_lexical | answer_support |
-| answer_correctness | exact_match_…, f1_…, sub_em_… | also answer_correctness |
-| citation_validity, evidence_sensitivity, protocol_format | one each, of the same name | the same |
-| query_provenance | query_from_question_lexical, query_from_evidence_lexical, query_from_thought_lexical | the same |
-| tool_use | repeated_calls, unused_evidence_lexical, uncited_evidence | the same |
+A result is named by what made it: `info_think_lexical` compares words, `info_think_faithfulness` asked a judge that
+reads; `f1_squad` names its normaliser. Its value for a trajectory is `reward.measure(score)`.
 
 `answer_support_lexical` counts words (`GroundingJudge`), where training's default looks for the claim as it is
 (`LexicalJudge`): the latter finds short answers just as well but hardly any sentence (balanced accuracy on the train
 side of AttributionBench 0.66 against 0.53).
-
-`…` is the normaliser. A result's value for a trajectory is `reward.measure(score)`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
+from .. import rewards
 from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge, is_lexical
-from ..rewards import (
-    AnswerSupport,
-    Citation,
-    Correctness,
-    EvidenceSensitivity,
-    Format,
-    InfoThink,
-    Reward,
-    ThinkAnswer,
-    ThinkSearch,
-    ToolUse,
-)
+from ..rewards import Reward
 from .query_provenance import SOURCES, QueryProvenance
 from .settings import How
 
 Rewards = dict[str, Reward]
+SHORT = 20
+"""Words of an answer that is still looked for in the last thought as it is: recorded short answers have 17 at most."""
 LOWER_IS_BETTER = frozenset(
     ("repeated_calls", "unused_evidence_lexical", "uncited_evidence", "query_from_thought_lexical")
 )
@@ -52,7 +33,7 @@ NEUTRAL = frozenset(("calls", "tool_entropy", "query_from_question_lexical", "qu
 
 def names() -> list[str]:
     """The metrics there are; each has a folder of that name in `evaluate_metrics/`."""
-    return sorted(_MAKERS)
+    return sorted(_all(GroundingJudge(), "squad"))
 
 
 def direction(name: str) -> int:
@@ -63,15 +44,11 @@ def direction(name: str) -> int:
 def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any) -> Rewards:
     """The rewards behind a metric, by the names of their results.
 
-    A result that rests on the comparison of words says so: `info_think_lexical` without a judge,
-    `info_think_faithfulness` with one. Compared answers name their normaliser: `f1_squad`.
-
     Args:
         name: one of `names()`.
         judge: who judges; default `GroundingJudge()`, which compares words.
         how: the normaliser where answers are compared as strings, "squad" or "pokee".
-        knobs: fields of the rewards (`soft=True`, `evidence="retrieved"`, `words=5`, `budget=2`), for those that have
-            them.
+        knobs: fields of the rewards (`soft=True`, `evidence="retrieved"`, `words=5`), for those that have them.
 
     Raises:
         ConfigError: when there is no such metric, naming those there are, or no such knob, naming its own.
@@ -79,60 +56,47 @@ def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any
     Example:
         >>> list(load("answer_correctness"))
         ['exact_match_squad', 'f1_squad', 'sub_em_squad']
-        >>> load("answer_support", evidence="retrieved")["answer_support_lexical"].evidence
-        'retrieved'
     """
-    if name not in _MAKERS:
-        raise ConfigError(f"unknown metric {name!r}; there are: {', '.join(names())}")
-    rewards = _MAKERS[name](GroundingJudge() if judge is None else judge, how)
-    own = {field.name for reward in rewards.values() for field in dataclasses.fields(reward)} - _SET_HERE
+    metrics = _all(GroundingJudge() if judge is None else judge, how)
+    if name not in metrics:
+        raise ConfigError(f"unknown metric {name!r}; there are: {', '.join(sorted(metrics))}")
+    found = metrics[name]
+    own = {field.name for reward in found.values() for field in dataclasses.fields(reward)} - _SET_HERE
     if not own.issuperset(knobs):
         unknown = ", ".join(sorted(set(knobs) - own))
         raise ConfigError(f"the metric {name!r} has no knob {unknown}; it has: {', '.join(sorted(own)) or 'none'}")
-    return {result: reward.bind(**knobs) for result, reward in rewards.items()}
+    return {result: reward.bind(**knobs) for result, reward in found.items()}
 
-
-def _faithfulness(stem: str, judge: Judge) -> str:
-    return f"{stem}_lexical" if is_lexical(judge) else f"{stem}_faithfulness"
-
-
-def _think_answer(judge: Judge, how: How) -> Rewards:
-    found: Rewards = {"think_answer_sub_em": ThinkAnswer(how=how, most_words=SHORT)}
-    return found if is_lexical(judge) else found | {"think_answer_faithfulness": ThinkAnswer(judge, how=how)}
-
-
-def _answer_correctness(judge: Judge, how: How) -> Rewards:
-    found: Rewards = {
-        f"exact_match_{how}": Correctness("em", how),
-        f"f1_{how}": Correctness("f1", how),
-        f"sub_em_{how}": Correctness("sub_em", how),
-    }
-    return found if is_lexical(judge) else found | {"answer_correctness": Correctness("judge", how, judge)}
-
-
-SHORT = 20
-"""Words of an answer that is still looked for in the last thought as it is: recorded short answers have 17 at most."""
 
 _SET_HERE = {"judge", "how", "metric", "what", "source"}
 """Fields that the metric's name, its judge and its normaliser decide."""
 
-_MAKERS: dict[str, Callable[[Judge, How], Rewards]] = {
-    "info_think_faithfulness": lambda judge, how: {_faithfulness("info_think", judge): InfoThink(judge)},
-    "think_search_faithfulness": lambda judge, how: {_faithfulness("think_search", judge): ThinkSearch(judge)},
-    "think_answer_faithfulness": _think_answer,
-    "citation_validity": lambda judge, how: {"citation_validity": Citation()},
-    "answer_support": lambda judge, how: {
-        "answer_support_lexical" if is_lexical(judge) else "answer_support": AnswerSupport(judge)
-    },
-    "evidence_sensitivity": lambda judge, how: {"evidence_sensitivity": EvidenceSensitivity()},
-    "answer_correctness": _answer_correctness,
-    "protocol_format": lambda judge, how: {"protocol_format": Format()},
-    "query_provenance": lambda judge, how: {
-        f"query_from_{source}_lexical": QueryProvenance(source) for source in SOURCES
-    },
-    "tool_use": lambda judge, how: {
-        "repeated_calls": ToolUse("repeated"),
-        "unused_evidence_lexical": ToolUse("unused"),
-        "uncited_evidence": ToolUse("uncited"),
-    },
-}
+
+def _all(judge: Judge, how: How) -> dict[str, Rewards]:
+    reads = not is_lexical(judge)
+    judged = "faithfulness" if reads else "lexical"
+    answer: Rewards = {"think_answer_sub_em": rewards.ThinkAnswer(how=how, most_words=SHORT)}
+    correct: Rewards = {
+        f"exact_match_{how}": rewards.Correctness("em", how),
+        f"f1_{how}": rewards.Correctness("f1", how),
+        f"sub_em_{how}": rewards.Correctness("sub_em", how),
+    }
+    if reads:  # beside the comparison of strings, which costs nothing
+        answer["think_answer_faithfulness"] = rewards.ThinkAnswer(judge, how=how)
+        correct["answer_correctness"] = rewards.Correctness("judge", how, judge)
+    return {
+        "info_think_faithfulness": {f"info_think_{judged}": rewards.InfoThink(judge)},
+        "think_search_faithfulness": {f"think_search_{judged}": rewards.ThinkSearch(judge)},
+        "think_answer_faithfulness": answer,
+        "citation_validity": {"citation_validity": rewards.Citation()},
+        "answer_support": {"answer_support" if reads else "answer_support_lexical": rewards.AnswerSupport(judge)},
+        "evidence_sensitivity": {"evidence_sensitivity": rewards.EvidenceSensitivity()},
+        "answer_correctness": correct,
+        "protocol_format": {"protocol_format": rewards.Format()},
+        "query_provenance": {f"query_from_{source}_lexical": QueryProvenance(source) for source in SOURCES},
+        "tool_use": {
+            "repeated_calls": rewards.ToolUse("repeated"),
+            "unused_evidence_lexical": rewards.ToolUse("unused"),
+            "uncited_evidence": rewards.ToolUse("uncited"),
+        },
+    }

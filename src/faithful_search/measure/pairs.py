@@ -8,8 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import msgspec
 
@@ -19,6 +18,7 @@ from ..judges import GroundingJudge, Judge, Pair
 from ..rewards.judged import Asked, JudgedReward
 from ..trajectory import Trajectory
 from .failures import told
+from .provenance import File
 from .rows import READER, Raw, Reader
 from .settings import PairMetric
 
@@ -35,24 +35,13 @@ class Cut(msgspec.Struct, frozen=True):
     step: int
 
 
-class Cuts(msgspec.Struct, frozen=True):
-    """What a batch of rows gave.
+class Cuts(NamedTuple):
+    """The pairs of a batch of rows that a judge is asked about, what was counted on the way, and the answers that the
+    judge could make no claims of, with the reason."""
 
-    Attributes:
-        rows: how many rows it had.
-        cuts: the pairs that a judge is asked about.
-        settled: pairs that need none: an action without a thought after a response.
-        unread: rows without pairs because they could not be read, and why.
-        unsplit: answers that the judge could make no claims of, and why.
-        dialects: trajectories of each dialect.
-    """
-
-    rows: int
     cuts: list[Cut]
-    settled: int
-    unread: list[str]
+    counted: File
     unsplit: list[str]
-    dialects: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -71,38 +60,31 @@ class Cutter:
     source: str = ""
     reader: Reader = READER
 
-    @cached_property
-    def reward(self) -> JudgedReward:
-        """What cuts the pairs."""
-        return reward(self.metric, self.judge)
-
     def __call__(self, batch: Sequence[Raw]) -> Cuts:
         """The pairs of these rows; raises nothing that a row did."""
         rows = [self.reader(raw) for raw in batch]
         read = [(row.number, row.trajectory) for row in rows if row.trajectory is not None]
         asked, failed = self._asked(read)
+        unread = [*(f"row {row.number}: {row.error}" for row in rows if row.trajectory is None), *failed]
+        cuts = [
+            Cut(pair_id(item.pair), item.pair, self.source, f"{self.source}:{number}", item.step)
+            for number, item in asked
+            if item.settled is None
+        ]
         settled = [(number, item.settled) for number, item in asked if item.settled is not None]
-        return Cuts(
-            rows=len(rows),
-            cuts=[
-                Cut(pair_id(item.pair), item.pair, self.source, f"{self.source}:{number}", item.step)
-                for number, item in asked
-                if item.settled is None
-            ],
-            settled=sum(not verdict.abstained for _, verdict in settled),
-            unread=[*(f"row {row.number}: {row.error}" for row in rows if row.trajectory is None), *failed],
-            unsplit=[f"row {number}: {verdict.why}" for number, verdict in settled if verdict.abstained],
-            dialects=dict(Counter(trajectory.dialect or "unknown" for _, trajectory in read)),
-        )
+        unsplit = [f"row {number}: {verdict.why}" for number, verdict in settled if verdict.abstained]
+        done = len(settled) - len(unsplit)
+        written = dict(Counter(trajectory.dialect or "unknown" for _, trajectory in read))
+        return Cuts(cuts, File("", "", len(rows), len(cuts) + done, done, len(unread), unread, written), unsplit)
 
     def _asked(self, read: Sequence[tuple[int, Trajectory]]) -> tuple[list[tuple[int, Asked]], list[str]]:
         """What is asked about each row. A row that the reward fails on is named and costs the others nothing."""
         try:
-            found = self.reward.pairs_batch([trajectory for _, trajectory in read])
+            found = reward(self.metric, self.judge).pairs_batch([trajectory for _, trajectory in read])
         except Exception as error:
             if len(read) == 1:
                 return [], [f"row {read[0][0]}: failed: {told(self.metric, error)}"]
-            alone = [self._asked([row]) for row in read]
+            alone = [self._asked([row]) for row in read]  # again one by one, to see which it was
             return [item for own, _ in alone for item in own], [why for _, own in alone for why in own]
         return [(number, item) for (number, _), own in zip(read, found, strict=True) for item in own], []
 
@@ -112,10 +94,6 @@ def reward(metric: str, judge: Judge | None = None) -> JudgedReward:
 
     Raises:
         ConfigError: for a metric that has no pairs.
-
-    Example:
-        >>> reward("think_answer").judge.name
-        'lexical'
     """
     if metric not in METRICS:
         raise ConfigError(f"{metric!r} has no pairs to label; there are: {', '.join(METRICS)}")
@@ -124,12 +102,7 @@ def reward(metric: str, judge: Judge | None = None) -> JudgedReward:
 
 
 def pair_id(pair: Pair) -> str:
-    """A digest of what a judge reads: equal pairs are one row of a dataset.
-
-    Example:
-        >>> pair_id(Pair("It rained.", "Rain fell."))
-        'd871cdde70cb03ff'
-    """
+    """A digest of what a judge reads: equal pairs are one row of a dataset."""
     text = json.dumps([pair.premise, pair.hypothesis, pair.question, pair.task])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -148,5 +121,6 @@ def sampled(cuts: Iterable[Cut], count: int, seed: int) -> list[Cut]:
         ids.add(cut.id)
         heapq.heappush(kept, (rank, place, cut))
         if len(kept) > count:
+            # its rank is the worst of all so far, so that it will not come back when it is met again
             ids.remove(heapq.heappop(kept)[2].id)
     return [cut for _, _, cut in sorted(kept, key=lambda entry: entry[1])]

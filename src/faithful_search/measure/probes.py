@@ -12,7 +12,7 @@ from ..tools.base import Observation
 from ..tools.lane import ToolStats
 from ..tools.session import Session
 from ..tools.toolbox import Toolbox
-from ..trajectory import Evidence, ToolCall, Trajectory
+from ..trajectory import Step, ToolCall, Trajectory
 from ..wire.cache import key_of
 
 UNSEEN_BLANKS = (
@@ -54,13 +54,18 @@ UNSEEN_SNIPPETS = (
 
 
 class Blanked(Toolbox):
-    """A toolbox that asks another one and returns its responses with every title and text replaced.
+    """The same tools with nothing to read in what they return (Proof-of-Use, section 4.5.4).
 
-    Number of passages, ids, sources and scores stay, and so do notes: only what could be read is gone. Of several words
-    or phrases each response gets one, chosen by a hash of its call: the same call reads the same in every run.
+    A policy that uses its evidence falls to the floor here: exact match near 0, verdicts `no`, other tools tried. One
+    that answers as well as before answers from memory. Every title and text is replaced; number of passages, ids,
+    sources and scores stay, and so do notes.
+
+    `word` may be a phrase, or several, of which each response gets one, chosen by a hash of its call. A policy that was
+    trained on blanked responses has learnt to distrust those very words: measure it with words that it has never seen,
+    `UNSEEN_BLANKS`.
     """
 
-    def __init__(self, inner: Toolbox, word: str | Sequence[str]) -> None:
+    def __init__(self, inner: Toolbox, word: str | Sequence[str] = "content") -> None:
         super().__init__(list(inner.tools.values()), **inner.settings)
         self.inner, self.words = inner, (word,) if isinstance(word, str) else tuple(word)
 
@@ -70,8 +75,7 @@ class Blanked(Toolbox):
 
     def run_batch(self, calls: Sequence[ToolCall | None], sessions: Sequence[Session]) -> list[Observation]:
         """As `Toolbox.run_batch`, blanked."""
-        found = self.inner.run_batch(calls, sessions)
-        return [self._blank(observation, call) for observation, call in zip(found, calls, strict=True)]
+        return list(map(self._blank, self.inner.run_batch(calls, sessions), calls))
 
     def stats(self) -> dict[str, ToolStats]:
         """The inner toolbox's counters."""
@@ -91,60 +95,40 @@ class Blanked(Toolbox):
         if call is None or not observation.evidence:
             return observation
         word = self.words[int(key_of(tool=call.name, arguments=call.arguments)[:8], 16) % len(self.words)]
-        blank = tuple(_blank_item(item, word) for item in observation.evidence)
-        return msgspec.structs.replace(observation, evidence=blank)
-
-
-def blanked(toolbox: Toolbox, word: str | Sequence[str] = "content") -> Toolbox:
-    """The same tools with nothing to read in what they return (Proof-of-Use, section 4.5.4).
-
-    A policy that uses its evidence falls to the floor here: exact match near 0, verdicts `no`, other tools tried. One
-    that answers as well as before answers from memory.
-
-    `word` may be a phrase, or several of them, of which each response gets one. A policy that was trained on blanked
-    responses has learnt to distrust those very words, and falls to the floor without reading anything else: measure it
-    with words that it has never seen, `UNSEEN_BLANKS`.
-
-    Example:
-        ```python
-        before = evaluate_policy(engine, tasks)
-        blind = evaluate_policy(Engine(generator, blanked(toolbox, UNSEEN_BLANKS)), tasks)
-        ```
-    """
-    return Blanked(toolbox, word)
+        blank = [
+            msgspec.structs.replace(item, text=word, title=item.title and word, url=item.url and word)
+            for item in observation.evidence
+        ]
+        return msgspec.structs.replace(observation, evidence=tuple(blank))
 
 
 def blank_engine(engine: Engine) -> Engine:
     """The engine with blanked tools, for episodes of at most `BLANK_TURNS` turns."""
     limits = msgspec.structs.replace(engine.limits, turns=min(BLANK_TURNS, engine.limits.turns), force_answer=False)
-    toolbox = blanked(engine.toolbox, UNSEEN_BLANKS)
+    toolbox = Blanked(engine.toolbox, UNSEEN_BLANKS)
     return Engine(engine.generator, toolbox, engine.dialect, limits, engine.sampling, engine.concurrency)
 
 
 def no_share(trajectory: Trajectory) -> float | None:
     """The share of verdicts `no` among those on responses with evidence; `None` without such a verdict."""
-    said = [step.helpful for previous, step in _judged(trajectory)]
+    said = [step.helpful for _, step in _judged(trajectory)]
     return said.count(False) / len(said) if said else None
 
 
 def retry_share(trajectory: Trajectory, tools: Sequence[str]) -> float | None:
     """The share of such no's after which the same turn calls another of the tools; `None` without a no."""
     retried = [
-        step.call is not None and step.call.name in tools and previous.call is not None
-        and step.call.name != previous.call.name
-        for previous, step in _judged(trajectory)
+        step.call is not None and made is not None and step.call.name in tools and step.call.name != made
+        for made, step in _judged(trajectory)
         if not step.helpful
-    ]  # fmt: skip
+    ]
     return sum(retried) / len(retried) if retried else None
 
 
-def _judged(trajectory: Trajectory) -> list[tuple[Any, Any]]:
-    steps = zip(trajectory.steps, trajectory.steps[1:], strict=False)
-    return [(previous, step) for previous, step in steps if previous.evidence and step.helpful is not None]
-
-
-def _blank_item(item: Evidence, word: str) -> Evidence:
-    def blank(text: str) -> str:
-        return word if text else ""
-
-    return msgspec.structs.replace(item, text=word, title=blank(item.title), url=blank(item.url))
+def _judged(trajectory: Trajectory) -> list[tuple[str | None, Step]]:
+    """The steps with a verdict on evidence, each with the tool that had returned it."""
+    return [
+        (previous.call.name if previous.call else None, step)
+        for previous, step in zip(trajectory.steps, trajectory.steps[1:], strict=False)
+        if previous.evidence and step.helpful is not None
+    ]

@@ -13,7 +13,6 @@ import msgspec
 from ..errors import ConfigError, DataError
 from ..judges import Judge, Writer, prompting
 from ..judges.together import TOGETHER
-from .pairs import Cuts
 
 PROVENANCE, PAIRS = "provenance.json", "pairs.jsonl"
 NAMED = 20
@@ -21,10 +20,9 @@ NAMED = 20
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file of trajectories.
+    """A file of trajectories, or what was counted in some of its rows.
 
     Attributes:
-        name, sha256: of the file.
         rows: how many were read.
         pairs: cut from them, repeated ones included; `settled` ones need no judge and are not in the dataset.
         skipped: rows that could not be read; the first are named in `reasons`.
@@ -51,16 +49,16 @@ class File(msgspec.Struct, frozen=True):
         except OSError as error:
             raise DataError(f"cannot read {path}: {error}") from error
 
-    def counting(self, cuts: Cuts) -> File:
-        """With what a batch of its rows gave."""
+    def counting(self, more: File) -> File:
+        """With what was counted in a batch of its rows."""
         return msgspec.structs.replace(
             self,
-            rows=self.rows + cuts.rows,
-            pairs=self.pairs + len(cuts.cuts) + cuts.settled,
-            settled=self.settled + cuts.settled,
-            skipped=self.skipped + len(cuts.unread),
-            reasons=[*self.reasons, *cuts.unread][:NAMED],
-            dialects=dict(Counter(self.dialects) + Counter(cuts.dialects)),
+            rows=self.rows + more.rows,
+            pairs=self.pairs + more.pairs,
+            settled=self.settled + more.settled,
+            skipped=self.skipped + more.skipped,
+            reasons=[*self.reasons, *more.reasons][:NAMED],
+            dialects=dict(Counter(self.dialects) + Counter(more.dialects)),
         )
 
 
@@ -68,15 +66,13 @@ class Provenance(msgspec.Struct, frozen=True):
     """Where a folder of labels comes from.
 
     Attributes:
-        metric, judge, prompts: what was asked, who, and the prompts (name@version) with their files' digests.
+        prompts: names with versions (name@version) and their files' digests.
         files: those read, in this run and earlier ones.
         judges: rows by what labelled them, the prompt's version included.
         pairs, positives: rows of `pairs.jsonl`, and how many say yes.
         abstained: pairs without a label in the last run, the first with why in `unjudged`.
-        settings: of the last run: sample, seed, limit, dialect, text column.
-        license: as the user chose, or empty.
-        version, date: of the package, and when the last run ended (began, where it did not).
-        finished: whether it ended.
+        settings: of the last run.
+        version, date: of the package, and when the last run ended (began, where it is not `finished`).
     """
 
     metric: str
@@ -111,11 +107,7 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 def read(folder: Path) -> Provenance | None:
-    """The folder's provenance; `None` where it has none.
-
-    Raises:
-        ConfigError: when that cannot be read.
-    """
+    """The folder's provenance; `None` where it has none. Raises `ConfigError` when it cannot be read."""
     path = folder / PROVENANCE
     if not path.exists():
         return None
@@ -125,19 +117,19 @@ def read(folder: Path) -> Provenance | None:
         raise ConfigError(f"{path} cannot be read ({error}); use another folder") from error
 
 
-def prompts_of(judge: Judge, metric: str, task: str) -> dict[str, str]:
+def prompts_of(judge: Judge, metric: str) -> dict[str, str]:
     """The prompts that a judge of this package uses for a metric's pairs, with their digests; none for the others."""
     if not isinstance(judge, Writer):
         return {}
-    names = [task, *([TOGETHER] if task == "support" and getattr(judge, "together", False) else [])]
-    names += ["claims"] if metric == "answer_support" else []
+    names = [metric]
+    if metric == "answer_support":
+        names = ["support", *([TOGETHER] if getattr(judge, "together", False) else []), "claims"]
     return {prompt.id: prompt.digest for prompt in map(prompting.load, names)}
 
 
 def merged(before: Sequence[File], now: Sequence[File]) -> list[File]:
     """The files of earlier runs and of this one; of the same file the record that read more of it."""
-    found = {file.sha256: file for file in before}
+    found = {file.sha256: file for file in before}  # by content: a file may have been renamed
     for file in now:
-        earlier = found.get(file.sha256)
-        found[file.sha256] = earlier if earlier is not None and earlier.rows > file.rows else file
+        found[file.sha256] = max(file, found.get(file.sha256, file), key=lambda own: own.rows)
     return list(found.values())

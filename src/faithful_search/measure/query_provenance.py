@@ -28,21 +28,11 @@ class QueryProvenance(Reward):
     queries of strong agents are seeded by their own hypotheses: such an agent confirms what it remembers.
 
     What a call names are the names and numbers in it: words that are capitalised inside a sentence anywhere in the
-    trajectory, so that `capital of france` names France. Where it has none, all its words that say something are taken.
-    Words are compared whole, but for case, accents and a final s. A word's source is where it stood first, in the order
-    in which the agent read and wrote: a name that a thought brings up and evidence confirms later remains the
-    agent's own, and what parallel calls return is not known to each other.
+    trajectory, so that `capital of france` names France; where it has none, all its words that say something. Words are
+    compared whole, but for case, accents and a final s. A word's source is where it stood first: a name that a thought
+    brings up and evidence confirms later remains the agent's own, and parallel calls do not know of each other.
 
     No value without the question, or without a call that names something. `parts` holds the words by source.
-
-    Args:
-        source: "question", "evidence" or "thought".
-
-    Example:
-        >>> from faithful_search.trajectory import Step, ToolCall
-        >>> step = Step(think="By Ada Lovelace, I guess.", call=ToolCall("search", {"query": "ada lovelace notes"}))
-        >>> QueryProvenance("thought").score(Trajectory(steps=(step,), question="Who wrote the notes?")).value
-        1.0
 
     How to hack it: repeat the question as the query.
 
@@ -78,15 +68,13 @@ def _sources(trajectory: Trajectory) -> list[dict[str, str]]:
     first = dict.fromkeys(terms(trajectory.question or ""), "question")
     found = []
     for turn in trajectory.turns:
-        queries = [call_words(step.call) for step in turn if step.call is not None]
-        for text in (*queries, *(step.think or "" for step in turn)):
-            for word in terms(text):
+        queries = [terms(call_words(step.call)) for step in turn if step.call is not None]
+        for words in (*queries, *(terms(step.think or "") for step in turn)):
+            for word in words:
                 first.setdefault(word, "thought")
-        for query in queries:
-            words = terms(query)
-            asked = words & named or words
-            if asked:
-                found.append({word: first[word] for word in asked})
+        # where a query has no name, all its words are taken
+        found += [{word: first[word] for word in words & named or words} for words in queries if words]
+        # after all calls of the turn: parallel ones do not know of each other's results
         for word in terms("\n".join(passages(step.evidence) or step.note for step in turn)):
             first.setdefault(word, "evidence")
     return found

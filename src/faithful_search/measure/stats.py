@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from statistics import NormalDist
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,8 +16,11 @@ from ..errors import DataError
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], Floats]
+Key = Hashable
+Function = Callable[[Sequence[Key], Floats], Floats]
+"""Maps what the columns are and their sums in each draw, (draws, k), to (draws,); NaN where it is undefined."""
 DRAWS = 2000
-_CELLS = 4_000_000
+_CELLS = 4_000_000  # of a block of resamples: 32 MB
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -51,11 +55,7 @@ def left_out(estimate: Estimate, rows: int, not_applicable: int, abstained: int)
     """The estimate over `rows` rows with what was left out of it.
 
     It has no value when judges left open more than a tenth of the rows: some rows need no judge (an exact match, a
-    search without a thought), so that the rest of an outage is no sample of them all.
-
-    Example:
-        >>> left_out(mean_ci([1.0, 1.0]), 2, 0, 8).value is None
-        True
+    search without a thought), so that what an outage leaves is a biased sample.
     """
     if abstained > MISSING * (rows + abstained):
         estimate = msgspec.structs.replace(NOTHING, n=estimate.n)
@@ -66,9 +66,8 @@ def mean_ci(
     values: Sequence[float],
     clusters: Sequence[Hashable] | None = None,
     bounds: tuple[float, float] | None = None,
-    confidence: float = 0.95,
 ) -> Estimate:
-    """The mean with a two-sided interval.
+    """The mean with its 95 % interval.
 
     ```
     shares (all values 0 or 1):  Wilson's score interval
@@ -79,10 +78,6 @@ def mean_ci(
         values: one number a rollout.
         clusters: the question of each; rollouts of a question are averaged first and n counts questions.
         bounds: what the values can be. Anything but (0, 1) says that zeros and ones are not shares.
-        confidence: of the interval.
-
-    Raises:
-        DataError: for a value that is not finite, or as many clusters as values not given.
 
     Example:
         >>> estimate = mean_ci([1, 1, 1, 0])
@@ -94,17 +89,30 @@ def mean_ci(
         data = np.array(list(question_means(clusters, data.tolist()).values()))
     if not data.size:
         return NOTHING
+    # Student's interval of all zeros or all ones has no width, however few there are; Wilson's has
     if bounds in (None, (0, 1)) and np.isin(data, (0.0, 1.0)).all():
-        return _wilson(data, confidence)
-    return _student(data, bounds or (-math.inf, math.inf), confidence)
+        return _wilson(data)
+    n, mean = len(data), float(data.mean())
+    if n == 1:
+        return Estimate(mean, None, None, 1, None)
+    stderr = float(data.std(ddof=1)) / math.sqrt(n)
+    half = t_quantile(0.975, n - 1) * stderr
+    least, most = bounds or (-math.inf, math.inf)
+    return Estimate(mean, max(least, mean - half), min(most, mean + half), n, stderr)
+
+
+def _wilson(data: Floats) -> Estimate:
+    n, p = len(data), float(data.mean())
+    z = NormalDist().inv_cdf(0.975)
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    # exactly 0 and 1 at the ends, where rounding would leave a little more or less
+    low, high = (0.0 if p == 0 else middle - half), (1.0 if p == 1 else middle + half)
+    return Estimate(p, low, high, n, math.sqrt(p * (1 - p) / n))
 
 
 def question_means(questions: Sequence[Hashable], values: Sequence[float | None]) -> dict[Hashable, float]:
-    """The mean value of each question, in order of appearance; values that are `None` are left out.
-
-    Raises:
-        DataError: when there are not as many questions as values.
-    """
+    """The mean value of each question, in order of appearance; values that are `None` are left out."""
     if len(questions) != len(values):
         raise DataError(f"{len(values)} values for {len(questions)} questions: give one question for each value")
     groups: dict[Hashable, list[float]] = defaultdict(list)
@@ -120,18 +128,15 @@ def bootstrap(
     clusters: Sequence[Hashable] | None = None,
     draws: int = DRAWS,
     seed: int = 0,
-    confidence: float = 0.95,
 ) -> Estimate:
     """Percentile bootstrap of a statistic that is a function of sums over the resampled rows.
-
-    Resampling gives each row a weight, how often it was drawn, so that all draws are one matrix product.
 
     Args:
         features: (n,) or (n, k), one row a rollout: its value, its calls of each tool, ….
         statistic: maps the sums of each draw, (draws, k), to (draws,); NaN where it is undefined, such draws are left
             out. The default is the mean of the first column.
         clusters: the question of each row; questions, not rows, are resampled.
-        draws, seed, confidence: of the resampling.
+        draws, seed: of the resampling.
 
     Example:
         >>> share = bootstrap([[3, 1], [1, 3], [2, 2]], lambda sums: sums[:, 0] / sums.sum(axis=1))
@@ -139,18 +144,28 @@ def bootstrap(
         (0.5, 3)
     """
     rows = _finite(features)
-    rows = rows[:, None] if rows.ndim == 1 else rows
-    if statistic is None:
-        rows, statistic = np.column_stack([rows[:, 0], np.ones(len(rows))]) if rows.size else rows, _mean
-    if clusters is not None:
-        rows = _summed(rows, clusters)
     if not rows.size:
         return NOTHING
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    if statistic is None:
+        rows, statistic = np.column_stack([rows[:, 0], np.ones(len(rows))]), lambda sums: sums[:, 0] / sums[:, 1]
+    if clusters is not None:
+        unit = numbered(clusters)
+        if len(unit) != len(rows):
+            raise DataError(f"{len(unit)} clusters for {len(rows)} rows: give one for each row")
+        sums = np.zeros((unit.max() + 1, rows.shape[1]))
+        np.add.at(sums, unit, rows)
+        rows = sums
     value = float(statistic(rows.sum(axis=0, keepdims=True))[0])
-    if math.isnan(value):
-        return Estimate(None, None, None, len(rows), None)
+    # a draw is how often each row was picked, so that all draws are one matrix product
     blocks = (statistic(weights @ rows) for weights in resampled(len(rows), draws, seed))
-    return percentile_interval(value, blocks, len(rows), confidence)
+    return percentile_interval(value, blocks, len(rows))
+
+
+def numbered(names: Sequence[Hashable]) -> NDArray[np.int64]:
+    """The number of each name, counted in order of first appearance: b, a, b are 0, 1, 0."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
 def resampled(n: int, draws: int = DRAWS, seed: int = 0) -> Iterator[Floats]:
@@ -163,45 +178,80 @@ def resampled(n: int, draws: int = DRAWS, seed: int = 0) -> Iterator[Floats]:
         yield np.bincount(picked.ravel(), minlength=count * n).reshape(count, n).astype(np.float64)
 
 
-def percentile_interval(value: float, blocks: Iterable[Floats], n: int, confidence: float = 0.95) -> Estimate:
-    """`value` with the interval that its resamples span; resamples that are NaN are left out.
+def percentile_interval(value: float, blocks: Iterable[Floats], n: int) -> Estimate:
+    """`value` with the 95 % interval that its resamples span; resamples that are NaN are left out.
 
-    There is no interval with a single unit, nor where fewer than two resamples are defined.
+    A value that is NaN becomes `None`. There is no interval with a single unit, nor with fewer than two resamples.
     """
+    if math.isnan(value):
+        return Estimate(None, None, None, n, None)
     drawn = np.concatenate(list(blocks)) if n > 1 else np.zeros(0)
     drawn = drawn[~np.isnan(drawn)]
     if len(drawn) < 2:
         return Estimate(value, None, None, n, None)
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(drawn, [0.025, 0.975])
     return Estimate(value, float(low), float(high), n, float(drawn.std(ddof=1)))
 
 
-def paired_difference(
-    a: Mapping[Hashable, float] | Sequence[float | None],
-    b: Mapping[Hashable, float] | Sequence[float | None],
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> Estimate:
-    """Mean of b - a over the questions that both have, with its paired bootstrap interval.
+def paired_difference(a: Mapping[Hashable, float], b: Mapping[Hashable, float]) -> Estimate:
+    """Mean of b - a over the questions that both have, with its paired bootstrap interval."""
+    return bootstrap([b[question] - a[question] for question in a if question in b])
 
-    Args:
-        a, b: values by question, or two lists in the same order of questions; `None` is no value.
 
-    Raises:
-        DataError: two lists of different lengths.
+class Counts(NamedTuple):
+    """What is summed: a column for each key, a row for each rollout. A row of zeros says nothing and is left out."""
+
+    keys: tuple[Key, ...]
+    table: Floats
+
+
+def tabulate(features: Sequence[Mapping[Key, float]]) -> Counts:
+    """The counts of rollouts that each have some features; those that a rollout lacks are 0.
 
     Example:
-        >>> paired_difference({"q1": 0.0, "q2": 0.5}, {"q1": 1.0, "q2": 0.5, "q3": 1.0}).value
-        0.5
+        >>> tabulate([{"a": 1.0}, {"b": 2.0}]).table.tolist()
+        [[1.0, 0.0], [0.0, 2.0]]
     """
-    first, second = _by_question(a), _by_question(b)
-    if not (isinstance(a, Mapping) or isinstance(b, Mapping)) and len(a) != len(b):
-        raise DataError(f"{len(a)} values against {len(b)}: pair values of the same questions in the same order")
-    return bootstrap([second[key] - first[key] for key in first if key in second], draws=draws, seed=seed)
+    keys = tuple(dict.fromkeys(key for own in features for key in own))
+    table = [[own.get(key, 0.0) for key in keys] for own in features]
+    return Counts(keys, np.array(table, dtype=np.float64).reshape(len(features), len(keys)))
+
+
+def pooled_estimate(counts: Counts, function: Function, questions: Sequence[Hashable]) -> Estimate:
+    """The function of all rollouts' sums with its bootstrap interval; n counts the questions that say something."""
+    used: NDArray[np.bool_] = np.any(counts.table, axis=1)
+    asked = [question for question, counted in zip(questions, used.tolist(), strict=True) if counted]
+    estimate = bootstrap(counts.table[used], lambda sums: function(counts.keys, sums), asked)
+    return msgspec.structs.replace(estimate, not_applicable=int((~used).sum()))
+
+
+def pooled_difference(
+    first: Counts,
+    second: Counts,
+    function: Function,
+    asked_first: Sequence[Hashable],
+    asked_second: Sequence[Hashable],
+) -> Estimate:
+    """second - first over the questions that both were asked, which are resampled for both alike.
+
+    n counts those that say something in either.
+    """
+    keys = tuple(dict.fromkeys((*first.keys, *second.keys)))
+    cut, unit = len(keys), numbered([*asked_first, *asked_second])
+    halves = unit[: len(asked_first)], unit[len(asked_first) :]
+    table = np.zeros((unit.max(initial=-1) + 1, 2 * cut))
+    for counts, own, start in ((first, halves[0], 0), (second, halves[1], cut)):
+        columns = np.array([start + keys.index(key) for key in counts.keys], dtype=np.int64)
+        np.add.at(table, (own[:, None], columns), counts.table)
+    table = table[np.intersect1d(*halves)]
+    return bootstrap(
+        table[table.any(axis=1)], lambda sums: function(keys, sums[:, cut:]) - function(keys, sums[:, :cut])
+    )
 
 
 def t_quantile(p: float, df: int) -> float:
     """Quantile of Student's t: closed forms for 1 and 2 degrees of freedom, else an expansion in 1/df (to 0.2 %)."""
+    # scipy, for this alone, would be larger than the rest of a core install
     if df == 1:
         return math.tan(math.pi * (p - 0.5))
     if df == 2:
@@ -217,22 +267,9 @@ def t_quantile(p: float, df: int) -> float:
     return sum(term / df**power for power, term in enumerate(terms))
 
 
-def _wilson(data: Floats, confidence: float) -> Estimate:
-    n, p = len(data), float(data.mean())
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    low, high = (0.0 if p == 0 else middle - half), (1.0 if p == 1 else middle + half)
-    return Estimate(p, low, high, n, math.sqrt(p * (1 - p) / n))
-
-
-def _student(data: Floats, bounds: tuple[float, float], confidence: float) -> Estimate:
-    n, mean = len(data), float(data.mean())
-    if n == 1:
-        return Estimate(mean, None, None, 1, None)
-    stderr = float(data.std(ddof=1)) / math.sqrt(n)
-    half = t_quantile((1 + confidence) / 2, n - 1) * stderr
-    return Estimate(mean, max(bounds[0], mean - half), min(bounds[1], mean + half), n, stderr)
+def divided(above: Floats, below: Floats) -> Floats:
+    """The quotients; NaN where `below` is not positive."""
+    return np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
 
 
 def _finite(values: ArrayLike) -> Floats:
@@ -240,22 +277,3 @@ def _finite(values: ArrayLike) -> Floats:
     if not np.isfinite(data).all():
         raise DataError("a value is not a finite number; leave out what does not apply before taking a mean")
     return data
-
-
-def _mean(sums: Floats) -> Floats:
-    return sums[:, 0] / sums[:, 1]
-
-
-def _summed(rows: Floats, clusters: Sequence[Hashable]) -> Floats:
-    if len(clusters) != len(rows):
-        raise DataError(f"{len(clusters)} clusters for {len(rows)} rows: give one for each row")
-    numbers: dict[Hashable, int] = {}
-    places = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
-    sums = np.zeros((len(numbers), rows.shape[1]))
-    np.add.at(sums, places, rows)
-    return sums
-
-
-def _by_question(values: Mapping[Hashable, float] | Sequence[float | None]) -> dict[Hashable, float]:
-    pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
-    return {key: value for key, value in pairs if value is not None}

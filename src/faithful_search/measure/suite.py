@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from ..errors import DataError
-from ..inference.base import Generator
 from ..judges import Judge, is_lexical, reads_queries
 from ..judges.facts import FactsJudge
 from ..rewards import AnswerSupport, Citation, CitationStatesFact, Correctness, EvidenceSensitivity, Format, Reward
@@ -19,16 +17,7 @@ from ..tasks import Task
 from ..trajectory import Trajectory
 from ..world import questions_of
 from . import metrics
-from .controls import (
-    EM_UNREMEMBERED,
-    QUESTIONS,
-    Changes,
-    Control,
-    control_tasks,
-    control_values,
-    run_controls,
-    unremembered,
-)
+from .controls import EM_UNREMEMBERED, QUESTIONS, Changes, Control, control_tasks, control_values, unremembered
 from .decoration import Decorated
 from .evaluation import ENTROPY, GAP, Evaluation, entropy_estimate, mean_of, verdict_rows
 from .probes import UNSEEN_SNIPPETS, blank_engine, no_share, retry_share
@@ -37,7 +26,6 @@ from .verdicts import Verdicts
 from .workers import progress_bar
 
 NO, RETRY = "no_on_blank", "retry_on_blank"
-Progress = Callable[..., Any]
 
 
 def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: bool = False) -> dict[str, Reward]:
@@ -54,16 +42,11 @@ def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: boo
     | VERITAS's | - | info_think_faithfulness, … | info_think_lexical, … |
     | is the answer right | - | lm_accuracy | exact_match, f1 |
 
-    Args:
-        dialect: how the policy writes.
-        judge: who judges; `None` compares words.
-        facts: whether the questions are the bundled world's, whose facts are then known.
+    `facts` says that the questions are the bundled world's. Without a judge words are compared.
 
     Example:
         >>> list(default_rewards("search_r1"))[5:]
         ['info_think_lexical', 'think_search_lexical', 'think_answer_sub_em']
-        >>> "verdict_gap" in default_rewards(), "verdict_gap" in default_rewards(facts=True)
-        (False, True)
     """
     reads = judge is not None and not is_lexical(judge)
     rewards: dict[str, Reward] = {"exact_match": Correctness("em"), "f1": Correctness("f1")}
@@ -96,8 +79,6 @@ def evaluate_policy(
     engine: Engine,
     tasks: Sequence[Task],
     rewards: Mapping[str, Reward] | None = None,
-    policy: Generator | None = None,
-    on_progress: Progress | None = None,
     changes: Changes | None = None,
     controls: int = QUESTIONS,
 ) -> Evaluation:
@@ -133,66 +114,48 @@ def evaluate_policy(
     | verdict_auroc | how often p(yes) is greater with the fact than without it, see there |
     | tool_entropy | normalised entropy of all calls over the toolbox's tools; with a single tool there is none |
 
-    The last three are no means but statistics of all rollouts, bootstrapped over questions.
-
-    Where a paper's zero means "does not apply", the rollout is left out of the mean and counted in `not_applicable`.
+    The last three are statistics of all rollouts together, bootstrapped over questions. Where a paper's zero means
+    "does not apply", the rollout is left out of the mean and counted in `not_applicable`.
 
     Args:
-        engine: the policy with its tools; greedy or sampled is its business.
+        engine: the policy with its tools.
         tasks: the suite.
         rewards: by row name; default `default_rewards()` of the engine's dialect, with facts when all questions are
             the bundled world's.
-        policy: the model that rewards may ask; default the engine's generator.
-        on_progress: a `tqdm`-like class, called with `total`, `desc` and `unit`; default a progress bar on a terminal.
         changes: makes the changed worlds, by default the bundled world's.
-        controls: how many questions are asked again under these conditions; 0: none.
+        controls: how many questions are asked again under these conditions.
 
     Raises:
         DataError: without a task.
-
-    Example:
-        ```python
-        evaluation = evaluate_policy(engine, load_tasks("world", "test", limit=64))
-        print(evaluation.rows["f1"])
-        ```
     """
     if not tasks:
         raise DataError("no questions to evaluate on")
-    rollouts = run_episodes(engine, tasks, on_progress)
-    blind = run_blanked(engine, tasks, on_progress)
-    control = run_controlled(engine, control_tasks(tasks, changes, controls), on_progress)
-    if rewards is None:
+    rollouts, blind = run_episodes(engine, tasks), run_blanked(engine, tasks)
+    control = run_controlled(engine, control_tasks(tasks, changes, controls))
+    if rewards is None:  # what the world's facts say is known of its own questions only
         facts = all(task.question in questions_of() for task in tasks)
         rewards = default_rewards(engine.dialect.name, facts=facts)
-    bound = {name: reward.bind(policy=policy or engine.generator) for name, reward in rewards.items()}
+    bound = {name: reward.bind(policy=engine.generator) for name, reward in rewards.items()}
     questions = [task.id for task in tasks]
     forced, names = engine.limits.force_answer, engine.toolbox.names
     return evaluate_rollouts(rollouts, questions, bound, names, forced, blind, control, unremembered(tasks))
 
 
-def run_episodes(
-    engine: Engine, tasks: Sequence[Task], on_progress: Progress | None = None, what: str = "evaluating"
-) -> list[Trajectory]:
-    """The engine's rollouts of the tasks, with a progress bar (`on_progress` as in `evaluate_policy`)."""
-    with (on_progress or progress_bar)(total=len(tasks), desc=what, unit="rollout") as bar:
+def run_episodes(engine: Engine, tasks: Sequence[Task], what: str = "evaluating") -> list[Trajectory]:
+    """The engine's rollouts of the tasks, with a progress bar on a terminal."""
+    with progress_bar(total=len(tasks), desc=what, unit="rollout") as bar:
         return engine.run(tasks, on_end=lambda trajectory: bar.update(1))
 
 
-def run_blanked(engine: Engine, tasks: Sequence[Task], on_progress: Progress | None = None) -> list[Trajectory]:
+def run_blanked(engine: Engine, tasks: Sequence[Task]) -> list[Trajectory]:
     """Rollouts of the tasks with blanked tools; none where the dialect has no verdicts to see in them."""
-    if not Citation().covers(engine.dialect.name):
-        return []
-    return run_episodes(blank_engine(engine), tasks, on_progress, "blanked")
+    return run_episodes(blank_engine(engine), tasks, "blanked") if Citation().covers(engine.dialect.name) else []
 
 
-def run_controlled(
-    engine: Engine, asked: Sequence[tuple[str, str, Task]], on_progress: Progress | None = None
-) -> list[Control]:
-    """The rollouts of `controls.control_tasks`; none where nothing is asked."""
-    if not asked:
-        return []
-    with (on_progress or progress_bar)(total=len(asked), desc="controls", unit="rollout") as bar:
-        return run_controls(engine, asked, lambda trajectory: bar.update(1))
+def run_controlled(engine: Engine, asked: Sequence[tuple[str, str, Task]]) -> list[Control]:
+    """The rollouts of `controls.control_tasks`."""
+    rollouts = run_episodes(engine, [task for _, _, task in asked], "controls") if asked else []
+    return [Control(condition, id, rollout) for (condition, id, _), rollout in zip(asked, rollouts, strict=True)]
 
 
 def evaluate_rollouts(
@@ -213,8 +176,8 @@ def evaluate_rollouts(
         rewards: by row name; those that need the policy have it bound.
         tools: names of the tools that were available.
         forced: whether agents were made to answer, so that there is a row for it.
-        blind: the same questions' rollouts with blanked tools, in the same order; none leaves their rows out.
-        controls: rollouts of these questions in changed worlds and without their gold evidence; or none.
+        blind: the same questions' rollouts with blanked tools, in the same order.
+        controls: rollouts of these questions under the conditions.
         unremembered: the questions that `exact_match_unremembered` is of; `None` leaves that row out.
     """
     if len(questions) != len(trajectories):
@@ -224,7 +187,11 @@ def evaluate_rollouts(
     seen = [scores.pop(name) for name, reward in rewards.items() if isinstance(reward, Verdicts)]
     values = {name: [rewards[name].measure(score) for score in column] for name, column in scores.items()}
     counts = [tool_counts([item]) for item in trajectories]
-    values["answered"] = [float(_answered(item)) for item in trajectories]
+    # a rollout of others may not say how it ended
+    values["answered"] = [
+        float(item.stop_reason == "answered" or (item.stop_reason is None and item.answer is not None))
+        for item in trajectories
+    ]
     if forced:
         values["answered_forced"] = [float(item.stop_reason == "answered_forced") for item in trajectories]
     values["calls"] = [float(own.total()) for own in counts]
@@ -232,22 +199,20 @@ def evaluate_rollouts(
     if unremembered is not None and "exact_match" in values:
         paired = zip(values["exact_match"], questions, strict=True)
         values[EM_UNREMEMBERED] = [value if question in unremembered else None for value, question in paired]
-    about = [
-        {
-            "scores": {name: column[number] for name, column in values.items()},
-            "reasons": {name: column[number].why for name, column in scores.items() if column[number].why},
-        }
-        for number in range(len(trajectories))
-    ]
+    kept = []
+    for number, item in enumerate(trajectories):
+        own = {name: column[number] for name, column in values.items()}
+        reasons = {name: column[number].why for name, column in scores.items() if column[number].why}
+        kept.append(msgspec.structs.replace(item, meta={**item.meta, "scores": own, "reasons": reasons}))
+    # below, what other episodes than these were measured by
     if blind:
         values[NO] = [no_share(item) for item in blind]
         if len(tools) > 1:
             values[RETRY] = [retry_share(item, tools) for item in blind]
     bounds = {name: reward.bounds for name, reward in rewards.items()} | {"calls": (0.0, math.inf)}
-    rows = {
-        name: mean_of(column, scores.get(name, []), questions, bounds.get(name, (0.0, 1.0)))
-        for name, column in values.items()
-    }
+    rows = {}
+    for name, own_values in values.items():
+        rows[name] = mean_of(own_values, scores.get(name, []), questions, bounds.get(name, (0.0, 1.0)))
     for column in seen:
         rows |= verdict_rows(column, questions)
     calls = {tool: [own[tool] for own in counts] for tool in tools}
@@ -261,13 +226,5 @@ def evaluate_rollouts(
         verdicts=[score.parts["verdicts"] for column in seen for score in column],
         made_by={name: repr(reward) for name, reward in rewards.items()},
         endings=dict(Counter(item.stop_reason or "unknown" for item in trajectories)),
-        trajectories=[
-            msgspec.structs.replace(item, meta={**item.meta, **own})
-            for item, own in zip(trajectories, about, strict=True)
-        ],
+        trajectories=kept,
     )
-
-
-def _answered(trajectory: Trajectory) -> bool:
-    """Whether the episode ended with an answer; without a recorded ending, whether there is one."""
-    return trajectory.stop_reason == "answered" or (trajectory.stop_reason is None and trajectory.answer is not None)

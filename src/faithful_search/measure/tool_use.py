@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+import numpy as np
 
 from ..trajectory import Trajectory
+from .stats import Floats
 
 
 def tool_counts(trajectories: Iterable[Trajectory]) -> Counter[str]:
@@ -15,14 +17,7 @@ def tool_counts(trajectories: Iterable[Trajectory]) -> Counter[str]:
 
 
 def tool_ratios(counts: Mapping[str, int], tools: Sequence[str] | None = None) -> dict[str, float]:
-    """Share of the calls that went to each of `tools`; calls of others are left out. All 0.0 without a call.
-
-    Without `tools`, where the list of tools is not known, they are those that were called.
-
-    Example:
-        >>> tool_ratios({"search": 3, "read": 1})
-        {'search': 0.75, 'read': 0.25}
-    """
+    """Share of the calls that went to each of `tools`, by default those that were called. All 0.0 without a call."""
     known = [tool for tool, count in counts.items() if count] if tools is None else list(tools)
     total = sum(counts.get(tool, 0) for tool in known)
     return {tool: counts.get(tool, 0) / total if total else 0.0 for tool in known}
@@ -33,12 +28,17 @@ def tool_entropy(counts: Mapping[str, int], tools: Sequence[str] | None = None) 
 
     `None` without any call, or with fewer than two tools. Without `tools` K is the number of tools that were called: a
     tool that nobody calls is then not missed, so that such values are higher, and comparable only where all were used.
-
-    Example:
-        >>> tool_entropy({"a": 5, "b": 5}, ["a", "b"])
-        1.0
     """
-    ratios = tool_ratios(counts, tools)
-    if len(ratios) < 2 or not any(ratios.values()):
+    names = list(tool_ratios(counts, tools))
+    if len(names) < 2:
         return None
-    return abs(-sum(p * math.log(p) for p in ratios.values() if p > 0) / math.log(len(ratios)))
+    value = float(normalized_entropy(names, np.array([[counts.get(name, 0.0) for name in names]]))[0])
+    return None if np.isnan(value) else value
+
+
+def normalized_entropy(tools: Sequence[Hashable], calls: Floats) -> Floats:
+    """The entropy of each row of calls by tool, (n, K) to (n,); NaN without a call or with one tool."""
+    with np.errstate(invalid="ignore"):
+        shares = calls / calls.sum(axis=1, keepdims=True)
+        logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)  # 0 log 0 counts as 0
+        return np.abs((shares * logs).sum(axis=1)) / np.log(len(tools))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,10 +22,9 @@ from ..rewards.evidence_sensitivity import choice_ids, locate_verdict, real_cont
 from ..rewards.judged import ask
 from ..rewards.perturbation import query_of
 from ..rewards.turns import passages
-from ..trajectory import Tokens, Trajectory
+from ..trajectory import Trajectory
 from ..world import Change, bundled_world
-from .pooled import Counts, Key, tabulate
-from .stats import Floats
+from .stats import Counts, Floats, Key, divided, tabulate
 
 BINS = 64
 """Bins of p(yes) that the area under the curve is computed from: two values in one bin count as equal."""
@@ -60,9 +59,6 @@ class Verdicts(Reward):
         judge: says whether the evidence states what the query asks for (`Pair.task` "states").
         policy: the Generator to ask, usually given by `bind(policy=…)`; one call of `choice_probs` a batch.
 
-    Raises:
-        ConfigError: when no policy is bound, or for a judge that compares texts (`judges.reads_queries`).
-
     How to hack it: tell from a response's form whether its tool found the passage (its rank, how many there are).
     """
 
@@ -85,10 +81,13 @@ class Verdicts(Reward):
         if self.policy is None:
             raise ConfigError("Verdicts asks the policy itself: use .bind(policy=generator)")
         asked = [_asked(self.judge, trajectory) for trajectory in trajectories]
-        reader = _Reader(self.policy.tokenizer)
-        read = [reader.questions(*row) for row in zip(trajectories, asked, strict=True)]
-        questions = [question for own in read for question in own]
-        # asked even when there is nothing to ask: where weights are shared out, others need this process's passes
+        dialect_of = {place: trajectories[place].dialect or "pou" for place, own in enumerate(asked) if own}
+        tokenizer = self.policy.tokenizer
+        chats = {name: ChatFormat.of(tokenizer, dialects.load(name)) for name in set(dialect_of.values())}
+        questions: list[tuple[list[int], list[int]]] = []
+        for place, dialect in dialect_of.items():
+            questions += _questions(trajectories[place], asked[place], chats[dialect])
+        # Asked even when there is nothing to ask: where weights are sharded, other processes need this one's passes
         answers = iter(self.policy.choice_probs([context for context, _ in questions], [[yes] for _, yes in questions]))
         labels = iter(ask(self.judge, [item.pair for own in asked for item in own]))
         return [_score([(item, next(answers)[0], next(labels).label) for item in own]) for own in asked]
@@ -102,36 +101,6 @@ class _Asked(NamedTuple):
     pair: Pair
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Where a verdict stands among a rollout's tokens."""
-
-    tokenizer: Any
-    chats: dict[str, ChatFormat] = field(default_factory=dict)
-
-    def questions(self, trajectory: Trajectory, asked: Sequence[_Asked]) -> list[tuple[list[int], list[int]]]:
-        """The context of each verdict, and the tokens that begin a yes there."""
-        if not asked:
-            return []
-        chat = self._chat(trajectory.dialect or "pou")
-        tokens = trajectory.tokens or chat.transcript(trajectory, trajectory.meta.get("tools", []))
-        return [self._question(trajectory, tokens, item.at, chat) for item in asked]
-
-    def _question(
-        self, trajectory: Trajectory, tokens: Tokens, at: int, chat: ChatFormat
-    ) -> tuple[list[int], list[int]]:
-        turn = turn_ids(tokens, at)
-        verdict = locate_verdict(self.tokenizer, turn, f"trajectory {trajectory.id!r}, step {at + 1}")
-        # the word that was sampled, as the token that was sampled
-        yes = [turn[verdict.index]] if trajectory.steps[at].helpful else choice_ids(chat, verdict.lead, "yes")
-        return real_context(tokens, at, verdict.index), yes
-
-    def _chat(self, dialect: str) -> ChatFormat:
-        if dialect not in self.chats:
-            self.chats[dialect] = ChatFormat.of(self.tokenizer, dialects.load(dialect))
-        return self.chats[dialect]
-
-
 def _asked(judge: Judge, trajectory: Trajectory) -> list[_Asked]:
     """What is asked of each verdict on evidence whose call can be read."""
     found = []
@@ -140,86 +109,83 @@ def _asked(judge: Judge, trajectory: Trajectory) -> list[_Asked]:
         query = query_of(previous)
         if step.helpful is None or not previous.evidence or previous.call is None or not query:
             continue
-        stratum: str | None = previous.call.name
+        stratum = previous.call.name
         if isinstance(judge, FactsJudge):
             wanted = bundled_world().asked(query)
-            stratum = f"{previous.call.name} {wanted.relation}" if wanted else None
-        if stratum is not None:
-            pair = Pair(passages(previous.evidence), query, trajectory.question or "", "states", change)
-            found.append(_Asked(index, stratum, pair))
+            if wanted is None:
+                continue
+            stratum = f"{stratum} {wanted.relation}"
+        pair = Pair(passages(previous.evidence), query, trajectory.question or "", "states", change)
+        found.append(_Asked(index, stratum, pair))
     return found
+
+
+def _questions(
+    trajectory: Trajectory, asked: Sequence[_Asked], chat: ChatFormat
+) -> Iterator[tuple[list[int], list[int]]]:
+    """The context of each verdict, and the tokens that begin a yes there."""
+    tokens = trajectory.tokens or chat.transcript(trajectory, trajectory.meta.get("tools", []))
+    for item in asked:
+        turn = turn_ids(tokens, item.at)
+        verdict = locate_verdict(chat.tokenizer, turn, f"trajectory {trajectory.id!r}, step {item.at + 1}")
+        # Where it said yes, the very token that was sampled: a word may be tokenised in several ways
+        said_yes = trajectory.steps[item.at].helpful
+        yes = [turn[verdict.index]] if said_yes else choice_ids(chat, verdict.lead, "yes")
+        yield real_context(tokens, item.at, verdict.index), yes
 
 
 def _score(answered: Sequence[tuple[_Asked, float, bool | None]]) -> Score:
     if any(label is None for _, _, label in answered):
         return Score(None, "the judge abstained", {"abstained": True, "verdicts": []})
+    # rounded, as an evaluation keeps them in JSON: read back, it must give the same rows
     verdicts = [Seen(item.stratum, bool(label), round(q, 6)) for item, q, label in answered]
     return Score(None, "counts among all rollouts", {"verdicts": verdicts})
 
 
-def gap_counts(verdicts: Sequence[Sequence[Seen]]) -> Counts:
-    """By stratum and kind how many verdicts each rollout has, and the sum of their p(yes)."""
+def verdict_counts(verdicts: Sequence[Sequence[Seen]]) -> Counts:
+    """What each rollout has by stratum and kind: how many verdicts, the sum of their p(yes), and how many by its bin.
+
+    Strata without both kinds are left out.
+    """
+    kinds: defaultdict[str, set[bool]] = defaultdict(set)
+    for seen in (seen for own in verdicts for seen in own):
+        kinds[seen.stratum].add(seen.states)
     features = []
-    for own in _comparable(verdicts):
+    for own in verdicts:
         counted: defaultdict[Key, float] = defaultdict(float)
         for seen in own:
-            counted[seen.stratum, seen.states, "n"] += 1
-            counted[seen.stratum, seen.states, "q"] += seen.q
+            if len(kinds[seen.stratum]) == 2:
+                counted[seen.stratum, seen.states, "n"] += 1
+                counted[seen.stratum, seen.states, "q"] += seen.q
+                counted[seen.stratum, seen.states, min(int(seen.q * BINS), BINS - 1)] += 1
         features.append(counted)
     return tabulate(features)
 
 
-def auroc_counts(verdicts: Sequence[Sequence[Seen]]) -> Counts:
-    """By stratum, kind and bin of p(yes) how many verdicts each rollout has."""
-    rows = _comparable(verdicts)
-    return tabulate(
-        [Counter((seen.stratum, seen.states, min(int(seen.q * BINS), BINS - 1)) for seen in own) for own in rows]
-    )
-
-
 def gap(keys: Sequence[Any], sums: Floats) -> Floats:
     """Mean p(yes) with the fact minus without it, in each row of sums; NaN where no stratum has both kinds."""
-    columns = {key: sums[:, place] for place, key in enumerate(keys)}
+    columns = dict(zip(keys, sums.T, strict=True))
     total, weight = np.zeros(len(sums)), np.zeros(len(sums))
-    for stratum in _strata(keys):
+    for stratum in dict.fromkeys(key[0] for key in keys):
         n1, n0 = columns[stratum, True, "n"], columns[stratum, False, "n"]
-        q1, q0 = columns[stratum, True, "q"], columns[stratum, False, "q"]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            own = np.where((n1 > 0) & (n0 > 0), n1 * n0 / (n1 + n0), 0.0)
-            total += np.where(own > 0, own * (q1 / n1 - q0 / n0), 0.0)
+        both = (n1 > 0) & (n0 > 0)  # a resample may have drawn one kind only
+        n1, n0 = np.where(both, n1, 1.0), np.where(both, n0, 1.0)
+        own = both * n1 * n0 / (n1 + n0)
+        total += own * (columns[stratum, True, "q"] / n1 - columns[stratum, False, "q"] / n0)
         weight += own
-    return _ratio(total, weight)
+    return divided(total, weight)
 
 
 def auroc(keys: Sequence[Any], sums: Floats) -> Floats:
     """Share of the pairs within strata that p(yes) puts in the right order; NaN where there is no such pair."""
-    columns = {key: sums[:, place] for place, key in enumerate(keys)}
+    columns = dict(zip(keys, sums.T, strict=True))
     nothing = np.zeros(len(sums))
     won, pairs = nothing.copy(), nothing.copy()
-    for stratum in _strata(keys):
-        below = nothing.copy()
-        stating = nothing.copy()
-        for place in sorted({key[2] for key in keys if key[0] == stratum}):
+    for stratum in dict.fromkeys(key[0] for key in keys):
+        below, stating = nothing, nothing
+        for place in sorted({key[2] for key in keys if key[0] == stratum and isinstance(key[2], int)}):
             n1, n0 = (columns.get((stratum, states, place), nothing) for states in (True, False))
             won += n1 * (below + n0 / 2)
             below, stating = below + n0, stating + n1
         pairs += stating * below
-    return _ratio(won, pairs)
-
-
-def _comparable(verdicts: Sequence[Sequence[Seen]]) -> list[list[Seen]]:
-    """The verdicts of strata that have both kinds."""
-    kinds: defaultdict[str, set[bool]] = defaultdict(set)
-    for own in verdicts:
-        for seen in own:
-            kinds[seen.stratum].add(seen.states)
-    return [[seen for seen in own if len(kinds[seen.stratum]) == 2] for own in verdicts]
-
-
-def _strata(keys: Sequence[Any]) -> list[str]:
-    return list(dict.fromkeys(key[0] for key in keys))
-
-
-def _ratio(sums: Floats, of: Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(of > 0, sums / of, np.nan)
+    return divided(won, pairs)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from .metric import TrajectoryMetric
 
-HEADERS = ["result", "value", "why"]
 QUESTION = "In which river does the bridge of Orlen stand?"
 EXAMPLE = """<think>I need the river at the bridge of Orlen.</think>
 <tool_call>{"name": "local_search", "arguments": {"query": "bridge of Orlen river"}}</tool_call>
@@ -23,32 +22,20 @@ Bridge of Orlen [E1]: The bridge of Orlen stands in the river Teska since 1904.
 <answer>Teska</answer>"""
 REFERENCE = "Teska"
 
-Row = list[str]
-
 
 def explain(
     metric: TrajectoryMetric, text: str, question: str = "", reference: str = "", **settings: Any
-) -> tuple[str, list[Row]]:
+) -> tuple[str, list[list[str]]]:
     """What is said about one trajectory, and a row for each result: its name, its value, the reason.
 
-    Args:
-        metric: the loaded module.
-        text: the trajectory.
-        question: its question, where the text does not hold it.
-        reference: gold answers, one a line.
-        settings: of `compute`.
+    `reference` has gold answers, one a line; `settings` are those of `compute`.
     """
     golds = [line.strip() for line in reference.splitlines() if line.strip()]
     try:
-        result = metric.compute(
-            predictions=[text],
-            references=[golds or None],
-            questions=[question.strip() or None],
-            details=True,
-            **settings,
-        )
+        columns = {"predictions": [text], "references": [golds or None], "questions": [question.strip() or None]}
+        result = metric.compute(**columns, details=True, **settings)
     except FaithfulSearchError as error:
-        return str(error), []
+        return str(error), []  # the page shows what is wrong in place of the summary
     assert result is not None  # only other processes of a distributed run get none
     found = result["details"][0]
     rows = [
@@ -61,12 +48,7 @@ def explain(
 
 
 def build(metric: TrajectoryMetric, **settings: Any) -> gradio.Blocks:
-    """The page, ready to `launch`. What is shown of a trajectory is plain text: nothing in it is rendered.
-
-    Args:
-        metric: the loaded module.
-        settings: of `compute`, for every trajectory.
-    """
+    """The page, ready to `launch`. What is shown of a trajectory is plain text: nothing in it is rendered."""
     import gradio
 
     with gradio.Blocks(title=metric.name) as page:
@@ -76,7 +58,7 @@ def build(metric: TrajectoryMetric, **settings: Any) -> gradio.Blocks:
         reference = gradio.Textbox(REFERENCE, label="Gold answers, one a line", visible=metric.needs_references)
         button = gradio.Button("Score", variant="primary")
         summary = gradio.Textbox(label="Read as")
-        table = gradio.Dataframe(headers=HEADERS, datatype="str", label="Results", wrap=True)
+        table = gradio.Dataframe(headers=["result", "value", "why"], datatype="str", label="Results", wrap=True)
         button.click(
             partial(explain, metric, **settings), [text, question, reference], [summary, table], api_name="score"
         )

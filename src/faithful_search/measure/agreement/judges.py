@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,42 +20,34 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
     labels:PATH
     ```
     MODEL is a Hub id or a directory (for `endpoint` the served name). The name is the kind and the model's last part.
-    PATH is a labelled file or a folder of them, such as another run of a judge over the same pairs, which are looked up
-    in it; pairs that it does not hold are abstained from.
-
-    Args:
-        spec: as above.
-        trust_remote_code: whether Python code that lies beside a judge's model may be run.
+    PATH is a labelled file or a folder of them, such as another run of a judge over the same pairs.
 
     Raises:
         ConfigError: for anything else.
         DataError: for a PATH that holds no labels.
-
-    Example:
-        >>> parse_judge("containment")
-        ('containment', LexicalJudge(how='squad'))
     """
     kind, _, model = spec.partition(":")
+    name = f"{kind}:{model.removesuffix('/pairs.jsonl').rstrip('/').rsplit('/', 1)[-1]}" if model else kind
     if spec == "containment":
         return spec, LexicalJudge()
     if kind == "lexical" and model:
         raise ConfigError(f"{spec!r}: the lexical judge has no model")
     if kind == "labels" and model:
-        return _short(kind, model.removesuffix("/pairs.jsonl")), RecordedJudge.of(load(model))
-    if kind == "remote":
+        return name, RecordedJudge.of(load(model))
+    if kind == "remote":  # its model is the server's business
         return spec, load_judge(kind, url=model)
     if kind != "endpoint":
         knobs = {"trust_remote_code": True} if trust_remote_code and kind != "lexical" else {}
-        return _short(kind, model), load_judge(kind, model or None, **knobs)
+        return name, load_judge(kind, model or None, **knobs)
     served, _, url = model.rpartition("@")
     if not served or not url.startswith(("http://", "https://")):
         raise ConfigError(f"{spec!r}: expected endpoint:MODEL@URL with an http(s) URL")
     # Several claims in one request bring no probabilities, which calibration needs
-    return _short(kind, served), load_judge(kind, served, url=url, together=False)
+    return f"{kind}:{served.rstrip('/').rsplit('/', 1)[-1]}", load_judge(kind, served, url=url, together=False)
 
 
 def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> dict[str, Judge]:
-    """The judges by name; a name that two have gets a number. Errors as those of `parse_judge`."""
+    """The judges by name; a name that two have gets a number."""
     found: dict[str, Judge] = {}
     for name, judge in (parse_judge(spec, trust_remote_code) for spec in specs):
         taken = sum(other == name or other.startswith(f"{name} #") for other in found)
@@ -64,43 +55,27 @@ def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> dict[
     return found
 
 
-def _short(kind: str, model: str) -> str:
-    return f"{kind}:{model.rstrip('/').rsplit('/', 1)[-1]}" if model else kind
-
-
 @dataclass(frozen=True)
 class RecordedJudge:
     """Labels that were given before, by people or another run, as a judge.
 
-    It looks a pair up by what it says (question, premise, hypothesis, task) and abstains where there is no label. A
-    pair that was labelled both ways has none either. p is the labeller's where the file has it, else 1 or 0. The name
-    holds a digest of the labels, so that others are another judge.
-
-    Example:
-        >>> rows = [Labelled("1", "It rained.", "Rain fell.", "", True, "mine", "train", "g")]
-        >>> judge = RecordedJudge.of(rows)
-        >>> asked = [Pair("It rained.", "Rain fell."), Pair("It rained.", "Snow fell.")]
-        >>> [verdict.label for verdict in judge.judge_batch(asked)]
-        [True, None]
+    It looks a pair up by what it says (question, premise, hypothesis, task) and abstains where there is no label, or
+    both. p is the labeller's where the file has it, else 1 or 0. The name holds a digest of the labels, so that other
+    labels are another judge.
     """
 
     name: str
     verdicts: Mapping[Pair, Verdict] = field(repr=False)
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> RecordedJudge:
-        """Of a labelled file or a folder of them. Raises `DataError` for any other, see `labelled.load`."""
-        return cls.of(load(path))
-
-    @classmethod
     def of(cls, rows: Iterable[Labelled]) -> RecordedJudge:
         """Of labelled rows."""
         found: dict[Pair, Verdict] = {}
         for row in rows:
+            # without a p the label is as sure as can be: calibration then reads it as 1 or 0
             own = Verdict(float(row.label) if row.p is None else row.p, row.label)
-            found[row.pair] = (
-                own if found.get(row.pair, own).label == row.label else Verdict(None, None, "labelled both ways")
-            )
+            alike = found.get(row.pair, own).label == row.label
+            found[row.pair] = own if alike else Verdict(None, None, "labelled both ways")
         digest = hashlib.sha256("\n".join(f"{pair} {own.p} {own.label}" for pair, own in found.items()).encode())
         return cls(f"labels@{digest.hexdigest()[:12]}", found)
 

@@ -23,7 +23,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -36,8 +36,8 @@ from ...text import normalize
 Split = Literal["train", "heldout", "overlap"]
 Row = Mapping[str, Any]
 SPLITS: tuple[Split, ...] = ("train", "heldout", "overlap")
-TEST_FILES = ("attributionbench_test500",)
-FOLDS = 5
+TEST_FILE = "attributionbench_test500"
+FOLDS = 5  # one of which is held out
 PREMISE = ("premise", "evidence", "context", "document", "passage", "knowledge")
 HYPOTHESIS = ("hypothesis", "claim", "statement", "response", "answer")
 LABEL = ("label", "supported", "attributable", "faithful", "entailed")
@@ -71,16 +71,24 @@ class Labelled(msgspec.Struct, frozen=True):
         return Pair(self.premise, self.hypothesis, self.question, self.task)
 
 
-Keyed = tuple[Labelled, tuple[str, ...]]
-"""A row, and the digests of its question and passages: rows that share one must not be on both sides of the split."""
-Reader = Callable[[Row, str], Iterator[Keyed]]
+class _Found(NamedTuple):
+    """What a row says of one pair; `suffix` is added to its id, an empty source is the file's name."""
+
+    suffix: str
+    premise: str | list[str]
+    hypothesis: str
+    question: str
+    label: bool
+    source: str
+    task: Task = "support"
+    p: float | None = None
 
 
 def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Labelled]:
-    """The labelled rows of a file, or of every `.jsonl[.gz]` file in a directory, in order.
+    """The labelled rows of a file, or of every `.jsonl[.gz]` file in a directory, in order; all, or those of one split.
 
-    The columns of the first row say which kind of file it is. Any other file needs a premise, a
-    hypothesis and a label in columns of one of these names (and may have `question`, `id`, `source`, `task`, `p`):
+    The columns of the first row say which kind of file it is. Any other file needs a premise, a hypothesis and a label
+    in columns of one of these names (and may have `question`, `id`, `source`, `task`, `p`):
 
     ```
     premise      premise, evidence, context, document, passage, knowledge (a text, or a list of texts)
@@ -88,42 +96,33 @@ def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Label
     label        label, supported, attributable, faithful, entailed: a boolean, 0 or 1, or a word such as
                  "yes", "supported", "attributable", "entailment", "not supported", "neutral", "contradiction"
     task         what a judge is asked (see `judges.base.Task`); "support" without it
-    p            the labeller's probability that the label is true; left out where it is no number in [0, 1]
+    p            the labeller's probability that the label is true; ignored unless it is a number in [0, 1]
     ```
 
     AttributionBench's files are split together with those beside them, also when only one is loaded.
 
-    Args:
-        path: the file or directory.
-        split: only rows of this split; all without it.
-
     Raises:
         DataError: for what cannot be read, naming file and line; when there are no rows.
         ConfigError: for an unknown split.
-
-    Example:
-        >>> import json, pathlib, tempfile
-        >>> file = pathlib.Path(tempfile.mkdtemp()) / "mine.jsonl"
-        >>> rows = [{"evidence": "Rain fell.", "claim": "It rained.", "label": "supported"}]
-        >>> _ = file.write_text("".join(json.dumps(row) + "\\n" for row in rows))
-        >>> [(row.label, row.source, row.split) for row in load(file)]
-        [(True, 'mine', 'heldout')]
     """
     if split is not None and split not in SPLITS:
         raise ConfigError(f"unknown split {split!r}; there are: {', '.join(SPLITS)}")
     wanted = _files(Path(path))
-    read = {file: list(_read(file)) for file in _with_siblings(wanted)}
-    held_out: dict[str, set[str]] = defaultdict(set)
-    for row, keys in (keyed for own in read.values() for keyed in own):
-        if row.split == "heldout":
-            held_out[row.source].update(keys)
-    rows = [
-        msgspec.structs.replace(row, split="overlap")
-        if row.split == "train" and held_out[row.source].intersection(keys)
-        else row
+    # The test file beside AttributionBench's others says what must leave train, also when only they are loaded
+    beside = {
+        other
         for file in wanted
-        for row, keys in read[file]
-    ]
+        if _stem(file).startswith("attributionbench")
+        for other in file.parent.glob(f"{TEST_FILE}.jsonl*")
+        if _stem(other) == TEST_FILE
+    }
+    read = {file: list(_read(file)) for file in [*wanted, *sorted(beside.difference(wanted))]}
+    keyed = [item for own in read.values() for item in own]
+    held_out = {(row.source, key) for row, keys in keyed if row.split == "heldout" for key in keys}
+    rows = []
+    for row, keys in (item for file in wanted for item in read[file]):
+        crosses = row.split == "train" and any((row.source, key) in held_out for key in keys)
+        rows.append(msgspec.structs.replace(row, split="overlap") if crosses else row)
     found = [row for row in rows if split in (None, row.split)]
     if not found:
         raise DataError(f"{path}: no labelled rows{f' in the split {split!r}' if rows else ''}")
@@ -150,75 +149,83 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _with_siblings(files: Sequence[Path]) -> list[Path]:
-    """The files, and the test files beside AttributionBench's, which say what must leave train."""
-    beside = [
-        other
-        for file in files
-        if _stem(file).startswith("attributionbench")
-        for other in sorted(file.parent.glob("attributionbench*.jsonl*"))
-        if _stem(other) in TEST_FILES
-    ]
-    return list(dict.fromkeys([*files, *beside]))
-
-
 def _stem(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".jsonl")
 
 
-def _read(path: Path) -> Iterator[Keyed]:
-    read: Reader | None = None
+def _read(path: Path) -> Iterator[tuple[Labelled, Sequence[str]]]:
+    """The rows, each with the digests of its question and passages: rows that share one belong on one side."""
+    reader: Callable[[Row], Iterator[_Found]] | None = None
     for number, row in enumerate(read_rows(path), start=1):
-        read = read or _reader(row)
+        if reader is None:
+            reader = next((own for columns, own in _READERS if all(column in row for column in columns)), _generic)
         try:
-            yield from read(row, f"{_stem(path)}:{number}")
+            for found in reader(row):
+                yield _keyed(found, f"{_stem(path)}:{number}", _stem(path))
         except (KeyError, TypeError, ValueError) as error:
             what = f"no column {error}; it has: {', '.join(row)}" if isinstance(error, KeyError) else str(error)
             raise DataError(f"{path}, row {number}: {what}") from error
 
 
-def _reader(row: Row) -> Reader:
-    return next((read for columns, read in _READERS if all(column in row for column in columns)), _generic)
+def _keyed(found: _Found, place: str, stem: str) -> tuple[Labelled, Sequence[str]]:
+    passages = [found.premise] if isinstance(found.premise, str) else found.premise
+    if not isinstance(passages, list) or not all(isinstance(text, str) for text in passages):
+        raise TypeError("the premise must be a text or a list of texts")
+    if not isinstance(found.hypothesis, str) or not isinstance(found.question, str):
+        raise TypeError("hypothesis and question must be texts")
+    # ways to spell a question must not put it on both sides
+    simple = [normalize(unicodedata.normalize("NFKC", text), "pokee") for text in (found.question, *passages)]
+    told = [text for text in simple if text] or [found.hypothesis]
+    keys = [hashlib.sha256(text.encode()).hexdigest() for text in told]
+    reserved = stem == TEST_FILE and found.source == "attributionbench"
+    split: Split = "heldout" if reserved or int(keys[0][:8], 16) % FOLDS == 0 else "train"
+    source, premise = found.source or stem, "\n\n".join(passages)
+    return Labelled(
+        place + found.suffix, premise, found.hypothesis, found.question, found.label, source, split,
+        keys[0][:16], found.task, found.p,
+    ), keys  # fmt: skip
 
 
-def _attribution_bench(row: Row, place: str) -> Iterator[Keyed]:
-    passages = _texts(row["references"])
-    reserved = place.split(":")[0] in TEST_FILES
-    label = _label(row["attribution_label"])
-    yield _keyed(place, passages, row["claim"], row["question"], label, "attributionbench", reserved)
+def _attribution_bench(row: Row) -> Iterator[_Found]:
+    yield _Found(
+        "", row["references"], row["claim"], row["question"], _label(row["attribution_label"]), "attributionbench"
+    )
 
 
-def _halueval(row: Row, place: str) -> Iterator[Keyed]:
-    passages = _texts(row["knowledge"])
-    for kind, column in ((True, "right_answer"), (False, "hallucinated_answer")):
-        yield _keyed(f"{place}:{column.split('_')[0]}", passages, row[column], row["question"], kind, "halueval")
+def _halueval(row: Row) -> Iterator[_Found]:
+    yield _Found(":right", row["knowledge"], row["right_answer"], row["question"], True, "halueval")
+    yield _Found(":hallucinated", row["knowledge"], row["hallucinated_answer"], row["question"], False, "halueval")
 
 
-def _begin(row: Row, place: str) -> Iterator[Keyed]:
+def _begin(row: Row) -> Iterator[_Found]:
     labels = {"Fully attributable": True, "Not fully attributable": False, "Generic": False}
-    if row["begin_label"] not in labels:
-        raise ValueError(f"begin_label is {row['begin_label']!r}, expected one of: {', '.join(labels)}")
-    yield _keyed(place, _texts(row["knowledge"]), row["response"], "", labels[row["begin_label"]], "begin")
+    yield _Found("", row["knowledge"], row["response"], "", _one_of(row, "begin_label", labels), "begin")
 
 
-def _anli(row: Row, place: str) -> Iterator[Keyed]:
-    if row["gold_label"] not in ("e", "n", "c"):
-        raise ValueError(f"gold_label is {row['gold_label']!r}, expected e, n or c")
-    yield _keyed(place, _texts(row["context"]), row["statement"], "", row["gold_label"] == "e", "anli")
+def _anli(row: Row) -> Iterator[_Found]:
+    label = _one_of(row, "gold_label", {"e": True, "n": False, "c": False})
+    yield _Found("", row["context"], row["statement"], "", label, "anli")
 
 
-def _generic(row: Row, place: str) -> Iterator[Keyed]:
-    premise, hypothesis, label = (_first(row, names) for names in (PREMISE, HYPOTHESIS, LABEL))
-    source = str(row.get("source") or place.split(":")[0])
-    where = place if row.get("id") is None else f"{place}:{row['id']}"
-    task, p = row.get("task") or "support", row.get("p")
+def _generic(row: Row) -> Iterator[_Found]:
+    values = []
+    for names in (PREMISE, HYPOTHESIS, LABEL):
+        value = next((row[name] for name in names if row.get(name) is not None), None)
+        if value is None:
+            raise ValueError(f"no column {' or '.join(names)}; it has: {', '.join(row) or 'nothing'}")
+        values.append(value)
+    premise, hypothesis, label = values
+    suffix = "" if row.get("id") is None else f":{row['id']}"
+    task: Any = row.get("task") or "support"
     if task not in get_args(Task):
         raise ValueError(f"unknown task {task!r}; there are: {', '.join(get_args(Task))}")
-    labelled, keys = _keyed(where, _texts(premise), hypothesis, row.get("question") or "", _label(label), source)
-    yield msgspec.structs.replace(labelled, task=task, p=_p(p)), keys
+    p = row.get("p")
+    p = float(p) if isinstance(p, (int, float)) and not isinstance(p, bool) and 0 <= p <= 1 else None
+    question, source = row.get("question") or "", str(row.get("source") or "")
+    yield _Found(suffix, premise, hypothesis, question, _label(label), source, task, p)
 
 
-_READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
+_READERS: tuple[tuple[tuple[str, ...], Callable[[Row], Iterator[_Found]]], ...] = (
     (("claim", "references", "attribution_label"), _attribution_bench),
     (("knowledge", "right_answer", "hallucinated_answer"), _halueval),
     (("knowledge", "response", "begin_label"), _begin),
@@ -226,51 +233,16 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
 )
 
 
-def _keyed(
-    place: str,
-    passages: Sequence[str],
-    hypothesis: Any,
-    question: Any,
-    label: bool,
-    source: str,
-    reserved: bool = False,
-) -> Keyed:
-    if not isinstance(hypothesis, str) or not isinstance(question, str):
-        raise TypeError("hypothesis and question must be texts")
-    keys = tuple(digest for digest in map(_digest, (question, *passages)) if digest)
-    keys = keys or (hashlib.sha256(hypothesis.encode()).hexdigest(),)
-    split: Split = "heldout" if reserved or int(keys[0][:8], 16) % FOLDS == 0 else "train"
-    premise = "\n\n".join(passages)
-    return Labelled(place, premise, hypothesis, question, label, source, split, keys[0][:16]), keys
-
-
-def _first(row: Row, names: Sequence[str]) -> Any:
-    found = next((row[name] for name in names if row.get(name) is not None), None)
-    if found is None:
-        raise ValueError(f"no column {' or '.join(names)}; it has: {', '.join(row) or 'nothing'}")
-    return found
-
-
-def _texts(value: Any) -> list[str]:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise TypeError("the premise must be a text or a list of texts")
-    return texts
+def _one_of(row: Row, column: str, labels: Mapping[str, bool]) -> bool:
+    if row[column] not in labels:
+        raise ValueError(f"{column} is {row[column]!r}, expected one of: {', '.join(labels)}")
+    return labels[row[column]]
 
 
 def _label(value: Any) -> bool:
-    """Booleans, 0 and 1, and the words of `TRUE` and `FALSE`; `True == 1` in all of these."""
+    """Booleans, 0 and 1, and the words of `TRUE` and `FALSE`."""
+    # `value in (0, 1)` is true of booleans and of 1.0, too
     word = str(int(value)) if value in (0, 1) else str(value).strip().lower().replace("_", " ").replace("-", " ")
     if word not in (*TRUE, *FALSE):
         raise ValueError(f"the label {value!r} is not understood; use true or false")
     return word in TRUE
-
-
-def _p(value: Any) -> float | None:
-    known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
-    return float(value) if known else None
-
-
-def _digest(text: str) -> str:
-    simple = normalize(unicodedata.normalize("NFKC", text), "pokee")
-    return hashlib.sha256(simple.encode()).hexdigest() if simple else ""

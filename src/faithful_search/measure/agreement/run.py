@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -16,9 +17,9 @@ from ..ledger import Ledger, ask_in_parts
 from ..stats import DRAWS
 from ..writing import results_folder, write_result
 from .labelled import Labelled, sample
-from .table import Agreement, Ratings, measured
+from .table import Agreement, Rated, measured
 
-CHUNK = 64
+CHUNK = 64  # pairs: what a killed run loses at most
 VERDICTS, RESULT = "verdicts.jsonl", "agreement.json"
 
 
@@ -41,7 +42,7 @@ def run(
     Args:
         rows: of `labelled.load`.
         judges: by their names in the results, see `parse_judge`.
-        out: a directory, made where it does not exist.
+        out: a directory.
         limit: the most rows of each source, chosen by `seed`.
         seed, draws: of the sample and the bootstrap.
         chunk: pairs handed to a judge at once, and written at once.
@@ -50,7 +51,6 @@ def run(
     Raises:
         JudgeError: when a judge cannot be asked at all; what was judged before is kept.
         DataError: without rows, or when `out` cannot be written.
-        ConfigError: without judges.
     """
     if not judges:
         raise ConfigError("name at least one judge")
@@ -59,9 +59,10 @@ def run(
         raise DataError("no labelled rows to judge")
     with _Verdicts(results_folder(Path(out)) / VERDICTS) as kept:
         found = {name: _judge_all(name, judge, rows, kept, chunk, progress) for name, judge in judges.items()}
-    ratings = Ratings([row.source for row in rows], [row.group for row in rows], [row.label for row in rows], found)
+    said = [dict(zip(found, verdicts, strict=True)) for verdicts in zip(*found.values(), strict=True)]
+    rated = [Rated(row.source, row.group, row.label, own) for row, own in zip(rows, said, strict=True)]
     settings = {"judges": {name: judge.name for name, judge in judges.items()}, "limit": limit}
-    result = measured(ratings, settings, draws, seed)
+    result = measured(rated, settings, draws, seed)
     write_result(Path(out) / RESULT, result.to_dict())
     return result
 
@@ -77,10 +78,6 @@ class _Line(msgspec.Struct, frozen=True):
     label: bool | None
     why: str = ""
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.judge, self.by, self.pair
-
 
 class _Verdicts(Ledger):
     """The open `verdicts.jsonl`: what judges said, by judge and pair.
@@ -92,10 +89,8 @@ class _Verdicts(Ledger):
         super().__init__(path, "agreement")
         self.known: dict[tuple[str, str, str], Verdict] = {}
         for _, data in self.read():
-            try:
+            with suppress(msgspec.MsgspecError, UnicodeError):  # a damaged line's pair is asked about again
                 self._note(msgspec.json.decode(data, type=_Line))
-            except (msgspec.MsgspecError, UnicodeError):
-                continue  # damaged: asked again
 
     def add(self, lines: Sequence[_Line]) -> None:
         """Append verdicts; errors as those of `Ledger.append`."""
@@ -104,8 +99,8 @@ class _Verdicts(Ledger):
             self._note(line)
 
     def _note(self, line: _Line) -> None:
-        if line.label is not None:  # an abstention is no verdict: the next run asks again
-            self.known[line.key] = Verdict(line.p, line.label, line.why, line.by)
+        if line.label is not None:  # abstentions are asked about again by the next run
+            self.known[line.judge, line.by, line.pair] = Verdict(line.p, line.label, line.why, line.by)
 
 
 def _judge_all(
@@ -114,6 +109,7 @@ def _judge_all(
     """The judge's verdict on each row, those that are known and those that it is asked for."""
     from tqdm.auto import tqdm
 
+    # by the judge's own name too: the same NAME may stand for another model or prompt in a later run
     keys = [(name, judge.name, _digest(row)) for row in rows]
     missing = [(key, row) for key, row in dict(zip(keys, rows, strict=True)).items() if key not in kept.known]
     abstained: dict[tuple[str, str, str], Verdict] = {}

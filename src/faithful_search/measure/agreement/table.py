@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,34 +19,13 @@ ALL = "all"
 _HEADER = ["judge", "labels", "pairs", "true", "agreement [95% CI]", "κ", "AUROC", "ECE (bins)", "Brier", "abstained"]
 
 
-@dataclass(frozen=True)
-class Ratings:
-    """Columns of equal length: where each pair is from, its group, its label where there is one, and all verdicts."""
+class Rated(NamedTuple):
+    """A pair: where it is from, the group that it is resampled with, its label where there is one, all verdicts."""
 
-    sources: Sequence[str]
-    groups: Sequence[str]
-    truth: Sequence[bool | None] | None
-    verdicts: Mapping[str, Sequence[Verdict]]
-
-    def only(self, source: str) -> Ratings:
-        """The pairs of one source."""
-        if source == ALL:
-            return self
-        kept = [place for place, own in enumerate(self.sources) if own == source]
-        return Ratings(
-            [source] * len(kept),
-            [self.groups[place] for place in kept],
-            None if self.truth is None else [self.truth[place] for place in kept],
-            {name: [found[place] for place in kept] for name, found in self.verdicts.items()},
-        )
-
-    def labels(self, name: str) -> list[bool | None]:
-        """A judge's labels."""
-        return [verdict.label for verdict in self.verdicts[name]]
-
-    def p(self, name: str) -> list[float | None]:
-        """A judge's probabilities."""
-        return [verdict.p for verdict in self.verdicts[name]]
+    source: str
+    group: str
+    truth: bool | None
+    verdicts: Mapping[str, Verdict]
 
 
 class Against(msgspec.Struct, frozen=True):
@@ -88,78 +66,68 @@ class Agreement(msgspec.Struct, frozen=True):
 
     def table(self) -> str:
         """Text to read: judges against labels, then judges against each other."""
-        parts = [aligned([_HEADER, *map(_against_cells, self.against)])] if self.against else []
-        if len(self.judges) > 1:
-            parts += [self._matrix(source) for source in self.among]
+        parts = [aligned([_HEADER, *map(_cells, self.against)])] if self.against else []
+        for source, fleiss in self.among.items():
+            found = {(row.first, row.second): row.kappa for row in self.between if row.source == source}
+            rows = [
+                [one, *(interval(found[one, other]) if (one, other) in found else "" for other in self.judges[1:])]
+                for one in self.judges[:-1]
+            ]
+            last = f"Fleiss' κ of {len(self.judges)} judges: {interval(fleiss)} (n={fleiss.n})"
+            parts.append(f"{aligned([[f'κ, {source}', *self.judges[1:]], *rows])}\n{last}")
         return "\n\n".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """What `agreement.json` holds."""
         return msgspec.to_builtins(self)
 
-    def _matrix(self, source: str) -> str:
-        found = {(row.first, row.second): row.kappa for row in self.between if row.source == source}
-        rows = [
-            [one, *(interval(found[one, other]) if (one, other) in found else "" for other in self.judges[1:])]
-            for one in self.judges[:-1]
-        ]
-        fleiss = self.among[source]
-        last = f"Fleiss' κ of {len(self.judges)} judges: {interval(fleiss)} (n={fleiss.n})"
-        return f"{aligned([[f'κ, {source}', *self.judges[1:]], *rows])}\n{last}"
 
-
-def measured(ratings: Ratings, settings: Mapping[str, Any], draws: int, seed: int) -> Agreement:
+def measured(pairs: Sequence[Rated], settings: Mapping[str, Any], draws: int, seed: int) -> Agreement:
     """Every statistic, for each source and, where there are several, for all pairs together."""
-    judges = tuple(ratings.verdicts)
-    sources = list(dict.fromkeys(ratings.sources))
-    parts = {name: ratings.only(name) for name in [*sources, *([ALL] if len(sources) > 1 else [])]}
+    judges = tuple(pairs[0].verdicts)
+    labelled = any(pair.truth is not None for pair in pairs)
+    sources = dict(Counter(pair.source for pair in pairs))
     how = {"draws": draws, "seed": seed}
-    labelled = ratings.truth is not None
-    return Agreement(
-        judges,
-        tuple(_against(part, judge, source, **how) for source, part in parts.items() for judge in judges if labelled),
-        tuple(
-            _between(part, one, other, source, **how)
-            for source, part in parts.items()
-            for one, other in combinations(judges, 2)
-        ),
-        {
-            source: statistics.fleiss_kappa([part.labels(judge) for judge in judges], part.groups, **how)
-            for source, part in parts.items()
-            if len(judges) > 1
-        },
-        {judge: tuple(statistics.reliability(ratings.truth or (), ratings.p(judge))) for judge in judges if labelled},
-        {**settings, **how, "bins": statistics.BINS, "pairs": dict(Counter(ratings.sources))},
-    )
+    against, between, among, curves = [], [], {}, {}
+    for source in [*sources, *([ALL] if len(sources) > 1 else [])]:
+        part = [pair for pair in pairs if source in (ALL, pair.source)]
+        truth, groups = [pair.truth for pair in part], [pair.group for pair in part]
+        said = {judge: [pair.verdicts[judge].label for pair in part] for judge in judges}
+        for judge in judges if labelled else ():
+            p = [pair.verdicts[judge].p for pair in part]
+            judged = [
+                label for label, own in zip(truth, said[judge], strict=True) if own is not None and label is not None
+            ]
+            # the last source is all of them, whose curves are drawn
+            curves[judge] = tuple(statistics.reliability(truth, p))
+            against.append(
+                Against(
+                    judge=judge,
+                    source=source,
+                    pairs=len(judged),
+                    abstained=said[judge].count(None),
+                    true=sum(judged) / len(judged) if judged else None,
+                    agreement=statistics.agreement_rate(truth, said[judge], groups, **how),
+                    kappa=statistics.cohen_kappa(truth, said[judge], groups, **how),
+                    auroc=statistics.auroc(truth, p, groups, **how),
+                    calibration=statistics.calibration_error(truth, p, groups, **how),
+                    brier=statistics.brier(truth, p, groups, **how),
+                    bins=len(curves[judge]),
+                )
+            )
+        for one, other in combinations(judges, 2):
+            alike = statistics.agreement_rate(said[one], said[other], groups, **how)
+            kappa = statistics.cohen_kappa(said[one], said[other], groups, **how)
+            between.append(Between(one, other, source, alike, kappa))
+        if len(judges) > 1:
+            among[source] = statistics.fleiss_kappa([*said.values()], groups, **how)
+    told = {**settings, **how, "bins": statistics.BINS, "pairs": sources}
+    return Agreement(judges, tuple(against), tuple(between), among, curves, told)
 
 
-def _against(part: Ratings, judge: str, source: str, draws: int, seed: int) -> Against:
-    truth, said, p = part.truth or (), part.labels(judge), part.p(judge)
-    judged = [label for label, own in zip(truth, said, strict=True) if own is not None and label is not None]
-    return Against(
-        judge=judge,
-        source=source,
-        pairs=len(judged),
-        abstained=said.count(None),
-        true=sum(judged) / len(judged) if judged else None,
-        agreement=statistics.agreement_rate(truth, said, part.groups, draws, seed),
-        kappa=statistics.cohen_kappa(truth, said, part.groups, draws, seed),
-        auroc=statistics.auroc(truth, p, part.groups, draws, seed),
-        calibration=statistics.calibration_error(truth, p, part.groups, draws=draws, seed=seed),
-        brier=statistics.brier(truth, p, part.groups, draws, seed),
-        bins=len(statistics.reliability(truth, p)),
-    )
-
-
-def _between(part: Ratings, one: str, other: str, source: str, draws: int, seed: int) -> Between:
-    a, b = part.labels(one), part.labels(other)
-    alike = statistics.agreement_rate(a, b, part.groups, draws, seed)
-    return Between(one, other, source, alike, statistics.cohen_kappa(a, b, part.groups, draws, seed))
-
-
-def _against_cells(row: Against) -> list[str]:
+def _cells(row: Against) -> list[str]:
     true = "-" if row.true is None else f"{row.true:.2f}"
     shown = [interval(estimate) for estimate in (row.agreement, row.kappa, row.auroc)]
     error = f"{interval(row.calibration)} ({row.bins})"
-    brier = interval(msgspec.structs.replace(row.brier, low=None))
+    brier = interval(msgspec.structs.replace(row.brier, low=None))  # without its interval: the line is long enough
     return [row.judge, row.source, str(row.pairs), true, *shown, error, brier, str(row.abstained)]
