@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faithful_search.dialects.boxed import last_boxed
+from faithful_search.dialects.passages import last_boxed
 from faithful_search.dialects.search_r1 import SearchR1
 from faithful_search.dialects.turns import GAP, MOST_ISSUES, MOST_STEPS, MOST_TAGS, Tag, TurnReader
 

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from ..trajectory import Evidence
 from .fence import Fence
-from .json_evidence import JSON_LIST, read_list, write_list
+from .passages import JSON_LIST, read_list, write_list
 from .tool_calls import FENCED, NAMES, ToolCalls
 from .turns import Grammar
 

@@ -29,8 +29,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Span
-from .doc_lines import MOST_DOCUMENTS, stretches
-from .tool_calls import BARE, MARKS, ToolCalls, read_json, text_of, write_json
+from .passages import MOST_DOCUMENTS, read_json, stretches, text_of, write_json
+from .tool_calls import BARE, MARKS, ToolCalls
 
 # The tools' schemas go to the server or the chat template, not into the text.
 _SYSTEM = "Answer the question. Use the tools to find evidence; once you know enough, reply with the answer alone."
@@ -57,7 +57,7 @@ class OpenAI(ToolCalls):
     thinks = False
     parallel = True
     prefilled = True
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "answer": -3.0, "tool_call": 1.0}
+    marks = MARKS | {"answer": -3.0, "tool_call": 1.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"<\|structured_calls\|>": 6.0,
         r"\\boxed[ {]": -1.5,
@@ -75,7 +75,6 @@ class OpenAI(ToolCalls):
         return True
 
     def write_answer(self, answer: str) -> str:
-        """The answer as it is."""
         return answer
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
@@ -95,7 +94,6 @@ class OpenAI(ToolCalls):
         return ([Evidence(text_of(body))], "") if body.strip() else ([], text_of(body))
 
     def write_note(self, note: str) -> str:
-        """JSON: an object with the note."""
         return write_json({"note": note})
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:

@@ -37,7 +37,8 @@ from ..errors import DialectError
 from ..trajectory import Evidence, Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, one_line, tags
-from .tool_calls import MARKS, OPEN, ToolCalls, asked_for, write_json
+from .passages import write_json
+from .tool_calls import MARKS, OPEN, ToolCalls, asked_for
 from .turns import Fields, Grammar, Tag, TurnReader
 
 _NAMES = ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
@@ -68,7 +69,10 @@ Tools, as JSON schemas, one a line:
 
 
 class _Reader(TurnReader):
-    """Adds the verdict to what a turn of any dialect has."""
+    """Reads also the verdict that opens a thought."""
+
+    def turns(self) -> tuple[Fields]:
+        return (self.read(),)
 
     def no_think(self) -> None:
         super().no_think()
@@ -150,7 +154,7 @@ class PoU(ToolCalls):
     grammar = Grammar(_NAMES, "tool_call", "tool_response", opens=_VERDICT)
     reader = _Reader
     fence = Fence(_FENCE)
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "helpful": 4.0, "ref": 2.0}
+    marks = MARKS | {"helpful": 4.0, "ref": 2.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"<tool_response>\n[^\n<]{0,60}(?: <http[^\n<>]{0,200}>)? \[E[0-9]{1,7}\]: ": 4.0
     }
@@ -162,16 +166,11 @@ class PoU(ToolCalls):
             at = text.find(OPEN, at + 1, end)
         return end if at < 0 else at
 
-    def read_turns(self, text: str, start: int, end: int, first: bool) -> tuple[Fields]:
-        """The fields of a turn's one step."""
-        return (self.read_plain(text, start, end, first) or _Reader(text, start, end, self, first).read(),)
-
-    def read_plain(self, text: str, start: int, end: int, first: bool) -> Fields | None:
-        """Also with the verdict that it should have, and no other."""
-        turn = self.grammar.turn.fullmatch(text, start, end)
-        if turn is None or (turn["helpful"] is None) is not first:
+    def fields_of(self, turn: re.Match[str], first: bool) -> Fields | None:
+        """Also with the verdict that a turn should have."""
+        if (turn["helpful"] is None) is not first:
             return None
-        fields = self.fields_of(turn)
+        fields = super().fields_of(turn, first)
         if fields is not None and not first:
             refs = _names(turn["ref"])
             if refs == ["null"]:
@@ -214,11 +213,11 @@ class PoU(ToolCalls):
         return super().conclude(steps[-1:])
 
     def render(self, trajectory: Trajectory) -> str:
-        """Write a whole trajectory as one text, turns and responses next to each other."""
+        """A whole trajectory as one text, without line breaks between turns and responses."""
         return Dialect.render(self, trajectory)
 
     def render_turn(self, step: Step) -> str:
-        """Write one turn; the verdict appears where `step.helpful` is not `None`."""
+        """One turn; the verdict appears where `step.helpful` is not `None`."""
         verdict = action = ""
         if step.helpful is not None:
             verdict = f"<helpful>{'yes' if step.helpful else 'no'}</helpful><ref>{', '.join(step.refs) or 'null'}</ref>"

@@ -29,9 +29,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Span
-from .boxed import last_boxed
-from .doc_lines import MOST_DOCUMENTS, stretches
 from .fence import Fence, one_line
+from .passages import MOST_DOCUMENTS, last_boxed, stretches
 from .tool_calls import BARE, FENCED, MARKS, ToolCalls
 
 # The wording is ours, not its checkpoints'.
@@ -61,7 +60,7 @@ class ReCall(ToolCalls):
     parallel = True
     prefilled = True
     fence = Fence(FENCED + r'|\n"|(?:result|output|error):')
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "answer": -3.0}
+    marks = MARKS | {"answer": -3.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"In this environment you have access to a set of tools": 3.0,
         r'<tool_call>\s{0,9}\{"name":\s?"wikipedia_search"': 2.0,
@@ -105,7 +104,6 @@ class ReCall(ToolCalls):
         return evidence, "\n".join(notes)
 
     def write_note(self, note: str) -> str:
-        """An error."""
         return f"error: \n{note}"
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:

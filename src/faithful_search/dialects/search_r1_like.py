@@ -21,10 +21,9 @@ from itertools import islice
 from typing import ClassVar
 
 from ..trajectory import Evidence, ToolCall
-from . import doc_lines
-from .doc_lines import MOST_DOCUMENTS, stretches
 from .fence import Fence, one_line
-from .tool_calls import FENCED, ToolCalls, read_json, write_json
+from .passages import MOST_DOCUMENTS, read_docs, read_json, stretches, write_json
+from .tool_calls import FENCED, ToolCalls
 
 # The tools' schemas are left to the chat template.
 _ASK = (
@@ -75,9 +74,7 @@ class SearchR1Like(ToolCalls):
         result = value.get("result") if isinstance(value, dict) else None
         result = result if isinstance(result, str) else body
         if body.lstrip().startswith(_INFORMATION):
-            return doc_lines.read(
-                body.strip().removeprefix(_INFORMATION).removesuffix("</information>").strip(), fenced
-            )
+            return read_docs(body.strip().removeprefix(_INFORMATION).removesuffix("</information>").strip(), fenced)
         docs = list(islice((doc for doc in _DOC.finditer(result) if doc[0].endswith(")\n")), MOST_DOCUMENTS))
         found = []
         for doc, end in stretches(docs, len(result)):
@@ -89,7 +86,6 @@ class SearchR1Like(ToolCalls):
         return found, "" if found else result
 
     def write_note(self, note: str) -> str:
-        """JSON of the note."""
         return write_json({"result": note})
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:

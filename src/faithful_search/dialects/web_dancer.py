@@ -30,8 +30,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence
-from .doc_lines import MOST_DOCUMENTS, stretches
 from .fence import Fence, one_line, spelled
+from .passages import MOST_DOCUMENTS, stretches
 from .tool_calls import FENCED, MARKS, ToolCalls
 
 # The wording is ours, not its checkpoints'.
@@ -64,7 +64,7 @@ class WebDancer(ToolCalls):
 
     ask = _ASK
     fence = Fence(FENCED + rf"|[0-9]++\. \[|{_SEARCH}|{_VISIT}")
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "tools": 0.5}
+    marks = MARKS | {"tools": 0.5}
     signs: ClassVar[Mapping[str, float]] = {
         r"Web Information Seeking Master": 3.0,
         r'<tool_call>\s{0,9}\{"name":\s?"visit",\s?"arguments":\s?\{': 3.0,
