@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from .measure.install import install_metrics
     from .rewards import Mix, Reward, Score, answer_only_mix, pou_mix
     from .rollout.engine import Engine
-    from .rollout.environment import SearchEnvironment
+    from .rollout.environment import SearchEnvironment, tool_functions
     from .rollout.episode import Limits
-    from .rollout.functions import tool_functions
     from .tasks import Task, load_tasks
     from .tools import Tool, Toolbox
     from .training.grpo import SearchGRPOTrainer
@@ -94,9 +93,8 @@ _NAMES = {
     "inference.transformers": ("TransformersGenerator",),
     "rewards": ("Mix", "Reward", "Score", "answer_only_mix", "pou_mix"),
     "rollout.engine": ("Engine",),
-    "rollout.environment": ("SearchEnvironment",),
+    "rollout.environment": ("SearchEnvironment", "tool_functions"),
     "rollout.episode": ("Limits",),
-    "rollout.functions": ("tool_functions",),
     "tasks": ("Task", "load_tasks"),
     "tools": ("Tool", "Toolbox"),
     "training.grpo": ("SearchGRPOTrainer",),

@@ -1,4 +1,4 @@
-"""The flags that every recipe with episodes shares: which tools there are, and how an episode is bounded."""
+"""The flags of every recipe with episodes: which tools there are, and how an episode is bounded."""
 
 from __future__ import annotations
 
