@@ -15,7 +15,7 @@ WORD = re.compile(r"\w+")
 class NameFinder:
     """Finds known names in text: whole words only, the longest first, left to right.
 
-    Each text costs one pass over its words; a dictionary from first words to the names they open does the rest.
+    A text takes one pass over its words, with a dictionary from first words to the names that they open.
 
     Example:
         >>> NameFinder({"Ann": "person", "Ann Lee": "person"}).sub(str.upper, "Ann Lee met Ann, not Annie.")

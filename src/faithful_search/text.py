@@ -1,6 +1,6 @@
-"""Answers compared as the papers compare them, and what is done to any text before it is shown or written.
+"""Answers compared as the papers compare them, and text made safe to show or write.
 
-Two normalisers are in use and their scores are not comparable: name the one meant.
+There are two normalisers, whose scores are not comparable: name the one meant.
 """
 
 from __future__ import annotations
@@ -144,9 +144,9 @@ def well_formed(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with control characters spelled out, so that a terminal shows them and does not obey them.
+    """`text` with control characters spelled out, so that a terminal shows and does not obey them.
 
-    Line breaks and tabs stay. So is what turns the direction of writing, which can make a line read otherwise.
+    Line breaks and tabs stay. Marks that turn the direction of writing are spelled out, too: a line may read otherwise.
 
     Example:
         >>> print(printable("a\\x1b[2Jb"))
@@ -156,7 +156,7 @@ def printable(text: str) -> str:
 
 
 def as_markdown(text: str) -> str:
-    """`text` as one line of Markdown that shows it as it is: no markup, link, HTML or table cell begins or ends in it.
+    """`text` as one line of Markdown that shows it as it is, without markup, links, HTML or table cells of its own.
 
     Example:
         >>> print(as_markdown("a|b <i> [c](d)"))
