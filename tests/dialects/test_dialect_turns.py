@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 
 import pytest
@@ -50,11 +49,6 @@ def test_every_closed_call_outside_a_thought_is_read(text: str) -> None:
         assert calls.count("q") == text.count("<search>q</search>") - sum("<search>" in raw for raw in calls)
 
 
-def test_the_same_as_one_turn_when_there_is_one() -> None:
-    text = "<think>a</think><answer>b</answer><answer>c</answer>"
-    assert list(reader(text).turns()) == [reader(text).read()]
-
-
 @pytest.mark.parametrize("dots", ["...", "\u2026", "\n...\n"])
 def test_a_line_of_dots_is_an_elision_not_text(dots: str) -> None:
     step = reader(f"<think>a</think>{dots}<answer>b</answer>").read()
@@ -99,15 +93,3 @@ def _closes(text: str, at: int) -> bool:
         if depth == 0:
             return True
     return False
-
-
-def test_reading_takes_time_in_proportion_to_the_text() -> None:
-    def once(text: str) -> float:
-        start = time.process_time()
-        reader(text).read()
-        return time.process_time() - start
-
-    def seconds(count: int) -> float:
-        return min(once("<think><answer></think>" * count) for _ in range(3))
-
-    assert seconds(30_000) < 60 * max(seconds(3_000), 0.001)

@@ -202,7 +202,7 @@ def test_a_dialect_without_a_tiny_policy_is_told_which_have_one():
 
 
 def test_a_package_without_its_policy_says_how_to_make_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("faithful_search.bundled._data", lambda name: tmp_path / name)
+    monkeypatch.setattr("faithful_search.bundled._DATA", tmp_path)
     with pytest.raises(DataError, match=r"no tiny policy in .*recipes/sft\.py"):
         tiny_policy()
     with pytest.raises(DataError, match=r"sft_tiny_search_r1\.yaml"):

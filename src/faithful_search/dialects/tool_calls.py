@@ -156,19 +156,11 @@ class ToolCalls(Dialect):
                 if roles and roles[-1] not in ("assistant", "model"):  # said to the agent
                     again = _AGENT_AGAIN.search(text, after, end)
                     after = again.end() if again else end
-            if after < end:
-                start = self.turn_end(text, after, end)
-                yield Segment("agent", text, (after, start))
-            else:
+            if after == end:
                 return
-
-    def turn_end(self, text: str, start: int, end: int) -> int:
-        """Where the turn that begins at `start` ends: at what someone else wrote, or at `end`."""
-        for match in self.places.finditer(text, start, end):
-            found = self.ends_at(text, start, match)
-            if found is not None:
-                return found
-        return end
+            ends = (self.ends_at(text, after, place) for place in self.places.finditer(text, after, end))
+            start = next((at for at in ends if at is not None), end)
+            yield Segment("agent", text, (after, start))
 
     def ends_at(self, text: str, start: int, place: re.Match[str]) -> int | None:
         """Where the turn ends if it ends at this place, found by `places`; `None` when it goes on."""

@@ -22,7 +22,7 @@ class InspectAI(Format):
         if not isinstance(value, Mapping) or not {"messages", "epoch", "target"} <= value.keys():
             return None
         kept = {_SCHEME + name: item for name, item in mapping(value, "attachments").items()}
-        fields = {name: value.get(name) for name in ("messages", "input", "target")}
+        fields: dict[str, Any] = {name: value.get(name) for name in ("messages", "input", "target")}
         messages, asked, target = (_restored(fields, kept) if kept else fields).values()
         return Chat(list(messages), text(asked), target, str(value.get("id", ""))) if is_chat(messages) else None
 
