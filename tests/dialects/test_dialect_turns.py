@@ -13,16 +13,8 @@ from faithful_search.dialects.search_r1 import SearchR1
 from faithful_search.dialects.turns import GAP, MOST_ISSUES, MOST_STEPS, MOST_TAGS, Tag, TurnReader
 
 PIECES = [
-    "<think>a</think>",
-    "<search>q</search>",
-    "<answer>b</answer>",
-    "<answer>",
-    "</think>",
-    " ",
-    "x",
-    "<search>",
-    "...",
-]
+    "<think>a</think>", "<search>q</search>", "<answer>b</answer>", "<answer>", "</think>", " ", "x", "<search>", "...",
+]  # fmt: skip
 
 
 def reader(text: str) -> TurnReader:
