@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value
+    globals()[name] = value  # the next time it is there
     return value
 
 

@@ -130,6 +130,7 @@ class CounterfactualWorld:
             raise DataError("its chain does not end in its answer")
         if task.edits:
             raise DataError("its world is changed already")
+        # Seeded by a string, which is the same in every process, unlike a hash.
         rng = random.Random(f"{self.seed}:{turn}:{task.id}:{task.question}")
         reasons = []
         for hop in rng.sample(range(len(chain)), len(chain)):
@@ -150,6 +151,7 @@ class CounterfactualWorld:
             return "its chain goes on from another fact"
         if any(holds(task.question, name) for name in (old, *task.answers)):
             return "the question names the fact's object or the answer"
+        # From another text that names both, the old fact could be derived.
         own = {item.text for item in stated[hop]}
         if not self._naming.get(asked.subject, own) & self._naming.get(old, own) <= own:
             return "another text names the fact's subject and object"

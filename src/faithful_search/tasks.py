@@ -93,7 +93,7 @@ def load_tasks(
     if seed is None or limit is None:
         taken = list(islice(rows, limit))
     else:
-        every = list(rows)
+        every = list(rows)  # a uniform draw needs to know how many there are
         taken = [
             every[place] for place in sorted(random.Random(seed).sample(range(len(every)), min(limit, len(every))))
         ]

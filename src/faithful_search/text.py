@@ -96,8 +96,7 @@ def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> floa
         return 0.0
     norm = _normaliser(how)
     said = norm(prediction)
-    one = _f1_multiset if how == "squad" else _f1_set
-    return max((one(said, norm(gold)) for gold in golds), default=0.0)
+    return max((_f1(said, norm(gold), how) for gold in golds), default=0.0)
 
 
 def sentences(text: str) -> list[str]:
@@ -181,17 +180,11 @@ def _normaliser(how: str) -> Callable[[str], str]:
     return _NORMALISERS[how]
 
 
-def _f1_multiset(said: str, gold: str) -> float:
-    if said != gold and (said in _CLOSED or gold in _CLOSED):
+def _f1(said: str, gold: str, how: str) -> float:
+    ours, theirs = Counter(said.split()), Counter(gold.split())
+    if how != "squad":
+        ours, theirs = Counter(set(ours)), Counter(set(theirs))
+    elif said != gold and (said in _CLOSED or gold in _CLOSED):
         return 0.0
-    ours, theirs = said.split(), gold.split()
-    return _harmonic((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
-
-
-def _f1_set(said: str, gold: str) -> float:
-    ours, theirs = set(said.split()), set(gold.split())
-    return _harmonic(len(ours & theirs), len(ours), len(theirs))
-
-
-def _harmonic(common: int, ours: int, theirs: int) -> float:
-    return 2 * common / (ours + theirs) if common else 0.0
+    common = (ours & theirs).total()
+    return 2 * common / (ours.total() + theirs.total()) if common else 0.0

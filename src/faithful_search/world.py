@@ -276,6 +276,7 @@ class WorldFoils:
         if asked is None:
             return None
         true = self.world.by_fact.get(asked, [])
+        # A name of the same relation is of the right kind.
         known = {item.object for item in self.world.by_relation[asked.relation]}
         names = sorted(known - {item.object for item in true})
         if not names:

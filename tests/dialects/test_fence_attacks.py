@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from web_site import Page, WebSite, pdf
 
 from faithful_search.dialects import load, names
+from faithful_search.dialects.fence import unescape
 from faithful_search.errors import ToolError
 from faithful_search.inference.base import Completion
 from faithful_search.inference.chat import ChatFormat, control_tokens
@@ -262,7 +263,7 @@ def test_a_tokenizer_that_normalizes_would_be_fooled_without_the_fences_folding(
 @settings(deadline=None)
 def test_a_folding_fence_is_reversible_and_pickles(text, family):
     fence = chat_of("pou", family).fence
-    assert fence.unescape(fence.escape(text)) == text
+    assert unescape(fence.escape(text)) == text
     assert pickle.loads(pickle.dumps(fence)).escape(text) == fence.escape(text)
 
 

@@ -167,7 +167,7 @@ def _refusal(text: str, found: Detection) -> str:
         try:
             return f"{said}: {formats.refusal(json.loads(text))}"
         except (ValueError, RecursionError):
-            return f"{said}: it begins like JSON, but cannot be read as JSON"
+            return f"{said}: it begins like JSON, but is none"
     if not found.tags:
         return f"{said}: it is plain text without a thought, a call or an answer between tags; is it the right column?"
     return (

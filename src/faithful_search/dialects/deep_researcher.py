@@ -47,9 +47,7 @@ class DeepResearcher(ToolCalls):
     }
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
-        """Search results and pages; any other body is a note."""
         return read_list(body, ("search_query", "url"))
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """The results of one search."""
         return write_list(evidence, escape, "search_query", "web_page_info_list", "quick_summary")

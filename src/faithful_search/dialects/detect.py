@@ -12,9 +12,9 @@ from .. import formats
 from ..formats.messages import TAGLIKE, joined, read
 
 _TAG = re.compile(r"<\|?/?([A-Za-z_0-9]{2,24})\|?>")
-_LOOK_AT = 200_000
-_BEGINNING = 80
-_HALF_WEIGHT = 2.0
+_LOOK_AT = 200_000  # characters; a dialect shows itself long before
+_BEGINNING = 80  # characters of a response: how it begins tells a dialect, its evidence does not
+_HALF_WEIGHT = 2.0  # marks of this weight give a confidence of one half
 _STRUCTURED = "<|structured_calls|>"
 
 

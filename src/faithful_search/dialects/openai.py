@@ -42,9 +42,10 @@ _TEXTS = (
     *("text", "content", "contents", "snippet", "description", "summary", "passage", "body", "information"),
     *("page_content", "raw_content", "extract", "markdown", "highlights"),
 )
+# Fields of a passage may stand one level down, as in retrievers' records.
 _INNER = ("metadata", "document", "_source")
 _TITLES, _URLS = ("title", "name"), ("url", "link", "href", "uri", "source")
-_DEEPEST = 6
+_DEEPEST = 6  # lists in lists; a tool may return anything
 _LINKED = re.compile(r"^\[([^\n]*)\]\(([^\s()]*)\)\n", re.MULTILINE)
 
 
@@ -97,7 +98,6 @@ class OpenAI(ToolCalls):
         return write_json({"note": note})
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """JSON: a list of titles and texts."""
         keys = ("title", "text", "url")
         items = ({key: escape(getattr(item, key)) for key in keys} for item in evidence)
         return write_json([{key: text for key, text in item.items() if text or key != "url"} for item in items])

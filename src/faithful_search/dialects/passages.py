@@ -22,7 +22,7 @@ _AFTER_TITLE = re.compile(r'"(?:\\n|\n|\Z)')
 _LINE_END = re.compile(r"\n|\Z")
 _NOT_IN_TITLE = re.compile(r'"(?=\))|[\n\r]')
 _BRACE = re.compile(r"\\boxed\s*\{|[{}]")
-_LENIENT = json.JSONDecoder(strict=False)
+_LENIENT = json.JSONDecoder(strict=False)  # tools write line breaks into strings
 _RESULTS = ("search_results", "web_page_info_list")
 _TEXTS = ("description", "quick_summary", "snippet")
 
@@ -122,7 +122,6 @@ def write_list(evidence: Sequence[Evidence], escape: Callable[[str], str], key: 
 
 
 def _listed(item: Mapping[str, Any]) -> list[Evidence]:
-    """The results of one search, or the page that was read."""
     results = next((item[key] for key in _RESULTS if isinstance(item.get(key), list)), None)
     if results is None:
         text = item.get("information")  # a page's: a summary, or summaries of its parts

@@ -165,14 +165,12 @@ class Pokee(ToolCalls):
         return answer, "answered" if upheld else ended
 
     def render_turn(self, step: Step) -> str:
-        """One turn; a step with `verified` as a verification."""
         if step.verified is None:
             return super().render_turn(step)
         result = "CORRECT" if step.verified else "INCORRECT"
         return f"<verification>{step.think or ''}</verification><verification_result>{result}</verification_result>"
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
-        """Search results and pages; any other body is a note."""
         return read_list(body, ("query", "url"))
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:

@@ -44,8 +44,8 @@ from .turns import Fields, Grammar, Tag, TurnReader
 _NAMES = ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
 _VERDICT = r"(?:\s*+<helpful>(?P<helpful>yes|no)</helpful>\s*+<ref>(?P<ref>[^<]*+)</ref>)?+"
 _CITE = re.compile(r" \[(E[0-9]++)\]: ")
+# Without the blank: a pattern that begins with one character alone is found four times as fast.
 _BARE_CITE = re.compile(r"\[(E[0-9]++)\]: ")
-"""Without the blank: a pattern that begins with one character alone is found four times as fast."""
 _ID = re.compile(r"E[0-9]+")
 _LONGEST_URL = 500
 _FENCE = tags(*_NAMES) + r"|<\||\[[Ee][0-9]++\]"
@@ -183,6 +183,7 @@ class PoU(ToolCalls):
         """Evidence by its ids. Lines before the first title belong to no evidence."""
         pieces = _BARE_CITE.split(body)  # title, id, text + newline + title, id, …, text
         blank = 1
+        # Only where a blank stands before every id do both patterns find the same.
         for piece in pieces[:-1:2]:
             if not piece or piece[-1] != " ":
                 pieces, blank = _CITE.split(body), 0
@@ -211,7 +212,6 @@ class PoU(ToolCalls):
         return Dialect.render(self, trajectory)
 
     def render_turn(self, step: Step) -> str:
-        """One turn; the verdict appears where `step.helpful` is not `None`."""
         verdict = action = ""
         if step.helpful is not None:
             verdict = f"<helpful>{'yes' if step.helpful else 'no'}</helpful><ref>{', '.join(step.refs) or 'null'}</ref>"

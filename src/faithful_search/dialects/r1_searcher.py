@@ -71,7 +71,6 @@ class _Reader(TurnReader):
             self.tags.insert(act, Tag(last, last, True, "think"))
 
     def read_think(self, inner: list[Tag], span: Span) -> Span:
-        """The span without the blanks around the thought."""
         self.nested(inner)
         begin = min(skip(self.text, span[0]), span[1])
         return begin, begin + len(self.text[begin : span[1]].rstrip())
@@ -117,7 +116,6 @@ class R1Searcher(Tagged):
         return f"&#40;{note[1:]}" if note.startswith("(1)") else note
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """Numbered passages, one a line."""
         lines = []
         for number, item in enumerate(evidence, start=1):
             title = one_line(escape(item.title)).replace(_TEXT, f"&#32;{_TEXT[1:]}")  # a title ends where _TEXT begins

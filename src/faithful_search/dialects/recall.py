@@ -69,11 +69,9 @@ class ReCall(ToolCalls):
     }
 
     def write_tools(self, tools: Sequence[dict[str, Any]]) -> str:
-        """A list in JSON."""
         return json.dumps(list(tools), ensure_ascii=False, indent=2)
 
     def write_answer(self, answer: str) -> str:
-        """The last sentence, with the answer in a box."""
         return f"The final answer is \\[ \\boxed{{{answer}}} \\]"
 
     def find_answer(self, text: str, span: Span) -> Span | None:
@@ -107,7 +105,6 @@ class ReCall(ToolCalls):
         return f"error: \n{note}"
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """A result of passages under their titles."""
         passages = (f'"{one_line(escape(item.title))}"\n{escape(item.text)}' for item in evidence)
         return "result: \n" + "\n\n".join(passages)
 

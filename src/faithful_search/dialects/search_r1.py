@@ -79,7 +79,6 @@ class SearchR1(DocLines, Tagged):
         return super().prompt(asked if asked.endswith("?") else asked + "?", tools)
 
     def asked_in(self, message: str) -> str:
-        """The text behind the prompt's example."""
         asked = _ASKED.search(message)
         return message[asked.end() :].strip() if asked else message
 
@@ -99,5 +98,4 @@ class SearchR1(DocLines, Tagged):
         return stop, " ".join(text[asked.end() : stop].split())
 
     def on_invalid(self, step: Step) -> str | None:
-        """The line that this system's environment puts into the agent's mouth."""
         return _INVALID

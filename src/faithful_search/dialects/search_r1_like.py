@@ -34,8 +34,8 @@ _ASK = (
     "needed, you can directly provide the answer inside <answer> and </answer>, without detailed "
     "illustrations. For example, <answer> Beijing </answer>. Question: {question}"
 )
+# Takes the whole line, whether the title is closed or not: so no line is looked at twice.
 _DOC = re.compile(r"Doc [0-9]++ ?\(Title: ?([^\n]*+)\n?+")
-"""Takes the whole line, whether the title is closed or not: so no line is looked at twice."""
 _INFORMATION = "<information>"
 _ASKED = re.compile(r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?")
 _BARE_QUERY = re.compile(r"[^{\[]")
@@ -62,7 +62,6 @@ class SearchR1Like(ToolCalls):
         return (asked.end(), asked[1].strip()) if asked else (0, None)
 
     def read_call(self, raw: str, strict: bool = False) -> ToolCall | None:
-        """JSON, or a bare query."""
         query = raw.strip()
         if query and _BARE_QUERY.match(query):
             return ToolCall("search", {"query": query}, raw)
@@ -89,7 +88,6 @@ class SearchR1Like(ToolCalls):
         return write_json({"result": note})
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """JSON of one query's documents."""
         docs = (
             f'Doc {number} (Title: "{one_line(escape(item.title))}")\n{escape(item.text)}'
             for number, item in enumerate(evidence, start=1)

@@ -198,7 +198,6 @@ def _receive(dialect: Dialect, fields: Fields, segment: Segment, found: int) -> 
 
 
 def note_issue(fields: Fields, kind: str, why: str, span: Span | None = None) -> None:
-    """Add an issue to a step while it is read."""
     fields["issues"] = (*fields.get("issues", ()), Issue(kind, why, span))
 
 

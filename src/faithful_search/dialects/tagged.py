@@ -111,7 +111,6 @@ class Tagged(Dialect):
         return answer
 
     def call_form(self, tools: Sequence[str]) -> str:
-        """The words of a query; there is one tool, and nothing else to write."""
         return f"a query between an opening and a closing {self.grammar.call} tag"
 
     def force_answer(self, step: Step) -> tuple[Step, str] | None:

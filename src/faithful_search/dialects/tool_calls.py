@@ -38,15 +38,15 @@ _AGENT_AGAIN = re.compile(r"<\|im_start\|>assistant\n?|(?<=\n)assistant\n")
 _ANY_ROLE = re.compile(r"user|tool|ipython|system|assistant|model")
 _CUT_TAG = re.compile(r"<(?:/?[a-z_]{0,24})?\Z")
 _MOST_REPAIRED, _MOST_BRACKETS = 2_000, 40
-_LENIENT = json.JSONDecoder(strict=False)
+_LENIENT = json.JSONDecoder(strict=False)  # models write line breaks into strings
 _CALL_END = "</tool_call>"
 _ROLE = "(?:user|tool|ipython)"
 _ROLE_BEFORE = re.compile(
     rf"(?:<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
 )
 _ROLE_LINE = re.compile(rf"\n{_ROLE}\n\s*\Z")
+# So many characters before a tool response tell whose it is: in the first a role, in the second a call.
 _LOOK_BACK, _CALLED_BEFORE = 200, 4_000
-"""So many characters before a tool response tell whose it is: in the first a role, in the second a call."""
 
 
 class _Call(msgspec.Struct):
@@ -54,6 +54,7 @@ class _Call(msgspec.Struct):
     arguments: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
+# Typed: what is not a call is refused while it is read, without a dict in between.
 _decode = msgspec.json.Decoder(_Call).decode
 
 
@@ -65,7 +66,7 @@ class CallReader(TurnReader):
         self.bare = "answer" not in dialect.grammar.names
         self.parallel = False
         self.more: list[Fields] = []
-        self.loose: list[Span] = []
+        self.loose: list[Span] = []  # text outside all tags
         if self.tags and self.tags[0].closing and self.tags[0].name == "think":
             self.tags.insert(0, Tag(start, start, False, "think"))
             if not dialect.prefilled:
@@ -84,7 +85,7 @@ class CallReader(TurnReader):
         if not self.parallel or "call" not in self.spans:
             super().read_call(span)
             return
-        before = len(self.issues)
+        before = len(self.issues)  # issues from here on are those of the further call
         fields: Fields = {"spans": {"call": span}, "same_turn": True, **self.called(span)}
         if own := tuple(self.issues[before:]):
             del self.issues[before:]
@@ -197,12 +198,10 @@ class ToolCalls(Dialect):
         return None if call is None else msgspec.structs.replace(call, raw=raw)
 
     def asked_in(self, message: str) -> str:
-        """What `asked` finds, or all of the message."""
         found = self.asked.search(message) if self.asked else None
         return found[1].strip() if found else message
 
     def render_turn(self, step: Step) -> str:
-        """One turn, or a further call of one."""
         parts = [] if step.same_turn else [f"<think>{step.think or ''}</think>"]
         if step.call is not None:
             # As the agent wrote it where that is known. No argument may look like the end of the call.
@@ -226,7 +225,6 @@ class ToolCalls(Dialect):
         return "\n".join(parts)
 
     def call_form(self, tools: Sequence[str]) -> str:
-        """The JSON of a call, with the first tool's name."""
         return f"JSON like {write_json({'name': tools[0] if tools else '…', 'arguments': {'…': '…'}})}"
 
     def repair_call(self, raw: str) -> ToolCall | None:

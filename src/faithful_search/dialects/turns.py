@@ -16,6 +16,7 @@ from ..trajectory import Issue, Span
 
 Fields = dict[str, Any]
 """The fields of a step while it is read; it has `spans`."""
+# Possessive quantifiers (`*+`) here and elsewhere: a match is never tried again, which keeps reading linear.
 GAP = re.compile(
     r"(?:\s++|<\|(?!(?:begin|end)_of_(?:query|documents)\|>)[^<>|\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|(?:user|assistant|system|tool|model|ipython)(?=\n|<\||\Z))*+"
 )
@@ -26,7 +27,7 @@ R1-Searcher's tokens look like markup, but call a tool.
 # Bounds for stuck models: turns of a trajectory, tags in one stretch of text, issues of one turn.
 MOST_STEPS, MOST_TAGS, MOST_ISSUES = 10_000, 50_000, 1_000
 _TAIL = re.compile(r"(?:\s++|<\|[^<>|\n]{1,40}\|>(?:user|tool|ipython)?+)*+\Z")
-_LONGEST_TAIL = 200
+_LONGEST_TAIL = 200  # characters; looking further back in every turn would take quadratic time
 ELLIPSES = ("...", "\u2026")
 _ASSISTANT = re.compile(
     r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>\s*|<start_of_turn>model\n|<\|assistant\|>\n?"
@@ -64,7 +65,6 @@ class Tag(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """The tag's own characters."""
         return self.start, self.end
 
 
@@ -98,7 +98,7 @@ class Grammar:
         turn = rf"(?P<step><think>{self.opens}(?P<think>{plain})</think>\s*+<(?P<act>{self.call}|answer)>"
         turn += rf"(?P<said>{plain})</(?P=act)>){GAP.pattern}"
         object.__setattr__(self, "tag", re.compile(self.pattern or rf"<(/?)({'|'.join(self.names)})>"))
-        object.__setattr__(self, "turn", re.compile("(?!)" if self.pattern else turn))
+        object.__setattr__(self, "turn", re.compile("(?!)" if self.pattern else turn))  # (?!) matches nothing
 
     def tags(self, text: str, start: int, end: int) -> list[Tag]:
         """The tags in this stretch of a text, at most `MOST_TAGS`."""
@@ -215,7 +215,6 @@ class TurnReader:
         self.issue("tag_unbalanced", f"{self.text[slice(*tag.span)]} where none belongs", tag.span)
 
     def issue(self, kind: str, why: str, span: Span | None = None) -> None:
-        """Note a problem."""
         if len(self.issues) < MOST_ISSUES:
             self.issues.append(Issue(kind, why, span))
 

@@ -51,6 +51,7 @@ and at the end
 <answer> the answer </answer>
 
 User: {question}"""
+# How a response begins that holds a search's links, and one that holds pages.
 _SEARCH, _VISIT = "A Google search for ", "The useful information in "
 _PAGE = re.compile(r"^The useful information in (\S{1,2000}) for user goal [^\n]*+\n", re.MULTILINE)
 _BLOCK = re.compile(r"(?:^=======\n)?^A Google search for [^\n]*\n\n## Web Results\n", re.MULTILINE)
@@ -75,7 +76,6 @@ class WebDancer(ToolCalls):
     asked = re.compile(r"\A(?:(?>.*?A conversation between User and Assistant\.).*\nUser: )?+(.+)\Z", re.DOTALL)
 
     def write_tools(self, tools: Sequence[dict[str, Any]]) -> str:
-        """JSON over several lines, with commas between."""
         return ",\n".join(json.dumps(tool, ensure_ascii=False, indent=2) for tool in tools)
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
@@ -92,7 +92,6 @@ class WebDancer(ToolCalls):
         return found, "" if found else body
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """One search's links."""
         links = [
             f"{number}. [{one_line(_linked(item.title, escape))}]({_address(item.url, escape)})\n\n{escape(item.text)}"
             for number, item in enumerate(evidence, start=1)

@@ -35,6 +35,7 @@ def read(value: Any) -> Chat | None:
     """
     if is_chat(value):
         return Chat(list(value))
+    # A list of messages needs no format; an object with `messages` may have more to say in one.
     found = next((chat for each in formats().values() if (chat := each.read(value))), None)
     lines = value.get("lines") if isinstance(value, dict) else None
     if found is not None and isinstance(lines, list) and (broken := sum(not isinstance(line, dict) for line in lines)):

@@ -147,7 +147,6 @@ def _part(item: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def _gemini(item: Mapping[str, Any]) -> Iterator[Part]:
-    """A part of Gemini's, which is named by the field that it has."""
     name = next((name for name in item if name in _GEMINI), "")
     value = item.get(name)
     if name and isinstance(value, Mapping):
@@ -174,7 +173,6 @@ def _result(item: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def _passage(item: Mapping[str, Any]) -> dict[str, str]:
-    """A search result or document as title, address and text."""
     source = item.get("source")
     inner = source.get("data") if isinstance(source, Mapping) and source.get("type") == "text" else item.get("content")
     text = inner if isinstance(inner, str) else "".join(part.value for part in parts(inner) if part.kind == "text")

@@ -30,7 +30,7 @@ class ClaudeCode(Format):
         for line in lines:
             message = mapping(line, "message")
             if line.get("isMeta") or not is_chat([message]):
-                continue
+                continue  # written by the program, or a summary
             if line.get("isSidechain"):
                 within += 1
             else:

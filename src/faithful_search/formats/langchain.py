@@ -34,7 +34,6 @@ class LangChain(Format):
 
 
 def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message's own fields."""
     if item.get("type") == "constructor" and isinstance(item.get("kwargs"), Mapping):
         names = item.get("id")
         kind = str(names[-1]) if isinstance(names, list) and names else ""

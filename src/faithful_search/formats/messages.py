@@ -21,8 +21,8 @@ _ROLES = {
     "developer": "system", "function": "tool", "observation": "tool", "ipython": "tool", "toolResult": "tool",
     "tool-response": "tool", "tool-call": "assistant",
 }  # fmt: skip
+# LangChain's messages have such a type instead of a role.
 _TYPES = frozenset(("human", "ai", "AIMessageChunk", "system", "tool", "function"))
-"""LangChain's messages have such a type instead of a role."""
 ANSWERING = frozenset(("final_answer", "submit_answer", "submit_final_answer", "submit", "finish"))
 """Tools that hand in the answer and do nothing else."""
 TAGLIKE = re.compile(r"<(?=\s*/?\s*[A-Za-z_|])")
@@ -43,7 +43,6 @@ class Message(NamedTuple):
 
     @property
     def written(self) -> str:
-        """The message as ChatML."""
         return f"{HEAD.format(self.role)}{self.text}{END}"
 
 
@@ -92,6 +91,7 @@ def in_order(chat: Sequence[Message]) -> list[Message]:
         tools = chat[at + 1 : end]
         named = {message.ids[0]: message for message in tools if message.ids}
         known = len(named) == len(tools) and named.keys() <= set(asked)
+        # Calls at the very end may still be running: nothing is missing there.
         if len(asked) > 1 and known and (tools or end < len(chat)):
             tools = [named.get(name, Message("tool", "")) for name in asked]
         found += [chat[at], *tools]

@@ -29,6 +29,7 @@ class Otel(Format):
         told = [fields for span in spans if _INPUT in (fields := _attributes(span))]
         if not told:
             return None
+        # Each call of a model is given all messages before it.
         last = max(told, key=lambda fields: len(_messages(fields, _INPUT)))
         messages = [*_messages(last, _INPUT), *_messages(last, _OUTPUT)]
         other = len({_trace(span) for span in spans}) - 1
@@ -49,7 +50,6 @@ def _trace(span: Mapping[str, Any]) -> str:
 
 
 def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes as a mapping; the protocol writes them as a list of keys and typed values."""
     given = span["attributes"]
     if isinstance(given, Mapping):
         return dict(given)

@@ -11,6 +11,7 @@ from .base import Chat, Format, Messages, mapping, mappings, only_mappings, text
 
 _MARKS = frozenset(("step_number", "task", "system_prompt", "plan", "model_output_message"))
 _CODE = "python_interpreter"
+# In the last step the code's output repeats the answer: no evidence.
 _ECHO = re.compile(r"\s*Last output from code snippet:.*\Z", re.DOTALL)
 
 

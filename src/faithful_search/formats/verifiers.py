@@ -21,6 +21,7 @@ class Verifiers(Format):
             return None
         path: list[int] = []
         at: Any = len(nodes) - 1
+        # A trace may be broken: parents that go in a circle must end, too.
         while isinstance(at, int) and 0 <= at < len(nodes) and at not in path[-1:] and len(path) < len(nodes):
             path.append(at)
             at = nodes[at].get("parent")

@@ -77,7 +77,7 @@ class Engine:
         """
         schemas = self.toolbox.schemas  # made anew at each access
         episodes = [Episode(task, self.chat, self.limits, schemas, name) for task, name, _ in copies(tasks)]
-        waiting = list(enumerate(episodes))[::-1]
+        waiting = list(enumerate(episodes))[::-1]  # popped from its end
         sessions: dict[int, Session] = {}
         active: dict[int, Episode] = {}
         ended: dict[int, Trajectory] = {}

@@ -24,8 +24,10 @@ from ..tools.session import Session
 from ..tools.toolbox import Toolbox
 from ..trajectory import ToolCall
 
+# Names that TRL calls, and our own.
 _RESERVED = ("factory", "get_reward", "reset")
 _TEMPLATE_TAGS = tags("tool_call", "tool_response") + r"|<\|"
+# The tags around an observation: the chat template writes its own.
 _BLOCK = re.compile(r"\s*<(\w+)>\n?(.*?)\n?</\1>\s*", re.DOTALL)
 
 

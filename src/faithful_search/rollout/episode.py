@@ -172,6 +172,7 @@ class Episode:
 
     def _parse(self, completion: Completion) -> Step:
         ids = completion.ids
+        # The end of the turn is the chat template's, not part of the text.
         closing = len(self.chat.end_ids) if self.chat.ended(ids) else int(completion.finish == "eos")
         own = ids[: len(ids) - closing]
         opened = self.chat.opened(first=not self.steps) + self.forced
@@ -232,7 +233,7 @@ class Episode:
     def _append(self, ids: list[int], mask: int, logprobs: list[float] | None) -> None:
         self.ids += ids
         self.mask += [mask] * len(ids)
-        if mask and logprobs is None:
+        if mask and logprobs is None:  # of a turn without them the whole episode has none
             self.logprobs = None
         if self.logprobs is not None:
             self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)

@@ -37,6 +37,7 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
     def fits(chars: int) -> bool:
         return size(_beginning(observation, chars)) <= limit
 
+    # Twice as much from a guess on, then halves between: of a long observation only the beginning is measured.
     low, high = 0, min(length, _CHARS_PER_TOKEN * limit)
     while fits(high):
         if high == length:

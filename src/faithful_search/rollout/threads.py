@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,6 +25,8 @@ from ..judges.base import Request, Writer
 from ..tasks import Task
 from ..text import normalize, shortened
 from ..trajectory import Step, Trajectory
+from .engine import Engine
+from .served import ServedAgent
 
 _SUMMARY = re.compile(r"<research_trace_summary>(.*?)(?:</research_trace_summary>|\Z)", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -32,17 +34,7 @@ _THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 _LONGEST_THREAD = 60_000  # characters; some 15,000 tokens, half of the paper's context
 _LONGEST_OUTLINE = 4_000
 _NO_ANSWER = ("", "none", "unknown")
-
-
-class Researcher(Protocol):
-    """Whatever runs episodes: `Engine`, `ServedAgent`."""
-
-    def run(
-        self,
-        tasks: Sequence[Task],
-        on_end: Callable[[Trajectory], Any] | None = None,
-        on_step: Callable[[str, Step], Any] | None = None,
-    ) -> list[Trajectory]: ...
+Researcher = Engine | ServedAgent
 
 
 class Research(msgspec.Struct, frozen=True):
@@ -142,6 +134,7 @@ def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
     Where that has more than `longest` characters, all texts in it are shortened alike, those of the last step too.
     """
     texts = sum(1 + len(step.evidence) for step in thread.steps) or 1
+    # Less and less room for each text, until all of them fit.
     for room in (longest, longest // texts, longest // (2 * texts), 80):
         text = "\n".join(
             line for number, step in enumerate(thread.steps, start=1) for line in _told(number, step, room)
