@@ -53,11 +53,12 @@ def load(name: str) -> Dialect:
         >>> load("pou").stop
         ('</tool_call>', '</answer>')
     """
-    if name not in _dialects():
+    found = _dialects().get(name)
+    if found is None:
         near = difflib.get_close_matches(name, _dialects(), n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DialectError(f"unknown dialect {name!r}; there are: {', '.join(_dialects())}{hint}")
-    return _dialects()[name]
+    return found
 
 
 def parse(

@@ -38,7 +38,7 @@ from ..trajectory import Evidence, Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, one_line, tags
 from .passages import write_json
-from .tool_calls import MARKS, OPEN, ToolCalls
+from .tool_calls import MARKS, OPEN, ToolCalls, asked_for
 from .turns import Fields, Grammar, Tag, TurnReader
 
 _NAMES = ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
@@ -153,12 +153,18 @@ class PoU(ToolCalls):
     system = _SYSTEM
     grammar = Grammar(_NAMES, "tool_call", "tool_response", opens=_VERDICT)
     reader = _Reader
-    places = re.compile(OPEN)  # a role ends no turn, so that a thought may hold any word
     fence = Fence(_FENCE)
     marks = MARKS | {"helpful": 4.0, "ref": 2.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"<tool_response>\n[^\n<]{0,60}(?: <http[^\n<>]{0,200}>)? \[E[0-9]{1,7}\]: ": 4.0
     }
+
+    def turn_end(self, text: str, start: int, end: int) -> int:
+        """At a response only: no role ends a turn, so that a thought may hold any word."""
+        at = text.find(OPEN, start, end)  # faster than the family's pattern
+        while at > start and not asked_for(text, start, at):
+            at = text.find(OPEN, at + 1, end)
+        return end if at < 0 else at
 
     def fields_of(self, turn: re.Match[str], first: bool) -> Fields | None:
         """Also with the verdict that a turn should have."""

@@ -159,9 +159,16 @@ class ToolCalls(Dialect):
                     after = again.end() if again else end
             if after == end:
                 return
-            ends = (self.ends_at(text, after, place) for place in self.places.finditer(text, after, end))
-            start = next((at for at in ends if at is not None), end)
+            start = self.turn_end(text, after, end)
             yield Segment("agent", text, (after, start))
+
+    def turn_end(self, text: str, start: int, end: int) -> int:
+        """Where the turn that begins at `start` ends: at what someone else wrote, or at `end`."""
+        for place in self.places.finditer(text, start, end):
+            found = self.ends_at(text, start, place)
+            if found is not None:
+                return found
+        return end
 
     def ends_at(self, text: str, start: int, place: re.Match[str]) -> int | None:
         """Where the turn ends if it ends at this place, found by `places`; `None` when it goes on."""
