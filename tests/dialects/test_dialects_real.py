@@ -95,14 +95,6 @@ def test_search_r1_logs() -> None:
     assert kinds["think_missing"] > 500  # this checkpoint seldom thinks before it answers
 
 
-@real
-def test_web_dancer_chats() -> None:
-    for row in rows("webdancer"):
-        found = parse(row["messages"], "web_dancer")
-        assert_consistent(found, found.text)
-        assert found.answer and found.question and any(step.evidence for step in found.steps)
-
-
 def figure(number: int) -> Trajectory:
     """A worked example of the VERITAS paper, read as it is printed."""
     text = PAPER.read_text(encoding="utf-8")
@@ -131,16 +123,10 @@ def test_a_thought_that_does_not_support_the_answer() -> None:
     assert (found.dialect, found.answer) == ("search_r1", "reality television")
     assert found.question == "Wim Schuhmacher is mostly associated with a genre sometimes called what ?"
     assert [(step.think is not None, len(step.evidence), step.note) for step in found.steps] == [
-        (True, 0, "..."),
-        (False, 0, "..."),
-        (True, 3, ""),
-        (True, 0, ""),
-    ]
-    assert [item.title for item in found.steps[2].evidence] == [
-        "Real-time computing",
-        "Real time (media)",
-        "Internet genre",
-    ]
+        (True, 0, "..."), (False, 0, "..."), (True, 3, ""), (True, 0, ""),
+    ]  # fmt: skip
+    titles = [item.title for item in found.steps[2].evidence]
+    assert titles == ["Real-time computing", "Real time (media)", "Internet genre"]
     assert "parapsychology" in found.steps[3].think
     assert sub_exact_match(found.answer, ["neo-noir"]) == 0.0
 

@@ -353,17 +353,6 @@ def test_a_template_that_drops_turns_is_refused():
         ChatFormat.of(broken, dialects.load("pou"))
 
 
-def test_search_r1_appends_raw_text_inside_one_turn():
-    turns = ["<think>a</think><search>rome</search>", "<think>b</think><answer>Rome</answer>"]
-    e = Engine(lab.Scripted(turns, marker="<information>Doc 1("), Toolbox([_Search()]), "search_r1", Limits())
-    t = e.run([TASK])[0]
-    assert t.answer == "Rome"
-    assert t.steps[0].evidence[0].text == "It is in Rome."
-    text = decode(t.tokens.completion_ids)
-    assert text.startswith(turns[0] + "\n\n<information>")
-    assert text.endswith(turns[1] + "<|im_end|>")
-
-
 def test_a_response_after_which_no_token_is_left_ends_the_episode():
     end = run([FIRST, ANSWER], ROME).tokens.turns[0][2]
     cut = run([FIRST, ANSWER], ROME, total_tokens=end)
@@ -377,15 +366,3 @@ def test_an_episode_knows_its_budget():
     assert episode.budget == 50
     episode.take_turn(Completion(lab.tokenizer()("<think>abc")["input_ids"] * 5, "length"))
     assert episode.budget == 10
-
-
-class _Search:
-    name = "search"
-
-    async def search(self, query: str) -> list[Evidence]:
-        """Search.
-
-        Args:
-            query: What to look for.
-        """
-        return [ROME]
