@@ -11,7 +11,7 @@ _DATA = Path(str(files("faithful_search"))) / "data"
 
 
 def world_file(name: str) -> Path:
-    """Path of a file of the bundled world. Raises `DataError` when there is none of that name."""
+    """Path of a file of the bundled world. Raises `DataError` for a name that it does not have."""
     path = _DATA / "world" / name
     if not path.exists():
         there = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.exists() else []
@@ -40,7 +40,7 @@ def tiny_policy(name: str = "pou") -> Path:
         name: the dialect it writes, or `"memory"`: one that writes pou and can hack, see `coldstart.decorators`.
 
     Raises:
-        DataError: when there is none.
+        DataError: for another name, or where the package came without the policy.
 
     Example:
         >>> tiny_policy("search_r1").name

@@ -123,7 +123,7 @@ class CounterfactualWorld:
         """As `change`.
 
         Raises:
-            DataError: when there is no valid change, with one of `REASONS`: of the hop where most else was well.
+            DataError: when there is no valid change, with the one of `REASONS` of the hop that came closest.
         """
         chain = chain_of(task)
         if normalize(chain[-1].object) not in map(normalize, task.answers):

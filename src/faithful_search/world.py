@@ -161,10 +161,8 @@ class World:
         """The world in which that fact has its new object; texts of the old one state nothing there."""
 
         def changed(change: Change) -> World:
-            fact = (change.subject, change.relation)
-            own = ((item.subject, item.relation) == fact for item in self.statements)
-            items = zip(self.statements, own, strict=True)
-            return World(tuple(item.saying(change.new) if states else item for item, states in items))
+            own = self.by_fact.get(Asked(change.subject, change.relation), [])
+            return World(tuple(item.saying(change.new) if item in own else item for item in self.statements))
 
         return lru_cache(maxsize=64)(changed)  # a group's rollouts, and their steps, ask for the same one
 

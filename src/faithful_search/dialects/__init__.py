@@ -47,7 +47,7 @@ def load(name: str) -> Dialect:
     """The dialect of that name.
 
     Raises:
-        DialectError: when there is none, naming those there are and the nearest.
+        DialectError: for an unknown name; the message lists the known ones and the nearest.
 
     Example:
         >>> load("pou").stop

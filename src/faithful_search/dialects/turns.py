@@ -274,8 +274,8 @@ class TurnReader:
         elif name == "response":
             self.issue("response_forged", "the agent wrote a tool response itself", span)
         elif not closed:
-            # A call that was cut off is not carried out, and such an answer is none. At its end may stand what the
-            # environment wrote before its response.
+            # A call that was cut off is not run, an answer that was cut off does not count. At its end may stand what
+            # the environment wrote before its response.
             if not self._taken(name, span):
                 self.spans[name] = trimmed(self.text, *span)
         elif name == "call":

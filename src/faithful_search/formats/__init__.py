@@ -65,11 +65,9 @@ def refusal(value: Any) -> str:
     """What a value that no format reads looks like, and what to do."""
     items = value if isinstance(value, list | tuple) else [value]
     fields: dict[str, Any] = next((item for item in items if isinstance(item, dict)), {})
-    shared, best = max(
-        ((len(each.marks & fields.keys()), each) for each in formats().values()), key=lambda pair: pair[0]
-    )
-    if shared:
-        has = ", ".join(sorted(best.marks & fields.keys()))
+    best = max(formats().values(), key=lambda each: len(each.marks & fields.keys()))
+    if shared := best.marks & fields.keys():
+        has = ", ".join(sorted(shared))
         return f"it looks like {best.what} (it has {has}), but cannot be read: {best.needs}"
     shape = f"an object with {', '.join(map(str, list(fields)[:8]))}" if fields else type(value).__name__
     known = ", ".join(each.what for each in formats().values())

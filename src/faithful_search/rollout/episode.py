@@ -17,7 +17,7 @@ from ..inference.base import Completion
 from ..inference.chat import ChatFormat
 from ..tasks import Task
 from ..tools.base import Observation
-from ..trajectory import Issue, Span, Step, Tokens, ToolCall, Trajectory
+from ..trajectory import Issue, Step, Tokens, ToolCall, Trajectory
 from .fitting import fit
 
 END_REASONS = {
@@ -138,11 +138,11 @@ class Episode:
         """Append the tool response to the last call; ends the episode when it no longer fits."""
         shown, limit = observation, self.limits.observation_tokens
         if limit:
-            shown = fit(observation, self._size, limit)
+            shown = fit(observation, lambda seen: len(self.chat.encode(self._written(seen))), limit)
         if shown != observation:
             found = len(observation.evidence)
             self.cut.append({"step": len(self.steps), "found": found, "shown": len(shown.evidence)})
-        text = self.chat.render_observation(shown.evidence, shown.note)
+        text = self._written(shown)
         if self._append_response(text):
             step = msgspec.structs.replace(self.steps[-1], evidence=shown.evidence, note=shown.note)
             self.steps[-1] = self._with_response(step, text)
@@ -189,7 +189,7 @@ class Episode:
 
     @property
     def _answer(self) -> str | None:
-        """The last answer given: where the agent went on to doubt it, the best there is so far."""
+        """The last answer given, also where the agent went on to doubt it."""
         return next((step.answer for step in reversed(self.steps) if step.answer is not None), None)
 
     def _cut(self) -> str:
@@ -206,8 +206,8 @@ class Episode:
         self.steps[-1] = self._with_response(step, said) if step.note else step
         self.forced = self.chat.answer_opening
 
-    def _size(self, shown: Observation) -> int:
-        return len(self.chat.encode(self.chat.render_observation(shown.evidence, shown.note)))
+    def _written(self, shown: Observation) -> str:
+        return self.chat.render_observation(shown.evidence, shown.note)
 
     def _with_response(self, step: Step, text: str) -> Step:
         """The step with the place of its tool response `text`, which was appended last."""
@@ -261,17 +261,10 @@ def unreadable(step: Step) -> Issue:
     return next(found, Issue("call_json", "it has no readable form", step.spans["call"]))
 
 
-def _shift(step: Step, offset: int) -> Step:
-    if not offset:
-        return step
-
-    def moved(span: Span) -> Span:
-        return (span[0] + offset, span[1] + offset)
-
-    return msgspec.structs.replace(
-        step,
-        spans={part: moved(span) for part, span in step.spans.items()},
-        issues=tuple(
-            msgspec.structs.replace(issue, span=moved(issue.span)) if issue.span else issue for issue in step.issues
-        ),
+def _shift(step: Step, by: int) -> Step:
+    spans = {part: (start + by, end + by) for part, (start, end) in step.spans.items()}
+    issues = tuple(
+        msgspec.structs.replace(issue, span=(issue.span[0] + by, issue.span[1] + by)) if issue.span else issue
+        for issue in step.issues
     )
+    return msgspec.structs.replace(step, spans=spans, issues=issues)

@@ -191,7 +191,7 @@ class ServedAgent:
         try:
             arguments = json.loads(call.arguments or "{}")
         except ValueError as error:
-            return self.toolbox.describe_malformed(f"its arguments are no JSON ({error})")
+            return self.toolbox.describe_malformed(f"its arguments are not JSON ({error})")
         if not isinstance(arguments, dict):
-            return self.toolbox.describe_malformed("its arguments are no JSON object")
+            return self.toolbox.describe_malformed("its arguments are not a JSON object")
         return await self.toolbox.call(ToolCall(call.name, arguments), session)

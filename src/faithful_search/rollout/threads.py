@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -68,7 +69,6 @@ def research(
 
     Args:
         agent: runs the threads; it should sample, or all of them are the same.
-        task: the question.
         threads: how many.
         writer: writes the summaries and the synthesis (in the paper, the policy itself); `None` outlines the threads
             and lets them vote.
@@ -151,21 +151,15 @@ def pooled(threads: Sequence[Trajectory], answer: str, thought: str) -> Trajecto
     Evidence ids are the thread's number and the id there: `2.E1`. Dialects and verdicts are left out, since the order
     of the calls is not the threads' own.
     """
-    steps = [
-        Step(
-            step.think,
-            step.call,
-            tuple(msgspec.structs.replace(item, id=f"{number}.{item.id}") for item in step.evidence),
-            step.note,
-        )
-        for number, thread in enumerate(threads, start=1)
-        for step in thread.steps
-        if step.call is not None
-    ]
+    steps: list[Step] = []
+    for number, thread in enumerate(threads, start=1):
+        for step in (step for step in thread.steps if step.call is not None):
+            found = (msgspec.structs.replace(item, id=f"{number}.{item.id}") for item in step.evidence)
+            steps.append(Step(step.think, step.call, tuple(found), step.note))
     last = Step(thought, answer=answer)
     first = threads[0]
-    name = f"{first.id}#pooled"
-    return Trajectory((*steps, last), first.question, answer, "answered", id=name, answers=first.answers)
+    whole = (*steps, last)
+    return Trajectory(whole, first.question, answer, "answered", id=f"{first.id}#pooled", answers=first.answers)
 
 
 class Metered:
@@ -190,12 +184,10 @@ class Metered:
 
 def _texts(writer: Writer | None, requests: Sequence[Request]) -> Sequence[str | None]:
     """The texts; `None` for each where the writer fails, since the threads alone can give an answer."""
-    if writer is None:
-        return [None] * len(requests)
-    try:
-        return writer.write_batch(requests)
-    except (FaithfulSearchError, RuntimeError):  # the latter: torch is out of memory, say
-        return [None] * len(requests)
+    with suppress(FaithfulSearchError, RuntimeError):  # the latter: torch is out of memory, say
+        if writer is not None:
+            return writer.write_batch(requests)
+    return [None] * len(requests)
 
 
 def _rests_on(threads: Sequence[Trajectory], answer: str | None, thought: str, by: str) -> Trajectory:
