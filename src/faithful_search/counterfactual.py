@@ -88,7 +88,6 @@ class CounterfactualWorld:
         Args:
             tasks: all questions of one split.
             passages: the corpus, with texts as the tools return them.
-            seed: of all draws.
 
         Raises:
             DataError: when no question is annotated.
@@ -100,7 +99,6 @@ class CounterfactualWorld:
         """The question in a changed world; `None` where there is no valid change, see `changed`.
 
         Args:
-            task: a question with its chain, of this world.
             turn: every turn draws another change, as far as there are several.
         """
         try:

@@ -75,7 +75,6 @@ def load_tasks(
     knowledge graph; `"world_remembered"` those that `tiny_memory` knows the answers of by heart, training questions.
 
     Args:
-        source: a name, a path or a Hub id.
         split: of the bundled world or a Hub dataset.
         limit: how many rows are taken; `None`: all.
         seed: `None` takes the first `limit` rows; with a seed they are drawn uniformly from all rows and stand in the

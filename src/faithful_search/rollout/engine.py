@@ -21,20 +21,15 @@ from .episode import Episode, Limits, copies
 
 
 class Engine:
-    """Runs a policy with its tools.
+    """Runs a policy, the `generator`, with its tools.
 
     Args:
-        generator: the policy.
-        toolbox: its tools.
-        dialect: a dialect or its name.
-        limits: bounds of each episode.
         sampling: how to sample; stop strings and the turn's token limit are set from the dialect and `limits`.
         concurrency: episodes in flight; an ended one makes room for the next.
 
     Raises:
         ConfigError: when `concurrency` is below 1, an empty tool response already has more than
-            `limits.observation_tokens`, `limits.force_answer` is set for a dialect whose answers have no tag, or
-            `limits.verify` for one without verification.
+            `limits.observation_tokens`, or the dialect cannot do what `limits` ask for (`force_answer`, `verify`).
 
     Example:
         ```python

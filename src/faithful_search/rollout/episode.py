@@ -69,7 +69,6 @@ class Episode:
     Args:
         task: the question; its answers travel with the trajectory.
         chat: the policy's tokenizer seen through the dialect.
-        limits: see `Limits`.
         tools: JSON schemas of the tools, for the prompt.
         id: the trajectory's id (default: the task's).
     """

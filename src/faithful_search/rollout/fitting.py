@@ -21,10 +21,8 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
     fits, nothing is left of it: the caller sees to it that an empty observation fits.
 
     Args:
-        observation: what the tool returned.
         size: tokens that an observation takes as the policy sees it; asked some 20 times at most, and of a long
             observation only about its beginning.
-        limit: in tokens.
 
     Example:
         >>> long = Observation((Evidence("one two three", "A"), Evidence("four five", "B")))

@@ -40,16 +40,11 @@ class ServedAgent:
     shown to `on_end`: it says nothing about the agent. Not to be called inside a running event loop.
 
     Args:
-        model: the served model's name.
         url: the server's base URL, usually ending in `/v1`; without one, Hugging Face Inference Providers.
-        toolbox: its tools.
         turns: requests an episode may take.
-        max_tokens: of a reply.
-        temperature, seed: of the sampling.
         concurrency: requests under way at once.
         timeout: seconds for one request.
         dialect: how the model writes: `openai`, or one of tags whose tool responses are messages of the chat.
-        verify: as in `Limits`.
         key: for the server, `""` for none; by default found as `EndpointJudge` does.
 
     Raises:
