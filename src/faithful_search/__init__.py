@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from .measure.install import install_metrics
     from .rewards import Mix, Reward, Score, answer_only_mix, pou_mix
     from .rollout.engine import Engine
-    from .rollout.environment import SearchEnvironment
+    from .rollout.environment import SearchEnvironment, tool_functions
     from .rollout.episode import Limits
-    from .rollout.functions import tool_functions
     from .tasks import Task, load_tasks
     from .tools import Tool, Toolbox
     from .training.grpo import SearchGRPOTrainer
@@ -43,45 +42,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "Audit",
-    "BatchScorer",
-    "Detection",
-    "Engine",
-    "Evidence",
-    "FaithfulSearchError",
-    "Issue",
-    "Limits",
-    "Mix",
-    "Reward",
-    "Sampling",
-    "Score",
-    "SearchEnvironment",
-    "SearchGRPOConfig",
-    "SearchGRPOTrainer",
-    "Step",
-    "Task",
-    "Tool",
-    "ToolCall",
-    "Toolbox",
-    "Trajectory",
-    "TransformersGenerator",
-    "__version__",
-    "answer_only_mix",
-    "audit",
-    "detect",
-    "dialects",
-    "install_metrics",
-    "judges",
-    "load_tasks",
-    "parse",
-    "pou_mix",
-    "read_jsonl",
-    "rewards",
-    "tool_functions",
-    "tools",
-    "write_jsonl",
-]
-
+    "Audit", "BatchScorer", "Detection", "Engine", "Evidence", "FaithfulSearchError", "Issue", "Limits", "Mix",
+    "Reward", "Sampling", "Score", "SearchEnvironment", "SearchGRPOConfig", "SearchGRPOTrainer", "Step", "Task",
+    "Tool", "ToolCall", "Toolbox", "Trajectory", "TransformersGenerator", "__version__", "answer_only_mix", "audit",
+    "detect", "dialects", "install_metrics", "judges", "load_tasks", "parse", "pou_mix", "read_jsonl", "rewards",
+    "tool_functions", "tools", "write_jsonl",
+]  # fmt: skip
 _SUBPACKAGES = ("dialects", "judges", "rewards", "tools")
 _NAMES = {
     "dialects": ("parse",),
@@ -94,9 +60,8 @@ _NAMES = {
     "inference.transformers": ("TransformersGenerator",),
     "rewards": ("Mix", "Reward", "Score", "answer_only_mix", "pou_mix"),
     "rollout.engine": ("Engine",),
-    "rollout.environment": ("SearchEnvironment",),
+    "rollout.environment": ("SearchEnvironment", "tool_functions"),
     "rollout.episode": ("Limits",),
-    "rollout.functions": ("tool_functions",),
     "tasks": ("Task", "load_tasks"),
     "tools": ("Tool", "Toolbox"),
     "training.grpo": ("SearchGRPOTrainer",),
@@ -112,7 +77,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value
+    globals()[name] = value  # the next time it is there
     return value
 
 

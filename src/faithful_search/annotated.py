@@ -1,4 +1,4 @@
-"""The chain of facts that a question's annotation tells of, and the world that a file's annotations make together."""
+"""The chain of facts in a question's annotation, and the world that a file's annotations make together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ class Link(NamedTuple):
 
     @property
     def asked(self) -> Asked:
-        """What the hop asks for."""
         return Asked(self.subject, self.relation)
 
 
@@ -63,8 +62,8 @@ def annotated_world(tasks: Sequence[Task], passages: Iterable[Evidence]) -> Worl
     """The facts that a file's questions are annotated with, each with the passages that state it by name.
 
     A passage states a fact when it holds the object as a whole name and is the annotated one: that of the sub-question
-    (MuSiQue), or the one whose title is the subject, brackets aside (2WikiMultihopQA). Unlike those of the bundled
-    world, such a passage says much besides, and facts that no question asks for are not known.
+    (MuSiQue), or the one whose title is the subject, brackets aside (2WikiMultihopQA). Unlike in the bundled world,
+    such a passage says much else, and facts that no question asks for are not known.
 
     Raises:
         DataError: when no question has annotations that a passage states.

@@ -1,4 +1,4 @@
-"""What comes with the package: the bundled world's files and the tiny policy."""
+"""The files that come with the package: the bundled world and the tiny policies."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 
 from .errors import ConfigError, DataError
 
+_DATA = Path(str(files("faithful_search"))) / "data"
+
 
 def world_file(name: str) -> Path:
-    """Path of a file of the bundled world. Raises `DataError` when there is none of that name."""
-    path = _data("world") / name
+    """Path of a file of the bundled world. Raises `DataError` for a name that it does not have."""
+    path = _DATA / "world" / name
     if not path.exists():
         there = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.exists() else []
         raise DataError(f"the bundled world has no file {name!r}; it has: {', '.join(there)}")
@@ -24,8 +26,8 @@ TINY = {
     "pokee": ("tiny_pokee", "sft_tiny_pokee.yaml"),
     "memory": ("tiny_memory", "sft_tiny_memory.yaml"),
 }
-"""By dialect: the folder of the tiny policy that writes it, and the configuration that made it. `memory` writes pou,
-too, and knows some answers by heart."""
+"""By dialect: the folder of the tiny policy that writes it, and the configuration that made it. `memory` writes pou
+and knows some answers by heart."""
 
 REMEMBERED = "remembered.json"
 """In a policy's folder: ids of the questions whose answers it was taught by heart."""
@@ -38,7 +40,7 @@ def tiny_policy(name: str = "pou") -> Path:
         name: the dialect it writes, or `"memory"`: one that writes pou and can hack, see `coldstart.decorators`.
 
     Raises:
-        DataError: when there is none.
+        DataError: for another name, or where the package came without the policy.
 
     Example:
         >>> tiny_policy("search_r1").name
@@ -47,7 +49,7 @@ def tiny_policy(name: str = "pou") -> Path:
     if name not in TINY:
         raise DataError(f"no tiny policy writes the dialect {name!r}; there are: {', '.join(TINY)}")
     folder, config = TINY[name]
-    path = _data(folder)
+    path = _DATA / folder
     if not (path / "config.json").exists():
         raise DataError(
             f"no tiny policy in {path}; make it with: python recipes/sft.py --config recipes/configs/{config}"
@@ -56,11 +58,11 @@ def tiny_policy(name: str = "pou") -> Path:
 
 
 BUNDLED = ("tiny", "tiny_memory")
-"""What the bundled policies are called where a policy is named: that of the dialect, and the one that can hack."""
+"""Names of bundled policies where a policy is asked for: that of the dialect, and the one that can hack."""
 
 
 def bundled_policy(name: str, dialect: str) -> str:
-    """The directory of a policy that is called by a name of `BUNDLED`; any other name as it is.
+    """The directory of a policy named as in `BUNDLED`; any other name as it is.
 
     Raises:
         DataError: when no bundled policy writes the dialect.
@@ -76,13 +78,9 @@ def shipped(name: str) -> Path:
     Raises:
         ConfigError: when this copy of the package came without it.
     """
-    package = Path(str(files("faithful_search")))
+    package = _DATA.parent
     places = (package / name, package.parent.parent / name)  # in an installed wheel; in an editable install's checkout
     found = next((place for place in places if place.is_dir()), None)
     if found is None:
         raise ConfigError(f"no folder {name} in {places[0].parent} nor {places[1].parent}: reinstall the package")
     return found
-
-
-def _data(name: str) -> Path:
-    return Path(str(files("faithful_search") / "data" / name))

@@ -1,4 +1,4 @@
-"""Questions in a world where one fact of their chain is another: who answers from memory is wrong there.
+"""Questions in a world where one fact of their chain is another: an agent that answers from memory is wrong there.
 
 Evidence is changed where it is read (`Task.edits`), so that tools, indexes and caches stay as they are.
 """
@@ -35,14 +35,14 @@ REASONS = (
     "no other object leads to another answer",
 )
 """Why a question has no changed world, by how far the search for one came."""
-ANNOTATIONS = ("evidence_triples", "decomposition", "supporting_facts")
-"""What files say of a question's chain; of a changed question `meta["chain"]` says it."""
-NAME = re.compile(r"\b[^\W\d_a-z]\w{3,}")
+# A changed question's chain is in `meta["chain"]`: what the file said of the old one is left out.
+_ANNOTATIONS = ("evidence_triples", "decomposition", "supporting_facts")
+_NAME = re.compile(r"\b[^\W\d_a-z]\w{3,}")
 
 
 @dataclass(frozen=True)
 class CounterfactualWorld:
-    """Gives a question its changed worlds: the object of one fact of its chain is another one of the same relation.
+    """Gives a question its changed worlds, in which one fact of its chain has another object of the same relation.
 
     The fact may be at any hop; from there the chain is walked again, and its end is the new gold answer. The changed
     question has the same id and wording, the new answer and chain, `edits` for every passage and triple that states the
@@ -50,13 +50,13 @@ class CounterfactualWorld:
 
     A change is made only where it is valid:
 
-    - The new object and every fact after it are of the split that the question's own facts are of, and the changed fact
-      is none that another split states: a training question never says anything about held-out facts.
+    - The new object and every fact after it are of the split of the question's own facts, and no other split states the
+      changed fact: a training question never says anything about held-out facts.
     - No other text names both the fact's subject and its old object, and the question names neither the old object nor
       the old answer, so that what was true cannot be derived.
     - Every text that states the fact names its subject after the edit, so that the query that found it still asks for
-      it, and nothing of the old object is left in it, its title included.
-    - The new answer is none of the old ones, compared as exact match compares them.
+      it, and nothing of the old object is left in it or its title.
+    - The new answer is not an exact match of an old one.
 
     Args:
         world: the facts: `bundled_world()`, whole, or see `annotated`.
@@ -80,15 +80,14 @@ class CounterfactualWorld:
 
     @classmethod
     def annotated(cls, tasks: Sequence[Task], passages: Iterable[Evidence], seed: int = 0) -> Self:
-        """Of a 2WikiMultihopQA or MuSiQue file: the world that its questions' annotations make together.
+        """The world that the annotations of a 2WikiMultihopQA or MuSiQue file make together.
 
-        Little is known of such a world, so that mostly the last hop can be changed: the chain can be walked on from a
-        new object only where another question was asked about that.
+        Mostly only the last hop can be changed there: the chain can be walked on from a new object only where another
+        question was asked about it.
 
         Args:
             tasks: all questions of one split.
             passages: the corpus, with texts as the tools return them.
-            seed: of all draws.
 
         Raises:
             DataError: when no question is annotated.
@@ -100,7 +99,6 @@ class CounterfactualWorld:
         """The question in a changed world; `None` where there is no valid change, see `changed`.
 
         Args:
-            task: a question with its chain, of this world.
             turn: every turn draws another change, as far as there are several.
         """
         try:
@@ -123,13 +121,14 @@ class CounterfactualWorld:
         """As `change`.
 
         Raises:
-            DataError: when there is no valid change, with one of `REASONS`: of the hop where most else was well.
+            DataError: when there is no valid change, with the one of `REASONS` of the hop that came closest.
         """
         chain = chain_of(task)
         if normalize(chain[-1].object) not in map(normalize, task.answers):
             raise DataError("its chain does not end in its answer")
         if task.edits:
             raise DataError("its world is changed already")
+        # Seeded by a string, which is the same in every process, unlike a hash.
         rng = random.Random(f"{self.seed}:{turn}:{task.id}:{task.question}")
         reasons = []
         for hop in rng.sample(range(len(chain)), len(chain)):
@@ -144,12 +143,13 @@ class CounterfactualWorld:
         """Why the fact at that hop cannot be changed, whatever by; empty: it can."""
         old, asked = chain[hop].object, chain[hop].asked
         stated = [self.world.by_fact.get(link.asked, []) for link in chain]
-        if not all(_objects(items) == {link.object} for items, link in zip(stated, chain, strict=True)):
+        if any({item.object for item in items} != {link.object} for items, link in zip(stated, chain, strict=True)):
             return "a fact of its chain stands in no passage or triple, or in several versions"
         if any(later.subject != link.object for link, later in zip(chain[hop:], chain[hop + 1 :], strict=False)):
             return "its chain goes on from another fact"
         if any(holds(task.question, name) for name in (old, *task.answers)):
             return "the question names the fact's object or the answer"
+        # From another text that names both, the old fact could be derived.
         own = {item.text for item in stated[hop]}
         if not self._naming.get(asked.subject, own) & self._naming.get(old, own) <= own:
             return "another text names the fact's subject and object"
@@ -162,7 +162,9 @@ class CounterfactualWorld:
         relations = [link.relation for link in chain[hop + 1 :]]
         pool = self._objects_of[chain[hop].relation, items[0].split]
         for new in rng.sample(pool, len(pool)):
-            if not self._held_out(items[0], new) and all(_readable(item, new) for item in items):
+            others = (item for item in self.world.by_subject[items[0].subject] if item.split != items[0].split)
+            held_out = any(item.object == new for item in others)
+            if not held_out and all(_readable(item, new) for item in items):
                 links = self._walk(chain[hop]._replace(object=new), relations, items)
                 if links is not None and normalize(links[-1].object) not in answers:
                     return links
@@ -173,7 +175,7 @@ class CounterfactualWorld:
         links, gone = [start], {item.text for item in changed}
         for relation in relations:
             found = self.world.by_fact.get(Asked(links[-1].object, relation), [])
-            known = _objects(item for item in found if item.split == changed[0].split and item.text not in gone)
+            known = {item.object for item in found if item.split == changed[0].split and item.text not in gone}
             if len(known) != 1:
                 return None
             links.append(Link(links[-1].object, relation, *known))
@@ -186,7 +188,7 @@ class CounterfactualWorld:
         items = self.world.by_fact[old.asked]
         stated = [self.world.by_fact[link.asked] for link in links]
         change = Change(*new.asked, old.object, new.object, hop, walked[-1].asked, task.answers)
-        meta = {key: value for key, value in task.meta.items() if key not in ANNOTATIONS}
+        meta = {key: value for key, value in task.meta.items() if key not in _ANNOTATIONS}
         return msgspec.structs.replace(
             task,
             answers=(walked[-1].object,),
@@ -199,10 +201,6 @@ class CounterfactualWorld:
             },
             edits={item.text: item.saying(new.object).text for item in items},
         )
-
-    def _held_out(self, item: Statement, new: str) -> bool:
-        """Whether another split states that its subject and `new` belong together."""
-        return any(other.split != item.split and other.object == new for other in self.world.by_subject[item.subject])
 
     @cached_property
     def _objects_of(self) -> dict[tuple[str, str], list[str]]:
@@ -221,16 +219,12 @@ class CounterfactualWorld:
 def _readable(item: Statement, new: str) -> bool:
     """Whether the edited text says the new fact and nothing else: it names the subject, and nothing of the old object.
 
-    A part of a name ("Fincher") gives it away as well, unless the subject or the new object have the same part.
+    A part of a name ("Fincher") gives it away, too, unless the subject or the new object have the same part.
     """
     shown = f"{item.title}\n{item.saying(new).text}"
-    parts = set(NAME.findall(item.object)) - set(NAME.findall(f"{item.subject} {new}"))
-    left = holds(shown, item.object) or parts & set(NAME.findall(shown))
+    parts = set(_NAME.findall(item.object)) - set(_NAME.findall(f"{item.subject} {new}"))
+    left = holds(shown, item.object) or parts & set(_NAME.findall(shown))
     return not left and holds(shown, item.subject) and not holds(f"{item.title}\n{item.text}", new)
-
-
-def _objects(items: Iterable[Statement]) -> set[str]:
-    return {item.object for item in items}
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:
@@ -238,6 +232,6 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _told(link: Link, items: Sequence[Statement]) -> dict[str, str | None]:
-    """A fact of the chain as the bundled questions have it, with where it is stated."""
+    """A fact of the chain as the bundled questions have it, with the sources that state it."""
     held = {item.tool: item.source for item in items}
     return {**link._asdict(), "passage": held.get("local_search"), "triple": held.get("knowledge_graph")}

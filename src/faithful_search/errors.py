@@ -35,7 +35,8 @@ class ToolError(FaithfulSearchError):
         passing: whether the same call may succeed a little later (a time-out, 429, 503): such a call is tried again,
             and its failure counts against the service. What is passing is neither cached nor recorded.
         retry_after: seconds the service asked to wait before that.
-        tried: whether who raised it has tried again already and keeps account of the service: nobody else does.
+        tried: whether the layer that raised it has retried already and keeps account of the service, so that no other
+            layer does.
         status: the HTTP status that the service answered with, where there is one.
     """
 
@@ -76,7 +77,7 @@ class ConfigError(FaithfulSearchError, ValueError):
 
 
 def kind_of(thing: object) -> str:
-    """The name of its class: what may be told to anybody of an error, since its text may hold keys and addresses.
+    """The name of its class: all of an error that may be shown, since its text may hold keys and addresses.
 
     Example:
         >>> kind_of(KeyError("password"))

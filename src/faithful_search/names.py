@@ -15,7 +15,7 @@ WORD = re.compile(r"\w+")
 class NameFinder:
     """Finds known names in text: whole words only, the longest first, left to right.
 
-    Each text costs one pass over its words; a dictionary from first words to the names they open does the rest.
+    A text takes one pass over its words, with a dictionary from first words to the names that they open.
 
     Example:
         >>> NameFinder({"Ann": "person", "Ann Lee": "person"}).sub(str.upper, "Ann Lee met Ann, not Annie.")
@@ -25,12 +25,13 @@ class NameFinder:
     def __init__(self, names: Mapping[str, str]) -> None:
         self.names = dict(names)
         opened: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
-        for name in sorted(names, key=len, reverse=True):
+        for name in sorted(names, key=len, reverse=True):  # "Ann Lee" is found before "Ann"
             first = WORD.search(name)
             if first is None:
                 raise DataError(f"the name {name!r} has no letter or digit, so it cannot be found in text")
             opened[first.group()].append((name, first.start()))
         self._opened = dict(opened)
+        # The same passages are looked through again and again.
         self.segments = lru_cache(maxsize=65536)(self._segments)
 
     def sub(self, image: Callable[[str], str], text: str) -> str:

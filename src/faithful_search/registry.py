@@ -31,6 +31,7 @@ def load(package: ModuleType, name: str, base: type) -> type:
 
 def _find(package: ModuleType, name: str, base: type) -> type | None:
     module = importlib.import_module(f"{package.__name__}.{name}")
+    # Classes that the file imports, base classes and private ones are not what it is for.
     own = [
         value
         for key, value in vars(module).items()

@@ -1,4 +1,4 @@
-"""Questions to answer: `Task` rows, and the loaders that map what a source calls things to them."""
+"""Questions to answer: `Task`, and the loaders that map the columns of any source to it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WORLD = ("world", "world_passages", "world_remembered")
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
     """One question with its gold answers and, where annotated, the evidence that supports them.
 
-    `edits` make the question's own version of what the tools return: evidence text to the text that stands in its
-    place, or to `None` where it is missing. Titles, other evidence and what is found stay as they are.
+    `edits` make the question's own version of what the tools return: evidence text to the text in its place, or to
+    `None` where it is missing. Titles, other evidence and the results of searches stay as they are.
     """
 
     id: str
@@ -75,12 +75,11 @@ def load_tasks(
     knowledge graph; `"world_remembered"` those that `tiny_memory` knows the answers of by heart, training questions.
 
     Args:
-        source: a name, a path or a Hub id.
         split: of the bundled world or a Hub dataset.
         limit: how many rows are taken; `None`: all.
-        seed: `None` takes the first `limit` rows; with a seed they are drawn uniformly, without putting back, from all
-            rows, and stand in the source's order. The same source, limit and seed give the same tasks, and a row
-            without an id of its own is named after its place in the source either way.
+        seed: `None` takes the first `limit` rows; with a seed they are drawn uniformly from all rows and stand in the
+            source's order. The same source, limit and seed give the same tasks. A row without an id is named after its
+            place in the source either way.
 
     Raises:
         DataError: when the source cannot be read, is empty, or lacks a question or answers column.
@@ -90,37 +89,30 @@ def load_tasks(
         ['q-1hop-00911', 'q-1hop-00963', 'q-2hop-01444']
     """
     rows = enumerate(_rows(source, split))
-    taken = islice(rows, limit) if seed is None or limit is None else _drawn(list(rows), limit, seed)
+    if seed is None or limit is None:
+        taken = list(islice(rows, limit))
+    else:
+        every = list(rows)  # a uniform draw needs to know how many there are
+        taken = [
+            every[place] for place in sorted(random.Random(seed).sample(range(len(every)), min(limit, len(every))))
+        ]
     tasks = [task_from_row(row, number, f"{source}, row") for number, row in taken]
     if not tasks:
         raise DataError(f"{source}: no questions in it")
     return tasks
 
 
-def _drawn(rows: list[tuple[int, dict[str, Any]]], wanted: int, seed: int) -> list[tuple[int, dict[str, Any]]]:
-    places = random.Random(seed).sample(range(len(rows)), min(wanted, len(rows)))
-    return [rows[place] for place in sorted(places)]
-
-
 def _rows(source: str | os.PathLike[str], split: str) -> Iterator[dict[str, Any]]:
-    if str(source) in WORLD:
-        return _world_rows(str(source), split)
     path = Path(source)
-    return _local_rows(path) if path.exists() else _hub_rows(str(source), split)
-
-
-def _world_rows(source: str, split: str) -> Iterator[dict[str, Any]]:
+    if str(source) not in WORLD:
+        return _local_rows(path) if path.exists() else _hub_rows(str(source), split)
     rows = read_rows(world_file(f"{split}.jsonl.gz"))
-    if source == "world_passages":
-        return filter(_in_passages, rows)
-    if source == "world_remembered":
+    if str(source) == "world_passages":
+        return (row for row in rows if all(fact.get("passage") for fact in row["meta"]["chain"]))
+    if str(source) == "world_remembered":
         known = frozenset(json.loads((tiny_policy("memory") / REMEMBERED).read_text(encoding="utf-8")))
         return (row for row in rows if row["id"] in known)
     return rows
-
-
-def _in_passages(row: Mapping[str, Any]) -> bool:
-    return all(fact.get("passage") for fact in row["meta"]["chain"])
 
 
 def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""Answers compared as the papers compare them, and what is done to any text before it is shown or written.
+"""Answers compared as the papers compare them, and text made safe to show or write.
 
-Two normalisers are in use and their scores are not comparable: name the one meant.
+There are two normalisers, whose scores are not comparable: name the one meant.
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> floa
         return 0.0
     norm = _normaliser(how)
     said = norm(prediction)
-    one = _f1_multiset if how == "squad" else _f1_set
-    return max((one(said, norm(gold)) for gold in golds), default=0.0)
+    return max((_f1(said, norm(gold), how) for gold in golds), default=0.0)
 
 
 def sentences(text: str) -> list[str]:
@@ -144,9 +143,9 @@ def well_formed(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with control characters spelled out, so that a terminal shows them and does not obey them.
+    """`text` with control characters spelled out, so that a terminal shows and does not obey them.
 
-    Line breaks and tabs stay. So is what turns the direction of writing, which can make a line read otherwise.
+    Line breaks and tabs stay. Marks that turn the direction of writing are spelled out, too: a line may read otherwise.
 
     Example:
         >>> print(printable("a\\x1b[2Jb"))
@@ -156,7 +155,7 @@ def printable(text: str) -> str:
 
 
 def as_markdown(text: str) -> str:
-    """`text` as one line of Markdown that shows it as it is: no markup, link, HTML or table cell begins or ends in it.
+    """`text` as one line of Markdown that shows it as it is, without markup, links, HTML or table cells of its own.
 
     Example:
         >>> print(as_markdown("a|b <i> [c](d)"))
@@ -181,17 +180,11 @@ def _normaliser(how: str) -> Callable[[str], str]:
     return _NORMALISERS[how]
 
 
-def _f1_multiset(said: str, gold: str) -> float:
-    if said != gold and (said in _CLOSED or gold in _CLOSED):
+def _f1(said: str, gold: str, how: str) -> float:
+    ours, theirs = Counter(said.split()), Counter(gold.split())
+    if how != "squad":
+        ours, theirs = Counter(set(ours)), Counter(set(theirs))
+    elif said != gold and (said in _CLOSED or gold in _CLOSED):
         return 0.0
-    ours, theirs = said.split(), gold.split()
-    return _harmonic((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
-
-
-def _f1_set(said: str, gold: str) -> float:
-    ours, theirs = set(said.split()), set(gold.split())
-    return _harmonic(len(ours & theirs), len(ours), len(theirs))
-
-
-def _harmonic(common: int, ours: int, theirs: int) -> float:
-    return 2 * common / (ours + theirs) if common else 0.0
+    common = (ours & theirs).total()
+    return 2 * common / (ours.total() + theirs.total()) if common else 0.0

@@ -53,14 +53,15 @@ class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """One turn of the agent and what the environment returned for it.
 
-    `helpful` and `refs` judge the *previous* step's evidence; `None` / `()` where the dialect or the agent gives no
-    verdict.
-    `note` is the text of a tool response that is not evidence: an error, or that nothing was found.
-    `same_turn` marks a further call of the turn that the step before began: parallel calls, one step each, of which
-    only the first carries the thought. `verified` is the agent's own check of the answer it gave before (Pokee's
-    verification mode): `think` then holds the verification.
-    `spans` maps a part ("step", "think", "helpful", "ref", "call", "response", "answer") to its inner text's characters
-    in the trajectory's text; "step" is the model's whole turn.
+    Attributes:
+        helpful, refs: the verdict on the *previous* step's evidence; `None` and `()` where there is none.
+        note: the text of a tool response that is not evidence: an error, or that nothing was found.
+        same_turn: whether this is a further call of the turn that the step before began: parallel calls are one step
+            each, and only the first has the thought.
+        verified: the agent's own check of the answer it gave before (Pokee's verification mode); `think` then holds the
+            verification.
+        spans: by part ("step", "think", "helpful", "ref", "call", "response", "answer"), where its inner text stands in
+            the trajectory's text; "step" is the model's whole turn.
     """
 
     think: str | None = None
@@ -149,7 +150,7 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 def _encoded(trajectory: Trajectory) -> bytes:
     try:
         return _ENCODER.encode(trajectory)
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON from elsewhere may hold
         return _ENCODER.encode(_well_formed(msgspec.to_builtins(trajectory)))
 
 

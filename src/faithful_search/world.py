@@ -1,8 +1,7 @@
 """The bundled world seen through its facts: what a passage states, what a call asks for, and what only looks like it.
 
-Every passage and every triple of the world states exactly one fact. That makes exact what elsewhere takes a judge:
-whether a citation states what was asked, whether it supports an answer, and which evidence is as close as can be to a
-fact without stating it.
+Every passage and every triple of the world states exactly one fact. So no judge is needed to say whether a citation
+states what was asked or supports an answer, and which evidence is close to a fact without stating it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Asked(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A piece of evidence and the one fact it states. `source` is the id of the passage or triple, `tool` holds it."""
+    """A piece of evidence and the one fact it states. `source` is the id of the passage or triple in `tool`."""
 
     source: str
     tool: str
@@ -46,11 +45,11 @@ class Statement(NamedTuple):
 
     @property
     def evidence(self) -> Evidence:
-        """As its tool returns it, but for id and score."""
+        """The evidence as its tool returns it, without id and score."""
         return Evidence(self.text, self.title, source=self.source)
 
     def saying(self, found: str) -> Statement:
-        """The same statement with another object, which stands in its text wherever the old one stood as a whole name.
+        """The statement with another object, also in its text, wherever the old one stands there as a whole name.
 
         >>> fact = ("Oman", "capital", "Muscat")
         >>> Statement("T1", "local_search", "train", *fact, title="Oman", text="Muscat rules Oman.").saying("Rome").text
@@ -64,8 +63,8 @@ class Statement(NamedTuple):
 class Change(msgspec.Struct, frozen=True):
     """The one fact that is different in a changed world, and what the question asks for there.
 
-    A changed question carries it in `Task.meta["counterfactual"]`, and each rollout of it in
-    `Trajectory.meta["counterfactual"]`: what a text states depends on the world that the rollout read it in.
+    A changed question has it in `Task.meta["counterfactual"]`, each rollout of it in
+    `Trajectory.meta["counterfactual"]`: what a text states depends on the rollout's world.
 
     Attributes:
         subject, relation: the fact.
@@ -85,14 +84,14 @@ class Change(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> Self | None:
-        """The change that a task's or a trajectory's `meta` tells of; `None`: the world is as it is."""
+        """The change in the `meta` of a task or trajectory; `None`: the world is as it is."""
         found = meta.get("counterfactual")
         return None if found is None else msgspec.convert(found, cls)
 
 
 @dataclass(frozen=True)
 class World:
-    """Some of the world's statements, to be looked up by what they say.
+    """Statements, to be looked up by what they say.
 
     Example:
         >>> world = bundled_world()
@@ -111,7 +110,7 @@ class World:
 
     @cached_property
     def by_fact(self) -> dict[Asked, list[Statement]]:
-        """The statements of each fact; the world has at most one of either tool."""
+        """The statements of each fact, at most one of each tool."""
         return _grouped((Asked(item.subject, item.relation), item) for item in self.statements)
 
     @cached_property
@@ -159,16 +158,13 @@ class World:
 
     @cached_property
     def changed(self) -> Callable[[Change], World]:
-        """The world in which that fact has its new object; what stated the old one is no statement any more."""
-        return lru_cache(maxsize=64)(self._changed)  # a group's rollouts, and their steps, ask for the same one
+        """The world in which that fact has its new object; texts of the old one state nothing there."""
 
-    def _changed(self, change: Change) -> World:
-        fact = Asked(change.subject, change.relation)
-        return World(
-            tuple(
-                item.saying(change.new) if (item.subject, item.relation) == fact else item for item in self.statements
-            )
-        )
+        def changed(change: Change) -> World:
+            own = self.by_fact.get(Asked(change.subject, change.relation), [])
+            return World(tuple(item.saying(change.new) if item in own else item for item in self.statements))
+
+        return lru_cache(maxsize=64)(changed)  # a group's rollouts, and their steps, ask for the same one
 
 
 @lru_cache
@@ -212,7 +208,7 @@ def questions_of(splits: tuple[str, ...] = SPLITS) -> dict[str, Asked]:
 def naming(
     names: NameFinder, items: Iterable[Statement | Evidence], known: Mapping[str, set[str]] | None = None
 ) -> dict[str, set[str]]:
-    """The texts that hold each name, their titles included, on top of those that are `known`."""
+    """The texts that hold each name, in their titles, too, on top of those that are `known`."""
     found = defaultdict(set, {name: set(texts) for name, texts in (known or {}).items()})
     for title, text in {(item.title, item.text) for item in items}:
         for name in names.find(f"{title}\n{text}"):
@@ -244,7 +240,7 @@ class WorldFoils:
         return cls(bundled_world(splits))
 
     def changed(self, change: Change) -> WorldFoils:
-        """Those of the changed world, in which what was true is a lure and what was a lure may be true."""
+        """Foils of the changed world: what was true is a lure there."""
         return WorldFoils(self.world.changed(change))
 
     def states(self, query: str, item: Evidence) -> bool:
@@ -252,12 +248,16 @@ class WorldFoils:
         return self.world.states(query, item)
 
     def replace(self, query: str, item: Evidence, rng: random.Random) -> tuple[str, str] | None:
-        """Title and text of a statement of the same relation about another subject, or of another relation of the same
-        subject; of the tool that `item` comes from where there is one. `None` when the query cannot be read."""
+        """Title and text of another statement of the same relation or about the same subject.
+
+        It is of the tool that `item` comes from where there is one. `None` when the query cannot be read.
+        """
         asked = self.world.asked(query)
         if asked is None:
             return None
-        kinds = [self.same_subject(asked), self.same_relation(asked)]
+        about = [item for item in self.world.by_subject.get(asked.subject, []) if item.relation != asked.relation]
+        like = [item for item in self.world.by_relation.get(asked.relation, []) if item.subject != asked.subject]
+        kinds = [about, like]
         rng.shuffle(kinds)
         own = self.world.stated(item.text)
         for found in kinds:
@@ -274,6 +274,7 @@ class WorldFoils:
         if asked is None:
             return None
         true = self.world.by_fact.get(asked, [])
+        # A name of the same relation is of the right kind.
         known = {item.object for item in self.world.by_relation[asked.relation]}
         names = sorted(known - {item.object for item in true})
         if not names:
@@ -283,14 +284,6 @@ class WorldFoils:
             item = rng.choice(true)
             return item.title, item.text.replace(item.object, wrong)
         return asked.subject, triple_text(*asked, wrong)
-
-    def same_subject(self, asked: Asked) -> list[Statement]:
-        """Statements about the subject that are of another relation."""
-        return [item for item in self.world.by_subject.get(asked.subject, []) if item.relation != asked.relation]
-
-    def same_relation(self, asked: Asked) -> list[Statement]:
-        """Statements of the relation about other subjects."""
-        return [item for item in self.world.by_relation.get(asked.relation, []) if item.subject != asked.subject]
 
 
 def _grouped(pairs: Iterable[tuple[Key, Statement]]) -> dict[Key, list[Statement]]:

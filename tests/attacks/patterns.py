@@ -14,13 +14,9 @@ from faithful_search import dialects
 from faithful_search.dialects import Dialect
 
 _ONE_OF_EACH = {
-    op.CATEGORY_DIGIT: "1",
-    op.CATEGORY_NOT_DIGIT: "x",
-    op.CATEGORY_SPACE: " ",
-    op.CATEGORY_NOT_SPACE: "x",
-    op.CATEGORY_WORD: "x",
-    op.CATEGORY_NOT_WORD: " ",
-}
+    op.CATEGORY_DIGIT: "1", op.CATEGORY_NOT_DIGIT: "x", op.CATEGORY_SPACE: " ", op.CATEGORY_NOT_SPACE: "x",
+    op.CATEGORY_WORD: "x", op.CATEGORY_NOT_WORD: " ",
+}  # fmt: skip
 _ANYTHING = 'x <"1\n'
 
 

@@ -20,18 +20,10 @@ import pytest
 from hostile_requests import HOSTS, PAGES, Attack, attack
 from served import command
 
-OPENED = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}},
-}
-CALLED = {
-    "jsonrpc": "2.0",
-    "id": 2,
-    "method": "tools/call",
-    "params": {"name": "local_search", "arguments": {"query": "capital"}},
-}
+CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+OPENED = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": CLIENT}
+CALL = {"name": "local_search", "arguments": {"query": "capital"}}
+CALLED = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": CALL}
 PAIR = {"premise": "a", "hypothesis": "b", "question": "", "task": "support"}
 KINDS = {
     "retrieval": ("serve", ("world",), "/retrieve", {"queries": ["capital"], "topk": 3, "return_scores": True}),

@@ -146,23 +146,16 @@ def _in_its_own_pool(error: Callable[[], BaseException]) -> Callable[[], Any]:
 
 
 def _in_a_task(error: Callable[[], BaseException]) -> Callable[[], Any]:
-    async def work() -> Any:
-        await asyncio.sleep(0)
-        raise error()
-
     async def fault() -> Any:
-        return await asyncio.create_task(work())
+        return await asyncio.create_task(_raised(error)())
 
     return fault
 
 
 def _in_a_group(error: Callable[[], BaseException]) -> Callable[[], Any]:
-    async def work() -> Any:
-        raise error()
-
     async def fault() -> Any:
         async with asyncio.TaskGroup() as group:
-            group.create_task(work())
+            group.create_task(_raised(error)())
             group.create_task(asyncio.sleep(0.05))
 
     return fault
@@ -297,14 +290,9 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "lock": threading.Lock,
 }
 _DEEDS: dict[str, Callable[[], Any]] = {
-    "left behind": _left_behind,
-    "stops the loop": _stops_the_loop,
-    "closes the loop": _closes_the_loop,
-    "cancels itself": _cancels_itself,
-    "hears no end": _hears_no_end,
-    "too deep": _too_deep,
-    "generator": _generator,
-}
+    "left behind": _left_behind, "stops the loop": _stops_the_loop, "closes the loop": _closes_the_loop,
+    "cancels itself": _cancels_itself, "hears no end": _hears_no_end, "too deep": _too_deep, "generator": _generator,
+}  # fmt: skip
 _ELSEWHERE = {"in a thread": _in_a_thread, "in a task": _in_a_task, "in a group": _in_a_group}
 _UNSPEAKABLE = ("masked", "hollow")
 _CARRIED = [name for name in ERRORS if name not in _UNSPEAKABLE]

@@ -39,7 +39,6 @@ def frames(dialect: Dialect) -> dict[str, str]:
     asked = dialect.prompt("Who?", [])[-1]["content"]
     opened = f"<|im_start|>user\n{asked}{SLOT}<|im_end|>\n<|im_start|>assistant\n"
     evidence = dialect.render(written(dialect, text=SLOT))
-    opened = f"<|im_start|>user\n{asked}{SLOT}<|im_end|>\n<|im_start|>assistant\n"
     return {
         "whole": SLOT,
         "prompt": opened + dialect.render(written(dialect)),

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import time
-from collections import Counter
 
 import pytest
-from paths import SHARED
 
 from faithful_search.dialects import detect, load, names, parse
 from faithful_search.errors import DialectError
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
-REAL = SHARED / "data" / "trajectories"
 CALLS = {
     "pokee": [("web_search", {"query_list": ["q"]}), ("web_read", {"url_list": ["u"]})],
     "deep_researcher": [("web_search", {"query": ["q"]}), ("browse_webpage", {"url_list": ["u"]})],
@@ -29,12 +25,6 @@ def sample(name: str, evidence: str = "text") -> str:
     verdict = {"helpful": True, "refs": ("E1",)} if name == "pou" else {}
     one = Step(think="plan", call=ToolCall("search", {"query": "q"}), evidence=(Evidence(evidence, "T", "E1"),))
     return dialect.render(Trajectory((one, Step(think="so", answer="42", **verdict))))
-
-
-def test_confusion_matrix_of_samples() -> None:
-    found = {name: detect(sample(name)) for name in names()}
-    assert {name: detection.dialect for name, detection in found.items()} == {name: name for name in names()}
-    assert all(detection.confidence > 0.5 for detection in found.values())
 
 
 @pytest.mark.parametrize("name", names())
@@ -78,31 +68,15 @@ def test_ambiguity_is_said() -> None:
 
 
 def test_another_dialect_than_asked_for_is_said() -> None:
-    for name in ("pokee", "web_dancer", "recall"):
-        kinds = {issue.kind for issue in parse(sample(name), "search_r1").all_issues()}
-        assert "dialect_mismatch" in kinds
-        assert "dialect_mismatch" not in {issue.kind for issue in parse(sample(name), name).all_issues()}
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="the shared data are not here")
-@pytest.mark.parametrize(
-    ("file", "field", "name", "unknown"),
-    [
-        ("webdancer.jsonl.gz", "messages", "web_dancer", 0),
-        ("search_r1_ppo_3b.jsonl.gz", "solution", "search_r1", 0),
-        ("r1_searcher_hotpotqa_qwen.jsonl.gz", "gen_text_store", "r1_searcher", 11),
-        ("r1_searcher_hotpotqa_llama.jsonl.gz", "gen_text_store", "r1_searcher", 0),
-        ("r1_searcher_2wiki_qwen.jsonl.gz", "gen_text_store", "r1_searcher", 1),
-    ],
-)
-def test_real_files(file: str, field: str, name: str, unknown: int) -> None:
-    """The unknown ones are rollouts without a single query: think and answer tags alone are anybody's."""
-    with gzip.open(REAL / file) as lines:
-        sources = [json.loads(line)[field] for line in lines]
-    found = [detect(source).dialect for source in sources]
-    assert Counter(found) == Counter({name: len(sources) - unknown} | ({None: unknown} if unknown else {}))
-    queried = [source for source, dialect in zip(sources, found, strict=True) if dialect is None]
-    assert all("begin_of_query" not in source for source in queried)
+    for name, other in (
+        ("pokee", "search_r1"),
+        ("web_dancer", "search_r1"),
+        ("recall", "search_r1"),
+        ("search_r1", "pou"),
+    ):
+        whys = [issue.why for issue in parse(sample(name), other).issues if issue.kind == "dialect_mismatch"]
+        assert len(whys) == 1 and f"looks like {name}" in whys[0]
+        assert not parse(sample(name), name).issues
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ D = load("deep_researcher")
 SEARCH = '<think>a</think><tool_call>{"name": "web_search", "arguments": {"query": ["q"]}}</tool_call>'
 BROWSE = '<think>b</think><tool_call>{"name": "browse_webpage", "arguments": {"url_list": ["u"]}}</tool_call>'
 FOUND = [{"search_query": "q", "web_page_info_list": [{"title": "T", "url": "u", "quick_summary": "s &lt;b>"}]}]
-PAGE = [
-    {"url": "u", "information": [{"page_number": 0, "page_summary": "one"}, {"page_number": 1, "page_summary": "two"}]}
-]
+PARTS = [{"page_number": n, "page_summary": text} for n, text in enumerate(("one", "two"))]
+PAGE = [{"url": "u", "information": PARTS}]
 
 
 def respond(value: object) -> str:

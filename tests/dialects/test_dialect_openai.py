@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from faithful_search.dialects import load, parse
+from faithful_search.dialects import load
 
 D = load("openai")
 
@@ -24,7 +23,7 @@ def test_parallel_calls_and_responses_out_of_order() -> None:
             {
                 "role": "assistant",
                 "content": "first look",
-                "tool_calls": [call("a", "1"), call("b", "2"), call("c", "3")],
+                "tool_calls": [call(n, i) for n, i in zip("abc", "123", strict=True)],
             },
             {"role": "tool", "tool_call_id": "3", "content": '{"error": "down"}'},
             {"role": "tool", "tool_call_id": "1", "content": '[{"title": "T", "content": "x"}]'},
@@ -73,11 +72,6 @@ def test_arguments_may_be_an_object_and_hold_tags() -> None:
 def test_what_tools_return(body: str, texts: list[str], note: str) -> None:
     (step,) = D.parse(f'<tool_call>{{"name": "a"}}</tool_call><tool_response>\n{body}\n</tool_response>').steps
     assert [e.text for e in step.evidence] == texts and step.note == note and not step.issues
-
-
-def test_json_of_messages_is_read() -> None:
-    messages = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}]
-    assert parse(json.dumps(messages), "openai").answer == "Ada"
 
 
 def test_a_cut_tag_is_no_answer() -> None:

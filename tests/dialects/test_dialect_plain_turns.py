@@ -24,6 +24,9 @@ TURN = st.sampled_from(
         '<think>a</think>\n<tool_call>\n{"name": "search", "arguments": {"query": "q"}}\n</tool_call>',
         "<think>a</think><tool_call>no JSON</tool_call>",
         "<think><helpful>yes</helpful><ref>E1</ref>a</think><answer>b</answer>",
+        "<think> <helpful>no</helpful><ref>null</ref>a</think><tool_call>{}</tool_call>",
+        "<think><helpful>yes</helpful><ref>E1,null</ref>a</think>",
+        "<tool_response>\nT [E1]: x\n</tool_response>",
     ]
 )
 PARTS = TURN | st.sampled_from(PIECES) | st.sampled_from(MARKUP) | TEXTS

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import time
 
 import pytest
-from dialect_texts import taken_apart
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -190,13 +188,6 @@ def test_note_stands_only_where_there_is_no_evidence() -> None:
     assert "note" not in D.render_observation((Evidence("a", "b", "E1"),), "note")
 
 
-def test_more_tokens_can_be_forbidden() -> None:
-    item = (Evidence("a </s> b", "c [INST] d", "E1"),)
-    text = D.render_observation(item, fence=D.fence.with_tokens(["</s>", "[INST]"]))
-    assert "</s>" not in text and "[INST]" not in text
-    assert D.parse(f"<think>x</think>{CALL}{text}", fenced=True).steps[0].evidence == item
-
-
 def shown(*evidence: Evidence) -> tuple[str, tuple[Evidence, ...]]:
     """The observation, and the evidence read from it."""
     text = D.render_observation(evidence)
@@ -257,59 +248,3 @@ def test_the_prompt_shows_every_tool_and_parses_to_nothing() -> None:
     for needed in (*D.stop, "<helpful>", "<ref>null</ref>", "{"):
         assert needed in system["content"]
     assert "{{" not in system["content"].replace(json.dumps(tool, separators=(",", ":")), "")
-
-
-FRAGMENTS = [
-    "<think>", "</think>", "<helpful>", "</helpful>", "<ref>", "</ref>", "<tool_call>", "</tool_call>", "<answer>",
-    "</answer>",
-    "<tool_response>", "</tool_response>", "yes", "no", "null", "E1", ", ", "x", "\n", " ", "{", 
-    '{"name": "s", "arguments": {}}', "user\n",
-    "assistant\n", "<|im_start|>", "<|im_start|>assistant\n", "<|im_start|>user\n", "<|im_end|>", "system\n",
-    "T [E1]: y", "<", "&#91;",
-    LAST, RESPONSE, CALL, f"<think>plan</think>{CALL}", VERDICT, "<answer>",
-    "<helpful>yes</helpful><ref>E1,null</ref>", "\ud800",
-]  # fmt: skip
-JUMBLE = st.lists(st.sampled_from(FRAGMENTS), max_size=16).map("".join)
-
-
-@settings(max_examples=600, deadline=None)
-@given(JUMBLE, st.booleans())
-def test_the_fast_path_and_the_careful_one_agree(text: str, first: bool) -> None:
-    fast, turn = D.parse(text), D.parse_turn(text, first=first)
-    with taken_apart(D.grammar):
-        assert D.parse(text) == fast
-        assert D.parse_turn(text, first=first) == turn
-
-
-@settings(deadline=None)
-@given(st.text() | JUMBLE)
-def test_never_raises_and_spans_lie_in_the_text(text: str) -> None:
-    for step in D.parse(text).steps:
-        for start, end in step.spans.values():
-            assert 0 <= start <= end <= len(text)
-        for issue in step.issues:
-            assert issue.span is None or 0 <= issue.span[0] <= issue.span[1] <= len(text)
-        if step.answer is not None:
-            assert text[slice(*step.spans["answer"])].strip() == step.answer
-        if step.think is not None:
-            assert text[slice(*step.spans["think"])] == step.think
-
-
-@pytest.mark.parametrize(
-    "unit",
-    [
-        "<think>", "</think>", "<", "<think></think>", "<tool_call>", "<answer>", "<tool_response>",
-        "<|im_start|>user\n", "user\n", "&amp;",
-        "<tool_call></tool_call>",
-        "<think>a</think><tool_call>{<|im_start|>user\n<tool_response>\n</tool_response>", CALL, RESPONSE, " [E1]: ",
-        f"<think>a</think>{CALL}<tool_response></tool_response>", "<helpful>", "<think><answer>", "<ref>", " ",
-        '{"a":', "<|", "\n", "<|im_start|>assistant\n",
-        "<think><helpful>yes</helpful><ref>", "</tool_call><tool_response>", "a > user\n",
-    ],
-)  # fmt: skip
-def test_linear(unit: str) -> None:
-    start = time.perf_counter()
-    D.parse(unit * (10**6 // len(unit)))
-    D.parse("<think>x" + unit * (10**5 // len(unit)))
-    D.parse("<tool_call>" + unit * (10**5 // len(unit)) + "</tool_call>")
-    assert time.perf_counter() - start < 8  # about 1 s alone; the slack is for shared cores

@@ -105,9 +105,3 @@ def test_the_base_checkpoints_prompt_holds_no_answer_and_gives_the_question() ->
     assert (D.parse(base).answer, D.parse(base).question) == (None, "Who?")
     t = D.parse(base + BODY)
     assert (t.answer, t.question, len(t.steps), t.all_issues()) == ("Seine", "Who?", 2, [])
-
-
-def test_cut_documents_end_where_the_agent_acts() -> None:
-    t = D.parse(f"{ASK}{DOCS.replace('<|end_of_documents|>', '')}{ASK}{DOCS}{END}")
-    assert [len(s.evidence) for s in t.steps] == [2, 2, 0] and t.answer == "Seine"
-    assert [i.kind for i in t.all_issues()] == ["response_unclosed", "think_missing"]

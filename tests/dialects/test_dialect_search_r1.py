@@ -142,20 +142,6 @@ def test_a_log_that_runs_into_the_next_is_read_to_its_end_only() -> None:
     assert t.answer == "b" and len(t.steps) == 1 and [i.kind for i in t.all_issues()] == ["another_episode"]
 
 
-def test_blank_lines_before_the_first_turn_belong_to_nothing() -> None:
-    assert essence(D.parse("\n\n" + BODY)) == essence(D.parse(BODY)) and not D.parse("\n\n" + BODY).all_issues()
-
-
-@pytest.mark.parametrize("cut", [len(" long\n</information>\n\n"), len("</information>\n\n")])
-def test_a_cut_observation_ends_where_the_agent_goes_on(cut: int) -> None:
-    first, second = f"<think>plan</think><search>q</search>{INFO[:-cut]}", f"<think>so</think><search>r</search>{INFO}"
-    text = f"{first}{second}<think>b</think><answer>c</answer>"
-    t = D.parse(text)
-    assert [len(s.evidence) for s in t.steps] == [2, 2, 0] and t.answer == "c"
-    assert [i.kind for i in t.all_issues()] == ["response_unclosed"]
-    assert t.steps[0].evidence[1].text in ("is", "is long") and t.steps[2].think == "b"
-
-
 def test_titles_and_texts_of_the_real_kind() -> None:
     loose = '\n\n<information>Doc 1(Title: Seine (river)) text\nDoc 2(Title: "The ""Loire""") b\nc\n</information>\n\n'
     docs = D.parse(f"<think>a</think><search>q</search>{loose}").steps[0].evidence
@@ -197,19 +183,10 @@ def test_issues(turn: str, expected: set[str]) -> None:
 
 def test_the_last_answer_counts_as_in_that_systems_reward() -> None:
     assert D.parse("<think>a</think><answer>b</answer><answer> c </answer>").answer == "c"
-    assert D.parse(f"<think>a</think><answer>b</answer>{INFO}<think>d</think>").answer == "b"
-    assert D.parse(f"<think>a</think><answer>b</answer>{INFO}<think>d</think>").stop_reason is None
-
-
-def test_an_action_that_is_not_closed_is_not_carried_out() -> None:
+    t = D.parse(f"<think>a</think><answer>b</answer>{INFO}<think>d</think>")  # nobody asked for that information
+    assert (t.answer, t.stop_reason, t.evidence) == ("b", None, {}) and t.steps[0].issues[-1].kind == "response_forged"
+    assert D.parse("\n\n<think>a</think><answer>b</answer><answer>c").answer == "b"
     assert D.parse("<think>a</think><answer>b").answer is None
-    assert D.parse_turn("<think>a</think><search>b", first=True).call is None
-    assert D.parse("<think>a</think><answer>b</answer><answer>c").answer == "b"
-
-
-def test_information_nobody_asked_for_is_noted() -> None:
-    t = D.parse(f"<think>a</think><answer>b</answer>{INFO}")
-    assert [i.kind for i in t.all_issues()] == ["response_forged"]
 
 
 def test_observation_is_written_to_the_letter() -> None:

@@ -21,18 +21,14 @@ def test_documents_of_several_queries() -> None:
 def test_a_bare_query_is_a_search() -> None:
     step = D.parse_turn("<think>a</think><tool_call> who was it </tool_call>", first=True)
     assert step.call and (step.call.name, step.call.arguments) == ("search", {"query": "who was it"})
-    assert [i.kind for i in D.parse_turn("<think>a</think><tool_call>{oops</tool_call>", first=True).issues] == [
-        "call_json"
-    ]
+    (issue,) = D.parse_turn("<think>a</think><tool_call>{oops</tool_call>", first=True).issues
+    assert issue.kind == "call_json"
 
 
 def test_the_prompts_example_is_never_the_answer() -> None:
     prompt = D.prompt("Who?", [])[-1]["content"]
-    for text in (
-        prompt,
-        f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n",
-        f"user\n{prompt}\nassistant\n",
-    ):
+    chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    for text in (prompt, chat, f"user\n{prompt}\nassistant\n"):
         assert D.parse(text).answer is None and D.parse(text).question == "Who?"
     assert D.parse(f"{prompt}\n<think>a</think><answer>Ada</answer>").answer == "Ada"
 

@@ -6,9 +6,8 @@ from faithful_search.dialects import load
 from faithful_search.trajectory import Evidence, ToolCall
 
 D = load("self_eval")
-RESULTS = (
-    '\n<search_results>Doc 1(Title: "Seine") runs through Paris\nDoc 2(Title: "Loire") is long\n</search_results>\n'
-)
+DOCS = 'Doc 1(Title: "Seine") runs through Paris\nDoc 2(Title: "Loire") is long\n'
+RESULTS = f"\n<search_results>{DOCS}</search_results>\n"
 END = "<think>so</think>\n<answer>Seine</answer>"
 BODY = f"<think>plan</think>\n<search>which river</search>{RESULTS}{END}"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +30,9 @@ def assert_consistent(found: Trajectory, text: str) -> None:
         for start, end in step.spans.values():
             assert 0 <= start <= end <= len(text)
         if step.think is not None:
-            assert step.think in text
+            assert step.think == text[slice(*step.spans["think"])]
+        if step.answer is not None:
+            assert step.answer == text[slice(*step.spans["answer"])].strip()
     for issue in found.all_issues():
         assert issue.kind and issue.why
         assert issue.span is None or 0 <= issue.span[0] <= issue.span[1] <= len(text)
@@ -47,17 +48,6 @@ def assert_consistent(found: Trajectory, text: str) -> None:
 def test_mutated_real_trajectories(name: str, data: st.DataObject) -> None:
     text = data.draw(mutated())
     assert_consistent(load(name).parse(text), text)
-    for first in (True, False):
-        spans = load(name).parse_turn(text, first=first).spans
-        assert all(0 <= start <= end <= len(text) for start, end in spans.values())
-
-
-@real
-@settings(max_examples=60)
-@given(text=mutated())
-def test_detection_of_mutated_real_trajectories(text: str) -> None:
-    found = detect(text)
-    assert found.dialect in (None, *EVERY) and 0 <= found.confidence <= 1 and found.why
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -65,46 +55,10 @@ def test_detection_of_mutated_real_trajectories(text: str) -> None:
 @given(text=st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=20).map("".join) | st.text())
 def test_arbitrary_text(name: str, text: str) -> None:
     assert_consistent(load(name).parse(text), text)
-
-
-SHAPES = [
-    "</think>", "<think><answer>", "<search>a</search>", "<tool_call>{}</tool_call>", "<tool_response>",
-    "<|im_start|>user\n",
-    "<|begin_of_query|>", "<", "\nuser\n", "<think>a</think><search>b</search><information>c</information>", "{",
-    "<tool_call>{}</tool_call><tool_response>x</tool_response>", "<tool_response>\nx\n</tool_response>",
-    "<think>", "<answer>", "<search>", "<information>", "<result>", "<tool_call>", "<|begin_of_documents|>",
-    "<|im_start|>",
-    "\\boxed{", "Doc 1(Title: ", "<helpful>yes</helpful><ref>",
-    "</answer>", "</search>", "</information>", "<search_results>", "<|end_of_query|>", "<|end_of_documents|>",
-    "</tool_call>",
-    "</tool_response>", "<answer></think>", "<|im_start|>assistant\n", "<|im_start|>system\n", "\nassistant\n", "\n",
-    " ",
-    "a ", "(1)Title: ", '\n\n"x"\n', "\\boxed{a}", "&lt;", "&", "[E1]: ", "<verification>", "user\n<tool_response>",
-    "...\n",
-    "<think>a</think><search>b</search><result>c</result>", "My previous action is invalid. ", '{"a": ', "[", '"',
-    "a<|begin_of_query|>b<|end_of_query|><|begin_of_documents|>c<|end_of_documents|>",
-    "<think>a</think><search>b</search>",
-    "<|im_end|>", "<verification_result>CORRECT</verification_result>",
-]  # fmt: skip
-
-
-def seconds(name: str, text: str) -> float:
-    """Processor time of reading the text, the better of two readings where the first is slow: cores are shared."""
-    best = float("inf")
-    for _ in range(2):
-        start = time.process_time()
-        load(name).parse(text)
-        best = min(best, time.process_time() - start)
-        if best < 0.7:
-            break
-    return best
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EVERY)
-def test_five_megabytes_are_read_within_a_second(name: str) -> None:
-    slow = {shape: t for shape in SHAPES if (t := seconds(name, shape * (5_000_000 // len(shape)))) > 1}
-    assert not slow
+    for first in (True, False):
+        spans = load(name).parse_turn(text, first=first).spans
+        assert all(0 <= start <= end <= len(text) for start, end in spans.values())
+    detect(text)
 
 
 @real
@@ -141,14 +95,6 @@ def test_search_r1_logs() -> None:
     assert kinds["think_missing"] > 500  # this checkpoint seldom thinks before it answers
 
 
-@real
-def test_web_dancer_chats() -> None:
-    for row in rows("webdancer"):
-        found = parse(row["messages"], "web_dancer")
-        assert_consistent(found, found.text)
-        assert found.answer and found.question and any(step.evidence for step in found.steps)
-
-
 def figure(number: int) -> Trajectory:
     """A worked example of the VERITAS paper, read as it is printed."""
     text = PAPER.read_text(encoding="utf-8")
@@ -177,16 +123,10 @@ def test_a_thought_that_does_not_support_the_answer() -> None:
     assert (found.dialect, found.answer) == ("search_r1", "reality television")
     assert found.question == "Wim Schuhmacher is mostly associated with a genre sometimes called what ?"
     assert [(step.think is not None, len(step.evidence), step.note) for step in found.steps] == [
-        (True, 0, "..."),
-        (False, 0, "..."),
-        (True, 3, ""),
-        (True, 0, ""),
-    ]
-    assert [item.title for item in found.steps[2].evidence] == [
-        "Real-time computing",
-        "Real time (media)",
-        "Internet genre",
-    ]
+        (True, 0, "..."), (False, 0, "..."), (True, 3, ""), (True, 0, ""),
+    ]  # fmt: skip
+    titles = [item.title for item in found.steps[2].evidence]
+    assert titles == ["Real-time computing", "Real time (media)", "Internet genre"]
     assert "parapsychology" in found.steps[3].think
     assert sub_exact_match(found.answer, ["neo-noir"]) == 0.0
 

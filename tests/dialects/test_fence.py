@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pickle
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faithful_search.dialects import load
 from faithful_search.dialects.fence import Fence, tags, unescape
 from faithful_search.errors import ConfigError
 
@@ -33,7 +31,7 @@ def forbidden(fence: Fence) -> re.Pattern[str]:
 @settings(deadline=None)
 @given(STRINGS)
 def test_unescape_undoes_escape(text: str) -> None:
-    assert FENCE.unescape(FENCE.escape(text)) == text
+    assert unescape(FENCE.escape(text)) == text
     assert unescape(FENCE.escape(FENCE.escape(text))) == FENCE.escape(text)
 
 
@@ -41,22 +39,6 @@ def test_unescape_undoes_escape(text: str) -> None:
 @given(STRINGS)
 def test_nothing_forbidden_is_left(text: str) -> None:
     assert forbidden(FENCE).search(FENCE.escape(text)) is None
-
-
-@pytest.mark.parametrize("name", ["pou", "search_r1"])
-@settings(deadline=None)
-@given(text=STRINGS)
-def test_the_dialects_own_fences_keep_both_promises(name: str, text: str) -> None:
-    fence = load(name).fence.with_tokens(["<|im_end|>", "</s>", "<unk>", "[PAD]", "<\uff5cUser\uff5c>"])
-    assert fence.unescape(fence.escape(text)) == text
-    assert forbidden(fence).search(fence.escape(text)) is None
-
-
-@settings(deadline=None)
-@given(STRINGS)
-def test_different_texts_stay_different(text: str) -> None:
-    assert FENCE.escape(text + "&") != FENCE.escape(text)
-    assert FENCE.escape(FENCE.escape(text)) != text or FENCE.escape(text) == text
 
 
 @pytest.mark.parametrize(
@@ -102,22 +84,3 @@ def test_is_a_value() -> None:
     again = pickle.loads(pickle.dumps(FENCE))
     assert again == FENCE and hash(again) == hash(FENCE)
     assert again.escape("<think>") == "&lt;think>"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<" * 10**6,
-        "<" + " " * 10**6,
-        "< /" * 300_000,
-        "<think>" * 10**5,
-        "&amp;" * 200_000,
-        "&" + "amp;" * 250_000,
-        "[E1" * 300_000,
-    ],
-)
-def test_linear(text: str) -> None:
-    fence = load("pou").fence
-    start = time.perf_counter()
-    assert fence.unescape(fence.escape(text)) == text
-    assert time.perf_counter() - start < 4

@@ -106,11 +106,8 @@ def test_a_code_agents_last_step() -> None:
     """Its call is code, and what the code gave back as the answer is no evidence."""
 
     def step(number: int, said: str, code: str, seen: str, **more: Any) -> dict[str, Any]:
-        call = {
-            "id": f"call_{number}",
-            "type": "function",
-            "function": {"name": "python_interpreter", "arguments": code},
-        }
+        function = {"name": "python_interpreter", "arguments": code}
+        call = {"id": f"call_{number}", "type": "function", "function": function}
         return {"step_number": number, "model_output": said, "tool_calls": [call], "observations": seen, **more}
 
     links = "## Search Results\n\n[Ada](https://a.org)\nAda did it.\n\n[Bob](https://b.org)\nBob did not."
@@ -181,22 +178,7 @@ def test_a_refusal_says_what_it_seems_to_be(value: Any, seems: str) -> None:
         parse_row(json.dumps(value if isinstance(value, dict) else {"text": json.dumps(value)}).encode())
 
 
-ODD: list[Any] = [
-    None,
-    "",
-    "x",
-    7,
-    -1,
-    True,
-    [],
-    {},
-    [None],
-    {"type": "text"},
-    {"role": "assistant"},
-    [[]],
-    "{",
-    "[{}]",
-]
+ODD = [None, "", "x", 7, -1, True, [], {}, [None], {"type": "text"}, {"role": "assistant"}, [[]], "{", "[{}]"]
 
 
 def shaken(value: Any, random: Random, odds: float = 0.04) -> Any:
@@ -212,9 +194,9 @@ def shaken(value: Any, random: Random, odds: float = 0.04) -> Any:
     return value
 
 
-def shake(rounds: int, seed: str) -> None:
-    random, rows = Random(seed), list(installed().values())
-    for _ in range(rounds):
+def test_broken_logs_are_read_or_refused_in_the_packages_own_words() -> None:
+    random, rows = Random("formats"), list(installed().values())
+    for _ in range(150):
         value = shaken(random.choice(rows), random)
         for source in (value, json.dumps(value)):
             try:
@@ -225,10 +207,6 @@ def shake(rounds: int, seed: str) -> None:
             parse_row(json.dumps(value).encode())
         except FaithfulSearchError as error:
             assert str(error)
-
-
-def test_broken_logs_are_read_or_refused_in_the_packages_own_words() -> None:
-    shake(150, "formats")
 
 
 def test_every_format_has_its_row_here() -> None:

@@ -88,13 +88,8 @@ def anthropic() -> Any:
     messages.append({"content": [thinking, {"type": "text", "text": "Frankfurt"}]})
     usage = {"input_tokens": 1, "output_tokens": 1}
     whole = {
-        "id": "m",
-        "type": "message",
-        "role": "assistant",
-        "model": "m",
-        "stop_reason": None,
-        "stop_sequence": None,
-    }
+        "id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": None, "stop_sequence": None,
+    }  # fmt: skip
     dumped = [
         message if "role" in message else checked("anthropic.types", "Message", {**whole, "usage": usage, **message})
         for message in messages

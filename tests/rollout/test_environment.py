@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import pytest
 from trl_policy import scripted_policy
 
-from faithful_search import dialects
 from faithful_search.errors import ConfigError, DialectError
 from faithful_search.rollout.environment import SearchEnvironment
 from faithful_search.tools import LocalSearch, Tool, Toolbox
@@ -72,21 +71,15 @@ def test_the_schemas_are_the_toolboxs_own(toolbox):
 
 
 def test_ids_run_on_within_an_episode_and_begin_again_after_reset(toolbox):
-    environment = SearchEnvironment.factory(toolbox)()
+    make = SearchEnvironment.factory(toolbox)
+    environment, other = make(), make()
     assert call(environment, "atlas", place="Oslo") == "Oslo [E1]: Oslo fact 0\nOslo [E2]: Oslo fact 1"
+    assert call(other, "atlas", place="Oslo").startswith("Oslo [E1]")  # an episode of its own
     assert call(environment, "atlas", place="Rome", limit=1) == "Rome [E3]: Rome fact 0"
     assert [item.id for seen in environment.observations for item in seen.evidence] == ["E1", "E2", "E3"]
     environment.reset()
     assert environment.observations == []
     assert call(environment, "atlas", place="Rome", limit=1).startswith("Rome [E1]")
-
-
-def test_environments_of_one_factory_do_not_share_an_episode(toolbox):
-    make = SearchEnvironment.factory(toolbox)
-    first, second = make(), make()
-    call(first, "atlas", place="Oslo")
-    assert call(second, "atlas", place="Oslo").startswith("Oslo [E1]")
-    assert first.observations is not second.observations
 
 
 def test_concurrent_calls_of_one_turn_get_distinct_ids(toolbox):
@@ -98,16 +91,6 @@ def test_concurrent_calls_of_one_turn_get_distinct_ids(toolbox):
     asyncio.run(turn())
     ids = [item.id for seen in environment.observations for item in seen.evidence]
     assert sorted(ids) == ["E1", "E2", "E3", "E4", "E5", "E6"]
-
-
-@pytest.mark.parametrize("dialect", dialects.names())
-def test_retrieved_text_can_neither_close_the_templates_block_nor_forge_an_id(toolbox, dialect):
-    environment = SearchEnvironment.factory(toolbox, dialect, special_tokens=["<s>"])()
-    text = call(environment, "local_search", query="forged Rome")
-    assert "forged" in text
-    for forbidden in ("</tool_response>", "<answer>", "</answer>", "<|im_end|>", "<s>"):
-        assert forbidden not in text
-    assert dialect != "pou" or text.count("[E1]") == 1
 
 
 def test_mistakes_of_the_policy_come_back_as_notes(toolbox):

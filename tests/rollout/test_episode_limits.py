@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import cache
 
 import lab
@@ -331,9 +330,7 @@ def test_long_observations_cost_a_few_looks_at_their_beginning():
     shown = fit(Observation(found), tokens, 500)
     assert 1_990 <= len(shown.evidence[0].text) <= 2_003 and len(shown.evidence) == 1
     assert len(looks) <= 20 and max(looks) <= 4_000
-    begun = time.perf_counter()
-    t = run([SEARCH, CLOSED], *found, turns=2, observation_tokens=500)[1]
-    assert t.steps[0].evidence and time.perf_counter() - begun < 20
+    assert run([SEARCH, CLOSED], *found, turns=2, observation_tokens=500)[1].steps[0].evidence
 
 
 def test_the_flags_reach_the_limits():
@@ -396,25 +393,3 @@ def test_what_the_environment_says_in_a_base_models_episode_is_not_trained():
     trained = own.decode([k for k, own_ in zip(t.tokens.completion_ids, t.tokens.mask, strict=True) if own_])
     assert trained == "hm" + SEARCH + SEARCH + CLOSED
     assert t.stop_reason == "answered_forced" and t.tokens.completion_ids[-1] == own.eos_token_id
-
-
-def test_a_base_model_samples_whole_episodes():
-    """A real model and generator, without template or EOS of a chat: the ids it is trained on are those it sampled."""
-    from faithful_search.inference.transformers import TransformersGenerator
-
-    class Recording(TransformersGenerator):
-        def generate(self, prompts, sampling, max_new_tokens=None):
-            made = super().generate(prompts, sampling, max_new_tokens)
-            self.seen += [list(prompt) for prompt in prompts]
-            self.made += made
-            return made
-
-    own = type(lab.tokenizer())(tokenizer_object=lab.tokenizer()._tokenizer, eos_token="<|im_end|>")
-    generator = Recording(lab.model(), own)
-    generator.seen, generator.made = [], []
-    limits = Limits(turns=3, turn_tokens=9, force_answer=True, observation_tokens=100)
-    engine = Engine(generator, Toolbox([Search(ROME)]), "search_r1", limits, Sampling(logprobs=True))
-    t = engine.run([TASK])[0]
-    exact(engine, t)
-    assert len(t.steps) == 4 and (t.stop_reason, t.answer) == ("turn_limit", None)
-    assert own.decode(generator.seen[3]).endswith(f"{INVALID}<answer>")

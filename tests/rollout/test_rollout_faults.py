@@ -36,18 +36,13 @@ from faithful_search.wire.guard import Guard
 CALLS = 3  # of an episode
 TIMEOUT = 1.0  # far more than a thousand healthy calls take to begin on a busy machine
 TOLD = {
-    "hang": f"did not answer within {TIMEOUT:g} seconds.",
-    "stubborn": f"did not answer within {TIMEOUT:g} seconds.",
-    "gone": "There is no such page.",
-    "busy": "The service is busy.",
-    "lost": "failed: ConnectionResetError.",
-    "crash": "failed: KeyError.",
-    "html": "failed: it returned str, not a list of Evidence.",
+    "hang": f"did not answer within {TIMEOUT:g} seconds.", "stubborn": f"did not answer within {TIMEOUT:g} seconds.",
+    "gone": "There is no such page.", "busy": "The service is busy.", "lost": "failed: ConnectionResetError.",
+    "crash": "failed: KeyError.", "html": "failed: it returned str, not a list of Evidence.",
     "rows": "failed: it returned dict in a list, not Evidence.",
-    "nothing": "failed: it returned NoneType, not a list of Evidence.",
-    "cancelled": "was cancelled.",
+    "nothing": "failed: it returned NoneType, not a list of Evidence.", "cancelled": "was cancelled.",
     "exit": "failed: SystemExit.",
-}
+}  # fmt: skip
 
 
 class Faulty(Tool):
@@ -193,18 +188,12 @@ SEARCHES = {  # what a search server does: what the policy reads, of `web_search
     ),
 }
 PAGES = {
-    "/missing": "404 Not Found.",
-    "/status/503": "503 Service Unavailable.",
-    "/silent": "took longer than 4 seconds.",
-    "/slow-body": "took longer than 4 seconds.",
-    "/drop": "broke off or garbled its answer.",
-    "/endless": "sent more than 1,000,000 bytes.",
-    "/bomb": "sent more than 1,000,000 bytes.",
-    "/image": "sent image/png, which cannot be read here.",
-    "/to-metadata": "redirects to an address that is refused.",
-    "/loop": "redirects in a circle.",
-    "/empty": "there is no text in it that could be read.",
-}
+    "/missing": "404 Not Found.", "/status/503": "503 Service Unavailable.", "/silent": "took longer than 4 seconds.",
+    "/slow-body": "took longer than 4 seconds.", "/drop": "broke off or garbled its answer.",
+    "/endless": "sent more than 1,000,000 bytes.", "/bomb": "sent more than 1,000,000 bytes.",
+    "/image": "sent image/png, which cannot be read here.", "/to-metadata": "redirects to an address that is refused.",
+    "/loop": "redirects in a circle.", "/empty": "there is no text in it that could be read.",
+}  # fmt: skip
 
 
 class Moody(SearchServer):

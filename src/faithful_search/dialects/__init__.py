@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -20,46 +21,44 @@ from ..trajectory import Issue, Trajectory
 from .base import Dialect
 from .detect import Detection, detect
 
+# How confident `detect` must be before a dialect other than the one asked for becomes an issue, and before a text is
+# read in another than the rows beside it.
 _CLEARLY, _FAINTLY = 0.5, 0.2
-"""How confident `detect` must be before a dialect other than the one asked for becomes an issue, and before a text is
-read in another than the rows beside it."""
 USUAL_OF = 64
 """How many rows `usual` looks at."""
-_ANY = "r1_searcher"
-"""Reads a text of thought and answer alone, also one whose opening think tag was in the prompt."""
-_PLAIN = "openai"
-"""Reads messages that bear no tags at all."""
+_ANY = "r1_searcher"  # reads a text of thought and answer alone, also one whose opening think tag was in the prompt
+_PLAIN = "openai"  # reads messages without any tags
 
 __all__ = ["Detection", "Dialect", "detect", "load", "names", "parse", "usual"]
 
 
 def names() -> list[str]:
     """The names of all dialects, sorted."""
-    return list(_names())
+    return list(_dialects())
 
 
 @lru_cache(maxsize=1)
-def _names() -> tuple[str, ...]:
-    return tuple(registry.names(sys.modules[__name__], Dialect))
+def _dialects() -> dict[str, Dialect]:
+    package = sys.modules[__name__]
+    return {name: registry.load(package, name, Dialect)() for name in registry.names(package, Dialect)}
 
 
-@lru_cache(maxsize=64)
 def load(name: str) -> Dialect:
     """The dialect of that name.
 
     Raises:
-        DialectError: when there is none, naming those there are and the nearest.
+        DialectError: for an unknown name; the message lists the known ones and the nearest.
 
     Example:
         >>> load("pou").stop
         ('</tool_call>', '</answer>')
     """
-    if name not in _names():
-        near = difflib.get_close_matches(name, _names(), n=1, cutoff=0.5)
+    found = _dialects().get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, _dialects(), n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise DialectError(f"unknown dialect {name!r}; there are: {', '.join(_names())}{hint}")
-    found: type[Dialect] = registry.load(sys.modules[__name__], name, Dialect)
-    return found()
+        raise DialectError(f"unknown dialect {name!r}; there are: {', '.join(_dialects())}{hint}")
+    return found
 
 
 def parse(
@@ -77,14 +76,14 @@ def parse(
             one; or the JSON that `Trajectory.to_json` wrote (which names its own dialect).
         dialect: its name; `None` detects it.
         question: overrides the question found in the prompt.
-        fenced: whether our own engine rendered it, so that what was escaped in its tool responses is given back.
-            Any other text is kept as it is.
-        usual: the dialect of the texts beside it, for one that shows none of its own (a search without a response,
+        fenced: whether our own engine rendered it, so that escaping in its tool responses is undone; any other text
+            is kept as it is.
+        usual: the dialect of the rows beside it, for a text that shows none of its own (a search without a response,
             say).
 
-    A text of thought and answer alone is read as every dialect reads it, and like one read as `usual` gets an `Issue`
-    of kind `dialect_assumed`. One of which the dialect asked for makes no sense (no answer, or calls or issues and no
-    evidence), and that clearly is another's, gets one of kind `dialect_mismatch`.
+    A text of thought and answer alone, or one read as `usual`, gets an `Issue` of kind `dialect_assumed`. One that the
+    given dialect cannot read (no answer, or calls or issues and no evidence) and that is clearly another's gets one of
+    kind `dialect_mismatch`.
 
     Raises:
         DialectError: for an unknown `dialect`, or with `None` when no dialect fits.
@@ -97,8 +96,11 @@ def parse(
         'Ada'
     """
     text = source if isinstance(source, str) else ""
-    if text.startswith("{") and (stored := _stored(text)) is not None:
-        return stored if question is None else msgspec.structs.replace(stored, question=question)
+    if text.startswith("{"):
+        with suppress(DataError):
+            stored = Trajectory.from_json(text)
+            if stored.steps or stored.text or stored.dialect:
+                return stored if question is None else msgspec.structs.replace(stored, question=question)
     if isinstance(source, Chat):
         chat: Chat | None = source
     else:
@@ -141,16 +143,15 @@ def usual(rows: Iterable[Any]) -> str | None:
 
     A row that could not be read may be anything that is not a `Trajectory`.
     """
-    read = (row for row in islice(rows, USUAL_OF) if isinstance(row, Trajectory))
-    shown = (row for row in read if all(issue.kind != "dialect_assumed" for issue in row.issues))
-    counts = Counter(row.dialect for row in shown if row.dialect)
+    read = (row for row in islice(rows, USUAL_OF) if isinstance(row, Trajectory) and row.dialect)
+    counts = Counter(row.dialect for row in read if all(issue.kind != "dialect_assumed" for issue in row.issues))
     return counts.most_common(1)[0][0] if counts else None
 
 
 def _assumed(found: Detection, usual: str | None, chat: bool) -> str | None:
-    """The dialect to read a text or chat as that shows none of its own."""
+    """The dialect as which a text or chat is read that shows none of its own."""
     tags = set(found.tags)
-    protocol = {tag for name in _names() for tag in load(name).marks}
+    protocol = {tag for dialect in _dialects().values() for tag in dialect.marks}
     if chat and usual in (None, _PLAIN) and not tags & (protocol - {"think"}):
         return _PLAIN
     alone = "answer" in tags and tags & protocol <= {"think", "answer"}
@@ -161,7 +162,7 @@ def _assumed(found: Detection, usual: str | None, chat: bool) -> str | None:
 
 
 def _refusal(text: str, found: Detection) -> str:
-    """What was seen instead of a dialect, and what to do."""
+    """Why no dialect fits, and what to do."""
     said = f"no dialect fits this text ({found.why})"
     if text.lstrip()[:1] in ("{", "["):
         try:
@@ -170,11 +171,13 @@ def _refusal(text: str, found: Detection) -> str:
             return f"{said}: it begins like JSON, but is none"
     if not found.tags:
         return f"{said}: it is plain text without a thought, a call or an answer between tags; is it the right column?"
-    return f"{said}; if you know which it is, name it, one of: {', '.join(name for name in _names() if name != _PLAIN)}"
+    return (
+        f"{said}; if you know which it is, name it, one of: {', '.join(name for name in _dialects() if name != _PLAIN)}"
+    )
 
 
 def _makes_sense(trajectory: Trajectory, read_as: Dialect) -> bool:
-    """Whether the dialect that was asked for read what it should."""
+    """Whether the dialect that was asked for read what such a text holds."""
     if trajectory.answer is None or "</" in trajectory.answer:
         return False
     if any(step.call and step.evidence for step in trajectory.steps):
@@ -182,11 +185,3 @@ def _makes_sense(trajectory: Trajectory, read_as: Dialect) -> bool:
     # An agent that did not search shows only an answer; where an answer has no tag, any text looks like one.
     searched = any(step.call for step in trajectory.steps)
     return read_as.answer_opening is not None and not searched and not trajectory.all_issues()
-
-
-def _stored(text: str) -> Trajectory | None:
-    try:
-        stored = Trajectory.from_json(text)
-    except DataError:
-        return None
-    return stored if stored.steps or stored.text or stored.dialect else None

@@ -6,21 +6,17 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec.structs import force_setattr
 
-from ..formats.messages import END, HEAD, in_order, joined, read
-from ..trajectory import Evidence, Issue, Span, Step, ToolCall, Trajectory
-from .fence import Fence, unescape
-from .segments import Segment, responses
-from .turns import MOST_STEPS, Fields, Grammar, TurnReader, episode_start, skip
+from ..trajectory import Evidence, Span, Step, ToolCall, Trajectory
+from .fence import Fence
+from .segments import Segment, of_chat, trajectory_of
+from .turns import Fields, Grammar, TurnReader, episode_start, skip
 
 LAST_CALL = "This call was not run: no further call can be made. Give the final answer now."
-"""What an agent reads that calls a tool in its last turn and is then made to answer."""
-_LAST = Segment("controller", "", (0, 0))
+"""The response to a call in the last turn of an agent that is then made to answer."""
 
 
 class Dialect(ABC):
@@ -37,7 +33,7 @@ class Dialect(ABC):
             inside the same assistant turn.
         fence: makes retrieved text harmless inside this dialect, reversibly.
         grammar: the tags of a turn.
-        reader: takes apart a turn that is not as it should be.
+        reader: takes apart a turn that is not well formed.
         no_call: kind of the issue, and why, where `read_call` finds none.
         search_tool: name that all calls of a dialect carry which can only search; `None` where calls name a tool.
         tool_names: what a dialect's agents call our tools, where that is not the tool's own name.
@@ -92,12 +88,12 @@ class Dialect(ABC):
         """The call that stands between the tags, or `None`."""
 
     def evident_call(self, raw: str) -> ToolCall | None:
-        """The call of a text that `read_call` refuses and that can only be this call; noted as broken all the same."""
+        """The call of a text that `read_call` refuses and that can only be this call; its issue stays."""
         return None
 
     @abstractmethod
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
-        """The evidence in a tool response's inner text and the note where there is none, as they are written there.
+        """The evidence in a tool response's inner text, or the note, both as they are written there.
 
         Evidence has no id where the text gives none.
         """
@@ -105,6 +101,10 @@ class Dialect(ABC):
     @abstractmethod
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
         """The inner text of a tool response with evidence; `escape` fences what was retrieved."""
+
+    def write_note(self, note: str) -> str:
+        """The inner text of a tool response without evidence; `note` is fenced already."""
+        return note
 
     @abstractmethod
     def render_turn(self, step: Step) -> str:
@@ -128,10 +128,6 @@ class Dialect(ABC):
         """The tools' schemas as they stand in the prompt: compact JSON, one a line."""
         return "\n".join(json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools)
 
-    def write_note(self, note: str) -> str:
-        """The inner text of a tool response without evidence; `note` is fenced already."""
-        return note
-
     def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
         """Write a tool response; the note only when there is no evidence.
 
@@ -142,17 +138,19 @@ class Dialect(ABC):
         return f"{self.frame[0]}{body}{self.frame[1]}"
 
     def response_span(self, observation: str) -> Span:
-        """Where the inner text of a rendered tool response is; the whole of one without the response's tags."""
+        """Where the inner text of a rendered tool response is; all of a text without the response's tags."""
         start, end = observation.find(self.opening), observation.rfind(self.closing)
         return (start + len(self.opening), end) if 0 <= start < end else (0, len(observation))
 
     def render(self, trajectory: Trajectory) -> str:
         """Write a whole trajectory as one text, without chat markup; `parse` with `fenced` reads it back."""
         parts: list[str] = []
-        for step in trajectory.steps:
+        for number, step in enumerate(trajectory.steps, start=1):
             parts.append(self.render_turn(step))
             if step.call is not None:
                 parts.append(self.render_observation(step.evidence, step.note))
+            elif step.answer is None and number < len(trajectory.steps):
+                parts.append(self.on_invalid(step) or "")
         return "".join(parts)
 
     # Reading
@@ -161,10 +159,11 @@ class Dialect(ABC):
         """Read a whole trajectory, prompt included or not. Linear in the text's length; never raises.
 
         Whatever stands in a tool response is data. With `fenced` the responses are our own engine's (`render`,
-        `render_observation`), and what was escaped in them is given back; of any other text nothing is unescaped.
+        `render_observation`), and escaping in them is undone; in any other text nothing is unescaped.
         """
         start, asked = self.begin(text)
-        return self._read(text, self.split(text, start, len(text), fenced), asked if question is None else question)
+        segments = self.split(text, start, len(text), fenced)
+        return trajectory_of(self, text, segments, asked if question is None else question)
 
     def parse_messages(
         self, messages: Sequence[Mapping[str, Any]], *, question: str | None = None, fenced: bool = False
@@ -178,43 +177,10 @@ class Dialect(ABC):
         Raises:
             DataError: when something in `messages` is not a message.
         """
-        chat = in_order(list(joined(read(messages))))
-        begin = next((number for number, message in enumerate(chat) if message.role == "assistant"), len(chat))
-        prompt = [message for message in chat[:begin] if message.role != "tool"]
-        body = chat[begin:]
-        head = "".join(message.written for message in prompt)
-        text = "".join([head, *(message.written for message in body)])
-        others = [message for message in body if message.role != "assistant"]
-        brings = any(message.role == "tool" or self.opening in message.text for message in others)
-        # Where no message brings a response, the environment's stand inside the agent's messages.
-        inline = not brings and (not others or any(self.opening in message.text for message in body))
-        segments: list[Segment] = []
-        issues = [_unread(message.role, message.unread) for message in prompt if message.unread]
-        if len(prompt) < begin:
-            issues.append(Issue("response_unasked", "a tool's message before the agent said anything: left out"))
-        calls, at = 0, len(head)
-        for message in body:
-            start, at = at + len(HEAD.format(message.role)), at + len(message.written)
-            end = at - len(END)
-            if message.unread:
-                issues.append(_unread(message.role, message.unread, (start, end)))
-            if message.role == "assistant":
-                calls = message.text.count("<tool_call>")
-                own = Segment("agent", text, (skip(text, start, end), end))
-                segments += self.split(text, start, end, fenced) if inline else [own]
-            elif (
-                message.role != "tool"
-                and self.is_controller(message.text)
-                and not message.text.lstrip().startswith(self.opening)
-            ):
-                segments.append(Segment("controller", text, (start, end)))
-            else:
-                spans = responses(message.text, self.opening, self.closing, calls if self.parallel else 1)
-                segments += [Segment("tool", text, (start + a, start + b), fenced) for a, b in spans]
+        text, segments, asked, issues = of_chat(self, messages, fenced)
         if question is None:
-            asked = next((message.text.strip() for message in reversed(prompt) if message.role == "user"), None)
             question = asked and self.asked_in(asked)
-        return self._read(text, segments, question, tuple(issues))
+        return trajectory_of(self, text, segments, question, issues)
 
     def parse_turn(self, text: str, *, first: bool) -> Step:
         """Read one turn of the model (`first`: no tool response came before). Spans point into `text`.
@@ -231,14 +197,14 @@ class Dialect(ABC):
         return self.reader(text, start, end, self, first).turns() if plain is None else (plain,)
 
     def read_plain(self, text: str, start: int, end: int, first: bool) -> Fields | None:
-        """The fields of a turn that is as it should be, as most are: a thought and one action, no other tags.
+        """The fields of a well-formed turn, as most are; `None` for any other.
 
-        Equal to what `reader` makes of it, in a fraction of the time; `None` for any other turn.
+        Equal to what `reader` makes of it, in a fraction of the time.
         """
         turn = self.grammar.turn.fullmatch(text, start, end)
-        return self.fields_of(turn) if turn else None
+        return self.fields_of(turn, first) if turn else None
 
-    def fields_of(self, turn: re.Match[str]) -> Fields | None:
+    def fields_of(self, turn: re.Match[str], first: bool) -> Fields | None:
         """The fields of the turn that `Grammar.turn` matched; `None` where its call or answer cannot be read."""
         think, act, said = turn.group("think", "act", "said")
         spans = {"think": turn.span("think")}
@@ -258,7 +224,7 @@ class Dialect(ABC):
         return fields
 
     def find_answer(self, text: str, span: Span) -> Span | None:
-        """Where in an answer's block the answer itself is; `None` where it has not the form that it should have."""
+        """Where in an answer's block the answer itself is; `None` where it is not written as it should be."""
         return span
 
     def read_response(self, segment: Segment) -> tuple[list[Evidence], str]:
@@ -296,96 +262,10 @@ class Dialect(ABC):
         answer = next((step["answer"] for step in reversed(steps) if "answer" in step), None)
         return answer, "answered" if steps and "answer" in steps[-1] else None
 
-    def _read(
-        self, text: str, segments: Iterable[Segment], question: str | None, issues: tuple[Issue, ...] = ()
-    ) -> Trajectory:
-        """The one loop in which segments become steps."""
-        steps: list[Fields] = []
-        turn: list[Fields] = []
-        takers: list[Fields] = []
-        found = received = 0
-        first = True
-        for segment in chain(segments, (_LAST,)):
-            if segment.who == "tool":
-                if not steps:
-                    begins = segment.span[0]
-                    steps = turn = [{"spans": {"step": (begins, begins)}}]
-                if not received:
-                    # A stretch of several turns that are not parallel calls was answered at its end.
-                    takers = [fields for fields in turn if "call" in fields["spans"]] if self.parallel else turn[-1:]
-                    if not takers or "call" not in takers[-1]["spans"]:
-                        takers = turn[-1:]
-                        why = "a tool response to a turn without a call"
-                        _add_issue(takers[0], "response_unasked", why, segment.span)
-                # Each call gets its response, all further ones go to the last.
-                taker = takers[received] if received < len(takers) else takers[-1]
-                found = self._receive(taker, segment, found)
-                received += 1
-                continue
-            if segment.who == "forged":
-                if steps:
-                    why = "the agent wrote a tool response itself, without a call: it is no evidence"
-                    _add_issue(steps[-1], "response_forged", why, segment.span)
-                continue
-            if (
-                segment.who == "controller"
-                and segment is not _LAST
-                and turn
-                and "answer" in turn[-1]
-                and not self.verifies
-            ):
-                why = "the user asked again: the answer is the last one, the question the first"
-                issues = (*issues, Issue("asked_again", why, segment.span))
-            if received:
-                if received < len(takers):
-                    _add_issue(takers[-1], "response_missing", f"{len(takers)} calls, {received} responses")
-                received, first = 0, False
-            if segment.who == "agent":
-                start, end = segment.span
-                turn = list(self.read_turns(text, start, end, first))
-                steps += turn
-                if len(steps) > MOST_STEPS:
-                    why = f"more than {MOST_STEPS} turns; the rest is not read"
-                    issues = (*issues, Issue("turns_many", why, (start, len(text))))
-                    break
-            elif segment.who == "prompt":
-                why = "another prompt stands in the text; what follows is not read"
-                issues = (*issues, Issue("another_episode", why, segment.span))
-                break
-        del steps[MOST_STEPS:]
-        answer, ended = self.conclude(steps)
-        for fields in steps:
-            if "notes" in fields:  # lists so far: of many responses to one call, tuples would be copied again and again
-                notes = fields.pop("notes")
-                fields["evidence"] = tuple(fields["evidence"])
-                fields["note"] = "\n".join(filter(None, notes))
-        read = tuple([Step(**fields) for fields in steps])
-        return Trajectory(read, question, answer, ended, self.name, text=text, issues=issues)
-
-    def _receive(self, fields: Fields, segment: Segment, found: int) -> int:
-        """Give a step this response too; returns how much evidence there is by now."""
-        evidence, note = self.read_response(segment)
-        if segment.fenced:
-            note, evidence = unescape(note), [_unfenced(item) for item in evidence]
-        for item in evidence:
-            found += 1
-            if not item.id:
-                force_setattr(item, "id", f"E{found}")  # frozen, but not shared yet
-        if not segment.closed:
-            _add_issue(fields, "response_unclosed", "the tool response is not closed", segment.span)
-        spans = fields["spans"]
-        if "response" not in spans:
-            fields["evidence"], fields["notes"], spans["response"] = evidence, [note], segment.span
-        else:
-            fields["evidence"] += evidence
-            fields["notes"].append(note)
-            spans["response"] = (spans["response"][0], segment.span[1])
-        return found
-
     # For an agent that acts
 
     def call_form(self, tools: Sequence[str]) -> str:
-        """How a call is written, in words for an agent whose call could not be read; empty where there is no form.
+        """How a call is written, for an agent whose call could not be read; empty where there is no form.
 
         Without tags: in a tool response they would be fenced.
         """
@@ -406,8 +286,7 @@ class Dialect(ABC):
     def controller(self, steps: Sequence[Step], verify: bool = False) -> str | None:
         """What the environment says after the last of these turns, which called no tool; `None` ends the episode.
 
-        `verify`: an answer is to be checked by the agent before it counts. The dialect alone knows its modes: they
-        follow from the turns so far.
+        `verify`: an answer is to be checked by the agent before it counts.
         """
         return None if steps[-1].answer is not None else self.on_invalid(steps[-1])
 
@@ -421,15 +300,3 @@ class Dialect(ABC):
         if "call" not in step.spans or any(issue.kind == "call_unclosed" for issue in step.issues):
             return None
         return msgspec.structs.replace(step, note=LAST_CALL), self.render_observation((), LAST_CALL)
-
-
-def _add_issue(fields: Fields, kind: str, why: str, span: Span | None = None) -> None:
-    fields["issues"] = (*fields.get("issues", ()), Issue(kind, why, span))
-
-
-def _unread(role: str, kinds: Sequence[str], span: Span | None = None) -> Issue:
-    return Issue("content_unread", f"content of kind {', '.join(sorted(set(kinds)))} in the {role}'s message", span)
-
-
-def _unfenced(item: Evidence) -> Evidence:
-    return Evidence(unescape(item.text), unescape(item.title), item.id, url=unescape(item.url))

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from ..trajectory import Evidence
 from .fence import Fence
-from .json_evidence import JSON_LIST, read_list, write_list
+from .passages import JSON_LIST, read_list, write_list
 from .tool_calls import FENCED, NAMES, ToolCalls
 from .turns import Grammar
 
@@ -47,9 +47,7 @@ class DeepResearcher(ToolCalls):
     }
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
-        """Search results and pages; any other body is a note."""
         return read_list(body, ("search_query", "url"))
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """The results of one search."""
         return write_list(evidence, escape, "search_query", "web_page_info_list", "quick_summary")

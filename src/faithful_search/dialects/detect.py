@@ -6,16 +6,15 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from .. import formats
 from ..formats.messages import TAGLIKE, joined, read
 
 _TAG = re.compile(r"<\|?/?([A-Za-z_0-9]{2,24})\|?>")
-_LOOK_AT = 200_000
-_BEGINNING = 80
-_HALF_WEIGHT = 2.0
+_LOOK_AT = 200_000  # characters; a dialect shows itself long before
+_BEGINNING = 80  # characters of a response: how it begins tells a dialect, its evidence does not
+_HALF_WEIGHT = 2.0  # marks of this weight give a confidence of one half
 _STRUCTURED = "<|structured_calls|>"
 
 
@@ -23,7 +22,7 @@ _STRUCTURED = "<|structured_calls|>"
 class Detection:
     """`dialect` is `None` when none fits; `confidence` in [0, 1]; `why` names the marks that decided.
 
-    `tags` are the names of the tags that occur, whose evidence left aside.
+    `tags` are the names of the tags that occur outside of evidence.
     """
 
     dialect: str | None
@@ -76,7 +75,7 @@ def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
 
 
 def _text(source: str | Sequence[Mapping[str, Any]]) -> str:
-    """The text to look at; of a chat, roles tell what is received, and of that the beginning is kept."""
+    """The text to look at; of a chat's tool responses, which roles tell, the beginning only."""
     found = formats.decode(source) if isinstance(source, str) else formats.read(source)
     if isinstance(source, str) and found is None:
         return source[:_LOOK_AT]
@@ -101,20 +100,14 @@ def _beginning(response: str) -> str:
     return TAGLIKE.sub("&lt;", response[:_BEGINNING])
 
 
-@lru_cache(maxsize=1)
-def _borders() -> tuple[re.Pattern[str], dict[str, str]]:
-    """What opens a tool response in any dialect, and what closes it."""
-    package = sys.modules[__package__]
-    closings = {dialect.opening: dialect.closing for dialect in map(package.load, package.names())}
-    return re.compile("|".join(map(re.escape, closings))), closings
-
-
 def _skeleton(text: str) -> str:
     """The text with no more of each closed tool response than its beginning, and no tag in that."""
-    opens, closings = _borders()
+    package = sys.modules[__package__]
+    closings = {dialect.opening: dialect.closing for dialect in map(package.load, package.names())}
+    opens = re.compile("|".join(map(re.escape, closings)))
     parts: list[str] = []
     done = 0
-    unclosed: set[str] = set()  # not looked for again: that would take quadratic time
+    unclosed: set[str] = set()  # looking for these tags again would take quadratic time
     while match := opens.search(text, done):
         closing = closings[match[0]]
         end = -1 if closing in unclosed else text.find(closing, match.end())

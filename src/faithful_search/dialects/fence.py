@@ -1,7 +1,7 @@
 """Retrieved text is data: a `Fence` makes it harmless inside a dialect, reversibly.
 
-The first character of everything forbidden becomes an entity: `&lt;` for `<`, else `&#NN;`. What already looks like
-such an entity gets one more `amp;` behind its `&`, so that `unescape(escape(x)) == x` for every string.
+The first character of everything forbidden becomes an entity: `&lt;` for `<`, else `&#NN;`. Text that already looks
+like such an entity gets one more `amp;` behind its `&`, so that `unescape(escape(x)) == x` for every string.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from ..errors import ConfigError
 
 _ENTITY = "&(?:amp;)*+(?:lt|#[0-9]{1,7});"
 _FENCED = re.compile("&((?:amp;)*+)(lt|#[0-9]{1,7});")
+# Pieces of an entity: were one forbidden, it would stand in what escaping writes.
 _UNSAFE = re.compile(r"|.*[&;].*|a?mp?|a|p|lt?|t|#?[0-9]*", re.DOTALL)
-_ROUNDS = 4
+_NAMED = {"&": "&amp;", "<": "&lt;"}
+_ROUNDS = 4  # what was escaped may read as something forbidden with its neighbours
 
 
 def tags(*names: str) -> str:
     """A pattern of these names' opening and closing tags, in any case and with blanks inside: also `</ Think >`.
 
-    One that the text breaks off in is a tag too: what is written behind it, a line break and the next title, might
-    complete it.
+    A tag cut off by the text's end counts, too: the text behind it (a line break and the next title) might complete it.
 
     Example:
         >>> Fence(tags("answer")).escape("<answer>no</ Answer >, a < b, AT&T, </answer")
@@ -43,9 +44,9 @@ def opening_line(text: str) -> str:
 
 
 class Fold(Protocol):
-    """What a reader makes of a text: a tokenizer may read the fullwidth `\uff1c` as `<`, or capitals as small letters.
+    """How a reader sees a text: a tokenizer may read the fullwidth `\uff1c` as `<`, or capitals as small letters.
 
-    It leaves alone what entities are made of.
+    It does not change the characters of entities.
     """
 
     def __call__(self, text: str) -> str:
@@ -69,8 +70,8 @@ class Fence:
 
     Example:
         >>> fence = Fence(tags("answer")).with_tokens(["</s>"])
-        >>> fence.unescape(fence.escape("</s> <answer> &lt;")) == "</s> <answer> &lt;"
-        True
+        >>> fence.escape("</s> <answer> &lt;"), unescape(fence.escape("</s> <answer> &lt;"))
+        ('&lt;/s> &lt;answer> &amp;lt;', '</s> <answer> &lt;')
     """
 
     pattern: str
@@ -88,7 +89,7 @@ class Fence:
         pattern = _any_of(self.pattern, self.tokens)
         object.__setattr__(self, "_written", re.compile("|".join(filter(None, (pattern, _ENTITY)))))
         if (fold := self.fold) is not None:
-            # What must not be read: what must not be written, and what the reader takes for a token inside a text.
+            # Forbidden to be read: what must not be written, and what the reader takes for a token inside a text.
             images = fenceable(fold(f">{token}").partition(">")[2] for token in self.tokens)
             read = _any_of(self.pattern, dict.fromkeys([*self.tokens, *images])) or "(?!)"
             object.__setattr__(self, "_read", re.compile(read, re.IGNORECASE if fold("A") == fold("a") else 0))
@@ -96,9 +97,9 @@ class Fence:
     def escape(self, text: str) -> str:
         """`text` without anything forbidden; ordinary text comes back as it is.
 
-        What the reader takes for something forbidden is written as entities too; where that does not end, everything.
+        Text that the reader takes for something forbidden is escaped, too; where that does not end, all of it.
         """
-        written = {place: _entity(text[place]) for place in _places(self._written, text)}
+        written = {place: _NAMED.get(text[place]) or _number(text[place]) for place in _places(self._written, text)}
         shown = _joined(text, written)
         if self.fold is None:
             return shown
@@ -115,23 +116,19 @@ class Fence:
     def whole(self, write: Callable[[Fence], str]) -> str:
         """An observation that `write` makes with this fence.
 
-        Where the reader makes markup out of what stands around texts and the texts, these are all written as entities.
+        Where the reader sees markup in texts together with what stands around them, the texts are written as entities.
         """
         shown = write(self)
         if self.fold is None or self._marks(shown) == self._marks(self.fold(shown)):
             return shown
         return write(_Spelling(self.pattern))
 
-    def unescape(self, text: str) -> str:
-        """The text that `escape` was given. Does not depend on what the fence forbids."""
-        return unescape(text)
-
     def with_tokens(self, tokens: Iterable[str]) -> Fence:
         """This fence, forbidding these literal strings too."""
         return Fence(self.pattern, tuple(dict.fromkeys([*self.tokens, *tokens])), self.fold)
 
     def with_fold(self, fold: Fold | None) -> Fence:
-        """This fence, for a reader that makes something else of some texts."""
+        """This fence, for a reader that sees some texts otherwise."""
         return Fence(self.pattern, self.tokens, fold)
 
     def _marks(self, text: str) -> list[str]:
@@ -153,8 +150,8 @@ def spelled(text: str) -> str:
 def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
     """`tokens` as a fence can forbid them.
 
-    One with `&` or `;` in it is kept out by its longest part without; blanks, and what entities are made of (`lt`,
-    bare numbers), are ordinary text everywhere and left alone.
+    One with `&` or `;` in it is kept out by its longest part without; blanks and the characters of entities (`lt`,
+    bare numbers) are ordinary text and left alone.
     """
     parts = (max(re.split("[&;]", token), key=len) for token in tokens)
     return tuple(dict.fromkeys(part for part in parts if part.strip() and not _UNSAFE.fullmatch(part)))
@@ -184,14 +181,8 @@ def _joined(text: str, written: Mapping[int, str]) -> str:
 
 
 def unescape(text: str) -> str:
-    """Undo any fence's `escape`; never raises."""
+    """The text that `escape` was given, whatever the fence forbids; never raises."""
     return _FENCED.sub(_character, text) if "&" in text else text
-
-
-def _entity(character: str) -> str:
-    if character == "&":
-        return "&amp;"
-    return "&lt;" if character == "<" else _number(character)
 
 
 def _number(character: str) -> str:

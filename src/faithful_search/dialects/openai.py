@@ -29,8 +29,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Span
-from .doc_lines import MOST_DOCUMENTS, stretches
-from .tool_calls import BARE, MARKS, ToolCalls, read_json, text_of, write_json
+from .passages import MOST_DOCUMENTS, read_json, stretches, text_of, write_json
+from .tool_calls import BARE, MARKS, ToolCalls
 
 # The tools' schemas go to the server or the chat template, not into the text.
 _SYSTEM = "Answer the question. Use the tools to find evidence; once you know enough, reply with the answer alone."
@@ -42,9 +42,10 @@ _TEXTS = (
     *("text", "content", "contents", "snippet", "description", "summary", "passage", "body", "information"),
     *("page_content", "raw_content", "extract", "markdown", "highlights"),
 )
+# Fields of a passage may stand one level down, as in retrievers' records.
 _INNER = ("metadata", "document", "_source")
 _TITLES, _URLS = ("title", "name"), ("url", "link", "href", "uri", "source")
-_DEEPEST = 6
+_DEEPEST = 6  # lists in lists; a tool may return anything
 _LINKED = re.compile(r"^\[([^\n]*)\]\(([^\s()]*)\)\n", re.MULTILINE)
 
 
@@ -57,7 +58,7 @@ class OpenAI(ToolCalls):
     thinks = False
     parallel = True
     prefilled = True
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "answer": -3.0, "tool_call": 1.0}
+    marks = MARKS | {"answer": -3.0, "tool_call": 1.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"<\|structured_calls\|>": 6.0,
         r"\\boxed[ {]": -1.5,
@@ -75,7 +76,6 @@ class OpenAI(ToolCalls):
         return True
 
     def write_answer(self, answer: str) -> str:
-        """The answer as it is."""
         return answer
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
@@ -95,11 +95,9 @@ class OpenAI(ToolCalls):
         return ([Evidence(text_of(body))], "") if body.strip() else ([], text_of(body))
 
     def write_note(self, note: str) -> str:
-        """JSON: an object with the note."""
         return write_json({"note": note})
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """JSON: a list of titles and texts."""
         keys = ("title", "text", "url")
         items = ({key: escape(getattr(item, key)) for key in keys} for item in evidence)
         return write_json([{key: text for key, text in item.items() if text or key != "url"} for item in items])

@@ -28,9 +28,9 @@ from typing import ClassVar
 
 from ..trajectory import Evidence, Issue, Step
 from .fence import Fence, tags
-from .json_evidence import JSON_LIST, read_list, write_list
+from .passages import JSON_LIST, read_list, write_json, write_list
 from .segments import Segment
-from .tool_calls import FENCED, MARKS, PLACES, ToolCalls, write_json
+from .tool_calls import FENCED, MARKS, PLACES, ToolCalls
 from .turns import Fields, skip
 
 # The wording is ours, not its checkpoint's.
@@ -75,12 +75,12 @@ class Pokee(ToolCalls):
     ask = "{question} ##The research mode starts##"
     stop = ("</tool_call>", "</answer>", "</verification_result>")
     tool_names: ClassVar[Mapping[str, str]] = {"browse": "web_read"}
-    verifies: ClassVar[bool] = True
+    verifies = True
     fence = Fence(
         rf"{FENCED}|{tags('verification', 'verification_result')}|{JSON_LIST}"
         r"|The (?:research|verification) mode starts##"
     )
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "verification": 3.0, "verification_result": 4.0}
+    marks = MARKS | {"verification": 3.0, "verification_result": 4.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"##The (?:research|verification) mode starts##": 4.0,
         r'<tool_call>\s{0,9}\{"name":\s?"web_(?:read|browse)"': 4.0,
@@ -91,7 +91,6 @@ class Pokee(ToolCalls):
     places = _BREAK
 
     def is_controller(self, text: str) -> bool:
-        """Whether these are the controller's words."""
         return _CONTROLLER.search(text) is not None
 
     def split(self, text: str, start: int, end: int, fenced: bool) -> Iterator[Segment]:
@@ -166,14 +165,12 @@ class Pokee(ToolCalls):
         return answer, "answered" if upheld else ended
 
     def render_turn(self, step: Step) -> str:
-        """Write one turn; a step with `verified` as a verification."""
         if step.verified is None:
             return super().render_turn(step)
         result = "CORRECT" if step.verified else "INCORRECT"
         return f"<verification>{step.think or ''}</verification><verification_result>{result}</verification_result>"
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
-        """Search results and pages; any other body is a note."""
         return read_list(body, ("query", "url"))
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:

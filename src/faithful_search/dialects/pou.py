@@ -37,14 +37,15 @@ from ..errors import DialectError
 from ..trajectory import Evidence, Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, one_line, tags
-from .tool_calls import MARKS, OPEN, ToolCalls, asked_for, write_json
+from .passages import write_json
+from .tool_calls import MARKS, OPEN, ToolCalls, asked_for
 from .turns import Fields, Grammar, Tag, TurnReader
 
 _NAMES = ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
 _VERDICT = r"(?:\s*+<helpful>(?P<helpful>yes|no)</helpful>\s*+<ref>(?P<ref>[^<]*+)</ref>)?+"
 _CITE = re.compile(r" \[(E[0-9]++)\]: ")
+# Without the blank: a pattern that begins with one character alone is found four times as fast.
 _BARE_CITE = re.compile(r"\[(E[0-9]++)\]: ")
-"""Without the blank: a pattern that begins with one character alone is found four times as fast."""
 _ID = re.compile(r"E[0-9]+")
 _LONGEST_URL = 500
 _FENCE = tags(*_NAMES) + r"|<\||\[[Ee][0-9]++\]"
@@ -68,7 +69,10 @@ Tools, as JSON schemas, one a line:
 
 
 class _Reader(TurnReader):
-    """Adds the verdict to what a turn of any dialect has."""
+    """Reads also the verdict that opens a thought."""
+
+    def turns(self) -> tuple[Fields]:
+        return (self.read(),)
 
     def no_think(self) -> None:
         super().no_think()
@@ -150,28 +154,23 @@ class PoU(ToolCalls):
     grammar = Grammar(_NAMES, "tool_call", "tool_response", opens=_VERDICT)
     reader = _Reader
     fence = Fence(_FENCE)
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "helpful": 4.0, "ref": 2.0}
+    marks = MARKS | {"helpful": 4.0, "ref": 2.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"<tool_response>\n[^\n<]{0,60}(?: <http[^\n<>]{0,200}>)? \[E[0-9]{1,7}\]: ": 4.0
     }
 
     def turn_end(self, text: str, start: int, end: int) -> int:
         """At a response only: no role ends a turn, so that a thought may hold any word."""
-        at = text.find(OPEN, start, end)
+        at = text.find(OPEN, start, end)  # faster than the family's pattern
         while at > start and not asked_for(text, start, at):
             at = text.find(OPEN, at + 1, end)
         return end if at < 0 else at
 
-    def read_turns(self, text: str, start: int, end: int, first: bool) -> tuple[Fields]:
-        """The fields of a turn's one step."""
-        return (self.read_plain(text, start, end, first) or _Reader(text, start, end, self, first).read(),)
-
-    def read_plain(self, text: str, start: int, end: int, first: bool) -> Fields | None:
-        """Also with the verdict that it should have, and no other."""
-        turn = self.grammar.turn.fullmatch(text, start, end)
-        if turn is None or (turn["helpful"] is None) is not first:
+    def fields_of(self, turn: re.Match[str], first: bool) -> Fields | None:
+        """Also with the verdict that a turn should have."""
+        if (turn["helpful"] is None) is not first:
             return None
-        fields = self.fields_of(turn)
+        fields = super().fields_of(turn, first)
         if fields is not None and not first:
             refs = _names(turn["ref"])
             if refs == ["null"]:
@@ -190,6 +189,7 @@ class PoU(ToolCalls):
         """Evidence by its ids. Lines before the first title belong to no evidence."""
         pieces = _BARE_CITE.split(body)  # title, id, text + newline + title, id, …, text
         blank = 1
+        # Only where a blank stands before every id do both patterns find the same.
         for piece in pieces[:-1:2]:
             if not piece or piece[-1] != " ":
                 pieces, blank = _CITE.split(body), 0
@@ -214,11 +214,10 @@ class PoU(ToolCalls):
         return super().conclude(steps[-1:])
 
     def render(self, trajectory: Trajectory) -> str:
-        """Write a whole trajectory as one text, turns and responses next to each other."""
+        """A whole trajectory as one text, without line breaks between turns and responses."""
         return Dialect.render(self, trajectory)
 
     def render_turn(self, step: Step) -> str:
-        """Write one turn; the verdict appears where `step.helpful` is not `None`."""
         verdict = action = ""
         if step.helpful is not None:
             verdict = f"<helpful>{'yes' if step.helpful else 'no'}</helpful><ref>{', '.join(step.refs) or 'null'}</ref>"

@@ -26,8 +26,8 @@ from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Span, Step
 from .base import Dialect
-from .doc_lines import MOST_DOCUMENTS
 from .fence import Fence, one_line, tags
+from .passages import MOST_DOCUMENTS
 from .tagged import Tagged, plain_prompt, query
 from .turns import Grammar, Tag, TurnReader, skip
 
@@ -51,7 +51,7 @@ _TITLED, _TEXT, _GAP = "Title: ", " Text:", "\n\n"
 
 
 class _Reader(TurnReader):
-    """Puts the thought between two tags where it has none; then it reads like any other."""
+    """Puts the thought between two tags where it has none, so that it reads like any other."""
 
     def __init__(self, text: str, start: int, end: int, dialect: Any, first: bool = True) -> None:
         super().__init__(text, start, end, dialect, first)
@@ -60,31 +60,23 @@ class _Reader(TurnReader):
         closed = any(tag.closing for tag in self.tags[:act])
         if act < len(self.tags) and self.tags[act].name == "answer" and not closed:
             self.issue("think_unclosed", "no </think> before the answer", self.tags[act].span)
-        self.tags[:act] = self._thought(self.tags[:act], limit)
+        begin = skip(text, start)
+        if not act and begin >= limit:
+            return
+        if not act or self.tags[0].start > begin or self.tags[0].closing:
+            self.tags.insert(0, Tag(begin, begin, False, "think"))
+            act += 1
+        if not closed:
+            last = max(self.tags[0].end, limit)
+            self.tags.insert(act, Tag(last, last, True, "think"))
 
     def read_think(self, inner: list[Tag], span: Span) -> Span:
-        """Without the blanks around it."""
         self.nested(inner)
         begin = min(skip(self.text, span[0]), span[1])
         return begin, begin + len(self.text[begin : span[1]].rstrip())
 
     def no_think(self) -> None:
-        """Called when nothing stands before the action."""
         self.issue("think_missing", "the turn has no thought")
-
-    def _thought(self, tags: list[Tag], limit: int) -> list[Tag]:
-        """The thought's own tags and those inside it; `limit` is where it ends at the latest."""
-        begin = skip(self.text, self.start)
-        if tags and tags[0].start <= begin and not tags[0].closing:
-            first, tags = tags[0], tags[1:]
-        elif tags or begin < limit:
-            first = Tag(begin, begin, False, "think")
-        else:
-            return []
-        if any(tag.closing for tag in tags):
-            return [first, *tags]
-        end = max(first.end, limit)
-        return [first, *tags, Tag(end, end, True, "think")]
 
 
 class R1Searcher(Tagged):
@@ -110,7 +102,6 @@ class R1Searcher(Tagged):
         return plain_prompt(text, _USER, _ASSISTANT) if text.lstrip().startswith(_BASE_PROMPT) else (0, None)
 
     def render_turn(self, step: Step) -> str:
-        """Write one turn."""
         think = step.think or ""
         text = think
         if step.call is not None:
@@ -125,13 +116,11 @@ class R1Searcher(Tagged):
         return f"&#40;{note[1:]}" if note.startswith("(1)") else note
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """Numbered passages, one a line."""
-        # A title ends where " Text:" begins.
-        titles = (one_line(escape(item.title)).replace(_TEXT, f"&#32;{_TEXT[1:]}") for item in evidence)
-        return "\n".join(
-            f"({number}){_TITLED}{title}{_TEXT}  {escape(item.text)}"
-            for number, (title, item) in enumerate(zip(titles, evidence, strict=True), start=1)
-        )
+        lines = []
+        for number, item in enumerate(evidence, start=1):
+            title = one_line(escape(item.title)).replace(_TEXT, f"&#32;{_TEXT[1:]}")  # a title ends where _TEXT begins
+            lines.append(f"({number}){_TITLED}{title}{_TEXT}  {escape(item.text)}")
+        return "\n".join(lines)
 
     @property
     def answer_opening(self) -> str:

@@ -29,9 +29,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Span
-from .boxed import last_boxed
-from .doc_lines import MOST_DOCUMENTS, stretches
 from .fence import Fence, one_line
+from .passages import MOST_DOCUMENTS, last_boxed, stretches
 from .tool_calls import BARE, FENCED, MARKS, ToolCalls
 
 # The wording is ours, not its checkpoints'.
@@ -61,7 +60,7 @@ class ReCall(ToolCalls):
     parallel = True
     prefilled = True
     fence = Fence(FENCED + r'|\n"|(?:result|output|error):')
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "answer": -3.0}
+    marks = MARKS | {"answer": -3.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"In this environment you have access to a set of tools": 3.0,
         r'<tool_call>\s{0,9}\{"name":\s?"wikipedia_search"': 2.0,
@@ -70,11 +69,9 @@ class ReCall(ToolCalls):
     }
 
     def write_tools(self, tools: Sequence[dict[str, Any]]) -> str:
-        """A list in JSON."""
         return json.dumps(list(tools), ensure_ascii=False, indent=2)
 
     def write_answer(self, answer: str) -> str:
-        """The last sentence, with the answer in a box."""
         return f"The final answer is \\[ \\boxed{{{answer}}} \\]"
 
     def find_answer(self, text: str, span: Span) -> Span | None:
@@ -105,11 +102,9 @@ class ReCall(ToolCalls):
         return evidence, "\n".join(notes)
 
     def write_note(self, note: str) -> str:
-        """An error."""
         return f"error: \n{note}"
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """A result of passages under their titles."""
         passages = (f'"{one_line(escape(item.title))}"\n{escape(item.text)}' for item in evidence)
         return "result: \n" + "\n\n".join(passages)
 

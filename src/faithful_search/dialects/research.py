@@ -20,13 +20,11 @@ would not count. It is read all the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
 
 from ..trajectory import Evidence, Span
-from .boxed import last_boxed
-from .doc_lines import MOST_DOCUMENTS
 from .fence import Fence, one_line, opening_line, tags
+from .passages import MOST_DOCUMENTS, last_boxed
 from .tagged import MARKS, Tagged, plain_prompt, search_grammar
 
 _SYSTEM = (
@@ -53,7 +51,7 @@ class ReSearch(Tagged):
     frame = (" <result>\n", "\n</result>\n")
     grammar = search_grammar("result")
     fence = Fence(tags(*grammar.names) + r'|<\||\n\n"')
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "result": 4.0}
+    marks = MARKS | {"result": 4.0}
 
     def begin_plain(self, text: str) -> tuple[int, str | None]:
         """After the prompt of its base checkpoints, whose examples are not the agent's words."""
@@ -63,11 +61,11 @@ class ReSearch(Tagged):
         return at, asked and asked.removesuffix(".")
 
     def write_note(self, note: str) -> str:
-        """One line."""
         return one_line(note)
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """Quoted title and text of each passage, blank lines between. No text may begin like the next one's title."""
+        """Quoted title and text of each passage, blank lines between."""
+        # A text that begins with a line break would look like the blank line before the next title.
         return "\n\n".join(f'"{one_line(escape(item.title))}"\n{opening_line(escape(item.text))}' for item in evidence)
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
@@ -87,10 +85,9 @@ class ReSearch(Tagged):
         return found, ""
 
     def find_answer(self, text: str, span: Span) -> Span | None:
-        """What the last box holds."""
         return last_boxed(text, *span)
 
-    def answer_text(self, answer: str) -> str:
+    def write_answer(self, answer: str) -> str:
         r"""The answer in its box; without one where its own braces would break it."""
         boxed = f"The final answer is \\[ \\boxed{{{answer}}} \\]"
         box = last_boxed(boxed)

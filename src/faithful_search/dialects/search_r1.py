@@ -32,12 +32,12 @@ Some checkpoints write the information themselves. Behind a query that cannot be
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
-from ..trajectory import Evidence, Step, Trajectory
-from . import doc_lines
-from .fence import Fence, opening_line, tags
+from ..trajectory import Step
+from .fence import Fence, tags
+from .passages import DOC_LINE, DocLines
 from .tagged import MARKS, Tagged, search_grammar
 
 _INVALID = (
@@ -57,7 +57,7 @@ _ASKED = re.compile(r"For\s+example,\s+<answer>\s*Beijing\s*</answer>\.\s+Questi
 _QUESTION_END = re.compile(r"\n\s*\n|\n?<(?:\||(?:think|search|information|answer)>)|\n(?:user|assistant)\n|\?\s*\n|\Z")
 
 
-class SearchR1(Tagged):
+class SearchR1(DocLines, Tagged):
     """The dialect of Search-R1. `Step.call` is `search(query=…)`; no verdicts: `helpful` is `None`, `refs` empty.
 
     A step's answer is the last of its turn, the trajectory's the last of all: so that system's reward reads them.
@@ -70,8 +70,8 @@ class SearchR1(Tagged):
         rf"<information>|\n{_SAID}|{_SAID}"  # a literal begins each: a search need look at few places
         r"|<\|im_start\|>(?:system\n[^<]*+<\|im_end\|>\n<\|im_start\|>)?user\nAnswer the given question\.(?P<over>)"
     )
-    fence = Fence(tags(*grammar.names) + rf"|<\||{doc_lines.HEAD}|My previous action is invalid\.")
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "information": 4.0}
+    fence = Fence(tags(*grammar.names) + rf"|<\||{DOC_LINE}|My previous action is invalid\.")
+    marks = MARKS | {"information": 4.0}
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """One user message, a question mark behind the question. There is a single tool, which is not described."""
@@ -79,7 +79,6 @@ class SearchR1(Tagged):
         return super().prompt(asked if asked.endswith("?") else asked + "?", tools)
 
     def asked_in(self, message: str) -> str:
-        """What stands behind the prompt's example."""
         asked = _ASKED.search(message)
         return message[asked.end() :].strip() if asked else message
 
@@ -92,36 +91,11 @@ class SearchR1(Tagged):
         tag = self.grammar.tag.search(text)
         prompt = text.find("Answer the given question.", 0, tag.start() if tag else len(text))
         asked = _ASKED.search(text, prompt) if prompt >= 0 else None
-        if asked is None:
+        end = _QUESTION_END.search(text, asked.end()) if asked else None
+        if asked is None or end is None:
             return 0, None
-        end = _QUESTION_END.search(text, asked.end())
-        assert end is not None  # the text's end matches
         stop = end.start() + 1 if end[0].startswith("?") else end.start()
         return stop, " ".join(text[asked.end() : stop].split())
 
-    def write_note(self, note: str) -> str:
-        """Prose."""
-        return opening_line(note)
-
-    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """`Doc` lines."""
-        return doc_lines.write(evidence, escape)
-
-    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
-        """Passages in `Doc` lines, or prose."""
-        return doc_lines.read(body, fenced)
-
-    def render(self, trajectory: Trajectory) -> str:
-        """Write a whole trajectory as one text; after a turn without action stands what the environment says to it."""
-        parts: list[str] = []
-        for number, step in enumerate(trajectory.steps, start=1):
-            parts.append(self.render_turn(step))
-            if step.call is not None:
-                parts.append(self.render_observation(step.evidence, step.note))
-            elif step.answer is None and number < len(trajectory.steps):
-                parts.append(_INVALID)
-        return "".join(parts)
-
     def on_invalid(self, step: Step) -> str | None:
-        """The line that this system's environment puts into the agent's mouth."""
         return _INVALID

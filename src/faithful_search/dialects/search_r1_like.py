@@ -21,10 +21,9 @@ from itertools import islice
 from typing import ClassVar
 
 from ..trajectory import Evidence, ToolCall
-from . import doc_lines
-from .doc_lines import MOST_DOCUMENTS, stretches
 from .fence import Fence, one_line
-from .tool_calls import FENCED, ToolCalls, read_json, write_json
+from .passages import MOST_DOCUMENTS, read_docs, read_json, stretches, write_json
+from .tool_calls import FENCED, ToolCalls
 
 # The tools' schemas are left to the chat template.
 _ASK = (
@@ -35,8 +34,8 @@ _ASK = (
     "needed, you can directly provide the answer inside <answer> and </answer>, without detailed "
     "illustrations. For example, <answer> Beijing </answer>. Question: {question}"
 )
+# Takes the whole line, whether the title is closed or not: so no line is looked at twice.
 _DOC = re.compile(r"Doc [0-9]++ ?\(Title: ?([^\n]*+)\n?+")
-"""Takes the whole line, whether the title is closed or not: so no line is looked at twice."""
 _INFORMATION = "<information>"
 _ASKED = re.compile(r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?")
 _BARE_QUERY = re.compile(r"[^{\[]")
@@ -63,7 +62,6 @@ class SearchR1Like(ToolCalls):
         return (asked.end(), asked[1].strip()) if asked else (0, None)
 
     def read_call(self, raw: str, strict: bool = False) -> ToolCall | None:
-        """JSON, or a bare query."""
         query = raw.strip()
         if query and _BARE_QUERY.match(query):
             return ToolCall("search", {"query": query}, raw)
@@ -75,9 +73,7 @@ class SearchR1Like(ToolCalls):
         result = value.get("result") if isinstance(value, dict) else None
         result = result if isinstance(result, str) else body
         if body.lstrip().startswith(_INFORMATION):
-            return doc_lines.read(
-                body.strip().removeprefix(_INFORMATION).removesuffix("</information>").strip(), fenced
-            )
+            return read_docs(body.strip().removeprefix(_INFORMATION).removesuffix("</information>").strip(), fenced)
         docs = list(islice((doc for doc in _DOC.finditer(result) if doc[0].endswith(")\n")), MOST_DOCUMENTS))
         found = []
         for doc, end in stretches(docs, len(result)):
@@ -89,11 +85,9 @@ class SearchR1Like(ToolCalls):
         return found, "" if found else result
 
     def write_note(self, note: str) -> str:
-        """JSON of the note."""
         return write_json({"result": note})
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """JSON of one query's documents."""
         docs = (
             f'Doc {number} (Title: "{one_line(escape(item.title))}")\n{escape(item.text)}'
             for number, item in enumerate(evidence, start=1)

@@ -16,12 +16,8 @@ one passage. Kinds of issues are those of `search_r1`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
-
-from ..trajectory import Evidence
-from . import doc_lines
-from .fence import Fence, opening_line, tags
+from .fence import Fence, tags
+from .passages import DOC_LINE, DocLines
 from .tagged import MARKS, Tagged, search_grammar
 
 _SYSTEM = (
@@ -39,23 +35,11 @@ _SYSTEM = (
 )
 
 
-class SelfEval(Tagged):
+class SelfEval(DocLines, Tagged):
     """The dialect of trajectory self-evaluation. `Step.call` is `search(query=…)`."""
 
     system = _SYSTEM
     frame = ("\n<search_results>", "</search_results>\n")
     grammar = search_grammar("search_results")
-    fence = Fence(tags(*grammar.names) + rf"|<\||{doc_lines.HEAD}")
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "search_results": 4.0}
-
-    def write_note(self, note: str) -> str:
-        """Prose."""
-        return opening_line(note)
-
-    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """`Doc` lines."""
-        return doc_lines.write(evidence, escape)
-
-    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
-        """Passages in `Doc` lines, or prose."""
-        return doc_lines.read(body, fenced)
+    fence = Fence(tags(*grammar.names) + rf"|<\||{DOC_LINE}")
+    marks = MARKS | {"search_results": 4.0}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
 import msgspec
 
 from ..trajectory import Issue, Step, ToolCall
 from .base import Dialect
-from .segments import Segment
+from .segments import Segment, note_issue
 from .turns import Fields, Grammar, skip
 
-MARKS: Mapping[str, float] = {
+MARKS = {
     "search": 2.0, "information": -4.0, "result": -4.0, "search_results": -4.0, "think": 0.5, "answer": 0.5,
     "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0,
 }  # fmt: skip
@@ -39,9 +39,9 @@ class Tagged(Dialect):
     """
 
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
-    observation_role: ClassVar[str | None] = None
+    observation_role = None
     search_tool: ClassVar[str | None] = "search"
-    no_call: ClassVar[tuple[str, str]] = ("call_empty", "the query is empty")
+    no_call = ("call_empty", "the query is empty")
     speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
     pause: ClassVar[re.Pattern[str]]
     border: ClassVar[re.Pattern[str]]
@@ -95,25 +95,22 @@ class Tagged(Dialect):
         """The last answer of all; turns that come after one are noted."""
         answers = [number for number, fields in enumerate(steps) if "answer" in fields]
         for fields in steps[answers[0] + 1 :] if answers else ():
-            issue = Issue("after_answer", "the agent went on after it had answered", fields["spans"]["step"])
-            fields["issues"] = (*fields.get("issues", ()), issue)
+            note_issue(fields, "after_answer", "the agent went on after it had answered", fields["spans"]["step"])
         return super().conclude(steps)
 
     def render_turn(self, step: Step) -> str:
-        """Write one turn."""
         parts = [f"<think>{step.think or ''}</think>"]
         if step.call is not None:
             parts.append(f"<{self.grammar.call}>{query(step.call)}</{self.grammar.call}>")
         if step.answer is not None:
-            parts.append(f"<answer>{self.answer_text(step.answer)}</answer>")
+            parts.append(f"<answer>{self.write_answer(step.answer)}</answer>")
         return "\n".join(parts)
 
-    def answer_text(self, answer: str) -> str:
+    def write_answer(self, answer: str) -> str:
         """What stands between the answer's tags."""
         return answer
 
     def call_form(self, tools: Sequence[str]) -> str:
-        """The words of a query; there is one tool, and nothing else to write."""
         return f"a query between an opening and a closing {self.grammar.call} tag"
 
     def force_answer(self, step: Step) -> tuple[Step, str] | None:

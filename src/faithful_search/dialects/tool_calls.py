@@ -1,17 +1,17 @@
 """What the dialects share whose calls are JSON in `<tool_call>` and whose tool responses stand in `<tool_response>`.
 
-A text is cut into turns of the agent and what came between them: tool responses, and words of a controller (a user's
-message that is not a response). A response is the environment's when the end of a call or a role precedes it; one that
-the agent opens elsewhere it wrote itself. Kinds of issues are those of `pou` without the verdict's, and
-`think_unopened` (a thought is closed that was never opened), `response_missing` (parallel calls, fewer responses),
-`response_unasked` (a response to a turn that made no call).
+A text is cut into turns of the agent, tool responses, and words of a controller (a user's message that is not a
+response). A response is the environment's when the end of a call or a role precedes it; one that the agent opens
+elsewhere it wrote itself. Kinds of issues are those of `pou` without the verdict's, and `think_unopened` (a thought is
+closed that was never opened), `response_missing` (parallel calls, fewer responses), `response_unasked` (a response to a
+turn that made no call).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from ..trajectory import Span, Step, ToolCall, Trajectory
 from .base import Dialect
 from .fence import Fence, tags
+from .passages import write_json
 from .segments import Segment
 from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip, trimmed
 
@@ -26,26 +27,26 @@ OPEN, CLOSE = "<tool_response>", "</tool_response>"
 NAMES = ("think", "tool_call", "tool_response", "answer")
 BARE = Grammar(NAMES[:3], "tool_call", "tool_response")
 """A grammar without a tag for the answer: text outside all tags in a turn without calls is the answer."""
-MARKS: Mapping[str, float] = {
+MARKS = {
     "tool_call": 0.5, "tool_response": 0.5, "think": 0.25, "answer": 0.25, "helpful": -4.0, "ref": -3.0,
     "search": -3.0, "information": -3.0, "result": -3.0, "search_results": -3.0, "begin_of_query": -3.0,
 }  # fmt: skip
-"""The marks that the whole family shares; `signs` tell its members apart."""
+"""The marks that all these dialects share; `signs` tell them apart."""
 FENCED = tags(*NAMES) + r"|<\|"
 PLACES = r"<tool_response>|<\|im_start\|>(?:user|tool)\n|(?<=>)\s{0,4}user\n|(?<=\n)user\n"
 _AGENT_AGAIN = re.compile(r"<\|im_start\|>assistant\n?|(?<=\n)assistant\n")
 _ANY_ROLE = re.compile(r"user|tool|ipython|system|assistant|model")
 _CUT_TAG = re.compile(r"<(?:/?[a-z_]{0,24})?\Z")
 _MOST_REPAIRED, _MOST_BRACKETS = 2_000, 40
-_LENIENT = json.JSONDecoder(strict=False)
+_LENIENT = json.JSONDecoder(strict=False)  # models write line breaks into strings
 _CALL_END = "</tool_call>"
 _ROLE = "(?:user|tool|ipython)"
 _ROLE_BEFORE = re.compile(
     rf"(?:<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
 )
 _ROLE_LINE = re.compile(rf"\n{_ROLE}\n\s*\Z")
+# So many characters before a tool response tell whose it is: in the first a role, in the second a call.
 _LOOK_BACK, _CALLED_BEFORE = 200, 4_000
-"""So many characters before a tool response tell whose it is: in the first a role, in the second a call."""
 
 
 class _Call(msgspec.Struct):
@@ -53,28 +54,8 @@ class _Call(msgspec.Struct):
     arguments: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
+# Typed: what is not a call is refused while it is read, without a dict in between.
 _decode = msgspec.json.Decoder(_Call).decode
-
-
-def read_json(text: str) -> Any:
-    """The JSON value in `text`, bare line breaks in its strings allowed; `None` for anything else."""
-    try:
-        value, end = _LENIENT.raw_decode(text.lstrip())
-    except (ValueError, RecursionError):
-        return None
-    return value if not text.lstrip()[end:].strip() else None
-
-
-def write_json(value: Any) -> str:
-    """JSON as the tools of these systems write it, one line."""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def text_of(value: Any) -> str:
-    """A field of JSON as text: other values than strings as JSON, nothing for null."""
-    if isinstance(value, str):
-        return value
-    return "" if value is None else write_json(value)
 
 
 class CallReader(TurnReader):
@@ -85,15 +66,15 @@ class CallReader(TurnReader):
         self.bare = "answer" not in dialect.grammar.names
         self.parallel = False
         self.more: list[Fields] = []
-        self.loose: list[Span] = []
+        self.loose: list[Span] = []  # text outside all tags
         if self.tags and self.tags[0].closing and self.tags[0].name == "think":
             self.tags.insert(0, Tag(start, start, False, "think"))
             if not dialect.prefilled:
                 self.issue("think_unopened", "a thought is closed that was not opened", self.tags[1].span)
 
-    def calls(self) -> list[Fields]:
-        """The steps of a turn that may hold several calls."""
-        self.parallel = True
+    def turns(self) -> Iterable[Fields]:
+        """The step of one turn, and of each further call of it."""
+        self.parallel = self.dialect.parallel
         fields = self.read()
         for more in self.more:
             more["spans"]["step"] = fields["spans"]["step"]
@@ -104,7 +85,7 @@ class CallReader(TurnReader):
         if not self.parallel or "call" not in self.spans:
             super().read_call(span)
             return
-        before = len(self.issues)
+        before = len(self.issues)  # issues from here on are those of the further call
         fields: Fields = {"spans": {"call": span}, "same_turn": True, **self.called(span)}
         if own := tuple(self.issues[before:]):
             del self.issues[before:]
@@ -150,13 +131,13 @@ class ToolCalls(Dialect):
     """
 
     stop: ClassVar[tuple[str, ...]] = ("</tool_call>", "</answer>")
-    observation_role: ClassVar[str | None] = "user"
-    frame: ClassVar[tuple[str, str]] = (f"{OPEN}\n", f"\n{CLOSE}")
-    fence: ClassVar[Fence] = Fence(FENCED)
-    marks: ClassVar[Mapping[str, float]] = MARKS
-    grammar: ClassVar[Grammar] = Grammar(NAMES, "tool_call", "tool_response", last_answer_counts=True)
+    observation_role = "user"
+    frame = (f"{OPEN}\n", f"\n{CLOSE}")
+    fence = Fence(FENCED)
+    marks = MARKS
+    grammar = Grammar(NAMES, "tool_call", "tool_response", last_answer_counts=True)
     reader: ClassVar[type[TurnReader]] = CallReader
-    no_call: ClassVar[tuple[str, str]] = ("call_json", 'the call is not JSON of the form {"name": …, "arguments": {…}}')
+    no_call = ("call_json", 'the call is not JSON of the form {"name": …, "arguments": {…}}')
     prefilled: ClassVar[bool] = False
     asked: ClassVar[re.Pattern[str] | None] = None
     places: ClassVar[re.Pattern[str]] = re.compile(PLACES)
@@ -176,16 +157,15 @@ class ToolCalls(Dialect):
                 if roles and roles[-1] not in ("assistant", "model"):  # said to the agent
                     again = _AGENT_AGAIN.search(text, after, end)
                     after = again.end() if again else end
-            if after < end:
-                start = self.turn_end(text, after, end)
-                yield Segment("agent", text, (after, start))
-            else:
+            if after == end:
                 return
+            start = self.turn_end(text, after, end)
+            yield Segment("agent", text, (after, start))
 
     def turn_end(self, text: str, start: int, end: int) -> int:
         """Where the turn that begins at `start` ends: at what someone else wrote, or at `end`."""
-        for match in self.places.finditer(text, start, end):
-            found = self.ends_at(text, start, match)
+        for place in self.places.finditer(text, start, end):
+            found = self.ends_at(text, start, place)
             if found is not None:
                 return found
         return end
@@ -204,14 +184,6 @@ class ToolCalls(Dialect):
             return None  # the next place is that response, and a role precedes it
         return at
 
-    def read_turns(self, text: str, start: int, end: int, first: bool) -> Sequence[Fields]:
-        """The steps of one turn: one, or one for each call."""
-        plain = self.read_plain(text, start, end, first)
-        if plain is not None:
-            return (plain,)
-        reader = CallReader(text, start, end, self, first)
-        return reader.calls() if self.parallel else (reader.read(),)
-
     def read_call(self, raw: str, strict: bool = False) -> ToolCall | None:
         """The call that this JSON writes; arguments may be missing unless `strict`."""
         try:
@@ -223,7 +195,7 @@ class ToolCalls(Dialect):
         return ToolCall(call.name, call.arguments, raw)
 
     def evident_call(self, raw: str) -> ToolCall | None:
-        """The call in JSON with closing brackets too many behind it, as environments run it."""
+        """The call in JSON with superfluous closing brackets behind it, as environments run it."""
         try:
             end = _LENIENT.raw_decode(raw.lstrip())[1]
         except (ValueError, RecursionError):
@@ -233,12 +205,10 @@ class ToolCalls(Dialect):
         return None if call is None else msgspec.structs.replace(call, raw=raw)
 
     def asked_in(self, message: str) -> str:
-        """What `asked` finds, or all of the message."""
         found = self.asked.search(message) if self.asked else None
         return found[1].strip() if found else message
 
     def render_turn(self, step: Step) -> str:
-        """Write one turn, or a further call of one."""
         parts = [] if step.same_turn else [f"<think>{step.think or ''}</think>"]
         if step.call is not None:
             # As the agent wrote it where that is known. No argument may look like the end of the call.
@@ -262,7 +232,6 @@ class ToolCalls(Dialect):
         return "\n".join(parts)
 
     def call_form(self, tools: Sequence[str]) -> str:
-        """The JSON of a call, with the first tool's name."""
         return f"JSON like {write_json({'name': tools[0] if tools else '…', 'arguments': {'…': '…'}})}"
 
     def repair_call(self, raw: str) -> ToolCall | None:

@@ -1,13 +1,13 @@
-"""Reading one turn of tagged text: a thought, then one action. What all dialects share.
+"""Reading one turn of tagged text, a thought and then one action, in any dialect.
 
-Most turns are as they should be: `Grammar.turn` reads one by a single expression. Any other is taken apart into its
-tags by a `TurnReader`, which notes what is wrong with it.
+A well-formed turn is read by a single expression, `Grammar.turn`. Any other is taken apart into its tags by a
+`TurnReader`, which notes what is wrong with it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -16,21 +16,18 @@ from ..trajectory import Issue, Span
 
 Fields = dict[str, Any]
 """The fields of a step while it is read; it has `spans`."""
+# Possessive quantifiers (`*+`) here and elsewhere: a match is never tried again, which keeps reading linear.
 GAP = re.compile(
     r"(?:\s++|<\|(?!(?:begin|end)_of_(?:query|documents)\|>)[^<>|\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|(?:user|assistant|system|tool|model|ipython)(?=\n|<\||\Z))*+"
 )
-"""Blanks, chat-role markup and bare role lines: what may stand between turns without being text.
+"""Blanks, chat-role markup and bare role lines may stand between turns without being text.
 
 R1-Searcher's tokens look like markup, but call a tool.
 """
-MOST_STEPS = 10_000
-"""Turns read of one trajectory; the text behind them is left unread, with an issue."""
-MOST_TAGS = 50_000
-"""Tags read in one stretch of text; a model that writes more is stuck, and what follows them is not read."""
-MOST_ISSUES = 1_000
-"""Issues noted for one turn; further ones would only repeat them."""
+# Bounds for stuck models: turns of a trajectory, tags in one stretch of text, issues of one turn.
+MOST_STEPS, MOST_TAGS, MOST_ISSUES = 10_000, 50_000, 1_000
 _TAIL = re.compile(r"(?:\s++|<\|[^<>|\n]{1,40}\|>(?:user|tool|ipython)?+)*+\Z")
-_LONGEST_TAIL = 200
+_LONGEST_TAIL = 200  # characters; looking further back in every turn would take quadratic time
 ELLIPSES = ("...", "\u2026")
 _ASSISTANT = re.compile(
     r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>\s*|<start_of_turn>model\n|<\|assistant\|>\n?"
@@ -39,7 +36,6 @@ _PROLOGUE = re.compile(
     r"\s*+(?:(?:<\|(?:begin_of_text|startoftext|endoftext)\|>|<s>|<bos>)\s*+)*+"
     r"(?:<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|(?:system|tools|user|assistant)\|>)"
 )
-"""A chat's beginning: the start of a text, where it is told, and a role."""
 _BARE_PROLOGUE = re.compile(r"\s*+(?=(?:system|user)\n)")
 _USER = re.compile(
     r"(?:<\|im_start\|>(?:user|tool)\n?|<\|start_header_id\|>(?:user|tool|ipython)<\|end_header_id\|>|<start_of_turn>user\n|<\|user\|>)\s*+"
@@ -48,8 +44,8 @@ _END_OF_MESSAGE = re.compile(r"<\|(?:im_end|eot_id|end)\|>|<end_of_turn>")
 
 
 def skip(text: str, at: int, until: int | None = None) -> int:
-    """Past the blanks and markup (`GAP`) that stand at `at`, but not past `until`."""
-    # nothing is a gap too, so there is always a match
+    """Past the blanks and markup (`GAP`) at `at`, but not past `until`."""
+    # An empty string is a gap, too, so there is always a match.
     return GAP.match(text, at, len(text) if until is None else until).end()  # type: ignore[union-attr]
 
 
@@ -69,21 +65,23 @@ class Tag(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """The tag's own characters."""
         return self.start, self.end
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """The tags of a dialect: all their `names`, and which of them holds a call and a tool response.
+    """The tags of a dialect.
 
-    Of several answers in a turn the first counts, or with `last_answer_counts` the last. `pattern` is for tags that are
-    not written `<name>` and `</name>`: its first group is empty in an opening tag, the second is the name. `opens` is a
-    pattern of what may open a thought.
-
-    `tag` finds a tag. `turn` matches a whole turn as it should be, a thought and one action without tags in them (its
-    groups: `step`, `think`, the action's name `act`, what the action says, `said`, and those of `opens`); with a
-    `pattern`, nothing.
+    Attributes:
+        names: of all tags.
+        call, response: which of them holds a call, and which a tool response.
+        last_answer_counts: whether of several answers in a turn the last counts; else the first does.
+        pattern: for tags that are not written `<name>` and `</name>`: its first group is empty in an opening tag, the
+            second is the name.
+        opens: a pattern of what may open a thought.
+        tag: finds a tag.
+        turn: matches a well-formed turn, a thought and one action without tags in them; with a `pattern`, nothing. Its
+            groups: `step`, `think`, the action's name `act`, its inner text `said`, and those of `opens`.
     """
 
     names: tuple[str, ...]
@@ -100,7 +98,7 @@ class Grammar:
         turn = rf"(?P<step><think>{self.opens}(?P<think>{plain})</think>\s*+<(?P<act>{self.call}|answer)>"
         turn += rf"(?P<said>{plain})</(?P=act)>){GAP.pattern}"
         object.__setattr__(self, "tag", re.compile(self.pattern or rf"<(/?)({'|'.join(self.names)})>"))
-        object.__setattr__(self, "turn", re.compile("(?!)" if self.pattern else turn))
+        object.__setattr__(self, "turn", re.compile("(?!)" if self.pattern else turn))  # (?!) matches nothing
 
     def tags(self, text: str, start: int, end: int) -> list[Tag]:
         """The tags in this stretch of a text, at most `MOST_TAGS`."""
@@ -113,38 +111,29 @@ def episode_start(text: str, response: str) -> tuple[int, str | None]:
     """Where the agent's first turn begins, and the last user message when a prompt stands before it.
 
     Only a text that begins with chat markup has a prompt: markup further inside may be evidence, which must not decide
-    where the agent begins. Of a chat the agent begins after the first assistant marker, unless what precedes that
-    marker is a tool response (opening tag `response`): then the agent had already spoken, and the text begins with its
-    first turn.
+    where the agent begins. A chat whose first message behind the markup is a tool response (opening tag `response`)
+    has no prompt: the agent had already spoken.
     """
-    bare = _BARE_PROLOGUE.match(text)
-    if bare is not None:
-        return _bare_start(text, bare.end(), response)
-    marker = _ASSISTANT.search(text) if _PROLOGUE.match(text) else None
-    if marker is None:
-        return 0, None
-    user_end = -1
-    for match in _USER.finditer(text, 0, marker.start()):
-        user_end = match.end()
-    if user_end < 0:
-        return marker.end(), None
-    if text.startswith(response, user_end):
-        return 0, None
-    return marker.end(), _END_OF_MESSAGE.split(text[user_end : marker.start()], maxsplit=1)[0].strip()
-
-
-def _bare_start(text: str, begin: int, response: str) -> tuple[int, str | None]:
-    """The same for a chat decoded without its special tokens, where roles are lines of their own, from `begin` on."""
-    start = text.find("\nassistant\n", begin)
-    if start < 0:
-        return 0, None
-    user = begin if text.startswith("user\n", begin) else text.rfind("\nuser\n", begin, start) + 1
-    asked = user + len("user\n")
-    if not text.startswith("user\n", user):
-        return start + len("\nassistant\n"), None
+    if bare := _BARE_PROLOGUE.match(text):  # decoded without special tokens: roles are lines of their own
+        end = text.find("\nassistant\n", bare.end())
+        if end < 0:
+            return 0, None
+        start = end + len("\nassistant\n")
+        user = bare.end() if text.startswith("user\n", bare.end()) else text.rfind("\nuser\n", bare.end(), end) + 1
+        asked = user + len("user\n") if text.startswith("user\n", user) else -1
+    else:
+        marker = _ASSISTANT.search(text) if _PROLOGUE.match(text) else None
+        if marker is None:
+            return 0, None
+        start, end, asked = marker.end(), marker.start(), -1
+        for match in _USER.finditer(text, 0, end):
+            asked = match.end()
+    if asked < 0:
+        return start, None
     if text.startswith(response, asked):
         return 0, None
-    return start + len("\nassistant\n"), text[asked:start].strip()
+    message = text[asked:end]
+    return start, (message if bare else _END_OF_MESSAGE.split(message, maxsplit=1)[0]).strip()
 
 
 class TurnReader:
@@ -162,11 +151,11 @@ class TurnReader:
         self.unclosed: set[str] = set()
 
     def read(self) -> Fields:
-        """The fields of the step, all of the stretch being one turn."""
+        """The fields of the step; the whole stretch is one turn."""
         self._walk(0, several=False)
         return self._step()
 
-    def turns(self) -> Iterator[Fields]:
+    def turns(self) -> Iterable[Fields]:
         """The same for text that may hold several turns with nothing of the environment between them.
 
         After an action a thought or a call begins the next turn, and after a call an answer does too.
@@ -186,16 +175,15 @@ class TurnReader:
         return span
 
     def no_think(self) -> None:
-        """Called when the turn has no thought."""
+        """Note that the turn has no thought."""
         if self.dialect.thinks:
             self.issue("think_missing", "the turn has no <think> block")
 
     def read_call(self, span: Span) -> None:
         """The call that stands there, or an issue."""
-        if self._taken("call", span):
-            return
-        self.spans["call"] = span
-        self.fields |= self.called(span)
+        if not self._taken("call", span):
+            self.spans["call"] = span
+            self.fields |= self.called(span)
 
     def called(self, span: Span) -> Fields:
         """The call that stands there, if any; a broken one that can only be one call is it, with its issue."""
@@ -208,7 +196,7 @@ class TurnReader:
         return {} if call is None else {"call": call}
 
     def outside(self, begin: int, end: int) -> None:
-        """Look at what stands outside all tags."""
+        """Note text outside all tags."""
         if begin == end or GAP.fullmatch(self.text, begin, end):
             return
         outside = self.text[begin:end].strip()
@@ -218,16 +206,15 @@ class TurnReader:
             self.issue("text_outside", f"text outside all tags: {outside[:40]!r}", (begin, end))
 
     def nested(self, inner: list[Tag]) -> None:
-        """Note that protocol tags stand inside a block."""
+        """Note tags of the protocol inside a block."""
         if inner:
             self.issue("nested", f"{self.text[slice(*inner[0].span)]} inside another block", inner[0].span)
 
     def unbalanced(self, tag: Tag) -> None:
-        """Note that this tag stands where it cannot."""
+        """Note a tag where none can stand."""
         self.issue("tag_unbalanced", f"{self.text[slice(*tag.span)]} where none belongs", tag.span)
 
     def issue(self, kind: str, why: str, span: Span | None = None) -> None:
-        """Note a problem."""
         if len(self.issues) < MOST_ISSUES:
             self.issues.append(Issue(kind, why, span))
 
@@ -244,7 +231,7 @@ class TurnReader:
         return {**self.fields, "issues": tuple(self.issues), "spans": self.spans}
 
     def _walk(self, at: int, several: bool) -> tuple[int, int]:
-        """Blocks from left to right, from `tags[at]` on; with `several`, to the tag that begins the next turn.
+        """Read blocks from `tags[at]` on; with `several`, only to the tag that begins the next turn.
 
         Returns the next tag to look at and where in the text the turn ended.
         """
@@ -287,7 +274,7 @@ class TurnReader:
         elif name == "response":
             self.issue("response_forged", "the agent wrote a tool response itself", span)
         elif not closed:
-            # It was cut off or forgotten: it is not carried out, and no answer. What stands at its end may be what
+            # A call that was cut off is not run, an answer that was cut off does not count. At its end may stand what
             # the environment wrote before its response.
             if not self._taken(name, span):
                 self.spans[name] = trimmed(self.text, *span)

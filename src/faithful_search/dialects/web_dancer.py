@@ -30,8 +30,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence
-from .doc_lines import MOST_DOCUMENTS, stretches
 from .fence import Fence, one_line, spelled
+from .passages import MOST_DOCUMENTS, stretches
 from .tool_calls import FENCED, MARKS, ToolCalls
 
 # The wording is ours, not its checkpoints'.
@@ -51,6 +51,7 @@ and at the end
 <answer> the answer </answer>
 
 User: {question}"""
+# How a response begins that holds a search's links, and one that holds pages.
 _SEARCH, _VISIT = "A Google search for ", "The useful information in "
 _PAGE = re.compile(r"^The useful information in (\S{1,2000}) for user goal [^\n]*+\n", re.MULTILINE)
 _BLOCK = re.compile(r"(?:^=======\n)?^A Google search for [^\n]*\n\n## Web Results\n", re.MULTILINE)
@@ -64,7 +65,7 @@ class WebDancer(ToolCalls):
 
     ask = _ASK
     fence = Fence(FENCED + rf"|[0-9]++\. \[|{_SEARCH}|{_VISIT}")
-    marks: ClassVar[Mapping[str, float]] = {**MARKS, "tools": 0.5}
+    marks = MARKS | {"tools": 0.5}
     signs: ClassVar[Mapping[str, float]] = {
         r"Web Information Seeking Master": 3.0,
         r'<tool_call>\s{0,9}\{"name":\s?"visit",\s?"arguments":\s?\{': 3.0,
@@ -75,7 +76,6 @@ class WebDancer(ToolCalls):
     asked = re.compile(r"\A(?:(?>.*?A conversation between User and Assistant\.).*\nUser: )?+(.+)\Z", re.DOTALL)
 
     def write_tools(self, tools: Sequence[dict[str, Any]]) -> str:
-        """JSON over several lines, with commas between."""
         return ",\n".join(json.dumps(tool, ensure_ascii=False, indent=2) for tool in tools)
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
@@ -92,7 +92,6 @@ class WebDancer(ToolCalls):
         return found, "" if found else body
 
     def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        """One search's links."""
         links = [
             f"{number}. [{one_line(_linked(item.title, escape))}]({_address(item.url, escape)})\n\n{escape(item.text)}"
             for number, item in enumerate(evidence, start=1)

@@ -35,6 +35,7 @@ def read(value: Any) -> Chat | None:
     """
     if is_chat(value):
         return Chat(list(value))
+    # A list of messages needs no format; an object with `messages` may have more to say in one.
     found = next((chat for each in formats().values() if (chat := each.read(value))), None)
     lines = value.get("lines") if isinstance(value, dict) else None
     if found is not None and isinstance(lines, list) and (broken := sum(not isinstance(line, dict) for line in lines)):
@@ -64,11 +65,9 @@ def refusal(value: Any) -> str:
     """What a value that no format reads looks like, and what to do."""
     items = value if isinstance(value, list | tuple) else [value]
     fields: dict[str, Any] = next((item for item in items if isinstance(item, dict)), {})
-    shared, best = max(
-        ((len(each.marks & fields.keys()), each) for each in formats().values()), key=lambda pair: pair[0]
-    )
-    if shared:
-        has = ", ".join(sorted(best.marks & fields.keys()))
+    best = max(formats().values(), key=lambda each: len(each.marks & fields.keys()))
+    if shared := best.marks & fields.keys():
+        has = ", ".join(sorted(shared))
         return f"it looks like {best.what} (it has {has}), but cannot be read: {best.needs}"
     shape = f"an object with {', '.join(map(str, list(fields)[:8]))}" if fields else type(value).__name__
     known = ", ".join(each.what for each in formats().values())

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
 
 
 class Atif(Format):
-    """One trajectory document."""
+    """One trajectory document; trajectories of sub-agents in it are left out."""
 
-    what: ClassVar[str] = "an ATIF trajectory"
-    marks: ClassVar[frozenset[str]] = frozenset(("schema_version",))
+    what = "an ATIF trajectory"
+    marks = frozenset({"schema_version"})
 
     def read(self, value: Any) -> Chat | None:
-        """The steps as messages; trajectories of sub-agents are left out."""
         version = mapping(value).get("schema_version")
         if not isinstance(version, str) or not version.startswith("ATIF"):
             return None

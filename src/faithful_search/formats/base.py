@@ -1,10 +1,10 @@
-"""What a format is: one way in which a program lays down what an agent did."""
+"""What a format is: one way in which a program stores what an agent did."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 Messages = list[Mapping[str, Any]]
@@ -12,21 +12,21 @@ Messages = list[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Chat:
-    """What a format says: messages as `messages.read` takes them, and what is known besides.
+    """A conversation as a format stores it.
 
     Attributes:
-        messages: the conversation, of any API's shape.
+        messages: of any API's shape, as `messages.read` takes them.
         question: where it stands apart from the messages.
         answers: gold answers, as they are stored.
         id: the episode's.
-        left_out: what was there and is not among the messages, in words.
+        left_out: what is not among the messages, in words.
     """
 
     messages: Messages
     question: str | None = None
     answers: Any = None
     id: str = ""
-    left_out: tuple[str, ...] = field(default=())
+    left_out: tuple[str, ...] = ()
 
 
 class Format(ABC):
@@ -34,8 +34,8 @@ class Format(ABC):
 
     Attributes:
         what: what a person calls such a record.
-        marks: names of fields that such a record has, to say what one looks like that cannot be read.
-        needs: what it lacks then, or what to do.
+        marks: names of fields that such a record has, by which one that cannot be read is named.
+        needs: what such a one lacks, or what to do.
     """
 
     what: ClassVar[str]
@@ -44,7 +44,7 @@ class Format(ABC):
 
     @abstractmethod
     def read(self, value: Any) -> Chat | None:
-        """The conversation in this value of JSON; `None` where it does not bear this format's marks."""
+        """The conversation in this value of JSON; `None` where it is of another format."""
 
     def group(self, value: Any) -> str | None:
         """Which episode this line of a file is a part of, where one episode takes many lines; else `None`."""
@@ -72,8 +72,3 @@ def mapping(value: Any, *names: str) -> Mapping[str, Any]:
 def text(value: Any) -> str | None:
     """The value where it is a text with something in it."""
     return value if isinstance(value, str) and value.strip() else None
-
-
-def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """What was left out, counted."""
-    return tuple(f"{count} of kind {kind!r}" for kind, count in counts.items() if count)

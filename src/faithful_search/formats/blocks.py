@@ -27,11 +27,13 @@ _GEMINI = {
     "functionResponse": "result", "function_response": "result", "codeExecutionResult": "result",
     "code_execution_result": "result",
 }  # fmt: skip
+# A part of Gemini's has no type: it is known by one of these fields, or by a text beside nothing else but these.
 _NAMED = frozenset((*_GEMINI, "inlineData", "inline_data", "fileData", "file_data"))
-"""Fields by which one knows a part of Gemini's, which has no type."""
+_BESIDE_TEXT = frozenset(("text", "thought", "thoughtSignature", "thought_signature"))
 _PASSAGES = frozenset(("search_result", "web_search_result", "document"))
 ANSWERED = ("tool_use_id", "tool_call_id", "toolCallId", "call_id", "source_call_id", "id")
-"""What names the call that a result belongs to."""
+"""Fields that name the call which a result belongs to."""
+_ARGUMENT_OF = {"file_search_call": "queries", "code_interpreter_call": "code"}
 _ARGUMENTS = ("arguments", "args", "input", "parameters", "action", "code", "queries")
 _RESULTS = ("content", "output", "outputs", "response", "result", "results")
 
@@ -67,10 +69,9 @@ def call(written: Any) -> dict[str, Any]:
     inner = function if isinstance(function, Mapping) else fields
     name = function if isinstance(function, str) else first(inner, ("name", "function_name", "toolName"))
     kind = str(fields.get("type", ""))
-    if not isinstance(name, str):
-        name = (
-            kind.removesuffix("_call") if kind.endswith("_call") and kind not in ("tool_call", "function_call") else ""
-        )
+    if not isinstance(name, str):  # a call of the API's own tool, such as web_search_call
+        own = kind.endswith("_call") and kind not in ("tool_call", "function_call")
+        name = kind.removesuffix("_call") if own else ""
     arguments = first(inner, _ARGUMENTS)
     if kind.startswith("custom_tool") or inner.get("code") is arguments or isinstance(arguments, list):
         arguments = None if arguments is None else {_ARGUMENT_OF.get(kind, "input"): arguments}
@@ -78,14 +79,11 @@ def call(written: Any) -> dict[str, Any]:
     return {"id": identity if isinstance(identity, str) else "", "name": name, "arguments": arguments}
 
 
-_ARGUMENT_OF = {"file_search_call": "queries", "code_interpreter_call": "code"}
-
-
 def result_text(value: Any, failed: Any = None) -> tuple[str, tuple[str, ...]]:
-    """What a call returned as text, and the kinds of parts in it that were not read.
+    """The text of what a call returned, and the kinds of parts in it that were not read.
 
-    Passages with title and address stay such, as a JSON list; of what failed (`failed` is true, or the reason) the text
-    is `{"error": …}`.
+    Passages with title and address become a JSON list. For a call that failed (`failed` is true, or the reason) the
+    text is `{"error": …}`.
     """
     found: list[Any] = []
     unread: list[str] = []
@@ -119,16 +117,8 @@ def first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
 def _is_part(item: Any) -> bool:
     if not isinstance(item, Mapping):
         return isinstance(item, str)
-    return isinstance(item.get("type"), str) or bool(item.keys() & _NAMED) or _is_gemini_text(item)
-
-
-def _is_gemini_text(item: Mapping[str, Any]) -> bool:
-    return isinstance(item.get("text"), str) and item.keys() <= {
-        "text",
-        "thought",
-        "thoughtSignature",
-        "thought_signature",
-    }
+    plain = isinstance(item.get("text"), str) and item.keys() <= _BESIDE_TEXT
+    return plain or isinstance(item.get("type"), str) or bool(item.keys() & _NAMED)
 
 
 def _part(item: Mapping[str, Any]) -> Iterator[Part]:
@@ -138,7 +128,8 @@ def _part(item: Mapping[str, Any]) -> Iterator[Part]:
     elif kind in _TEXT:
         yield Part("text", str(first(item, ("text", "content", "refusal")) or ""))
     elif kind in _THOUGHT:
-        text = _thought(item)
+        given = first(item, ("thinking", "reasoning", "content", "text")) or item.get("summary")
+        text = given if isinstance(given, str) else "\n".join(p.value for p in parts(given) if p.kind == "text")
         yield Part("thought", text) if text else Part("unread", kind)
     elif kind in _RESULT or kind.endswith(_RESULT_ENDS):
         yield from _result(item)
@@ -156,7 +147,6 @@ def _part(item: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def _gemini(item: Mapping[str, Any]) -> Iterator[Part]:
-    """A part of Gemini's, which is named by the field that it has."""
     name = next((name for name in item if name in _GEMINI), "")
     value = item.get(name)
     if name and isinstance(value, Mapping):
@@ -174,12 +164,6 @@ def _gemini(item: Mapping[str, Any]) -> Iterator[Part]:
         yield Part("unread", next(iter(item), "nothing"))
 
 
-def _thought(item: Mapping[str, Any]) -> str:
-    """The text of a thought; a summary where that is all there is."""
-    given = first(item, ("thinking", "reasoning", "content", "text")) or item.get("summary")
-    return given if isinstance(given, str) else "\n".join(part.value for part in parts(given) if part.kind == "text")
-
-
 def _result(item: Mapping[str, Any]) -> Iterator[Part]:
     failed = item.get("error") or item.get("is_error") or item.get("isError")
     text, unread = result_text(first(item, _RESULTS), failed or item.get("status") == "error")
@@ -189,7 +173,6 @@ def _result(item: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def _passage(item: Mapping[str, Any]) -> dict[str, str]:
-    """A search result or document as title, address and text."""
     source = item.get("source")
     inner = source.get("data") if isinstance(source, Mapping) and source.get("type") == "text" else item.get("content")
     text = inner if isinstance(inner, str) else "".join(part.value for part in parts(inner) if part.kind == "text")

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Chat, Format, mapping, mappings, text
 from .responses import as_messages, is_item
 
 _GIVEN = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<permissions", "<turn_aborted>")
-"""How messages begin that the program writes in the user's name."""
 
 
 class Codex(Format):
     """The lines of one session."""
 
-    what: ClassVar[str] = "a Codex session"
-    marks: ClassVar[frozenset[str]] = frozenset(("payload",))
+    what = "a Codex session"
+    marks = frozenset({"payload"})
 
     def group(self, value: Any) -> str | None:
-        """All lines of a file are one session's."""
         fields = mapping(value)
         return "" if isinstance(fields.get("payload"), Mapping) and text(fields.get("type")) else None
 
     def read(self, value: Any) -> Chat | None:
-        """The response items, without those that only tell the agent where it is."""
+        """The response items, without those by which the program tells the agent where it is."""
         lines = mappings(mapping(value).get("lines"))
         if not any(self.group(line) is not None for line in lines):
             return None
@@ -36,5 +34,6 @@ class Codex(Format):
 
 
 def _given(item: Mapping[str, Any]) -> bool:
+    """Whether the program wrote this message in the user's name."""
     first = next(iter(mappings(item.get("content"))), {})
     return item.get("role") == "user" and str(first.get("text", "")).lstrip().startswith(_GIVEN)

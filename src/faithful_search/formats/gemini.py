@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Chat, Format, mapping, mappings, only_mappings
 from .messages import is_chat
 
 
 class Gemini(Format):
-    """A request with `contents`, its response beside it or not; a list of `Content` alone is a chat as it stands."""
+    """A request with `contents`, and the first candidate of its response where that stands beside it."""
 
-    what: ClassVar[str] = "Gemini contents"
-    marks: ClassVar[frozenset[str]] = frozenset(
-        (
-            "contents",
-            "candidates",
-        )
-    )
+    what = "Gemini contents"
+    marks = frozenset({"contents", "candidates"})
 
     def read(self, value: Any) -> Chat | None:
-        """The contents, and the first candidate's."""
         contents = only_mappings(mapping(value).get("contents"))
         if not is_chat(contents):
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Chat, Format, mapping, text
 from .messages import is_chat
@@ -14,36 +14,23 @@ _SCHEME = "attachment://"
 class InspectAI(Format):
     """One sample, an `EvalSample`."""
 
-    what: ClassVar[str] = "an inspect_ai sample"
-    marks: ClassVar[frozenset[str]] = frozenset(
-        (
-            "epoch",
-            "target",
-            "eval",
-        )
-    )
+    what = "an inspect_ai sample"
+    marks = frozenset({"epoch", "target", "eval"})
 
     def read(self, value: Any) -> Chat | None:
         """Its messages, with what was stored apart from them put back; its target is the gold answer."""
         if not isinstance(value, Mapping) or not {"messages", "epoch", "target"} <= value.keys():
             return None
-        kept = mapping(value, "attachments")
-        found = _restored(value, {_SCHEME + name: item for name, item in kept.items()}) if kept else value
-        if not is_chat(found["messages"]):
-            return None
-        given = found.get("input")
-        asked = given if isinstance(given, str) else None
-        return Chat(list(found["messages"]), text(asked), found["target"], str(value.get("id", "")))
+        kept = {_SCHEME + name: item for name, item in mapping(value, "attachments").items()}
+        fields: dict[str, Any] = {name: value.get(name) for name in ("messages", "input", "target")}
+        messages, asked, target = (_restored(fields, kept) if kept else fields).values()
+        return Chat(list(messages), text(asked), target, str(value.get("id", ""))) if is_chat(messages) else None
 
 
-def _restored(value: Mapping[str, Any], kept: Mapping[str, Any]) -> Any:
-    """The sample's fields that are read, with every text that stands for an attachment replaced."""
-
-    def restore(item: Any) -> Any:
-        if isinstance(item, str):
-            return kept.get(item, item)
-        if isinstance(item, dict):
-            return {name: restore(inner) for name, inner in item.items()}
-        return [restore(inner) for inner in item] if isinstance(item, list) else item
-
-    return restore({name: value.get(name) for name in ("messages", "input", "target")})
+def _restored(item: Any, kept: Mapping[str, Any]) -> Any:
+    """The value with every text that stands for an attachment replaced."""
+    if isinstance(item, str):
+        return kept.get(item, item)
+    if isinstance(item, dict):
+        return {name: _restored(inner, kept) for name, inner in item.items()}
+    return [_restored(inner, kept) for inner in item] if isinstance(item, list) else item

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Chat, Format, Messages, mapping, only_mappings, text
 from .messages import is_chat
@@ -14,16 +14,10 @@ _PLACES = ("messages", "values", "output", "outputs", "state", "channel_values")
 class LangChain(Format):
     """A list of dumped messages, a graph's state that holds one, or an executor's intermediate steps."""
 
-    what: ClassVar[str] = "LangChain messages"
-    marks: ClassVar[frozenset[str]] = frozenset(
-        (
-            "intermediate_steps",
-            "lc",
-        )
-    )
+    what = "LangChain messages"
+    marks = frozenset({"intermediate_steps", "lc"})
 
     def read(self, value: Any) -> Chat | None:
-        """The messages of the list, or of the state's innermost one."""
         steps = mapping(value).get("intermediate_steps")
         if isinstance(steps, list | tuple):
             return _executed(mapping(value), steps)
@@ -33,16 +27,13 @@ class LangChain(Format):
                 value = next((value[name] for name in _PLACES if isinstance(value.get(name), dict | list)), None)
         given = only_mappings(value)
         found = [_plain(item) for item in given]
-        return Chat(found) if is_chat(found) and any(map(_dumped, given)) else None
-
-
-def _dumped(item: Mapping[str, Any]) -> bool:
-    """Whether the item is a message of LangChain's, which says its type instead of a role."""
-    return _plain(item) is not item or ("role" not in item and "type" in item)
+        # A message of LangChain's names its type instead of a role.
+        typed = any("role" not in item and "type" in item for item in given)
+        dumped = any(plain is not item for plain, item in zip(found, given, strict=True))
+        return Chat(found) if (typed or dumped) and is_chat(found) else None
 
 
 def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message's own fields."""
     if item.get("type") == "constructor" and isinstance(item.get("kwargs"), Mapping):
         names = item.get("id")
         kind = str(names[-1]) if isinstance(names, list) and names else ""
@@ -60,19 +51,12 @@ def _executed(value: Mapping[str, Any], steps: Any) -> Chat | None:
         fields = _plain(mapping(action)) if mapping(action).get("type") != "constructor" else mapping(action, "kwargs")
         if "tool" not in fields:
             return None
-        called = {"name": fields["tool"], "arguments": _arguments(fields.get("tool_input"))}
+        given = fields.get("tool_input")
+        called = {"name": fields["tool"], "arguments": {"query": given} if isinstance(given, str) else given}
         thought = (text(fields.get("log")) or "").partition("\nAction:")[0].removeprefix("Thought:").strip()
         messages.append({"role": "assistant", "content": thought, "tool_calls": [called]})
         messages.append({"role": "tool", "content": seen})
     asked, said = text(value.get("input")), text(value.get("output"))
-    return Chat(
-        [
-            {"role": "user", "content": asked or ""},
-            *messages,
-            *([{"role": "assistant", "content": said}] if said else []),
-        ]
-    )
-
-
-def _arguments(given: Any) -> Any:
-    return {"query": given} if isinstance(given, str) else given
+    if said:
+        messages.append({"role": "assistant", "content": said})
+    return Chat([{"role": "user", "content": asked or ""}, *messages])

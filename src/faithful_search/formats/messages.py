@@ -1,8 +1,8 @@
 """Chat messages in one form, whichever API or framework wrote them.
 
 `role`/`content`, `from`/`value`, Gemini's `role`/`parts` or LangChain's `type`/`content`; calls in `tool_calls`, in the
-legacy `function_call` or among the content's parts (`blocks`); what came back in messages of its own or among the parts
-of a user's. A call of a tool that only hands in the answer is that answer.
+legacy `function_call` or among the content's parts (`blocks`); results in messages of their own or among the parts of a
+user's. A call of a tool that only hands in the answer is that answer.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _ROLES = {
     "developer": "system", "function": "tool", "observation": "tool", "ipython": "tool", "toolResult": "tool",
     "tool-response": "tool", "tool-call": "assistant",
 }  # fmt: skip
+# LangChain's messages have such a type instead of a role.
 _TYPES = frozenset(("human", "ai", "AIMessageChunk", "system", "tool", "function"))
-"""What LangChain's messages say instead of a role."""
 ANSWERING = frozenset(("final_answer", "submit_answer", "submit_final_answer", "submit", "finish"))
 """Tools that hand in the answer and do nothing else."""
 TAGLIKE = re.compile(r"<(?=\s*/?\s*[A-Za-z_|])")
@@ -43,13 +43,13 @@ class Message(NamedTuple):
 
     @property
     def written(self) -> str:
-        """The message as ChatML."""
         return f"{HEAD.format(self.role)}{self.text}{END}"
 
 
 def read(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages in one form; structured calls as text: a thought as a `<think>` block, a call as a `<tool_call>`
-    block, as chat templates do, an answer that a tool handed in as an `<answer>` block.
+    """The messages in one form, with thoughts, structured calls and handed-in answers as blocks of text.
+
+    These are `<think>`, `<tool_call>` (as chat templates write them) and `<answer>`.
 
     Raises:
         DataError: for a message that is not a mapping, or has no role.
@@ -65,7 +65,7 @@ def read(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
             one = turn.message
             if one.role == "tool":
                 if (one.ids[0] if one.ids else "") in hushed:
-                    continue  # what is said to an answer is no evidence
+                    continue  # the response to a handed-in answer is no evidence
             else:
                 if waiting:
                     found.append(Message("assistant", waiting))
@@ -91,6 +91,7 @@ def in_order(chat: Sequence[Message]) -> list[Message]:
         tools = chat[at + 1 : end]
         named = {message.ids[0]: message for message in tools if message.ids}
         known = len(named) == len(tools) and named.keys() <= set(asked)
+        # Calls at the very end may still be running: nothing is missing there.
         if len(asked) > 1 and known and (tools or end < len(chat)):
             tools = [named.get(name, Message("tool", "")) for name in asked]
         found += [chat[at], *tools]
@@ -99,7 +100,7 @@ def in_order(chat: Sequence[Message]) -> list[Message]:
 
 
 def joined(chat: Sequence[Message]) -> Iterator[Message]:
-    """The agent's messages in a row as one: they are one turn."""
+    """The chat with consecutive messages of the agent as one: they are one turn."""
     for role, group in groupby(chat, key=lambda message: message.role):
         own = list(group)
         if role != "assistant" or len(own) == 1:
@@ -112,7 +113,7 @@ def joined(chat: Sequence[Message]) -> Iterator[Message]:
 
 
 class _Turn(NamedTuple):
-    """A message; with the answer that a tool handed in beside other calls, and the calls whose results are left out."""
+    """A message, the answer that it handed in beside other calls, and the calls whose results are left out."""
 
     message: Message
     answer: str = ""
@@ -120,7 +121,7 @@ class _Turn(NamedTuple):
 
 
 def _role(message: Any) -> str | None:
-    """Who speaks: system, user, assistant or tool, or a role of another name; `None` for what is no message."""
+    """Who speaks: system, user, assistant, tool or a role of another name; `None` for other values."""
     if not isinstance(message, Mapping):
         return None
     role = message.get("role", message.get("from"))
@@ -131,7 +132,7 @@ def _role(message: Any) -> str | None:
 
 
 def _turns(role: str, message: Mapping[str, Any]) -> Iterator[_Turn]:
-    """A message with results among its parts is several."""
+    """The message in one form; with results among its parts it is several."""
     content = message.get("content", message.get("value", message.get("parts")))
     if role not in ("system", "user", "assistant"):
         answered = first(message, ANSWERED[:-1])
@@ -145,14 +146,23 @@ def _turns(role: str, message: Mapping[str, Any]) -> Iterator[_Turn]:
         text, unread = result_text(content, failed)
         yield _Turn(Message("tool", text, (answered,) if isinstance(answered, str) else (), unread=unread))
         return
-    calls = [Part("call", asked, asked["id"]) for asked in _listed(role, message)]
+    beside: list[Part] = []
+    calls: list[Part] = []
+    if role == "assistant":
+        thought = first(message, ("reasoning_content", "reasoning", "thinking"))
+        beside = [Part("thought", thought)] if isinstance(thought, str) and thought else []
+        for name in ("tool_calls", "invalid_tool_calls", "function_call"):
+            given = message.get(name)
+            listed = given if isinstance(given, list | tuple) else [given] if given else []
+            calls += [Part("call", asked, asked["id"]) for asked in map(call, listed)]
+    # Some APIs list the same call among the content's parts and beside it.
     known = {asked.id for asked in calls if asked.id}
     said = [part for part in parts(content) if part.kind != "call" or part.id not in known]
-    yield from _split(role, [*_beside(role, message), *said, *calls])
+    yield from _split(role, [*beside, *said, *calls])
 
 
 def _split(role: str, said: Sequence[Part]) -> Iterator[_Turn]:
-    """What is said up to each result, and the result as a message of its own; one message at least."""
+    """The parts up to each result as one message, and the result as another; one message at least."""
     own: list[Part] = []
     for part in said:
         if part.kind != "result":
@@ -164,24 +174,6 @@ def _split(role: str, said: Sequence[Part]) -> Iterator[_Turn]:
         own = []
     if own or not said:
         yield _spoken(role, own)
-
-
-def _beside(role: str, message: Mapping[str, Any]) -> Iterator[Part]:
-    """The thought that stands beside the content."""
-    thought = first(message, ("reasoning_content", "reasoning", "thinking"))
-    if role == "assistant" and isinstance(thought, str) and thought:
-        yield Part("thought", thought)
-
-
-def _listed(role: str, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The calls that stand beside the content; one that is no mapping stays as a call without a name."""
-    if role != "assistant":
-        return []
-    found: list[Any] = []
-    for name in ("tool_calls", "invalid_tool_calls", "function_call"):
-        given = message.get(name)
-        found += given if isinstance(given, list | tuple) else [given] if given else []
-    return [call(item) for item in found]
 
 
 def _spoken(role: str, own: Sequence[Part]) -> _Turn:
@@ -219,7 +211,7 @@ def _handed(asked: Mapping[str, Any]) -> str | None:
 
 
 def _written(asked: Mapping[str, Any]) -> str:
-    """A structured call between tags; arguments that are not JSON stay as they are, for the reader to note."""
+    """A structured call between tags; arguments that are not JSON stay as they are, and become an issue there."""
     arguments = asked["arguments"]
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False, default=str)

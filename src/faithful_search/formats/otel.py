@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 from .base import Chat, Format, mapping, mappings
 from .messages import is_chat
@@ -15,28 +15,21 @@ _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 class Otel(Format):
     """A span, an export of spans (`resourceSpans`), or the spans of one trace."""
 
-    what: ClassVar[str] = "OpenTelemetry spans"
-    marks: ClassVar[frozenset[str]] = frozenset(
-        (
-            "traceId",
-            "resourceSpans",
-            "span_id",
-            "attributes",
-        )
-    )
-    needs: ClassVar[str] = "no span has gen_ai.input.messages; let the instrumentation record the messages' content"
+    what = "OpenTelemetry spans"
+    marks = frozenset({"traceId", "resourceSpans", "span_id", "attributes"})
+    needs = "no span has gen_ai.input.messages; let the instrumentation record the messages' content"
 
     def group(self, value: Any) -> str | None:
-        """The spans of a trace belong together."""
         traces = {_trace(span) for span in _spans(value)}
         return traces.pop() if len(traces) == 1 else "" if traces else None
 
     def read(self, value: Any) -> Chat | None:
-        """What the last call of the model was given, and what it said: that is the whole conversation."""
+        """The messages of the call that was given most, and its output: that is the whole conversation."""
         spans = [span for line in mappings(mapping(value).get("lines")) or [value] for span in _spans(line)]
         told = [fields for span in spans if _INPUT in (fields := _attributes(span))]
         if not told:
             return None
+        # Each call of a model is given all messages before it.
         last = max(told, key=lambda fields: len(_messages(fields, _INPUT)))
         messages = [*_messages(last, _INPUT), *_messages(last, _OUTPUT)]
         other = len({_trace(span) for span in spans}) - 1
@@ -44,18 +37,12 @@ class Otel(Format):
         return Chat(messages, id=_trace(spans[0]), left_out=left) if is_chat(messages) else None
 
 
-def _spans(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The spans in one line: of the console's exporter, or of the collector's."""
+def _spans(value: Any) -> list[Mapping[str, Any]]:
+    """The spans in one line, of the console's exporter or of the collector's."""
     exports = mappings(mapping(value).get("resourceSpans"))
-    inner = (
-        span
-        for export in exports
-        for scope in mappings(export.get("scopeSpans"))
-        for span in mappings(scope.get("spans"))
-    )
-    for span in inner if exports else [mapping(value)]:
-        if "attributes" in span and _trace(span):
-            yield span
+    scopes = [scope for export in exports for scope in mappings(export.get("scopeSpans"))]
+    spans = [span for scope in scopes for span in mappings(scope.get("spans"))] if exports else [mapping(value)]
+    return [span for span in spans if "attributes" in span and _trace(span)]
 
 
 def _trace(span: Mapping[str, Any]) -> str:
@@ -63,7 +50,6 @@ def _trace(span: Mapping[str, Any]) -> str:
 
 
 def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes as a mapping; the protocol writes them as a list of keys and typed values."""
     given = span["attributes"]
     if isinstance(given, Mapping):
         return dict(given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Chat, Format, mapping, mappings
 from .messages import is_chat
@@ -11,11 +11,10 @@ from .messages import is_chat
 class Pi(Format):
     """The lines of one session."""
 
-    what: ClassVar[str] = "a Pi session"
-    marks: ClassVar[frozenset[str]] = frozenset(("parentId",))
+    what = "a Pi session"
+    marks = frozenset({"parentId"})
 
     def group(self, value: Any) -> str | None:
-        """All lines of a file are one session's."""
         return "" if _is_head(value) else None
 
     def read(self, value: Any) -> Chat | None:

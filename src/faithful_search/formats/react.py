@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Chat, Format, Messages
 
 _MARK = re.compile(
     r"^(Question|Thought|Action Input|Action|Observation|Final Answer|Answer)(?: ?[0-9]{1,4})?:[ \t]*", re.MULTILINE
 )
+# `Search[words]` and `search(words)`.
 _BRACKETS = re.compile(r"\s*([A-Za-z_][\w.-]{0,60})\s*[\[(](.*)[\])]\s*\Z", re.DOTALL)
 
 
 class React(Format):
     """A transcript with an action, or with a thought and a final answer."""
 
-    what: ClassVar[str] = "ReAct text"
+    what = "ReAct text"
 
     def read(self, value: Any) -> Chat | None:
-        """Thoughts and actions as the agent's messages, observations as a tool's."""
         if not isinstance(value, str) or "Thought" not in value:
             return None
         marks = list(_MARK.finditer(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, only_mappings, text
 
@@ -14,16 +14,10 @@ _ENDS = ("_call", "_call_output", "_approval_request", "_list_tools")
 class Responses(Format):
     """A response, an object with `input` and `output`, or a list of items."""
 
-    what: ClassVar[str] = "OpenAI Responses"
-    marks: ClassVar[frozenset[str]] = frozenset(
-        (
-            "output",
-            "previous_response_id",
-        )
-    )
+    what = "OpenAI Responses"
+    marks = frozenset({"output", "previous_response_id"})
 
     def read(self, value: Any) -> Chat | None:
-        """The items of `input`, then those of `output`."""
         name = ""
         if isinstance(value, Mapping):
             inner = mapping(value, "response") or value
@@ -38,12 +32,12 @@ class Responses(Format):
 
 
 def is_item(item: Mapping[str, Any]) -> bool:
-    """Whether this is an item that is no message."""
+    """Whether this is an item of the API and not a message of a chat."""
     kind = item.get("type")
     own = isinstance(kind, str) and (kind == "reasoning" or kind.endswith(_ENDS))
     return (own and "role" not in item) or (kind == "message" and item.get("role") == "assistant" and "id" in item)
 
 
 def as_messages(items: list[Mapping[str, Any]]) -> Messages:
-    """The items as messages; one without a role is a part of what the agent says, or of what came back."""
+    """The items as messages; one without a role is a part of the agent's message, or a result."""
     return [item if "role" in item else {"role": "assistant", "content": [item]} for item in items]

@@ -5,43 +5,37 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, only_mappings, text
 
 _MARKS = frozenset(("step_number", "task", "system_prompt", "plan", "model_output_message"))
 _CODE = "python_interpreter"
+# In the last step the code's output repeats the answer: no evidence.
 _ECHO = re.compile(r"\s*Last output from code snippet:.*\Z", re.DOTALL)
 
 
 class Smolagents(Format):
     """A list of steps as `memory.get_full_steps()` gives them, or an object with such `steps`."""
 
-    what: ClassVar[str] = "a smolagents memory"
-    marks: ClassVar[frozenset[str]] = frozenset(
-        (
-            "step_number",
-            "steps",
-            "model_output",
-        )
-    )
+    what = "a smolagents memory"
+    marks = frozenset({"step_number", "steps", "model_output"})
 
     def read(self, value: Any) -> Chat | None:
-        """Task, plans, actions with what they observed, and the final answer."""
         steps = value.get("steps") if isinstance(value, Mapping) else value
         found = only_mappings(steps)
         known = [bool(step.keys() & _MARKS) for step in found]
         if not any(known) or not all(own or "output" in step for own, step in zip(known, found, strict=True)):
             return None
         messages = [message for step in found for message in _messages(step)]
-        said = mapping(value).get("output") if isinstance(value, Mapping) else None
+        said = mapping(value).get("output")
         if text(said) and not any(step.get("is_final_answer") or "output" in step for step in found):
             messages.append(_answer(said))
         return Chat(messages)
 
 
 def _messages(step: Mapping[str, Any]) -> Messages:
-    """One step; its observations are those of all its calls together, and stand with the last."""
+    """One step; its observations are those of all its calls together and go with the last."""
     if "system_prompt" in step:
         return [{"role": "system", "content": step["system_prompt"]}]
     if "task" in step:
@@ -50,7 +44,7 @@ def _messages(step: Mapping[str, Any]) -> Messages:
     if "plan" in step:
         return [{"role": "assistant", "reasoning_content": str(step["plan"])}]
     if "step_number" not in step:
-        return []  # the final answer's echo
+        return []  # the final answer once more
     final = bool(step.get("is_final_answer"))
     calls = [_call(item) for item in mappings(step.get("tool_calls"))]
     seen = _ECHO.sub("", str(step.get("observations") or "")) if final else step.get("observations")
@@ -70,14 +64,10 @@ def _messages(step: Mapping[str, Any]) -> Messages:
 
 def _call(item: Mapping[str, Any]) -> dict[str, Any]:
     function = mapping(item, "function")
-    given = function.get("arguments")
-    name = "code" if function.get("name") == _CODE else "input"
-    return {"id": str(item.get("id", "")), "name": function.get("name"), "arguments": _named(given, name)}
-
-
-def _named(given: Any, name: str) -> Any:
-    """The arguments of a call; code and other text, which is not an object, under a name."""
-    return {name: given} if isinstance(given, str) and not given.lstrip().startswith("{") else given
+    name, given = function.get("name"), function.get("arguments")
+    if isinstance(given, str) and not given.lstrip().startswith("{"):  # code, or other text
+        given = {"code" if name == _CODE else "input": given}
+    return {"id": str(item.get("id", "")), "name": name, "arguments": given}
 
 
 def _answer(given: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Chat, Format, mapping, mappings, text
 from .blocks import first
@@ -10,18 +10,18 @@ from .messages import is_chat
 
 
 class Verifiers(Format):
-    """One line of a `traces.jsonl`."""
+    """One line of a `traces.jsonl`: the messages on the way to the last node; other branches are left out."""
 
-    what: ClassVar[str] = "a verifiers trace"
-    marks: ClassVar[frozenset[str]] = frozenset(("nodes",))
+    what = "a verifiers trace"
+    marks = frozenset({"nodes"})
 
     def read(self, value: Any) -> Chat | None:
-        """The messages on the way to the last node; other branches are left out."""
         nodes = mappings(mapping(value).get("nodes"))
         if not nodes or not all("message" in node for node in nodes):
             return None
         path: list[int] = []
         at: Any = len(nodes) - 1
+        # A trace may be broken: parents that go in a circle must end, too.
         while isinstance(at, int) and 0 <= at < len(nodes) and at not in path[-1:] and len(path) < len(nodes):
             path.append(at)
             at = nodes[at].get("parent")

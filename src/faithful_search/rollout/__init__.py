@@ -1,9 +1,8 @@
 """Rollouts: one episode's state machine, the engine that runs many, and the toolbox for loops that others run."""
 
 from .engine import Engine
-from .environment import SearchEnvironment
+from .environment import SearchEnvironment, tool_functions
 from .episode import Episode, Limits
-from .functions import tool_functions
 from .served import ServedAgent
 
 __all__ = ["Engine", "Episode", "Limits", "SearchEnvironment", "ServedAgent", "tool_functions"]

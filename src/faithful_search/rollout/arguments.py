@@ -1,4 +1,4 @@
-"""The flags that every recipe with episodes shares: which tools there are, and how an episode is bounded."""
+"""The flags of every recipe with episodes: which tools there are, and how an episode is bounded."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ class EnvironmentArguments(ToolArguments):
         """The tools of the episodes, under the names that the dialect's calls carry.
 
         Raises:
-            ConfigError: when there would be none, a setting has no meaning, a key or package is missing, or there is
-                any but search in a corpus for a dialect that can only search.
-            DataError: for a corpus, triples or a cassette that cannot be read.
-            DialectError: for an unknown dialect.
+            ConfigError: for settings without meaning, a missing key or package, no tool at all, or more than search in
+                a corpus for a dialect that can only search.
+            DataError, DialectError: for a file that cannot be read, an unknown dialect.
         """
         dialect = dialects.load(self.dialect)
         if dialect.search_tool and self.given_tools != ["corpus"]:

@@ -1,11 +1,7 @@
-"""Many episodes at once.
-
-A batched turn of the policy, then all its tool calls concurrently, until every episode has ended.
-"""
+"""Many episodes at once: a batched turn of the policy, then all its tool calls concurrently, until all have ended."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -21,24 +17,19 @@ from ..tasks import Task
 from ..tools.session import Session
 from ..tools.toolbox import Toolbox
 from ..trajectory import Issue, Step, ToolCall, Trajectory
-from .episode import Episode, Limits
+from .episode import Episode, Limits, copies
 
 
 class Engine:
-    """Runs a policy with its tools.
+    """Runs a policy, the `generator`, with its tools.
 
     Args:
-        generator: the policy.
-        toolbox: its tools.
-        dialect: a dialect or its name.
-        limits: bounds of each episode.
         sampling: how to sample; stop strings and the turn's token limit are set from the dialect and `limits`.
         concurrency: episodes in flight; an ended one makes room for the next.
 
     Raises:
         ConfigError: when `concurrency` is below 1, an empty tool response already has more than
-            `limits.observation_tokens`, `limits.force_answer` is set for a dialect whose answers have no tag, or
-            `limits.verify` for one without verification.
+            `limits.observation_tokens`, or the dialect cannot do what `limits` ask for (`force_answer`, `verify`).
 
     Example:
         ```python
@@ -76,51 +67,34 @@ class Engine:
         """One episode per task, in the tasks' order; a task given n times yields ids `id`, `id#1`, …, `id#n-1`.
 
         `on_end` sees each trajectory as soon as its episode ends, `on_step` each turn with its episode's id once its
-        call was answered. The policy's weights must not change meanwhile: what it remembers of the episodes may be kept
-        from turn to turn.
+        call was answered. The policy's weights must not change during the run: keys and values may be kept from turn to
+        turn.
         """
-        with getattr(self.generator, "keeping", nullcontext)():
-            return self._run(tasks, on_end, on_step)
-
-    def _run(
-        self,
-        tasks: Iterable[Task],
-        on_end: Callable[[Trajectory], Any] | None,
-        on_step: Callable[[str, Step], Any] | None,
-    ) -> list[Trajectory]:
-        waiting = list(enumerate(self._episodes(list(tasks))))[::-1]
+        schemas = self.toolbox.schemas  # made anew at each access
+        episodes = [Episode(task, self.chat, self.limits, schemas, name) for task, name, _ in copies(tasks)]
+        waiting = list(enumerate(episodes))[::-1]  # popped from its end
         sessions: dict[int, Session] = {}
         active: dict[int, Episode] = {}
         ended: dict[int, Trajectory] = {}
-        try:
-            while waiting or active:
-                while waiting and len(active) < self.concurrency:
-                    number, episode = waiting.pop()
-                    active[number], sessions[number] = episode, self.toolbox.session(episode.task.edits)
-                self._turn(list(active.values()), [sessions[number] for number in active])
-                if on_step is not None:
-                    for episode in active.values():
-                        on_step(episode.id, episode.steps[-1])
-                for number in [number for number, episode in active.items() if episode.stop_reason]:
-                    ended[number] = active.pop(number).trajectory()
-                    sessions.pop(number).close()
-                    if on_end is not None:
-                        on_end(ended[number])
-        finally:
-            for session in sessions.values():
-                session.close()
+        with getattr(self.generator, "keeping", nullcontext)():
+            try:
+                while waiting or active:
+                    while waiting and len(active) < self.concurrency:
+                        number, episode = waiting.pop()
+                        active[number], sessions[number] = episode, self.toolbox.session(episode.task.edits)
+                    self._turn(list(active.values()), [sessions[number] for number in active])
+                    if on_step is not None:
+                        for episode in active.values():
+                            on_step(episode.id, episode.steps[-1])
+                    for number in [number for number, episode in active.items() if episode.stop_reason]:
+                        ended[number] = active.pop(number).trajectory()
+                        sessions.pop(number).close()
+                        if on_end is not None:
+                            on_end(ended[number])
+            finally:
+                for session in sessions.values():
+                    session.close()
         return [ended[number] for number in sorted(ended)]
-
-    def _episodes(self, tasks: list[Task]) -> list[Episode]:
-        seen: Counter[str] = Counter()
-        schemas = self.toolbox.schemas  # made anew at each access
-        episodes = []
-        for task in tasks:
-            copy = seen[task.id]
-            seen[task.id] += 1
-            name = f"{task.id}#{copy}" if copy else task.id
-            episodes.append(Episode(task, self.chat, self.limits, schemas, name))
-        return episodes
 
     def _turn(self, episodes: Sequence[Episode], sessions: Sequence[Session]) -> None:
         completions = self.generator.generate(

@@ -1,15 +1,17 @@
-"""The toolbox as an environment of TRL's own tool loop (`GRPOTrainer(environment_factory=…)`).
+"""The toolbox for loops that others run: an environment of TRL's own tool loop, and plain functions.
 
-For those who want TRL to run the episodes. Masks, turns and stopping are then TRL's and the model's chat template's;
-evidence ids, fencing, time-outs and failure notes stay the toolbox's and the dialect's.
+Masks, turns and stopping are then TRL's (or the framework's) and the model's chat template's; evidence ids, fencing,
+time-outs and failure notes stay the toolbox's and the dialect's.
 """
 
 from __future__ import annotations
 
+import inspect
+import keyword
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_type_hints
 
 from .. import dialects
 from ..dialects.base import Dialect
@@ -17,14 +19,15 @@ from ..dialects.fence import Fence, tags
 from ..errors import ConfigError
 from ..inference.chat import guarded, require_marked_roles
 from ..inference.reading import require_lines
-from ..tools.base import Observation, Tool
+from ..tools.base import Observation, Tool, method_of, schema_of
 from ..tools.session import Session
 from ..tools.toolbox import Toolbox
 from ..trajectory import ToolCall
-from .signatures import as_function
 
+# Names that TRL calls, and our own.
 _RESERVED = ("factory", "get_reward", "reset")
 _TEMPLATE_TAGS = tags("tool_call", "tool_response") + r"|<\|"
+# The tags around an observation: the chat template writes its own.
 _BLOCK = re.compile(r"\s*<(\w+)>\n?(.*?)\n?</\1>\s*", re.DOTALL)
 
 
@@ -93,6 +96,45 @@ class SearchEnvironment:
         return inner_text(observation, self._dialect, self._fence)
 
 
+def tool_functions(
+    toolbox: Toolbox, dialect: Dialect | str = "pou", special_tokens: Iterable[str] = (), tokenizer: Any = None
+) -> list[Callable[..., Any]]:
+    """One async function per tool, for `GRPOTrainer(tools=[…])` and agent frameworks.
+
+    Each is typed and documented and returns what a policy reads; failures are text, too. A function does not know whose
+    rollout calls it, so evidence ids run on over all of its calls: they are unique in a rollout, but do not start at
+    `E1` in each. `SearchEnvironment` knows its rollout and begins anew.
+
+    Args:
+        toolbox: the tools; its time-outs, limits and cache hold.
+        dialect, special_tokens, tokenizer: as of `SearchEnvironment.factory`.
+
+    Raises:
+        ConfigError: for a tool whose name cannot be a function's.
+        DialectError: for an unknown dialect.
+        TemplateError: for a tokenizer from whose markup retrieved text cannot be kept apart.
+
+    Example:
+        >>> import asyncio
+        >>> from faithful_search.tools import LocalSearch
+        >>> toolbox = Toolbox([LocalSearch.from_corpus([{"title": "Paris", "text": "The capital of France."}])])
+        >>> [search] = tool_functions(toolbox)
+        >>> asyncio.run(search("capital of France"))
+        'Paris [E1]: The capital of France.'
+    """
+    known = dialects.load(dialect) if isinstance(dialect, str) else dialect
+    fence, session = template_fence(known, special_tokens, tokenizer), toolbox.session()
+
+    def function(tool: Tool) -> Callable[..., Any]:
+        async def call(*values: Any, **arguments: Any) -> str:
+            given = {**dict(zip(inspect.signature(call).parameters, values, strict=False)), **arguments}
+            return inner_text(await toolbox.call(ToolCall(tool.name, given), session), known, fence)
+
+        return _described(call, tool)
+
+    return [function(tool) for tool in toolbox.tools.values()]
+
+
 def inner_text(observation: Observation, dialect: Dialect, fence: Fence) -> str:
     """What a dialect writes for an observation, without the block around it, which a chat template makes itself."""
     text = fence.whole(partial(dialect.render_observation, observation.evidence, observation.note))
@@ -115,8 +157,28 @@ def _method(tool: Tool) -> Callable[..., Any]:
     if tool.name in _RESERVED:
         raise ConfigError(f"the tool {tool.name!r} cannot be a method of an environment; give it another name")
 
-    # whatever the model passes goes to the toolbox, which checks it and answers with a note the policy can act on
+    # Whatever the model passes goes to the toolbox, which checks it and answers with a note the policy can act on.
     async def method(self: SearchEnvironment, /, **arguments: Any) -> str:
         return await self._run(tool.name, arguments)
 
-    return as_function(method, tool, bound=False)
+    return _described(method, tool, inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD))
+
+
+def _described(run: Callable[..., Any], tool: Tool, *first: inspect.Parameter) -> Callable[..., Any]:
+    """`run` with the tool's name, signature, annotations and docstring: TRL makes the tool's schema of these.
+
+    `first` stands before the tool's parameters.
+    """
+    if not tool.name.isidentifier() or keyword.iskeyword(tool.name) or tool.name.startswith("_"):
+        raise ConfigError(f"the tool {tool.name!r} cannot be a function or a method; give it another name")
+    hints = get_type_hints(method_of(tool))
+    own = inspect.signature(method_of(tool)).parameters
+    parameters = [parameter.replace(annotation=hints[key]) for key, parameter in own.items()]
+    run.__signature__ = inspect.Signature([*first, *parameters])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__name__ = run.__qualname__ = tool.name
+    schema = schema_of(tool)["function"]
+    arguments = schema["parameters"]["properties"].items()
+    lines = [f"    {name}: {about['description']}" for name, about in arguments]
+    run.__doc__ = "\n".join([schema["description"], *(["", "Args:", *lines] if lines else [])]) + "\n"
+    return run

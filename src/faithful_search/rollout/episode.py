@@ -6,6 +6,8 @@ environment adds is tokenised once and appended (mask 0); text is decoded for pa
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -15,7 +17,7 @@ from ..inference.base import Completion
 from ..inference.chat import ChatFormat
 from ..tasks import Task
 from ..tools.base import Observation
-from ..trajectory import Issue, Span, Step, Tokens, ToolCall, Trajectory
+from ..trajectory import Issue, Step, Tokens, ToolCall, Trajectory
 from .fitting import fit
 
 END_REASONS = {
@@ -67,7 +69,6 @@ class Episode:
     Args:
         task: the question; its answers travel with the trajectory.
         chat: the policy's tokenizer seen through the dialect.
-        limits: see `Limits`.
         tools: JSON schemas of the tools, for the prompt.
         id: the trajectory's id (default: the task's).
     """
@@ -113,7 +114,7 @@ class Episode:
         start = len(self.ids)
         self._append(completion.ids, 1, completion.logprobs)
         self.turns.append((start, len(self.ids), len(self.ids)))
-        step = self._repaired(self._parse(completion))
+        step = self._parse(completion)
         self.steps.append(step)
         calls = step.answer is None and (step.call is not None or "call" in step.spans)
         said = None if calls or self.forced else self.chat.dialect.controller(self.steps, self.limits.verify)
@@ -134,8 +135,13 @@ class Episode:
 
     def take_observation(self, observation: Observation) -> None:
         """Append the tool response to the last call; ends the episode when it no longer fits."""
-        shown = self._fitted(observation)
-        text = self.chat.render_observation(shown.evidence, shown.note)
+        shown, limit = observation, self.limits.observation_tokens
+        if limit:
+            shown = fit(observation, lambda seen: len(self.chat.encode(self._written(seen))), limit)
+        if shown != observation:
+            found = len(observation.evidence)
+            self.cut.append({"step": len(self.steps), "found": found, "shown": len(shown.evidence)})
+        text = self._written(shown)
         if self._append_response(text):
             step = msgspec.structs.replace(self.steps[-1], evidence=shown.evidence, note=shown.note)
             self.steps[-1] = self._with_response(step, text)
@@ -145,8 +151,8 @@ class Episode:
     def trajectory(self) -> Trajectory:
         """The episode as a value, token ids included.
 
-        `meta["observations_cut"]` tells of each tool response that was shortened to `Limits.observation_tokens` its
-        `step` (from 1), how many passages were `found`, and how many of them the agent has `shown`.
+        `meta["observations_cut"]` has an entry for each tool response that was shortened to
+        `Limits.observation_tokens`: its `step` (from 1), how many passages were `found`, and how many were `shown`.
         `meta["counterfactual"]` is the task's: a rollout in a changed world says so.
         """
         changed = {key: value for key, value in self.task.meta.items() if key == "counterfactual"}
@@ -165,17 +171,15 @@ class Episode:
 
     def _parse(self, completion: Completion) -> Step:
         ids = completion.ids
+        # The end of the turn is the chat template's, not part of the text.
         closing = len(self.chat.end_ids) if self.chat.ended(ids) else int(completion.finish == "eos")
         own = ids[: len(ids) - closing]
         opened = self.chat.opened(first=not self.steps) + self.forced
         text = opened + self.chat.tokenizer.decode(own, skip_special_tokens=False)
         step = self.chat.dialect.parse_turn(text, first=not self.steps)
-        offset = self._length
+        step = _shift(step, self._length)
         self._say(text)
-        return _shift(step, offset)
-
-    def _repaired(self, step: Step) -> Step:
-        """The step with the call that its broken JSON was meant to be; its issues stay."""
+        # A call in broken JSON that can only have been meant as one thing is run; its issues stay.
         broken = {"call_json"} == {issue.kind for issue in step.issues if issue.kind.startswith("call_")}
         if not broken or step.call is not None or step.answer is not None:
             return step
@@ -184,7 +188,7 @@ class Episode:
 
     @property
     def _answer(self) -> str | None:
-        """The last answer given: where the agent went on to doubt it, the best there is so far."""
+        """The last answer given, also where the agent went on to doubt it."""
         return next((step.answer for step in reversed(self.steps) if step.answer is not None), None)
 
     def _cut(self) -> str:
@@ -201,19 +205,8 @@ class Episode:
         self.steps[-1] = self._with_response(step, said) if step.note else step
         self.forced = self.chat.answer_opening
 
-    def _fitted(self, observation: Observation) -> Observation:
-        """What the agent is shown of an observation."""
-        limit = self.limits.observation_tokens
-        if not limit:
-            return observation
-        shown = fit(observation, self._size, limit)
-        if shown != observation:
-            found = len(observation.evidence)
-            self.cut.append({"step": len(self.steps), "found": found, "shown": len(shown.evidence)})
-        return shown
-
-    def _size(self, shown: Observation) -> int:
-        return len(self.chat.encode(self.chat.render_observation(shown.evidence, shown.note)))
+    def _written(self, shown: Observation) -> str:
+        return self.chat.render_observation(shown.evidence, shown.note)
 
     def _with_response(self, step: Step, text: str) -> Step:
         """The step with the place of its tool response `text`, which was appended last."""
@@ -222,7 +215,7 @@ class Episode:
         return msgspec.structs.replace(step, spans={**step.spans, "response": (start, end)})
 
     def _append_response(self, text: str, opened: str = "") -> bool:
-        """Append what the environment says and opens; nothing, and false, where that leaves the agent no token."""
+        """Append what the environment says and opens; false, and nothing appended, where no token would be left."""
         start, middle, _ = self.turns[-1]
         ids = self.chat.observation_ids(text, self.chat.ended(self.ids[start:middle]), opened)
         if len(self.ids) + len(ids) >= self.limits.total_tokens:
@@ -239,17 +232,26 @@ class Episode:
     def _append(self, ids: list[int], mask: int, logprobs: list[float] | None) -> None:
         self.ids += ids
         self.mask += [mask] * len(ids)
-        if mask and logprobs is None:
+        if mask and logprobs is None:  # of a turn without them the whole episode has none
             self.logprobs = None
         if self.logprobs is not None:
             self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
 
     def _finish(self, reason: str) -> None:
         self.stop_reason = reason
-        # Trainers read off the last token whether an episode was cut:
-        # one that ended by itself ends with the end-of-turn token, or with the EOS behind it where that is another.
+        # Trainers tell by the last token whether an episode was cut: one that ended by itself ends with the
+        # end-of-turn token, or with the EOS behind it where that is another.
         if reason in ("answered", "answered_forced", "no_action") or not self.ids:
             self._append(self.chat.closing_ids(self.ids), 0, None)
+
+
+def copies(tasks: Iterable[Task]) -> Iterator[tuple[Task, str, int]]:
+    """Each task with its episode's id and how often the task came before; the first's id is the task's own."""
+    seen: Counter[str] = Counter()
+    for task in tasks:
+        copy = seen[task.id]
+        seen[task.id] += 1
+        yield task, f"{task.id}#{copy}" if copy else task.id, copy
 
 
 def unreadable(step: Step) -> Issue:
@@ -258,17 +260,10 @@ def unreadable(step: Step) -> Issue:
     return next(found, Issue("call_json", "it has no readable form", step.spans["call"]))
 
 
-def _shift(step: Step, offset: int) -> Step:
-    if not offset:
-        return step
-
-    def moved(span: Span) -> Span:
-        return (span[0] + offset, span[1] + offset)
-
-    return msgspec.structs.replace(
-        step,
-        spans={part: moved(span) for part, span in step.spans.items()},
-        issues=tuple(
-            msgspec.structs.replace(issue, span=moved(issue.span)) if issue.span else issue for issue in step.issues
-        ),
+def _shift(step: Step, by: int) -> Step:
+    spans = {part: (start + by, end + by) for part, (start, end) in step.spans.items()}
+    issues = tuple(
+        msgspec.structs.replace(issue, span=(issue.span[0] + by, issue.span[1] + by)) if issue.span else issue
+        for issue in step.issues
     )
+    return msgspec.structs.replace(step, spans=spans, issues=issues)

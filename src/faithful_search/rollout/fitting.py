@@ -1,8 +1,8 @@
-"""An observation cut to a number of tokens with its tags whole: what is shortened is the text inside them."""
+"""An observation shortened to a number of tokens, with its tags whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -18,14 +18,11 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
 
     Leading passages stay whole, the last one that fits is shortened (at a word's end where one is near), those behind
     it are dropped; a title is never cut. A note is shortened likewise. Where not even the first passage's beginning
-    fits, nothing is left of it: the caller sees to it that an empty observation fits. The result depends on the
-    arguments only.
+    fits, nothing is left of it: the caller sees to it that an empty observation fits.
 
     Args:
-        observation: what the tool returned.
         size: tokens that an observation takes as the policy sees it; asked some 20 times at most, and of a long
             observation only about its beginning.
-        limit: in tokens.
 
     Example:
         >>> long = Observation((Evidence("one two three", "A"), Evidence("four five", "B")))
@@ -38,6 +35,7 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
     def fits(chars: int) -> bool:
         return size(_beginning(observation, chars)) <= limit
 
+    # Twice as much from a guess on, then halves between: of a long observation only the beginning is measured.
     low, high = 0, min(length, _CHARS_PER_TOKEN * limit)
     while fits(high):
         if high == length:
@@ -57,25 +55,17 @@ def _beginning(observation: Observation, chars: int) -> Observation:
     """The observation's first `chars` characters, those of titles counted and one more for each passage."""
     if not observation.evidence:
         return msgspec.structs.replace(observation, note=_cut(observation.note, chars))
-    evidence = _leading(observation.evidence, chars)
-    return msgspec.structs.replace(observation, evidence=evidence, note=observation.note if evidence else "")
-
-
-def _leading(evidence: Sequence[Evidence], chars: int) -> tuple[Evidence, ...]:
     kept: list[Evidence] = []
-    for item in evidence:
+    for item in observation.evidence:
         room = chars - _length(item)
         if room < 0:
-            return (*kept, *_shortened(item, room + len(item.text)))
+            text = _cut(item.text, max(0, room + len(item.text)))
+            if text:
+                kept.append(msgspec.structs.replace(item, text=text))
+            break
         kept.append(item)
         chars = room
-    return tuple(kept)
-
-
-def _shortened(item: Evidence, chars: int) -> tuple[Evidence, ...]:
-    """The passage with so many characters of its text, or nothing where none of it is left."""
-    text = _cut(item.text, chars) if chars > 0 else ""
-    return (msgspec.structs.replace(item, text=text),) if text else ()
+    return msgspec.structs.replace(observation, evidence=tuple(kept), note=observation.note if kept else "")
 
 
 def _cut(text: str, chars: int) -> str:

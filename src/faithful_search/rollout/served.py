@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
 from functools import partial
@@ -27,33 +26,26 @@ from ..trajectory import Step, ToolCall, Trajectory
 from ..wire.background import map_concurrently
 from ..wire.llm import LLM, Endpoint, Reply, Stats, ToolRequest, Unanswered, with_key
 from .environment import inner_text, template_fence
-from .episode import unreadable
+from .episode import copies, unreadable
 
 FAILED = "failed"
 """The stop reason of an episode that the endpoint did not answer to its end; `meta["why"]` says why."""
-
-
 OnStep = Callable[[str, Step], Any]
 
 
 class ServedAgent:
     """Runs a served chat model with tools; `run` is as `Engine.run`.
 
-    Requests are tried again after what passes. An episode that gets no answer then ends as `FAILED` and is not shown to
-    `on_end`: it says nothing about the agent. Not to be called inside a running event loop.
+    Requests are retried after transient failures. An episode that still gets no answer ends as `FAILED` and is not
+    shown to `on_end`: it says nothing about the agent. Not to be called inside a running event loop.
 
     Args:
-        model: the served model's name.
         url: the server's base URL, usually ending in `/v1`; without one, Hugging Face Inference Providers.
-        toolbox: its tools.
         turns: requests an episode may take.
-        max_tokens: of a reply.
-        temperature, seed: of the sampling.
         concurrency: requests under way at once.
         timeout: seconds for one request.
         dialect: how the model writes: `openai`, or one of tags whose tool responses are messages of the chat.
-        verify: as in `Limits`.
-        key: for the server, `""` for none; by default it is looked for as by `EndpointJudge`.
+        key: for the server, `""` for none; by default found as `EndpointJudge` does.
 
     Raises:
         ConfigError: for limits below 1, a URL that is not http(s) or holds a password, or a dialect that goes on inside
@@ -114,17 +106,7 @@ class ServedAgent:
         Raises:
             JudgeError: when asking is pointless: a wrong key, an unknown model.
         """
-        seen: Counter[str] = Counter()
-        due: list[tuple[Task, int]] = []
-        for task in tasks:
-            copy = seen[task.id]
-            seen[task.id] += 1
-            due.append((msgspec.structs.replace(task, id=f"{task.id}#{copy}") if copy else task, copy))
-        return asyncio.run(self._run(due, on_end, on_step))
-
-    async def _run(
-        self, due: list[tuple[Task, int]], on_end: Callable[[Trajectory], Any] | None, on_step: OnStep | None
-    ) -> list[Trajectory]:
+        due = [(msgspec.structs.replace(task, id=name), copy) for task, name, copy in copies(tasks)]
         llm = LLM(with_key(self.endpoint), self.stats)
 
         async def episode(copied: tuple[Task, int]) -> Trajectory:
@@ -140,7 +122,7 @@ class ServedAgent:
             return found
 
         # All episodes at once: the endpoint's slots bound the requests, so that one may ask while another's tools run.
-        return await map_concurrently(episode, due, most=max(1, len(due)))
+        return asyncio.run(map_concurrently(episode, due, most=max(1, len(due))))
 
     async def _episode(
         self,
@@ -167,7 +149,11 @@ class ServedAgent:
 
     async def _take_calls(self, reply: Reply, messages: list[dict[str, Any]], session: Session) -> bool:
         """Append a reply with structured calls and what these return; whether there were any."""
-        messages.append({"role": "assistant", "content": reply.text, **_written(reply.calls)})
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in reply.calls
+        ]
+        messages.append({"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})})
         observations = await asyncio.gather(*(self._observe(call, session) for call in reply.calls))
         for call, seen in zip(reply.calls, observations, strict=True):
             text = inner_text(seen, self.dialect, self._fence)
@@ -176,7 +162,9 @@ class ServedAgent:
 
     async def _take_text(self, reply: Reply, messages: list[dict[str, Any]], session: Session) -> bool:
         """Append a turn written as text and what its call returns, or what the controller says; whether it goes on."""
-        messages.append({"role": "assistant", "content": _first_turn(reply.text, self.dialect.stop)})
+        # A model may write on behind the string that ends its turn.
+        ends = [reply.text.index(stop) + len(stop) for stop in self.dialect.stop if stop in reply.text]
+        messages.append({"role": "assistant", "content": reply.text[: min(ends, default=len(reply.text))]})
         found = self.dialect.parse_messages(messages, fenced=True)
         step = found.steps[-1]
         said: str | None
@@ -198,21 +186,7 @@ class ServedAgent:
         try:
             arguments = json.loads(call.arguments or "{}")
         except ValueError as error:
-            return self.toolbox.describe_malformed(f"its arguments are no JSON ({error})")
+            return self.toolbox.describe_malformed(f"its arguments are not JSON ({error})")
         if not isinstance(arguments, dict):
-            return self.toolbox.describe_malformed("its arguments are no JSON object")
+            return self.toolbox.describe_malformed("its arguments are not a JSON object")
         return await self.toolbox.call(ToolCall(call.name, arguments), session)
-
-
-def _written(calls: tuple[ToolRequest, ...]) -> dict[str, Any]:
-    made = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in calls
-    ]
-    return {"tool_calls": made} if made else {}
-
-
-def _first_turn(text: str, stops: Iterable[str]) -> str:
-    """The reply up to the first string that ends a turn: what a model writes behind it, nobody asked for."""
-    ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
-    return text[: min(ends, default=len(text))]

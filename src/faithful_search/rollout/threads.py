@@ -6,8 +6,8 @@ PokeeResearch, section 3.4: n independent threads, each summarised by the model,
 threads (one engine run) ─> a summary each ─> synthesis ─> the answer, and the thread that it rests on
 ```
 
-Nothing here depends on a model doing as it is told. A summary that fails is replaced by an outline of the thread, a
-synthesis that fails by a vote; both are deterministic.
+A model need not do as it is told: a summary that fails is replaced by an outline of the thread, a synthesis that fails
+by a vote. Both are deterministic.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from contextlib import suppress
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,7 +25,9 @@ from ..inference.base import Completion, Generator, Sampling
 from ..judges.base import Request, Writer
 from ..tasks import Task
 from ..text import normalize, shortened
-from ..trajectory import Evidence, Step, Trajectory
+from ..trajectory import Step, Trajectory
+from .engine import Engine
+from .served import ServedAgent
 
 _SUMMARY = re.compile(r"<research_trace_summary>(.*?)(?:</research_trace_summary>|\Z)", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -32,27 +35,17 @@ _THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 _LONGEST_THREAD = 60_000  # characters; some 15,000 tokens, half of the paper's context
 _LONGEST_OUTLINE = 4_000
 _NO_ANSWER = ("", "none", "unknown")
-
-
-class Researcher(Protocol):
-    """Whatever runs episodes: `Engine`, `ServedAgent`."""
-
-    def run(
-        self,
-        tasks: Sequence[Task],
-        on_end: Callable[[Trajectory], Any] | None = None,
-        on_step: Callable[[str, Step], Any] | None = None,
-    ) -> list[Trajectory]: ...
+Researcher = Engine | ServedAgent
 
 
 class Research(msgspec.Struct, frozen=True):
-    """What came of a question.
+    """The result of researching a question.
 
     Attributes:
         threads: each as it ended.
-        trajectory: what the answer rests on: the thread that gave it, or `pooled` where none did. Its `answer` is the
-            final one, and `meta["research"]` says which of how many threads it is and how the answer was chosen. The
-            first thread where there is no answer.
+        trajectory: the thread that gave the answer, or `pooled` where none did. Its `answer` is the final one, and
+            `meta["research"]` says which of how many threads it is and how the answer was chosen. The first thread
+            where there is no answer.
         by: "thread" where there was one, "synthesis", or "vote" where no synthesis was written.
         summaries: of each thread; none where there was one thread.
         replaced: what could not be written and was replaced: "summary of thread 2", "synthesis".
@@ -72,14 +65,13 @@ def research(
     writer: Writer | None = None,
     on_step: Callable[[str, Step], Any] | None = None,
 ) -> Research:
-    """Research a question in so many threads at once.
+    """Research a question in several threads at once.
 
     Args:
         agent: runs the threads; it should sample, or all of them are the same.
-        task: the question.
         threads: how many.
-        writer: writes the summaries and the synthesis, as the paper has it the policy itself; `None` outlines the
-            threads and lets them vote.
+        writer: writes the summaries and the synthesis (in the paper, the policy itself); `None` outlines the threads
+            and lets them vote.
         on_step: sees each step with its thread's id: the task's, then `ID#1`, `ID#2`, …
 
     Example:
@@ -92,7 +84,7 @@ def research(
 
 
 def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> Research:
-    """One answer from threads on the same question, as `research` makes it. Never raises for what a writer does."""
+    """One answer from threads on the same question, as `research` makes it. Never raises for a writer's failure."""
     if len(threads) == 1:
         return Research(tuple(threads), threads[0], "thread")
     question = threads[0].question or ""
@@ -101,10 +93,11 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
     replaced: list[str] = []
     for number, (thread, text) in enumerate(zip(threads, _texts(writer, asked), strict=True), start=1):
         found = _SUMMARY.search(text or "")
-        if found is None or not found[1].strip():
+        summary = found[1].strip() if found else ""
+        if not summary:
             replaced.append(f"summary of thread {number}")
-        # the answer is the thread's own: a summary must not improve on it
-        summary = found[1].strip() if found and found[1].strip() else described(thread, _LONGEST_OUTLINE)
+            summary = described(thread, _LONGEST_OUTLINE)
+        # The answer is the thread's own: a summary must not improve on it.
         summaries.append(f"<answer>{thread.answer or 'NONE'}</answer>\n{summary}")
     pairs = "\n\n".join(f"Pair {number}:\n{text}" for number, text in enumerate(summaries, start=1))
     [text] = _texts(writer, [Request("thread_synthesis", {"question": question, "threads": pairs})])
@@ -138,10 +131,10 @@ def vote(threads: Sequence[Trajectory]) -> str | None:
 def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
     """A thread in plain words, whatever its dialect: what was thought, asked and found in each step.
 
-    Where that has more than `longest` characters, each text in it is cut alike, so that the last step is told as well
-    as the first.
+    Where that has more than `longest` characters, all texts in it are shortened alike, those of the last step too.
     """
     texts = sum(1 + len(step.evidence) for step in thread.steps) or 1
+    # Less and less room for each text, until all of them fit.
     for room in (longest, longest // texts, longest // (2 * texts), 80):
         text = "\n".join(
             line for number, step in enumerate(thread.steps, start=1) for line in _told(number, step, room)
@@ -153,28 +146,24 @@ def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
 
 
 def pooled(threads: Sequence[Trajectory], answer: str, thought: str) -> Trajectory:
-    """All calls of all threads and the answer as the last step: what an answer rests on that no thread gave.
+    """All calls of all threads with an answer that no thread gave as the last step.
 
-    An id of evidence is its thread's number and its id there: `2.E1`. The calls were made, the order is not the
-    threads' own, so that dialects and verdicts are left out.
+    Evidence ids are the thread's number and the id there: `2.E1`. Dialects and verdicts are left out, since the order
+    of the calls is not the threads' own.
     """
-    steps = [
-        Step(step.think, step.call, tuple(_renamed(item, number) for item in step.evidence), step.note)
-        for number, thread in enumerate(threads, start=1)
-        for step in thread.steps
-        if step.call is not None
-    ]
+    steps: list[Step] = []
+    for number, thread in enumerate(threads, start=1):
+        for step in (step for step in thread.steps if step.call is not None):
+            found = (msgspec.structs.replace(item, id=f"{number}.{item.id}") for item in step.evidence)
+            steps.append(Step(step.think, step.call, tuple(found), step.note))
     last = Step(thought, answer=answer)
     first = threads[0]
-    name = f"{first.id}#pooled"
-    return Trajectory((*steps, last), first.question, answer, "answered", id=name, answers=first.answers)
+    whole = (*steps, last)
+    return Trajectory(whole, first.question, answer, "answered", id=f"{first.id}#pooled", answers=first.answers)
 
 
 class Metered:
-    """A generator that counts what it reads and writes: `calls` are rows, the tokens those of prompts and of turns.
-
-    The names are those of `wire.llm.Stats`, which counts for a served model.
-    """
+    """A generator that counts its rows (`calls`) and tokens, under the names of `wire.llm.Stats` for served models."""
 
     def __init__(self, generator: Generator) -> None:
         self.generator = generator
@@ -183,7 +172,6 @@ class Metered:
     def generate(
         self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
     ) -> list[Completion]:
-        """See `Generator.generate`."""
         found = self.generator.generate(prompts, sampling, max_new_tokens)
         self.calls += len(prompts)
         self.prompt_tokens += sum(map(len, prompts))
@@ -195,13 +183,11 @@ class Metered:
 
 
 def _texts(writer: Writer | None, requests: Sequence[Request]) -> Sequence[str | None]:
-    """What was written; nothing where the writer fails: the threads are there, and an answer can be given."""
-    if writer is None:
-        return [None] * len(requests)
-    try:
-        return writer.write_batch(requests)
-    except (FaithfulSearchError, RuntimeError):  # the latter: torch is out of memory, say
-        return [None] * len(requests)
+    """The texts; `None` for each where the writer fails, since the threads alone can give an answer."""
+    with suppress(FaithfulSearchError, RuntimeError):  # the latter: torch is out of memory, say
+        if writer is not None:
+            return writer.write_batch(requests)
+    return [None] * len(requests)
 
 
 def _rests_on(threads: Sequence[Trajectory], answer: str | None, thought: str, by: str) -> Trajectory:
@@ -227,10 +213,6 @@ def _told(number: int, step: Step, room: int) -> list[str]:
     if step.verified is not None:
         lines.append(f"own check: {'correct' if step.verified else 'incorrect'}")
     return lines
-
-
-def _renamed(item: Evidence, thread: int) -> Evidence:
-    return msgspec.structs.replace(item, id=f"{thread}.{item.id}")
 
 
 def _key(answer: str) -> str:
