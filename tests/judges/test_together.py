@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from stub_server import StubServer, label_by_word
 
 from faithful_search.errors import JudgeError
-from faithful_search.judges import Pair, prompting, together
-from faithful_search.judges.endpoint import EndpointJudge
+from faithful_search.judges import Pair, prompting
+from faithful_search.judges.endpoint import TOGETHER, EndpointJudge
+from faithful_search.judges.labels import labels_of
 from faithful_search.rewards.answer_support import AnswerSupport
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 CLAIMS = [Pair("evidence", f"claim {n} {'yes-please' if n % 3 == 0 else ''}", "Who?") for n in range(7)]
 LABELS = [n % 3 == 0 for n in range(7)]
-MANY, ALONE = (f"endpoint:stub {prompting.load(name).id}" for name in (together.TOGETHER, "support"))
+MANY, ALONE = (f"endpoint:stub {prompting.load(name).id}" for name in (TOGETHER, "support"))
 
 
 @pytest.fixture(autouse=True)
@@ -135,8 +136,8 @@ def test_a_model_that_reasons_first_is_read_behind_its_thought(most, asked):
 def test_labels_are_read_in_any_order(case):
     said, order = case
     text = "\n".join(f" {n + 1} :  {int(said[n])} \n" for n in order)
-    assert together.labels_of(text, len(said)) == tuple(said)
-    assert together.labels_of(text, len(said) + 1) is None
+    assert labels_of(text, len(said)) == tuple(said)
+    assert labels_of(text, len(said) + 1) is None
 
 
 WRONG = {
@@ -161,7 +162,7 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=list(WRONG))
 def test_a_reply_that_is_not_one_label_for_each_is_never_guessed_at(text):
-    assert together.labels_of(text, 3) is None
+    assert labels_of(text, 3) is None
     with StubServer(label=replying(text), p=0.8) as server:
         judge = judge_at(server)
         verdicts = judge.judge_batch(CLAIMS[:3])
