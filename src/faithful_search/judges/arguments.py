@@ -70,12 +70,12 @@ class JudgeArguments:
     def _knobs(self) -> dict[str, Any]:
         if self.judge not in _SERVED:
             return {"trust_remote_code": True} if self.judge_trust_remote_code else {}
-        served: dict[str, Any] = {"url": self.judge_url, "concurrency": self.judge_concurrency}
+        knobs: dict[str, Any] = {"url": self.judge_url, "concurrency": self.judge_concurrency}
         if self.judge_timeout is not None:
-            served["timeout"] = self.judge_timeout
+            knobs["timeout"] = self.judge_timeout
         if self.judge == "remote":
-            return served
-        knobs = served | {
+            return knobs
+        knobs |= {
             "max_tokens": self.judge_max_tokens,
             "together": self.judge_together,
             "prices": None if self.judge_prices is None else _prices(self.judge_prices),

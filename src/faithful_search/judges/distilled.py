@@ -44,11 +44,6 @@ class JudgeFile(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check(self.threshold, self.temperature)
 
-    def knobs(self) -> dict[str, Any]:
-        """The fields of the judge that these settings set."""
-        found = {name: getattr(self, name) for name in ("temperature", "threshold", "window", "stride")}
-        return {name: value for name, value in found.items() if value is not None}
-
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write `judge.json` into `folder`; a failed write leaves an old one as it was."""
         path = Path(folder) / FILE
@@ -83,7 +78,8 @@ def settings(model: str, kind: Kind, revision: str | None = None) -> dict[str, A
         return {}
     if found.kind != kind:
         raise ConfigError(f"{model!r} is a distilled judge of the kind {found.kind!r}: use --judge {found.kind}")
-    return found.knobs()
+    knobs = {name: getattr(found, name) for name in ("temperature", "threshold", "window", "stride")}
+    return {name: value for name, value in knobs.items() if value is not None}
 
 
 def check(threshold: float, temperature: float = 1.0) -> None:
