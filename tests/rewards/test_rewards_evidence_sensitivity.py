@@ -12,15 +12,8 @@ from faithful_search.dialects import load
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.judges import Request
-from faithful_search.rewards.evidence_sensitivity import (
-    EvidenceSensitivity,
-    choice_ids,
-    eligible_steps,
-    locate_verdict,
-    perturbed_context,
-    real_context,
-    turn_ids,
-)
+from faithful_search.rewards.contexts import choice_ids, context_with, locate_verdict, real_context, turn_ids
+from faithful_search.rewards.evidence_sensitivity import EvidenceSensitivity, eligible_steps
 from faithful_search.rewards.perturbation import (
     NEUTRAL,
     Foils,
@@ -269,7 +262,7 @@ def test_splicing_the_real_response_back_gives_the_real_context(tok):
     for index in range(1, len(made.steps)):
         k = locate_verdict(tok, turn_ids(made.tokens, index)).index
         response = chat.observation_ids(chat.render_observation(made.steps[index - 1].evidence), ended=True)
-        assert perturbed_context(made.tokens, index, k, response) == real_context(made.tokens, index, k)
+        assert context_with(made.tokens, index, k, {index - 1: response}) == real_context(made.tokens, index, k)
 
 
 @ALL
