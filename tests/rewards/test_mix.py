@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 import faithful_search.rewards as rewards
 from faithful_search.errors import ConfigError
+from faithful_search.rewards.adaptive import Adaptive, MixState, sigmoid
 from faithful_search.rewards.answer_support import AnswerSupport
 from faithful_search.rewards.base import Reward, Score
 from faithful_search.rewards.citation import Citation
 from faithful_search.rewards.correctness import Correctness
 from faithful_search.rewards.evidence_sensitivity import EvidenceSensitivity
 from faithful_search.rewards.format import Format
-from faithful_search.rewards.mix import Adaptive, Mix, MixState, sigmoid
+from faithful_search.rewards.mix import Mix
 from faithful_search.rewards.warmup import Warmup
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 

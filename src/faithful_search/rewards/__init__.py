@@ -10,6 +10,7 @@ from typing import Literal
 from .. import registry
 from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge, Writer
+from .adaptive import Adaptive, MixState
 from .answer_likelihood_gap import AnswerLikelihoodGap
 from .answer_support import AnswerSupport
 from .base import Reward, Score
@@ -20,7 +21,7 @@ from .evidence_sensitivity import EvidenceSensitivity
 from .format import Format
 from .info_think import InfoThink
 from .judged import JudgedReward
-from .mix import Adaptive, Mix, MixState
+from .mix import Mix
 from .perturbation import Foils, Passage, corpus_snippets
 from .self_correctness import SelfCorrectness
 from .self_rubric import SelfRubric

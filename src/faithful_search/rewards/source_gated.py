@@ -10,15 +10,17 @@ from ..judges import is_lexical
 from ..text import normalize
 from ..trajectory import Trajectory
 from .answer_support import AnswerSupport
-from .base import Reward, Score
+from .base import BatchReward, Score
 from .correctness import Correctness
 
 ABSTENTION = "unknown"
 """The answer that claims nothing."""
+_UNASKED = Score(None, "the answer is not right")
+"""Of the support, where the outcome is 0 or has no value: it cannot change anything there."""
 
 
 @dataclass(frozen=True)
-class SourceGated(Reward):
+class SourceGated(BatchReward):
     """The outcome where the cited evidence supports the answer, else 0, in [0, 1].
 
     ```
@@ -62,23 +64,18 @@ class SourceGated(Reward):
 
     name: ClassVar[str] = "source_gated"
 
-    def score(self, trajectory: Trajectory) -> Score:
-        return self.score_batch([trajectory])[0]
-
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         outcomes = self.outcome.score_batch(trajectories)
-        asked = [item for item, outcome in zip(trajectories, outcomes, strict=True) if outcome.value]
-        supports = iter(self._supports(asked))
-        return [_gated(outcome, next(supports) if outcome.value else None) for outcome in outcomes]
-
-    def _supports(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        """R_ans of each; answers that no passage can hold are settled without it."""
-        settled = [self._settled(trajectory) for trajectory in trajectories]
-        rest = [item for item, score in zip(trajectories, settled, strict=True) if score is None]
-        judged = iter(self.support.score_batch(rest))
-        return [score or next(judged) for score in settled]
+        settled = [
+            self._settled(item) if outcome.value else _UNASKED
+            for item, outcome in zip(trajectories, outcomes, strict=True)
+        ]
+        asked = [item for item, score in zip(trajectories, settled, strict=True) if score is None]
+        judged = iter(self.support.score_batch(asked))
+        return [_gated(outcome, score or next(judged)) for outcome, score in zip(outcomes, settled, strict=True)]
 
     def _settled(self, trajectory: Trajectory) -> Score | None:
+        """R_ans of answers that no passage can hold."""
         answer = normalize(trajectory.answer or "")
         if answer == ABSTENTION:
             called = any(step.call for step in trajectory.steps)
@@ -89,15 +86,14 @@ class SourceGated(Reward):
         return None
 
 
-def _gated(outcome: Score, support: Score | None) -> Score:
-    if support is None:
-        return Score(outcome.value, outcome.why, {**outcome.parts, "outcome": outcome.value, "supported": None})
-    judge = {"supported_by": support.parts["judge"]} if "judge" in support.parts else {}
-    told = {**outcome.parts, "outcome": outcome.value, **judge}
+def _gated(outcome: Score, support: Score) -> Score:
+    told = {**outcome.parts, "outcome": outcome.value}
+    if support is _UNASKED:
+        return Score(outcome.value, outcome.why, {**told, "supported": None})
+    if "judge" in support.parts:
+        told["supported_by"] = support.parts["judge"]
     if support.value is None:
         return Score(None, support.why, {**told, "supported": None, "abstained": True})
-    supported = support.value >= 1.0
-    value = outcome.value if supported else 0.0
-    return Score(
-        value, outcome.why if supported else f"counts for nothing: {support.why}", {**told, "supported": supported}
-    )
+    if support.value < 1.0:
+        return Score(0.0, f"counts for nothing: {support.why}", {**told, "supported": False})
+    return Score(outcome.value, outcome.why, {**told, "supported": True})
