@@ -37,12 +37,11 @@ class AnswerSupport(JudgedReward):
     Most dialects have no citations: all evidence retrieved then stands for the cited (ours), which is the more lenient
     question; `parts["evidence"]` says which it was.
 
-    A claim is a statement that answers the question. A judge that can also write (`Writer`, the request "claims") makes
-    claims from question and answer, as Ragas does, for short answers too: "Paris" to "What is the capital of France?"
-    becomes "The capital of France is Paris." It is then asked whether a passage states that, so that an answer that
-    merely occurs is not supported; an answer that it finds no claim in scores 0 and does not apply. For any other judge
-    the claims are the answer's sentences and the question goes along: `FactsJudge` reads it, a comparison of words only
-    asks whether the answer occurs.
+    A judge that can also write (`Writer`, the request "claims") makes claims from question and answer, as Ragas does:
+    "Paris" to "What is the capital of France?" becomes "The capital of France is Paris.", so that an answer that
+    merely occurs is not supported. An answer in which it finds no claim scores 0 and does not apply. For any other
+    judge the claims are the answer's sentences, with the question: `FactsJudge` reads it, a comparison of words does
+    not.
 
     `parts["claims"]` is the number of claims, `parts["texts"]` the claims, `parts["supported"]` how many were upheld.
 

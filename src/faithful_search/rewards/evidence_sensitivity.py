@@ -41,20 +41,18 @@ class EvidenceSensitivity(PolicyReward):
     real and perturbed in turn.
 
     What replaces evidence shares no content word with this question and query. It comes from the batch's other
-    questions' evidence, or from `snippets` alone where they are given. When nothing there is unrelated enough it comes
-    from a short built-in list, which a policy can learn by heart: with few questions in a batch, give `snippets`
+    questions' evidence, or from `snippets` alone where they are given, and from a short built-in list when nothing
+    there is unrelated enough. A policy can learn that list by heart: with few questions in a batch, give `snippets`
     (`corpus_snippets`). The lure is written by `writer` (the paper's way: an LLM); without one, or where it could not
-    write, it is a template that restates the query with a made-up answer. At B = 0 the value is 0.0 with
-    `parts["applies"]` False.
+    write, it is a template that restates the query with a made-up answer.
 
-    Four knobs, all ours and off by default, make the reward easier to learn from. Among the rollouts of a question most
-    of its variance is luck of the draw: `draws="question"` lets them meet the same replacements, and `budget=None`
-    probes every step. A "no" earns more than a "yes" whatever the policy does: `centre` takes that premium away. And
-    unrelated passages can be told by their topic: `foils` differ from the evidence in the fact alone.
+    `draws`, `budget=None`, `centre` and `foils`, all ours and off by default, make the reward easier to learn from:
+    most of its variance among a question's rollouts is luck of the draw, a "no" earns more than a "yes" whatever the
+    policy does, and unrelated passages can be told by their topic.
 
-    `parts["raw"]` is the value before it was centred, `parts["steps"]` has q and q' of each probe, and who made what
-    replaced the evidence: `replaced` of a yes-step is "foil" or "unrelated", `lure` of a no-step "foil", "written" or
-    "template".
+    At B = 0 the value is 0.0 with `parts["applies"]` False. `parts["raw"]` is the value before it was centred,
+    `parts["steps"]` has q and q' of each probe and who made what replaced the evidence: `replaced` of a yes-step is
+    "foil" or "unrelated", `lure` of a no-step "foil", "written" or "template".
 
     Args:
         budget: B_max; 1 in the paper's main experiments, 2 in an ablation, `None` for all eligible steps.
@@ -63,9 +61,9 @@ class EvidenceSensitivity(PolicyReward):
         snippets: texts, or pairs of title and text, to draw from instead of the batch's evidence.
         seed: of the step choice and of what replaces the evidence.
         writer: invents the lures of no-steps, all of a batch in one call; an `EndpointJudge` is one.
-        draws: "rollout" draws anew for every trajectory. "question" seeds by the question, the number of yes-verdicts
-            before the step, and the case (yes or no); of a trajectory's steps it prefers the same of these as in the
-            question's other rollouts. A question that is asked again later meets the same draw.
+        draws: "rollout" draws anew for every trajectory. "question" lets the rollouts of a question meet the same
+            replacements: it seeds by the question, the number of yes-verdicts before the step, and the case (yes or
+            no), and prefers the same steps. A question that is asked again later meets the same draw.
         centre: subtract from each move the mean move of its case over the batch, in a training over the batches of all
             processes; values are then in [-2, 2]. Leave it out of measurements.
         foils: exchange evidence for passages that look like what was asked for, and take lures from the corpus's own
@@ -74,13 +72,12 @@ class EvidenceSensitivity(PolicyReward):
         hard: the share of probes that `foils` replace evidence in; the others are made as without them, so that both
             kinds can be mixed.
         policy: the Generator to probe, usually given by `bind(policy=…)`.
-        gather: given a list of this process, that of all processes of a training: its trainer binds it, so that what a
-            rollout is probed with, and what is subtracted, does not depend on who else was asked in the same process.
-        sink: is given the probes of each batch, a list a trajectory, as they are made. A training's verdict term gets
-            them here.
+        gather: given a list of this process, that of all processes of a training, which its trainer binds: what a
+            rollout is probed with, and what is subtracted, is then the same whichever process it is in.
+        sink: is given the probes of each batch, a list a trajectory; a training's verdict term gets them here.
 
     Raises:
-        ConfigError: when no policy is bound, or for a budget, draws or a share that are none.
+        ConfigError: when no policy is bound, or for a budget, draws or a share out of range.
         DataError: when a trajectory's token ids are not those of its steps.
 
     Example:

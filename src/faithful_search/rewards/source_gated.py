@@ -28,10 +28,9 @@ class SourceGated(BatchReward):
     outcome: `Correctness`       R_ans: `AnswerSupport`, the share of the answer's claims that the evidence supports
     ```
 
-    Ours; reward environments call it source gating. With the default support no judge is asked: the normalised answer
-    must occur, as whole words, in a passage that a valid yes-step cites (titles are part of it); in dialects without
-    citations, in one that a tool returned. Such a support suits short answers in languages that put blanks between
-    words. With `AnswerSupport(FactsJudge())`, or another judge, a passage must state the answer to the question.
+    Ours; reward environments call it source gating. With the default support the normalised answer must occur, as whole
+    words, in a passage that a valid yes-step cites (titles are part of it); in dialects without citations, in one that
+    a tool returned. With `AnswerSupport(FactsJudge())`, or another judge, a passage must state it.
 
     Answers that no passage can hold, where they are right:
 

@@ -59,15 +59,18 @@ class ThinkAnswer(JudgedReward):
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
         """The last thought and the answer; `step` is where the answer stands."""
-        answer = (trajectory.answer or "").strip()
-        step = _answering_step(trajectory)
+        steps, answer = trajectory.steps, (trajectory.answer or "").strip()
+        step = next((i for i in range(len(steps), 0, -1) if steps[i - 1].answer is not None), len(steps))
         earliest = 0 if asks_for_thoughts(trajectory.dialect) else max(0, step - 1)
-        number = next((i for i in range(step, earliest, -1) if thought((trajectory.steps[i - 1],))), 0)
-        if not answer or not number or self._too_long(answer) or _left_out(trajectory.steps[number - 1 : step]):
+        number = next((i for i in range(step, earliest, -1) if thought((steps[i - 1],))), 0)
+        if not answer or not number or self._too_long(answer) or _left_out(steps[number - 1 : step]):
             return []
-        premise = thought((trajectory.steps[number - 1],))
-        pair = Pair(premise, answer, trajectory.question or "", "think_answer")
-        return [Asked(step, pair, self._sub_em(pair) if self.judge is None else None)]
+        pair = Pair(thought((steps[number - 1],)), answer, trajectory.question or "", "think_answer")
+        if self.judge is not None:
+            return [Asked(step, pair)]
+        found = sub_exact_match(pair.premise, [answer], self.how)
+        why = "" if found else f"{answer!r} is not in the last thought"
+        return [Asked(step, pair, Verdict(found, bool(found), why, self.judge_name))]
 
     def empty(self, trajectory: Trajectory) -> Score:
         answer = (trajectory.answer or "").strip()
@@ -77,17 +80,6 @@ class ThinkAnswer(JudgedReward):
 
     def _too_long(self, answer: str) -> bool:
         return self.judge is None and self.most_words is not None and len(answer.split()) > self.most_words
-
-    def _sub_em(self, pair: Pair) -> Verdict:
-        found = sub_exact_match(pair.premise, [pair.hypothesis], self.how)
-        why = "" if found else f"{pair.hypothesis!r} is not in the last thought"
-        return Verdict(found, bool(found), why, self.judge_name)
-
-
-def _answering_step(trajectory: Trajectory) -> int:
-    """The step (from 1) that gives the trajectory's answer: the last one with an answer, or the last of all."""
-    steps = trajectory.steps
-    return next((i for i in range(len(steps), 0, -1) if steps[i - 1].answer is not None), len(steps))
 
 
 def _left_out(steps: Sequence[Step]) -> bool:
