@@ -524,22 +524,8 @@ def test_where_nothing_is_written_the_template_stands_in_as_without_a_writer(aut
     expected = EvidenceSensitivity(policy=alone).score_batch(rows)
     assert EvidenceSensitivity(writer=author, policy=asked).score_batch(rows) == expected
     assert asked.calls == alone.calls and {lure_of(score) for score in expected} == {"template"}
-
-
-def test_a_lure_that_is_not_written_leaves_the_others_written():
-    rows = [trajectory(False, name, evidence=CHEESE) for name in "ab"]
-    scores = EvidenceSensitivity(writer=Author(None, "Paris."), policy=Policy(WORDS)).score_batch(rows)
-    assert [lure_of(score) for score in scores] == ["template", "written"]
-
-
-def test_a_writer_changes_nothing_about_yes_steps():
-    rows = [trajectory(True, "a"), trajectory(False, "b"), trajectory(True, "c")]
-    without, policy = Policy(WORDS), Policy(WORDS)
-    expected = EvidenceSensitivity(policy=without).score_batch(rows)
-    found = EvidenceSensitivity(writer=Author("Paris."), policy=policy).score_batch(rows)
-    assert (found[0], found[2]) == (expected[0], expected[2])
-    for row in (0, 1, 2, 4, 5):  # real and perturbed in turn; the lure is row 3
-        assert policy.calls[0][0][row] == without.calls[0][0][row]
+    some = EvidenceSensitivity(writer=Author(None, "Paris."), policy=Policy(WORDS)).score_batch(rows[:2])
+    assert [lure_of(score) for score in some] == ["template", "written"]
 
 
 def test_a_written_lure_cannot_break_the_page_it_stands_on():

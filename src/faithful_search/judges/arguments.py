@@ -65,32 +65,28 @@ class JudgeArguments:
             if self.judge_model:
                 raise ConfigError(f"the judge 'lexical' has no model; say which judge {self.judge_model!r} belongs to")
             return None
-        return load(self.judge, self.judge_model, **self._knobs())
+        knobs: dict[str, Any] = {}
+        if self.judge in _SERVED:
+            knobs = {"url": self.judge_url, "concurrency": self.judge_concurrency}
+            if self.judge_timeout is not None:
+                knobs["timeout"] = self.judge_timeout
+        elif self.judge_trust_remote_code:
+            knobs["trust_remote_code"] = True
+        if self.judge == "endpoint":
+            knobs |= {"max_tokens": self.judge_max_tokens, "together": self.judge_together}
+            knobs |= {"prices": self._prices(), "max_cost": self.judge_max_cost}
+            if self.judge_cache:
+                knobs["cache"] = None if self.judge_cache == "none" else self.judge_cache
+        return load(self.judge, self.judge_model, **knobs)
 
-    def _knobs(self) -> dict[str, Any]:
-        if self.judge not in _SERVED:
-            return {"trust_remote_code": True} if self.judge_trust_remote_code else {}
-        knobs: dict[str, Any] = {"url": self.judge_url, "concurrency": self.judge_concurrency}
-        if self.judge_timeout is not None:
-            knobs["timeout"] = self.judge_timeout
-        if self.judge == "remote":
-            return knobs
-        knobs |= {
-            "max_tokens": self.judge_max_tokens,
-            "together": self.judge_together,
-            "prices": None if self.judge_prices is None else _prices(self.judge_prices),
-            "max_cost": self.judge_max_cost,
-        }
-        if self.judge_cache:
-            knobs["cache"] = None if self.judge_cache == "none" else self.judge_cache
-        return knobs
-
-
-def _prices(text: str) -> tuple[float, float]:
-    try:
-        prompt, completion = map(float, text.split(","))
-    except ValueError as error:
-        raise ConfigError(
-            f"the judge's prices {text!r} are two numbers, of a million prompt and completion tokens: 0.15,0.6"
-        ) from error
-    return prompt, completion
+    def _prices(self) -> tuple[float, float] | None:
+        if self.judge_prices is None:
+            return None
+        try:
+            prompt, completion = map(float, self.judge_prices.split(","))
+        except ValueError as error:
+            raise ConfigError(
+                f"the judge's prices {self.judge_prices!r} are two numbers, of a million prompt and completion tokens: "
+                "0.15,0.6"
+            ) from error
+        return prompt, completion

@@ -99,6 +99,7 @@ def calibrated(p: float, temperature: float) -> float:
     """
     if temperature == 1.0 or not 0 < p < 1:
         return p
+    # -700: `exp` overflows beyond; the last line keeps the label of a p next to 0.5, which rounding could turn
     cooled = 1 / (1 + math.exp(-max(-700.0, math.log(p / (1 - p)) / temperature)))
     return min(cooled, math.nextafter(0.5, 0)) if p < 0.5 else max(cooled, 0.5)
 

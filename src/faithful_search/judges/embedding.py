@@ -68,6 +68,7 @@ class EmbeddingJudge:
             else []
             for pair in pairs
         ]
+        # each text once: claims of an answer share their evidence
         texts = dict.fromkeys([pair.hypothesis for pair in pairs] + [part for own in parts for part in own])
         place = {text: row for row, text in enumerate(texts)}
         vectors = self.encoder.encode(list(texts))

@@ -17,8 +17,8 @@ from ..text import sentences
 from ..wire.cache import Cache, key_of
 from ..wire.llm import Endpoint, Stats, with_key
 from .asking import Asker
-from .base import Pair, Request, Task, Verdict
-from .labels import Answer, Constrained, Question
+from .base import Pair, Request, Verdict
+from .labels import Constrained, Question
 from .prompting import Prompt, fields_of, load
 
 _CONTROL = Fence(r"<[|\uff5c]|</?s>|<(?:bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
@@ -147,7 +147,11 @@ class EndpointJudge:
         """
         asked = {pair: self._question(load(pair.task), fields_of(pair)) for pair in pairs}
         answers = self._asker.answers([asked[pair] for pair in pairs], self._groups(asked) if self.together else [])
-        return [self._verdict(pair.task, answer) for pair, answer in zip(pairs, answers, strict=True)]
+        verdicts = []
+        for pair, answer in zip(pairs, answers, strict=True):
+            prompt = load(TOGETHER if answer.together else pair.task)
+            verdicts.append(Verdict(answer.p, answer.label, answer.missing, f"{self.name} {prompt.id}"))
+        return verdicts
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
         """One text a request, in order; `None` where none could be had. Raises as `judge_batch` does."""
@@ -202,10 +206,6 @@ class EndpointJudge:
             constrained="none" if writes or members else self.constrained,
         )
         return Question(key, messages, body, writes, members)
-
-    def _verdict(self, task: Task, answer: Answer) -> Verdict:
-        prompt = load(TOGETHER if answer.together else task)
-        return Verdict(answer.p, answer.label, answer.missing, f"{self.name} {prompt.id}")
 
 
 def _cache(place: str | os.PathLike[str] | None) -> Cache | None:

@@ -122,7 +122,18 @@ class GeneratorJudge:
             rows = [fit[place] for place in batch]
             found = self.generator.choice_probs([asked[row].ids for row in rows], [asked[row].choices for row in rows])
             probs |= zip(rows, found, strict=True)
-        return [self._verdict(pair, asked[row], probs.get(row)) for row, pair in enumerate(pairs)]
+        verdicts = []
+        for row, pair in enumerate(pairs):
+            p, label, why = None, None, asked[row].note
+            if row in probs:
+                yes, no = probs[row]
+                if 0 < yes + no < float("inf"):
+                    p = distilled.calibrated(yes / (yes + no), self.temperature)
+                    label, why = p >= self.threshold, f"p(1) = {yes:.3g}, p(0) = {no:.3g}{why}"
+                else:
+                    why = f"the model gave the labels the probabilities {yes} and {no}"
+            verdicts.append(Verdict(p, label, why, f"{self.name} {prompting.load(pair.task).id}"))
+        return verdicts
 
     def asked(self, pair: Pair) -> Asked:
         """The prompt about a pair up to the token that tells the labels apart, and that token for each label."""
@@ -169,21 +180,12 @@ class GeneratorJudge:
             raise ConfigError(f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} apart")
         return Asked(ids[: len(ids) - len(before) + kept] + yes[kept:at], [[yes[at]], [no[at]]])
 
-    def _verdict(self, pair: Pair, asked: Asked, probs: Sequence[float] | None) -> Verdict:
-        judge = f"{self.name} {prompting.load(pair.task).id}"
-        if probs is None:
-            return Verdict(None, None, asked.note, judge)
-        yes, no = probs
-        if not 0 < yes + no < float("inf"):
-            return Verdict(None, None, f"the model gave the labels the probabilities {yes} and {no}", judge)
-        p = distilled.calibrated(yes / (yes + no), self.temperature)
-        return Verdict(p, p >= self.threshold, f"p(1) = {yes:.3g}, p(0) = {no:.3g}{asked.note}", judge)
-
     def _text(self, messages: prompting.Messages) -> str:
         tokenizer = self.generator.tokenizer
         if not tokenizer.chat_template:
             return "\n\n".join(message["content"] for message in messages) + "\n\nAnswer:"
         text = _templated(tokenizer, messages)
+        # the label is the next token: a thought that the template opened would stand before it
         return f"{text}\n</think>\n\n" if _OPENED_THOUGHT.search(text) else text
 
     def _encode(self, text: str) -> list[int]:

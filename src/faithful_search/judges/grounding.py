@@ -27,6 +27,7 @@ _NO_BLANKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\
 _UNSPACED = re.compile(f"[{_NO_BLANKS}]")
 _MARKS = "\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
 _STRESS = re.compile("[\u0300-\u036f]")
+# "1,200" and "1200" are one number
 _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _WRITTEN = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)|[^\W_]+")

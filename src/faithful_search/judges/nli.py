@@ -141,7 +141,7 @@ class NLIJudge:
             if not hypothesis.strip():
                 readings.append(_Reading([], "", "there is nothing to judge"))
                 continue
-            if tokens > self._room // 2:
+            if tokens > self._room // 2:  # at least half of what the model holds is left to the premise
                 hypothesis = windows(hypothesis, self._room // 2, 0, self._count)[0]
                 kept = self._count([hypothesis])[0]
                 tokens, note = kept, f"; the hypothesis was cut from {tokens} tokens to its first {kept}"
@@ -152,6 +152,7 @@ class NLIJudge:
 
     def _probs(self, inputs: Sequence[tuple[str, str]]) -> list[float]:
         rows = self.encode(inputs)
+        # batches are of similar lengths, so rows come back in another order
         probs = [0.0] * len(rows)
         for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
             padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt")

@@ -52,6 +52,7 @@ class Prompt(msgspec.Struct, frozen=True):
         known = {*self.fields, *self.optional}
         if not set(self.fields) <= set(values) <= known:
             raise ConfigError(f"the prompt {self.id} takes {', '.join(sorted(known))}; got {', '.join(sorted(values))}")
+        # a lone surrogate, as JSON may carry one, could be neither hashed nor sent
         clean = {name: well_formed(text) for name, text in values.items()}
         code = hashlib.sha256("\0".join(f"{name}\0{clean[name]}" for name in sorted(clean)).encode()).hexdigest()[:16]
 

@@ -95,7 +95,7 @@ class RemoteJudge:
         Raises:
             JudgeError: when nothing can be judged: the token is wrong, or another server is there.
         """
-        distinct = list(dict.fromkeys(pairs))
+        distinct = list(dict.fromkeys(pairs))  # repeated pairs would only fill the requests
         answers = self._run(map_concurrently(self._ask, _chunks(distinct), self.concurrency)) if distinct else []
         found = dict(zip(distinct, chain.from_iterable(answers), strict=True))
         return [found[pair] for pair in pairs]

@@ -30,6 +30,7 @@ def windows(text: str, size: int, stride: int, count: Count) -> list[str]:
         at = starts[-1] + len(sentence)
     # the sentences with the blanks behind them: joined they are `text`
     pieces = [text[start:end] for start, end in pairwise([0, *starts[1:], len(text)])]
+    # `count` runs a tokenizer: it is called once for all units, not for each window that is tried
     units = [unit for piece in pieces for unit in _fitting(piece, size, count)]
     found = ["".join(units[start:end]).strip() for start, end in _spans(count(units), size, stride)]
     return [window for window in found if window]

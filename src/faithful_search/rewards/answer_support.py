@@ -127,6 +127,7 @@ class AnswerSupport(JudgedReward):
         """The passages that the answer must rest on, each once."""
         if self._used(trajectory) == "cited":
             return cited_evidence(trajectory)
+        # a passage that was returned twice would be read, and paid for, twice
         found = {(item.title, item.text): item for step in trajectory.steps for item in step.evidence}
         return tuple(found.values())
 

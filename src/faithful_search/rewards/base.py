@@ -43,6 +43,7 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
     def credit(self) -> tuple[tuple[float, ...], float]:
         """What of the value each step earned, and what the whole did: together they are the value, 0 where it is
         `None`."""
+        # divided by the steps that count, so that what they earned adds up to their mean, which is the value
         value, many = self.value or 0.0, sum(step is not None for step in self.steps)
         earned = tuple((step or 0.0) / many for step in self.steps) if many else ()
         rest = value - sum(earned)
@@ -83,6 +84,7 @@ class Reward(ABC):
         """The range of `measure`."""
         return self.range
 
+    # a copy, since rewards are values: one that was given a policy is not the one that a run's configuration names
     def bind(self, **resources: Any) -> Self:
         """A copy with those of `resources` (`policy=…`) that this reward has fields for."""
         own = {knob.name for knob in dataclasses.fields(self)}

@@ -92,7 +92,7 @@ def check_step(previous: Step, step: Step) -> Checks:
     """(parse_ok, consistency_ok, ids_valid) of `step`'s verdict on the evidence of `previous`."""
     refs, helpful = step.refs, step.helpful
     parse, consistent = helpful is not None, helpful is bool(refs)
-    if step.issues:
+    if step.issues:  # most steps have none, and this runs on every step of a corpus
         kinds = {issue.kind for issue in step.issues}
         parse, consistent = parse and kinds.isdisjoint(UNPARSED), consistent and MIXED not in kinds
     return parse, consistent, not refs or {item.id for item in previous.evidence}.issuperset(refs)

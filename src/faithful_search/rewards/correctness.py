@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..errors import ConfigError
-from ..judges.base import Judge, Pair, Verdict
+from ..judges.base import Judge, Pair
 from ..text import exact_match, f1, sub_exact_match
 from ..trajectory import Trajectory
 from .base import BatchReward, Score
@@ -67,8 +67,16 @@ class Correctness(BatchReward):
             for item, score in zip(trajectories, scores, strict=True)
             if score is None
         ]
-        verdicts = iter(ask(self.judge, asked) if self.judge else [])
-        return [score or self._by_judge(next(verdicts)) for score in scores]
+        judged = []
+        for verdict in ask(self.judge, asked) if self.judge else []:
+            told = {"judge": verdict.judge or (self.judge.name if self.judge else "")}
+            if verdict.label is None:
+                judged.append(Score(None, f"the judge abstained: {verdict.why}", {"abstained": True, **told}))
+            else:
+                why = verdict.why or ("" if verdict.label else "not upheld by the judge")
+                judged.append(Score(float(verdict.label), why, {"p": verdict.p, "exact_match": False, **told}))
+        found = iter(judged)
+        return [score or next(found) for score in scores]
 
     def _unasked(self, trajectory: Trajectory) -> Score | None:
         """The score where no judge is needed."""
@@ -76,14 +84,7 @@ class Correctness(BatchReward):
             return NO_GOLD
         if not (trajectory.answer or "").strip():
             return NO_ANSWER
-        if self.judge is not None:
+        if self.judge is not None:  # an exact match costs no question
             return EXACT if exact_match(trajectory.answer, trajectory.answers, self.how) else None
         value = float(_COMPARE[self.metric](trajectory.answer or "", trajectory.answers, self.how))
         return Score(value, "" if value == 1.0 else f"{trajectory.answer!r} against {' | '.join(trajectory.answers)}")
-
-    def _by_judge(self, verdict: Verdict) -> Score:
-        judge = verdict.judge or (self.judge.name if self.judge else "")
-        if verdict.label is None:
-            return Score(None, f"the judge abstained: {verdict.why}", {"abstained": True, "judge": judge})
-        why = verdict.why or ("" if verdict.label else "not upheld by the judge")
-        return Score(float(verdict.label), why, {"p": verdict.p, "exact_match": False, "judge": judge})

@@ -124,7 +124,8 @@ class EvidenceSensitivity(PolicyReward):
         prompts = [context for probe in every for context in (probe.real, probe.perturbed)]
         choices = [probe.choices for probe in every for _ in range(2)]
         # asked even when there is nothing to ask: where weights are shared out, others need this process's passes
-        yes = [_yes(row) for row in self.bound_policy.choice_probs(prompts, choices)]
+        rows = self.bound_policy.choice_probs(prompts, choices)
+        yes = [row[0] if len(row) == 1 else row[0] / sum(row) if sum(row) else 0.0 for row in rows]
         answered = iter(map(_Answered, every, yes[::2], yes[1::2]))
         answers = [[next(answered) for _ in own] for own in probes]
         premiums = self._premiums(answers)
@@ -154,7 +155,11 @@ class EvidenceSensitivity(PolicyReward):
         steps = eligible_steps(trajectory)
         count = len(steps) if self.budget is None else min(self.budget, len(steps))
         if self.draws == "question":
-            own = {index: random.Random(f"{self.seed}:{_state(trajectory, index)}") for index in steps}
+            # by what rollouts that reach the same point have in common: the facts found, and whether this finds another
+            said = [bool(step.helpful) for step in trajectory.steps]
+            states = {index: f"{sum(said[:index])}:{'yes' if said[index] else 'no'}" for index in steps}
+            asked = trajectory.question or trajectory.id
+            own = {index: random.Random(f"{self.seed}:{asked}:{states[index]}") for index in steps}
             first = sorted(steps, key=lambda index: own[index].random())[:count]
             return [(index, own[index]) for index in sorted(first)]
         rng = random.Random(f"{self.seed}:{trajectory.id}")
@@ -272,20 +277,6 @@ def eligible_steps(trajectory: Trajectory) -> list[int]:
     """Indices (0-based) of steps with R_cite^t = +1 whose previous response holds evidence."""
     validity = enumerate(step_validity(trajectory), start=1)
     return [index for index, valid in validity if valid and trajectory.steps[index - 1].evidence]
-
-
-def _state(trajectory: Trajectory, index: int) -> str:
-    """What rollouts of a question have in common that reach the same point: how many facts they found, and whether the
-    step found another."""
-    hop = sum(bool(step.helpful) for step in trajectory.steps[:index])
-    case = "yes" if trajectory.steps[index].helpful else "no"
-    return f"{trajectory.question or trajectory.id}:{hop}:{case}"
-
-
-def _yes(row: Sequence[float]) -> float:
-    if len(row) == 1:
-        return row[0]
-    return row[0] / sum(row) if sum(row) else 0.0
 
 
 def _mean(count: int, answers: Sequence[_Answered], premiums: dict[bool, float]) -> Score:

@@ -59,6 +59,7 @@ class InfoThink(JudgedReward):
             pair = Pair(premise, hypothesis, trajectory.question or "", "info_think")
             if hypothesis and any(map(str.isalnum, premise)):  # "..." is a response that was left out
                 found.append(Asked(step, pair))
+            # the paper skips these, which pays for not thinking
             elif premise and not hypothesis and acts(after) and thinks and self.unthinking:
                 found.append(Asked(step, pair, UNTHINKING))
         return found

@@ -143,6 +143,7 @@ class Mix(BatchReward):
 
     def components(self, trajectories: Sequence[Trajectory]) -> list[Components]:
         """Every reward's scores, each computed once: one mapping a row, by component name."""
+        # column by column, so that a reward's judge or the policy is asked once about all rows
         columns = [(name, reward.score_batch(trajectories)) for name, reward in self._scored()]
         return [{name: scores[i] for name, scores in columns} for i in range(len(trajectories))]
 
@@ -214,7 +215,7 @@ class Mix(BatchReward):
         total = 0.0
         counted: list[tuple[float, Score]] = []
         for name, weight in weights.items():
-            if weight == 0:
+            if weight == 0:  # nor does it empty the row: before a warm-up a judge that is down costs nothing
                 continue
             value = 0.0
             for component, share in self._shares(name, alpha or 0.0):
@@ -229,7 +230,10 @@ class Mix(BatchReward):
                 value += share * own
                 counted.append((weight * share, row[component]))
             total += weight * value
-        return Score(total, "", told, _steps(counted))
+        # entries whose mean is what the steps earned; none if no part knows of steps
+        earned = [(weight, score.credit[0]) for weight, score in counted]
+        rows = [[weight * own * len(credit) for own in credit] for weight, credit in earned if credit]
+        return Score(total, "", told, tuple(map(sum, zip(*rows, strict=True))))
 
     def _shares(self, name: str, alpha: float) -> Iterator[tuple[str, float]]:
         """The components of a part, each with how much of its value counts."""
@@ -258,13 +262,6 @@ class Mix(BatchReward):
                 yield from ((reward.name, reward) for reward in rewards)
             else:
                 yield name, part
-
-
-def _steps(counted: Sequence[tuple[float, Score]]) -> tuple[float, ...]:
-    """What the steps earned of a weighted sum, in entries whose mean is all of it; empty if its parts know no steps."""
-    earned = [(weight, score.credit[0]) for weight, score in counted]
-    rows = [[weight * own * len(credit) for own in credit] for weight, credit in earned if credit]
-    return tuple(map(sum, zip(*rows, strict=True)))
 
 
 def _missing(name: str, score: Score, told: dict[str, Any]) -> Score:

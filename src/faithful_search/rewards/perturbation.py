@@ -157,9 +157,11 @@ def draw(
     pool: list[Source], question: str | None, topic: frozenset[str], taken: set[str], rng: random.Random
 ) -> Passage:
     """A passage of another question that shares no content word with `topic`; else one of the neutral ones."""
+    # a pool may hold thousands of passages: some tries find an unrelated one nearly always
     for asked, title, text in rng.sample(pool, min(TRIES, len(pool))):
         if asked != question and text not in taken and topic.isdisjoint(content_words(f"{title} {text}")):
             return title, text
+    # in a random order, of which `min` takes the first that is neither there already nor on the topic
     neutral = rng.sample(NEUTRAL, len(NEUTRAL))
     return min(neutral, key=lambda found: (found[1] in taken, not topic.isdisjoint(content_words(" ".join(found)))))
 

@@ -73,8 +73,16 @@ class SelfAsked(PolicyReward):
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         scores = [self.settled(trajectory) for trajectory in trajectories]
         asked = [item for item, score in zip(trajectories, scores, strict=True) if score is None]
-        replies = iter(self.replies(asked))
-        return [score or self._scored(next(replies)) for score in scores]
+        judged = []
+        for reply in self.replies(asked):
+            value = self.read(reply)
+            if value is None:
+                told = {"abstained": True, "reply": reply}
+                judged.append(Score(None, f"no verdict in the reply {reply[:200]!r}", told))
+            else:
+                judged.append(Score(value, reply.strip(), {"reply": reply}))
+        found = iter(judged)
+        return [score or next(found) for score in scores]
 
     def replies(self, trajectories: Sequence[Trajectory]) -> list[str]:
         """What the policy says about each trajectory."""
@@ -103,9 +111,3 @@ class SelfAsked(PolicyReward):
             return chat.messages_ids([system, {"role": "user", "content": self.question(trajectory, fence)}])
 
         return ask
-
-    def _scored(self, reply: str) -> Score:
-        value = self.read(reply)
-        if value is None:
-            return Score(None, f"no verdict in the reply {reply[:200]!r}", {"abstained": True, "reply": reply})
-        return Score(value, reply.strip(), {"reply": reply})

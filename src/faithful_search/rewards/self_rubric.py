@@ -62,6 +62,7 @@ class SelfRubric(SelfAsked):
         return f"<trajectory>\n{fence.escape(written)}\n</trajectory>"
 
     def read(self, reply: str) -> float | None:
+        # the last one: an explanation may weigh other scores before it decides
         found = _SCORE.findall(reply)
         value = float(found[-1]) if found else None
         return value if value in RUBRIC.values() else None

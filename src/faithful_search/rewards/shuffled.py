@@ -62,6 +62,7 @@ class Shuffled(BatchReward):
             groups[trajectory.question or ""].append(number)
         taken = list(range(len(scores)))
         for group in groups.values():
+            # seeded by the rollouts, so that the exchange differs from step to step and a rerun repeats it
             rng = random.Random(f"{self.seed}:{':'.join(trajectories[number].id or '' for number in group)}")
             for number, other in zip(group, rng.sample(group, len(group)), strict=True):
                 taken[number] = other

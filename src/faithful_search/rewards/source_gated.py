@@ -79,6 +79,7 @@ class SourceGated(BatchReward):
         if answer == ABSTENTION:
             called = any(step.call for step in trajectory.steps)
             return Score(float(called), "" if called else "no tool was asked")
+        # any passage holds such words, or none does, whatever the answer rests on
         if answer in ("yes", "no") and is_lexical(self.support.judge):
             held = bool(self.support.evidence_for(trajectory))
             return Score(float(held), "" if held else f"{answer!r} rests on no evidence")

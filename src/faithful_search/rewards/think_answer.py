@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..judges.base import Judge, Pair, Verdict
 from ..text import normalize, sub_exact_match
-from ..trajectory import Step, Trajectory
+from ..trajectory import Trajectory
 from .base import Score
 from .judged import Asked, JudgedReward
 from .turns import asks_for_thoughts, thought
@@ -63,7 +62,12 @@ class ThinkAnswer(JudgedReward):
         step = next((i for i in range(len(steps), 0, -1) if steps[i - 1].answer is not None), len(steps))
         earliest = 0 if asks_for_thoughts(trajectory.dialect) else max(0, step - 1)
         number = next((i for i in range(step, earliest, -1) if thought((steps[i - 1],))), 0)
-        if not answer or not number or self._too_long(answer) or _left_out(steps[number - 1 : step]):
+        if not answer or not number or self._too_long(answer):
+            return []
+        # where something behind the thought was left out of the transcript, the last thought may have been, too
+        _, end = steps[number - 1].spans.get("think", (0, 0))
+        elided = [issue.span for own in steps[number - 1 : step] for issue in own.issues if issue.kind == "elided"]
+        if any(span is not None and span[0] >= end for span in elided):
             return []
         pair = Pair(thought((steps[number - 1],)), answer, trajectory.question or "", "think_answer")
         if self.judge is not None:
@@ -80,10 +84,3 @@ class ThinkAnswer(JudgedReward):
 
     def _too_long(self, answer: str) -> bool:
         return self.judge is None and self.most_words is not None and len(answer.split()) > self.most_words
-
-
-def _left_out(steps: Sequence[Step]) -> bool:
-    """Whether something was left out of the transcript behind the thought of the first of these steps."""
-    _, end = steps[0].spans.get("think", (0, 0))
-    elided = [issue.span for step in steps for issue in step.issues if issue.kind == "elided"]
-    return any(span is not None and span[0] >= end for span in elided)

@@ -101,7 +101,7 @@ class ToolUse(Reward):
         answer = trajectory.answer or ""
         wanted, answered = normalize(answer, "pokee"), terms(answer)
         for number, step in enumerate(trajectory.steps):
-            known |= written[number]
+            known |= written[number]  # what the agent wrote up to a call, the call's own words included
             if step.evidence:
                 found = passages(step.evidence)
                 new = later[number] & terms(found) - known

@@ -67,6 +67,7 @@ def call_words(call: ToolCall) -> str:
 @lru_cache(maxsize=256)
 def asks_for_thoughts(dialect: str) -> bool:
     """Whether that dialect's protocol asks for a thought in every turn; one that is not known is taken to."""
+    # cached: this is asked of every trajectory, and loading a dialect looks through the package
     try:
         return dialects.load(dialect).thinks
     except DialectError:

@@ -70,4 +70,5 @@ class Warmup:
         """The factor in [0, 1] on a part's weight at a step, counted from 1."""
         if part not in self.parts or step >= self.end:
             return 1.0
+        # only reached with start < step < end, so that nothing is divided by 0 where the two are equal
         return (step - self.start) / (self.end - self.start) if step > self.start else 0.0

@@ -82,6 +82,7 @@ def gravest_error(trajectory: Trajectory) -> str:
     right = bool(exact_match(answer, trajectory.answers))
     partly = not right and any(_holds(answer, gold) for gold in trajectory.answers)
     told = [text for item in evidence for text in (item.title, item.text)]
+    # of an answer with extras, the right part must stand in the evidence: the whole is worded by the agent
     claimed = trajectory.answers if partly else (answer,)
     if not any(_holds(text, name) for text in (*told, question) for name in claimed):
         return "memory"
