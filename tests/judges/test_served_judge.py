@@ -400,7 +400,7 @@ def test_a_server_that_takes_too_long_leaves_pairs_without_verdict():
 def test_what_is_no_verdict_is_not_taken_for_one(answer):
     with running(application({"/judge": lambda body: answer})) as url:
         (found,) = asked(url, numbers(1))
-    assert found.abstained and "is no verdicts" in found.why
+    assert found.abstained and "does not hold the verdicts" in found.why
 
 
 def test_another_server_and_a_wrong_token_are_told_at_once(monkeypatch):

@@ -11,45 +11,37 @@ from . import KINDS, Judge, load
 _SERVED = ("endpoint", "remote")
 
 
+def _flag(default: Any, help: str, **more: Any) -> Any:
+    return field(default=default, metadata={"help": help, **more})
+
+
 @dataclass
 class JudgeArguments:
     """Who judges. The default compares words and needs no model."""
 
-    judge: str = field(default="lexical", metadata={"help": f"who judges: {', '.join(KINDS)}"})
-    judge_model: str | None = field(
-        default=None, metadata={"help": "its model: a served name, a Hub id or a directory"}
+    judge: str = _flag("lexical", f"who judges: {', '.join(KINDS)}")
+    judge_model: str | None = _flag(None, "its model: a served name, a Hub id or a directory")
+    judge_url: str | None = _flag(
+        None, "base URL of an OpenAI-compatible endpoint, with /v1; or of `faithful-search serve-judge`"
     )
-    judge_url: str | None = field(
-        default=None,
-        metadata={"help": "base URL of an OpenAI-compatible endpoint, with /v1; or of `faithful-search serve-judge`"},
+    judge_cache: str | None = _flag(
+        None, "SQLite file of the endpoint's answers, 'none' for none; default in the Hub's assets"
     )
-    judge_cache: str | None = field(
-        default=None,
-        metadata={"help": "SQLite file of the endpoint's answers, 'none' for none; default in the Hub's assets"},
+    judge_concurrency: int = _flag(16, "requests at once to the endpoint or the served judge")
+    judge_timeout: float | None = _flag(
+        None, "seconds a request may take; by default 60 to an endpoint, 300 to a served judge"
     )
-    judge_concurrency: int = field(
-        default=16, metadata={"help": "requests at once to the endpoint or the served judge"}
+    judge_max_tokens: int = _flag(16, "tokens of its reply; more where it reasons first")
+    judge_together: bool = _flag(
+        True, "claims on the same evidence in one request to the endpoint, without probabilities"
     )
-    judge_timeout: float | None = field(
-        default=None,
-        metadata={"help": "seconds a request may take; by default 60 to an endpoint, 300 to a served judge"},
+    judge_prices: str | None = _flag(
+        None, "of a million prompt and completion tokens, as 0.15,0.6: what it cost is counted"
     )
-    judge_max_tokens: int = field(default=16, metadata={"help": "tokens of its reply; more where it reasons first"})
-    judge_together: bool = field(
-        default=True,
-        metadata={"help": "claims on the same evidence in one request to the endpoint, without probabilities"},
+    judge_max_cost: float | None = _flag(
+        None, "the most it may cost, at these prices; the rest is left open", aliases=["--max-cost"]
     )
-    judge_prices: str | None = field(
-        default=None,
-        metadata={"help": "of a million prompt and completion tokens, as 0.15,0.6: what it cost is counted"},
-    )
-    judge_max_cost: float | None = field(
-        default=None,
-        metadata={"help": "the most it may cost, at these prices; the rest is left open", "aliases": ["--max-cost"]},
-    )
-    judge_trust_remote_code: bool = field(
-        default=False, metadata={"help": "let a judge that runs here run the Python code beside its model"}
-    )
+    judge_trust_remote_code: bool = _flag(False, "let a judge that runs here run the Python code beside its model")
 
     def load_judge(self) -> Judge | None:
         """The judge, or `None` for the comparison of words, of which each reward has its own.

@@ -26,8 +26,8 @@ class EmbeddingJudge:
         encoder: what embeds the texts.
         threshold: the smallest p that counts as support. The default is where all-mpnet-base-v2 had the best balanced
             accuracy (0.56) on 120 training rows of four labelled sets; other encoders have other scales.
-        window: at most so many tokens of the premise form one vector (fewer where the encoder reads fewer).
-        stride: how many of them neighbouring windows share at most.
+        window: the most tokens of the premise in one vector (fewer where the encoder reads fewer).
+        stride: the most tokens that neighbouring windows share.
 
     Raises:
         ConfigError: for a knob out of range.

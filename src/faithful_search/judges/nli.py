@@ -43,8 +43,8 @@ class NLIJudge:
         tokenizer: its tokenizer, with a padding token.
         source: where the model comes from; it names the judge.
         threshold: the smallest p that counts as support.
-        window: at most so many tokens of the premise are read at once (fewer where the model holds fewer).
-        stride: how many of them neighbouring windows share at most.
+        window: the most tokens of the premise that are read at once (fewer where the model holds fewer).
+        stride: the most tokens that neighbouring windows share.
         batch_tokens: tokens of a batch, padding included.
         label: the classifier's label that means support, when it is not called entailment.
         temperature: sharpens (below 1) or flattens p, as a distilled judge was calibrated; see `distilled.calibrated`.

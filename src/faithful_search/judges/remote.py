@@ -154,9 +154,11 @@ class RemoteJudge:
                 found = msgspec.json.decode(reply.body, type=_Answer).verdicts
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 found = []
-            if len(found) == len(chunk) and all(map(_is_sound, found)):
+            # what is not a number from 0 to 1 with a label, nor an abstention, is not taken for a verdict
+            sound = [one.label is None if one.p is None else one.label is not None and 0 <= one.p <= 1 for one in found]
+            if len(found) == len(chunk) and all(sound):
                 return found
-            why = f"what it sent is no verdicts; {_START}"
+            why = f"its reply does not hold the verdicts; {_START}"
         told = f"no verdict from the judge at {self.base}: {why}"
         return [Verdict(None, None, told, f"remote:{self.base}")] * len(chunk)
 
@@ -184,7 +186,3 @@ def _chunks(pairs: list[Pair]) -> list[list[Pair]]:
         chunks[-1].append(pair)
         room -= size
     return chunks
-
-
-def _is_sound(verdict: Verdict) -> bool:
-    return verdict.label is None if verdict.p is None else verdict.label is not None and 0 <= verdict.p <= 1

@@ -1,4 +1,4 @@
-"""Long texts cut into overlapping windows of at most so many tokens, between sentences where possible."""
+"""Long texts cut into overlapping windows of a limited number of tokens, between sentences where possible."""
 
 from __future__ import annotations
 

@@ -195,8 +195,8 @@ def pokee_mix(
     ```
 
     Nothing is gated: a right answer in a broken form counts. The paper's R_correct is AI feedback: 1 for an exact
-    match, else whether a judge says that the answer means the same; where the judge fails the row has no value. "em"
-    and "f1" compare strings, normalised as that system does it. The paper gives no weight for the format; 0.1 is ours.
+    match, else whether a judge says that the answer means the same. The paper gives no weight for the format; 0.1 is
+    ours.
 
     Args:
         judge: of "judge"; an LLM, as a comparison of words is what AI feedback is to replace.
@@ -236,9 +236,9 @@ def veritas_mix(
     R = w_em·EM + w_it·info_think + w_ts·think_search + w_ta·think_answer
     ```
 
-    A trajectory without pairs (no search, no answer) has nothing to be faithful to and counts 0.0 there (ours): so
-    neither not searching nor not answering earns anything. A row whose judge abstained has no value. The paper's two
-    rows are 1.0 / 0.05 / 0 / 0 (the better EM) and 1.0 / 0.05 / 0 / 0.02, the default.
+    A trajectory without pairs (no search, no answer) counts 0.0 there (ours), so that neither not searching nor not
+    answering earns anything. A row whose judge abstained has no value. The paper's two rows are 1.0 / 0.05 / 0 / 0 (the
+    better EM) and 1.0 / 0.05 / 0 / 0.02, the default.
 
     Args:
         judge: of info_think, and of think_search unless it has its own; by default words are compared.

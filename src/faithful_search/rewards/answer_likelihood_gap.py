@@ -42,7 +42,7 @@ class AnswerLikelihoodGap(PolicyReward):
     own words stay. They would give the answer away where it was said before, so by default the tokens are those of its
     *first* mention: a fact that is read aloud in a thought is probable there because of the passage, and an answer that
     was written before any of the evidence came has 0. A yes or no is taken where it is given as the answer, since
-    verdicts are written so, too.
+    verdicts are the same words.
 
     Two forward passes a row, all rows of a batch in one call, none for a row that needs none. Rows without an answer or
     without such evidence are 0.0 with `parts["applies"]` False. A row whose turns do not hold the answer as it was

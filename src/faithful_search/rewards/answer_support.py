@@ -137,7 +137,7 @@ def _answer(trajectory: Trajectory) -> str:
 
 
 def _stated(writer: Writer, trajectories: Sequence[Trajectory]) -> list[list[str] | str]:
-    """The claims that the writer makes of each answer, none for its NONE; or why there are none."""
+    """The claims that the writer makes of each answer, an empty list for its NONE; or why they are missing."""
     requests = [Request("claims", {"question": t.question or "", "answer": _answer(t)}) for t in trajectories]
     try:
         texts = writer.write_batch(requests) if requests else []

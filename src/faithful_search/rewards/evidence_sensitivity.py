@@ -128,7 +128,12 @@ class EvidenceSensitivity(PolicyReward):
         yes = [row[0] if len(row) == 1 else row[0] / sum(row) if sum(row) else 0.0 for row in rows]
         answered = iter(map(_Answered, every, yes[::2], yes[1::2]))
         answers = [[next(answered) for _ in own] for own in probes]
-        premiums = self._premiums(answers)
+        premiums: dict[bool, float] = {}
+        if self.centre:  # by case, the mean move over all processes
+            moves = self.gather([(one.probe.yes_case, one.move) for own in answers for one in own])
+            for case in {case for case, _ in moves}:
+                own_moves = [move for kind, move in moves if kind == case]
+                premiums[case] = math.fsum(own_moves) / len(own_moves)
         return [_mean(len(row.steps), own, premiums) for row, own in zip(trajectories, answers, strict=True)]
 
     def probes(self, trajectories: Sequence[Trajectory]) -> list[list[Probe]]:
@@ -230,14 +235,6 @@ class EvidenceSensitivity(PolicyReward):
     def _drawn(self, known: Foils | None, rng: random.Random) -> Foils | None:
         """Whose passages a probe gets: those of the foils, in the share `hard` of probes."""
         return known if known is not None and rng.random() < self.hard else None
-
-    def _premiums(self, answers: Sequence[Sequence[_Answered]]) -> dict[bool, float]:
-        """The mean move of yes-cases (`True`) and of no-cases over all processes; nothing where nothing is centred."""
-        if not self.centre:
-            return {}
-        every = self.gather([(one.probe.yes_case, one.move) for own in answers for one in own])
-        by_case = {case: [move for kind, move in every if kind == case] for case in (True, False)}
-        return {case: math.fsum(moves) / len(moves) for case, moves in by_case.items() if moves}
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,13 @@ class Format(Reward):
                 and only the last turn answers
     ```
 
-    As each dialect's parser reads it: what breaks the form of a call or an answer is among its issues. A dialect that
-    asks for no thoughts needs none; parallel calls share the thought of their turn. Where an agent checks its answers
-    (`Step.verified`), a check follows an answer and the trajectory ends with an answer or with a check that upheld it.
+    Proof-of-Use, section 3.3.4: the basic tags (think, tool call, answer) pass the syntactic checks, as each dialect's
+    parser notes them in a step's issues. The verdict and its references are `Citation`'s business: a broken `<ref>`
+    does not close this gate, nor does a tool response that the environment cut short. A trajectory cut off before its
+    answer is invalid, and so is a stray tag or text outside the tags.
 
-    Proof-of-Use, section 3.3.4: the overall format is valid only when the basic tags (think, tool call, answer) pass
-    the syntactic checks. The verdict and its references are `Citation`'s business: a broken `<ref>` costs citation
-    reward but does not close this gate. Nor does a tool response that the environment cut short. A trajectory cut off
-    before its answer is invalid, and so is a stray tag or text outside the tags.
+    A dialect that asks for no thoughts needs none; parallel calls share the thought of their turn. Where an agent
+    checks its answers (`Step.verified`), the trajectory ends with an answer or with a check that upheld it.
 
     `Score.steps` are all 1.0, or 0.0 at the step with the first problem alone: what the others are worth is not known.
 

@@ -24,11 +24,10 @@ class InfoThink(JudgedReward):
     ```
 
     VERITAS, sections 3.2 and 3.3. The premise is all that the calls of one turn returned (titles and texts; the note of
-    a call that found nothing or failed), the hypothesis the thought of the next turn. Ours: a call or an answer that
-    follows a response with no thought in between is a pair that scores 0, and no judge is asked (the paper skips it,
-    which pays for not thinking); in dialects that do not ask for thoughts it is no pair. A verdict (`<helpful>`) alone
-    is no thought. A response at the very end, one followed by neither thought nor action, and a thought on a response
-    that was left out of the transcript ("...") are no pairs; a trajectory without pairs has no value.
+    a call that found nothing or failed), the hypothesis the thought of the next turn. Ours: acting on a response with
+    no thought in between (a verdict alone is none) scores 0, and no judge is asked; in dialects that do not ask for
+    thoughts it is not counted. Nor is a response followed by neither thought nor action, or left out of the transcript
+    ("..."). A trajectory without pairs has no value.
 
     Args:
         judge: premise and hypothesis as above, `task="info_think"`; by default the words are compared.

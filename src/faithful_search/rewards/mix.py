@@ -33,14 +33,14 @@ class Mix(BatchReward):
     R_final (default) = (R_cite + R_pt + R_a) / 3 if the format is valid, else -1
     ```
 
-    Proof-of-Use, section 3.3.4, equation 10. Purely functional: the state is a value. In training the order is
-    `components` → `outcomes` of all processes → `advance` → `combine`, so that a batch's alpha already knows
-    the batch (equations 7 to 9). `score_batch` combines at `state0` and advances nothing.
+    Proof-of-Use, section 3.3.4, equation 10. The state is a value: in training the order is `components` → `outcomes`
+    of all processes → `advance` → `combine`, so that a batch's alpha already knows the batch (equations 7 to 9).
+    `score_batch` combines at `state0` and advances nothing.
 
     A part without a value (its judge abstained, or it does not apply: no gold answers, say) makes the whole row `None`,
-    and `why` says which; the zeros that a paper defines stay in the sum. A part named in `absent` that does not apply
-    counts as the value given there instead; where its judge abstained, the row has no value all the same. A part of
-    weight 0 at a step takes no part in that. A row that fails the gate is `invalid` whatever its parts are.
+    and `why` says which; the zeros that a paper defines stay in the sum. One named in `absent` that does not apply
+    counts as the value given there; one of weight 0 at a step is passed over. A row that fails the gate is `invalid`
+    whatever its parts are.
 
     Parts named in `only_right` count where the answer is right and are 0 elsewhere, so that nothing is earned by citing
     well and being wrong (the rule of C-GRPO; CaRR, arXiv 2601.06021):
@@ -50,15 +50,13 @@ class Mix(BatchReward):
     R_a → alpha·process·[outcome ≥ right_from] + (1 - alpha)·outcome     for the `Adaptive` part
     ```
 
-    They are then 0 whether or not they apply and their judge answered. Nor is anything lost there: where a part can be
-    negative, a wrong answer is spared its penalty. Where nobody knows whether the answer is right, the row has no
-    value.
+    They are then 0 whether or not they apply and their judge answered, and a wrong answer is spared their penalties,
+    too. Where nobody knows whether the answer is right, the row has no value.
 
     Args:
         parts: rewards by name; at most one is `Adaptive`.
-        weights: by part name; `None` is the mean of the parts. Dropping a part from `parts` therefore averages over
-            those that are left (ours; the paper does not say): give weights of 1/3 to keep the paper's divisor. Weights
-            that sum to more than 1 may leave `range`.
+        weights: by part name; `None` is the mean of the parts, of those that are left where one is dropped (ours; the
+            paper does not say: weights of 1/3 keep its divisor). Weights that sum to more than 1 may leave `range`.
         gate: a reward that must reach 1.0, or `None`.
         invalid: the value of a row that fails the gate.
         warmup: a schedule for some weights.
@@ -148,8 +146,7 @@ class Mix(BatchReward):
         return [{name: scores[i] for name, scores in columns} for i in range(len(trajectories))]
 
     def outcomes(self, components: Sequence[Components]) -> list[float | None]:
-        """The outcome's value of each row to which it applies, `None` where its judge abstained: of all processes
-        together they are what `advance` takes."""
+        """The outcome's value of each row to which it applies, `None` where its judge abstained."""
         adaptive = self._adaptive()
         if adaptive is None:
             return []
@@ -160,7 +157,7 @@ class Mix(BatchReward):
         """The state for an update whose global batch had these outcomes: that of `step`, by default the next.
 
         The EMA stays where it is when there are none, and when the judge abstained from more than a tenth of them:
-        what is then left (exact matches, say, for which no judge is asked) is no sample of the batch.
+        what is then left (exact matches, say, for which no judge is asked) does not represent the batch.
         """
         adaptive = self._adaptive()
         values = [value for value in outcomes if value is not None]
@@ -172,8 +169,8 @@ class Mix(BatchReward):
 
     @property
     def outcome(self) -> str | None:
-        """The component that says whether an answer is right: the adaptive part's outcome, else the only one among the
-        parts that compares answers; `None` when there is none, or more than one."""
+        """The component that says whether an answer is right: the adaptive part's outcome, else the only part that
+        compares answers; `None` when there is none, or more than one."""
         adaptive = self._adaptive()
         if adaptive is not None:
             return adaptive.outcome.name

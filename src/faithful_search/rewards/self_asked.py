@@ -24,8 +24,7 @@ class SelfAsked(PolicyReward):
     """The policy is asked about each trajectory that `settled` leaves open, and `read` makes a score of its reply.
 
     A batch is one call of the policy's `generate`, with the weights and the adapter as they stand. A reply that cannot
-    be read is no verdict: the score has no value, and `parts["abstained"]` is True. `parts["reply"]` is what the policy
-    said.
+    be read gives no verdict: the score has no value, and `parts["abstained"]` is True. `parts["reply"]` is the reply.
 
     Args:
         temperature: of the replies; 0 is greedy. The paper judges at 0.1.

@@ -32,11 +32,8 @@ class SourceGated(BatchReward):
     words, in a passage that a valid yes-step cites (titles are part of it); in dialects without citations, in one that
     a tool returned. With `AnswerSupport(FactsJudge())`, or another judge, a passage must state it.
 
-    Answers that no passage can hold, where they are right:
-
-    - yes and no: words cannot tell, so they count where any evidence is cited (or, without citations, returned); a
-      judge that reads is asked as about any other answer.
-    - "unknown": it claims nothing, so it counts once a tool was asked, whatever came back.
+    No passage can hold a yes or no: where words are compared, they count where any evidence is cited (or, without
+    citations, returned). "unknown" claims nothing, so it counts once a tool was asked, whatever came back.
 
     The support is asked for only where the outcome is above 0; a row whose judge then abstains abstains. No gold
     answers is `None`. `parts["outcome"]` is the value without the gate, `parts["supported"]` whether the gate is open
@@ -71,7 +68,21 @@ class SourceGated(BatchReward):
         ]
         asked = [item for item, score in zip(trajectories, settled, strict=True) if score is None]
         judged = iter(self.support.score_batch(asked))
-        return [_gated(outcome, score or next(judged)) for outcome, score in zip(outcomes, settled, strict=True)]
+        scores = []
+        for outcome, score in zip(outcomes, settled, strict=True):
+            support = score or next(judged)
+            told = {**outcome.parts, "outcome": outcome.value, "supported": None}
+            if "judge" in support.parts:
+                told["supported_by"] = support.parts["judge"]
+            if support is _UNASKED:
+                scores.append(Score(outcome.value, outcome.why, told))
+            elif support.value is None:
+                scores.append(Score(None, support.why, {**told, "abstained": True}))
+            elif support.value < 1.0:
+                scores.append(Score(0.0, f"counts for nothing: {support.why}", {**told, "supported": False}))
+            else:
+                scores.append(Score(outcome.value, outcome.why, {**told, "supported": True}))
+        return scores
 
     def _settled(self, trajectory: Trajectory) -> Score | None:
         """R_ans of answers that no passage can hold."""
@@ -84,16 +95,3 @@ class SourceGated(BatchReward):
             held = bool(self.support.evidence_for(trajectory))
             return Score(float(held), "" if held else f"{answer!r} rests on no evidence")
         return None
-
-
-def _gated(outcome: Score, support: Score) -> Score:
-    told = {**outcome.parts, "outcome": outcome.value}
-    if support is _UNASKED:
-        return Score(outcome.value, outcome.why, {**told, "supported": None})
-    if "judge" in support.parts:
-        told["supported_by"] = support.parts["judge"]
-    if support.value is None:
-        return Score(None, support.why, {**told, "supported": None, "abstained": True})
-    if support.value < 1.0:
-        return Score(0.0, f"counts for nothing: {support.why}", {**told, "supported": False})
-    return Score(outcome.value, outcome.why, {**told, "supported": True})

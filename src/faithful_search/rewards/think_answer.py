@@ -23,9 +23,8 @@ class ThinkAnswer(JudgedReward):
     ```
 
     VERITAS, section 3.3. The thought is that of the answering turn, or the last one before it in dialects that ask for
-    one in every turn; a check of an earlier answer is not one. The answer is the trajectory's. Without an answer or
-    without such a thought there is no value, nor where the transcript leaves something out ("...") between the two. An
-    answer of which the normaliser leaves nothing occurs nowhere.
+    one in every turn; a check of an earlier answer is not one. Without an answer or such a thought there is no value,
+    nor where the transcript leaves something out ("...") between the two.
 
     Args:
         judge: `None` for sub-EM; else its premise is the thought, its hypothesis the answer, `task="think_answer"`.

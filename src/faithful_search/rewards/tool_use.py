@@ -27,17 +27,15 @@ class ToolUse(Reward):
 
     Ours, beside the tool ratios and entropy of Proof-of-Use (`measure.tool_use`), which describe a corpus.
 
-    A call repeats an earlier one of the episode when it names the same tool and its arguments differ at most in case,
-    punctuation and blanks; trying again after an error counts as well.
-
-    Whether evidence is taken up is told by words, an approximation: of its titles and texts those count that stand
-    neither in the question nor in what the agent wrote up to that call. A later thought, call or answer takes it up
-    that holds one of them that is a name (capitalised inside a sentence) or a number, or at least `words` others; so
-    does an answer that stands in it whole. Words that two responses share count for both. Evidence is cited when the
-    valid verdict of the next step names it.
+    A call repeats an earlier one when it names the same tool and its arguments differ at most in case, punctuation and
+    blanks; trying again after an error counts as well. Evidence is cited when the valid verdict of the next step names
+    it. Whether it is taken up is told by words, an approximation: those of its titles and texts that stand neither in
+    the question nor in what the agent wrote up to that call. A later thought, call or answer takes it up that holds one
+    of them that is a name (capitalised inside a sentence) or a number, or at least `words` others; so does an answer
+    that stands in it whole.
 
     A trajectory without calls (with evidence) has no value, nor has "uncited" in a dialect without verdicts. `parts`
-    holds the numbers of the steps that are meant.
+    holds the numbers of the wasted steps.
 
     Args:
         what: "repeated", "unused" or "uncited".
