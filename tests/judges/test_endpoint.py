@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from stub_server import StubServer
@@ -101,11 +102,8 @@ def test_the_limit_on_concurrency_is_used_and_kept():
         judge = judge_at(server, concurrency=4)
         judge.judge_batch(PAIRS)
         assert server.busiest == 4
-        threads = [threading.Thread(target=judge.judge_batch, args=([Pair("e", f"{n}")] * 3,)) for n in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(12) as pool:
+            list(pool.map(lambda n: judge.judge_batch([Pair("e", f"{n}")] * 3), range(12)))
         assert server.busiest == 4 and server.calls == 24
 
 
@@ -520,13 +518,8 @@ def _file(name: str) -> str:
 def test_judges_of_two_threads_ask_the_same_once(tmp_path):
     with StubServer(latency=0.1) as server:
         judges = [judge_at(server, cache=tmp_path / "c.sqlite") for _ in range(4)]
-        found = []
-        threads = [threading.Thread(target=lambda own=own: found.append(labels(own))) for own in judges]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert found == [LABELS] * 4
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(labels, judges)) == [LABELS] * 4
         assert server.calls == len(PAIRS)
 
 

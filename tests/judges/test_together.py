@@ -1,7 +1,7 @@
 """Several claims on the same evidence, asked about in one request."""
 
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -245,14 +245,8 @@ def test_what_was_asked_apart_is_found_again_and_the_bad_reply_is_not_kept(tmp_p
 def test_judges_of_two_threads_ask_the_same_once(tmp_path, label, calls):
     with StubServer(latency=0.2, label=label) as server:
         judges = [judge_at(server, cache=tmp_path / "c.sqlite") for _ in range(3)]
-        found = []
-        threads = [
-            threading.Thread(target=lambda own=own: found.append(labels(own.judge_batch(CLAIMS)))) for own in judges
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(3) as pool:
+            found = [labels(verdicts) for verdicts in pool.map(lambda own: own.judge_batch(CLAIMS), judges)]
         assert found == [LABELS] * 3 and server.calls == calls
 
 

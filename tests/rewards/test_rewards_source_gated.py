@@ -1,8 +1,8 @@
 """Correctness that counts only where evidence holds the answer."""
 
 import pytest
+from stub_judges import Down
 
-from faithful_search.errors import JudgeError
 from faithful_search.judges import Verdict
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.rewards import AnswerSupport, Correctness, MixState, SourceGated, answer_only_mix, pou_mix
@@ -95,13 +95,6 @@ class Asked:
     def judge_batch(self, pairs):
         self.hypotheses += [pair.hypothesis for pair in pairs]
         return [Verdict(label, label) for label in self.labels]
-
-
-class Down:
-    name = "down"
-
-    def judge_batch(self, pairs):
-        raise JudgeError("no route to the judge")
 
 
 def test_a_judge_of_the_support_is_asked_about_right_answers_only():

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import SHARED
+from stub_judges import Down, Recorder
 
 from faithful_search.dialects import load
-from faithful_search.errors import ConfigError, JudgeError
-from faithful_search.judges import Pair, Verdict
+from faithful_search.errors import ConfigError
+from faithful_search.judges import Pair
 from faithful_search.rewards import InfoThink, ThinkAnswer, ThinkSearch, turns
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
@@ -19,31 +20,6 @@ TOWER = (Evidence("It was finished in 1889.", "Eiffel Tower"), Evidence("Paris l
 
 def search(think: str | None, query: str = "tower", evidence=TOWER, **more) -> Step:
     return Step(think=think, call=ToolCall("search", {"query": query}), evidence=evidence, **more)
-
-
-class Recorder:
-    """Keeps what it is asked; yes to what holds 'good', no verdict on what holds 'hard'."""
-
-    name = "recorder"
-
-    def __init__(self):
-        self.asked: list[list[Pair]] = []
-
-    def judge_batch(self, pairs):
-        self.asked.append(list(pairs))
-        return [self._say(pair.hypothesis) for pair in pairs]
-
-    def _say(self, text):
-        if "hard" in text:
-            return Verdict(None, None, "cannot tell", self.name)
-        return Verdict(0.75 if "good" in text else 0.25, "good" in text, "", self.name)
-
-
-class Down:
-    name = "down"
-
-    def judge_batch(self, pairs):
-        raise JudgeError("no such model")
 
 
 def test_info_think_pairs_are_what_a_turn_returned_and_the_thought_right_after_it():
