@@ -42,7 +42,7 @@ class ToolUse(Reward):
         words: how many words that are neither names nor numbers show use.
 
     Example:
-        >>> from faithful_search.trajectory import Evidence
+        >>> from faithful_search.trajectory import Evidence, Step, Trajectory
         >>> call = ToolCall("search", {"query": "tower"})
         >>> search = Step(think="Look.", call=call, evidence=(Evidence("It is in Paris."),))
         >>> episode = Trajectory(steps=(search, search, Step(think="It is Paris.", answer="Paris")), question="Where?")
