@@ -45,10 +45,11 @@ def logit(p: float) -> float:
     return math.log(p / (1 - p))
 
 
-@given(probability, temperature)
-def test_a_temperature_never_changes_the_label(p, value):
+@given(probability, probability, temperature)
+def test_a_temperature_never_changes_the_label_or_the_order(p, other, value):
     assert (calibrated(p, value) >= 0.5) == (p >= 0.5)
-    assert 0 <= calibrated(p, value) <= 1
+    low, high = sorted((p, other))
+    assert 0 <= calibrated(low, value) <= calibrated(high, value) <= 1
 
 
 @given(st.floats(1e-6, 1 - 1e-6), temperature)
@@ -56,12 +57,6 @@ def test_calibration_divides_the_log_odds(p, value):
     found = calibrated(p, value)
     if 1e-9 < found < 1 - 1e-9:
         assert math.isclose(logit(found) * value, logit(p), rel_tol=1e-5, abs_tol=1e-9)
-
-
-@given(probability, probability, temperature)
-def test_calibration_keeps_the_order(one, other, value):
-    low, high = sorted((one, other))
-    assert calibrated(low, value) <= calibrated(high, value)
 
 
 def test_the_label_of_a_p_just_below_one_half_survives_rounding():

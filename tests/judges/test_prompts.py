@@ -40,7 +40,7 @@ def test_prompts_are_filled_completely_and_end_in_our_words(name):
     system, asked = prompt.fill(fields)
     assert (system["role"], asked["role"]) == ("system", "user")
     assert "{{" not in system["content"] + asked["content"]
-    assert prompt.task == name and prompt.id == f"{name}@{prompt.version}"
+    assert prompt.id == f"{name}@{prompt.version}"
     last = asked["content"].rsplit("\n\n", 1)[1]
     assert last.startswith("The material ends here")
     if name in get_args(Task):
@@ -102,7 +102,7 @@ def test_wrong_fields_are_named():
     ("text", "said"),
     [
         ("Judge this.", "expected front matter"),
-        ("---\nversion: 1\ntask: x\n---\n\n# System\n\ns\n\n# User\n\nu\n", "needs version, task and fields"),
+        ("---\nversion: 1\ntask: x\n---\n\n# System\n\ns\n\n# User\n\nu\n", "needs version and fields"),
         ("---\nversion: 1\ntask: x\nfields: a\n---\n\n# System\n\ns\n\n# User\n\n{{b: B}}\n", "fields says a"),
     ],
 )

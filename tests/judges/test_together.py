@@ -1,28 +1,22 @@
 """Several claims on the same evidence, asked about in one request."""
 
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stub_server import StubServer, label_by_word
 
-from faithful_search.errors import JudgeError
-from faithful_search.judges import Pair, prompting, together
-from faithful_search.judges.endpoint import EndpointJudge
+from faithful_search.judges import Pair, prompting
+from faithful_search.judges.endpoint import TOGETHER, EndpointJudge
+from faithful_search.judges.labels import labels_of
 from faithful_search.rewards.answer_support import AnswerSupport
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 CLAIMS = [Pair("evidence", f"claim {n} {'yes-please' if n % 3 == 0 else ''}", "Who?") for n in range(7)]
 LABELS = [n % 3 == 0 for n in range(7)]
-MANY, ALONE = (f"endpoint:stub {prompting.load(name).id}" for name in (together.TOGETHER, "support"))
-
-
-@pytest.fixture(autouse=True)
-def no_keys(monkeypatch):
-    for name in ("FAITHFUL_SEARCH_API_KEY", "OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+MANY, ALONE = (f"endpoint:stub {prompting.load(name).id}" for name in (TOGETHER, "support"))
 
 
 def judge_at(server: StubServer, **knobs) -> EndpointJudge:
@@ -135,8 +129,8 @@ def test_a_model_that_reasons_first_is_read_behind_its_thought(most, asked):
 def test_labels_are_read_in_any_order(case):
     said, order = case
     text = "\n".join(f" {n + 1} :  {int(said[n])} \n" for n in order)
-    assert together.labels_of(text, len(said)) == tuple(said)
-    assert together.labels_of(text, len(said) + 1) is None
+    assert labels_of(text, len(said)) == tuple(said)
+    assert labels_of(text, len(said) + 1) is None
 
 
 WRONG = {
@@ -161,7 +155,7 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=list(WRONG))
 def test_a_reply_that_is_not_one_label_for_each_is_never_guessed_at(text):
-    assert together.labels_of(text, 3) is None
+    assert labels_of(text, 3) is None
     with StubServer(label=replying(text), p=0.8) as server:
         judge = judge_at(server)
         verdicts = judge.judge_batch(CLAIMS[:3])
@@ -208,13 +202,6 @@ def test_a_server_that_is_down_is_not_asked_for_each():
         assert labels(judge.judge_batch(CLAIMS)) == LABELS
 
 
-def test_a_wrong_key_is_told_after_one_request():
-    with StubServer("unauthorized") as server:
-        with pytest.raises(JudgeError, match="401"):
-            judge_at(server).judge_batch([Pair(f"evidence {n // 2}", f"claim {n}") for n in range(20)])
-        assert server.calls == 1
-
-
 def test_a_key_that_is_revoked_in_between_costs_only_what_is_missing():
     def revoked(messages):
         server.mode = "unauthorized" if claims_of(messages) else "ok"
@@ -254,27 +241,12 @@ def test_what_was_asked_apart_is_found_again_and_the_bad_reply_is_not_kept(tmp_p
         assert server.calls == 1 + len(CLAIMS) + 1
 
 
-def test_a_failure_is_not_kept(tmp_path):
-    with StubServer("error", label=reply) as server:
-        judge = judge_at(server, cache=tmp_path / "c.sqlite", retries=0)
-        assert labels(judge.judge_batch(CLAIMS)) == [None] * 7
-        server.mode = "ok"
-        assert labels(judge.judge_batch(CLAIMS)) == LABELS
-        assert server.calls == 2
-
-
 @pytest.mark.parametrize(("label", "calls"), [(reply, 1), (replying("hm"), 1 + len(CLAIMS))])
 def test_judges_of_two_threads_ask_the_same_once(tmp_path, label, calls):
     with StubServer(latency=0.2, label=label) as server:
         judges = [judge_at(server, cache=tmp_path / "c.sqlite") for _ in range(3)]
-        found = []
-        threads = [
-            threading.Thread(target=lambda own=own: found.append(labels(own.judge_batch(CLAIMS)))) for own in judges
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(3) as pool:
+            found = [labels(verdicts) for verdicts in pool.map(lambda own: own.judge_batch(CLAIMS), judges)]
         assert found == [LABELS] * 3 and server.calls == calls
 
 

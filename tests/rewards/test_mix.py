@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 import faithful_search.rewards as rewards
 from faithful_search.errors import ConfigError
+from faithful_search.rewards.adaptive import Adaptive, MixState, sigmoid
 from faithful_search.rewards.answer_support import AnswerSupport
 from faithful_search.rewards.base import Reward, Score
 from faithful_search.rewards.citation import Citation
 from faithful_search.rewards.correctness import Correctness
 from faithful_search.rewards.evidence_sensitivity import EvidenceSensitivity
 from faithful_search.rewards.format import Format
-from faithful_search.rewards.mix import Adaptive, Mix, MixState, sigmoid
+from faithful_search.rewards.mix import Mix
 from faithful_search.rewards.warmup import Warmup
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
@@ -56,7 +57,9 @@ def paper(**adaptive) -> Mix:
 def test_the_papers_sum_by_hand():
     mix = paper(tau=0.5, kappa=10.0)
     state = MixState(ema=0.5)  # alpha = sigmoid(0) = 1/2
-    (score,) = mix.combine(mix.components([row(cite=1.0, pt=0.4, ans=1.0, anc=0.0)]), state)
+    rows = [row(cite=1.0, pt=0.4, ans=1.0, anc=0.0)]
+    (score,) = mix.combine(mix.components(rows), state)
+    assert mix.score_batch(rows) == mix.combine(mix.components(rows), mix.state0)
     assert score.value == pytest.approx((1.0 + 0.4 + 0.5) / 3)
     assert score.parts == {"gate": 1.0, "citation": 1.0, "pt": 0.4, "process": 1.0, "outcome": 0.0, "alpha": 0.5}
 
@@ -112,12 +115,7 @@ def test_alpha_falls_as_correctness_rises_and_starts_near_one():
     alphas = [mix.alpha(MixState(ema)) for ema in (0.0, 0.25, 0.5, 0.75, 1.0)]
     assert alphas == sorted(alphas, reverse=True) and alphas[0] == pytest.approx(0.9933, abs=1e-4)
     assert paper(fixed=0.5).alpha(MixState(0.9)) == 0.5
-
-
-def test_sigmoid_does_not_overflow():
-    assert (sigmoid(1e6), sigmoid(-1e6), sigmoid(0.0)) == (1.0, 0.0, 0.5)
-    assert sigmoid(2.0) + sigmoid(-2.0) == pytest.approx(1.0)
-    assert paper(kappa=1e9).alpha(MixState(1.0)) == 0.0
+    assert paper(kappa=1e9).alpha(MixState(1.0)) == 0.0 and sigmoid(1e6) == 1.0  # without overflow
 
 
 @pytest.mark.parametrize("part", ["cite", "pt", "ans", "anc", "gate"])
@@ -168,13 +166,6 @@ def test_a_weighted_sum_with_warm_up_by_steps():
     assert mix.alpha(MixState()) is None and mix.outcomes(components) == []
     assert mix.advance(MixState(0.3, 5), [1.0]) == MixState(0.3, 6)
     assert mix.advance(MixState(0.3, 5), [1.0], step=5) == MixState(0.3, 5)
-    assert Warmup(("a",), 3, 3).ramp("a", 2) == 0.0 and Warmup(("a",), 3, 3).ramp("a", 3) == 1.0
-
-
-def test_score_batch_uses_state0_and_advances_nothing():
-    mix = paper()
-    rows = [row(ans=1.0, anc=0.0)] * 3
-    assert mix.score_batch(rows) == mix.score_batch(rows) == mix.combine(mix.components(rows), mix.state0)
 
 
 def test_each_component_is_scored_once_for_a_batch():
@@ -265,18 +256,6 @@ def test_the_mix_is_bounded_and_does_not_depend_on_order(made, ema, rng):
     assert [score.value for score in shuffled] == [values[i] for i in order]
 
 
-def test_the_whole_objective_on_a_real_trajectory_with_a_probed_policy():
-    class Probed(EvidenceSensitivity):
-        def score_batch(self, trajectories):
-            return [Score(0.6)] * len(trajectories)
-
-    search = Step(think="p", call=ToolCall("s", {"query": "q"}), evidence=(Evidence("Paris, France", "T", "E1"),))
-    last = Step(think="so", helpful=True, refs=("E1",), answer="Paris")
-    made = Trajectory((search, last), answer="Paris", answers=("Paris",))
-    mix = Mix(parts={"citation": Citation(), "evidence_sensitivity": Probed(), "answer": Adaptive()})
-    assert mix.score(made).value == pytest.approx((1.0 + 0.6 + 1.0) / 3)
-
-
 # Process rewards on right answers only
 
 
@@ -348,13 +327,3 @@ def test_a_mix_covers_the_dialects_that_all_its_parts_cover():
     wider = Mix(parts={"citation": Citation(dialects=("pou", "mine")), "answer": Adaptive()})
     assert wider.covers("mine") and not wider.covers("search_r1")
     assert not Mix(parts={"outcome": Outcome()}, gate=Citation()).covers("search_r1")
-
-
-def test_what_a_mix_does_not_cover_it_gives_no_value():
-    steps = (Step(call=ToolCall("search", {"query": "q"}), evidence=(Evidence("Rome.", id="E1"),)), Step(answer="Rome"))
-    row = Trajectory(steps=steps, answer="Rome", answers=("Rome",))
-    for dialect in ("pou", "search_r1"):
-        (score,) = Mix(parts={"citation": Citation(), "answer": Adaptive()}, gate=None).score_batch(
-            [Trajectory(steps=row.steps, answer="Rome", answers=("Rome",), dialect=dialect)]
-        )
-        assert (score.value is not None) is rewards.pou_mix().covers(dialect)

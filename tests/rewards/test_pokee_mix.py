@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from stub_judges import Down
 
-from faithful_search.errors import ConfigError, JudgeError
+from faithful_search.errors import ConfigError
 from faithful_search.judges import Verdict
 from faithful_search.rewards import pokee_mix
 from faithful_search.trajectory import Step, Trajectory
@@ -75,11 +76,6 @@ def test_an_answer_never_upheld_counts_and_its_format_does_not():
 
 def test_a_judge_that_failed_has_not_judged():
     assert values(pokee_mix(Reader(fails=True))) == [None, None, None, 1.1]
-
-    class Down(Reader):
-        def judge_batch(self, pairs):
-            raise JudgeError("the key is wrong")
-
     assert values(pokee_mix(Down()), CASES[:1]) == [None]
 
 

@@ -1,9 +1,10 @@
 """Answer support and correctness."""
 
 import pytest
+from stub_judges import Down, Recorder
 
 from faithful_search.errors import ConfigError, JudgeError
-from faithful_search.judges import Pair, Request, Verdict
+from faithful_search.judges import Pair, Request
 from faithful_search.rewards.answer_support import AnswerSupport
 from faithful_search.rewards.correctness import Correctness
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -19,26 +20,6 @@ def trajectory(answer, helpful=True, refs=("E1",), **more) -> Trajectory:
     return Trajectory(
         (Step(think="", call=ToolCall("s"), evidence=EVIDENCE), last), question="q", answer=answer, **more
     )
-
-
-class Recorder:
-    """A judge that keeps what it was asked and says yes to what holds the word 'good'."""
-
-    name = "recorder"
-
-    def __init__(self):
-        self.calls: list[list[Pair]] = []
-
-    def judge_batch(self, pairs):
-        self.calls.append(list(pairs))
-        return [Verdict(0.5, "good" in pair.hypothesis) for pair in pairs]
-
-
-class Down:
-    name = "down"
-
-    def judge_batch(self, pairs):
-        raise JudgeError("no route to the judge")
 
 
 @pytest.mark.parametrize(
@@ -68,8 +49,8 @@ def test_the_share_of_claims_and_one_question_to_the_judge_for_a_batch():
     scores = AnswerSupport(judge).score_batch(rows)
     assert [score.value for score in scores] == [pytest.approx(2 / 3), 0.0, 0.0]
     assert scores[0].parts["claims"] == 3 and "That is bad." in scores[0].why
-    assert len(judge.calls) == 1 and len(judge.calls[0]) == 4
-    assert judge.calls[0][0] == Pair("France\nParis is the capital of France.", "This is good.", "q")
+    assert len(judge.asked) == 1 and len(judge.asked[0]) == 4
+    assert judge.asked[0][0] == Pair("France\nParis is the capital of France.", "This is good.", "q")
 
 
 def test_a_judge_that_is_down_makes_only_the_rows_that_need_it_abstain():
@@ -111,7 +92,9 @@ def test_the_correctness_judge_is_asked_once_and_only_about_answers():
     ]
     values = [score.value for score in Correctness("judge", judge=judge).score_batch(rows)]
     assert values == [1.0, 0.0, None, 0.0]
-    assert [pair.hypothesis for call in judge.calls for pair in call] == ["good", "y"] and len(judge.calls) == 1
+    assert [pair.hypothesis for call in judge.asked for pair in call] == ["good", "y"] and len(judge.asked) == 1
+    (unsure,) = Correctness("judge", judge=judge).score_batch([Trajectory(answer="hard", **gold)])
+    assert unsure.value is None and unsure.parts["abstained"] and "cannot tell" in unsure.why
     down = Correctness("judge", judge=Down()).score_batch(rows)
     assert [score.parts.get("abstained", False) for score in down] == [True, False, False, True]
 
@@ -126,7 +109,7 @@ def test_contradicting_settings_are_refused(bad):
 
 
 class Splitter(Recorder):
-    """A judge that also writes: gives the texts it was made with."""
+    """A judge that also writes: gives the texts it was made with, or cannot be asked where there are none."""
 
     def __init__(self, *texts):
         super().__init__()
@@ -134,6 +117,8 @@ class Splitter(Recorder):
 
     def write_batch(self, requests):
         self.requests.extend(requests)
+        if not self.texts:
+            raise JudgeError("no route to the writer")
         return list(self.texts)
 
 
@@ -149,7 +134,7 @@ def test_a_judge_that_can_write_makes_claims_of_question_and_answer():
     assert (long.value, long.parts["supported"]) == (pytest.approx(2 / 3), 2) and "tower is bad" in long.why
     assert short.parts["texts"] == ["The best town is good."] and short.value == 1.0  # "x" would not have been
     assert uncited.parts["applies"] is False
-    assert len(judge.calls) == 1 and long.parts["judge"] == "recorder"
+    assert len(judge.asked) == 1 and long.parts["judge"] == "recorder"
 
 
 def test_an_answer_that_claims_nothing_does_not_apply_and_one_that_was_not_split_abstains():
@@ -157,15 +142,8 @@ def test_an_answer_that_claims_nothing_does_not_apply_and_one_that_was_not_split
     assert (none.value, none.parts["applies"]) == (0.0, False) and "no claim" in none.why
     assert lost.value is None and lost.parts["abstained"] and blank.parts["abstained"]
     assert AnswerSupport().measure(none) is None
-
-
-def test_when_the_writer_is_down_rows_with_something_to_claim_abstain():
-    class Half(Recorder):
-        def write_batch(self, requests):
-            raise JudgeError("no route to the writer")
-
-    short, uncited = AnswerSupport(Half()).score_batch([trajectory("good"), trajectory("good", refs=("E9",))])
-    assert short.parts["abstained"] and "no route" in short.why
+    short, uncited = AnswerSupport(Splitter()).score_batch([trajectory("good"), trajectory("good", refs=("E9",))])
+    assert short.parts["abstained"] and "no route to the writer" in short.why
     assert uncited.value == 0.0 and "abstained" not in uncited.parts
 
 
@@ -195,15 +173,5 @@ def test_the_correctness_judge_is_not_asked_about_exact_matches():
     exact, judged = Correctness("judge", judge=judge).score_batch(rows)
     assert (exact.value, exact.parts["exact_match"]) == (1.0, True)
     assert (judged.value, judged.parts["exact_match"]) == (1.0, False)
-    assert judge.calls == [[Pair("The Hague", "a good city", "q", "correctness")]]
+    assert judge.asked == [[Pair("The Hague", "a good city", "q", "correctness")]]
     assert Correctness("judge", judge=Down()).score(rows[0]).value == 1.0
-
-
-def test_one_row_abstains_where_the_judge_gave_no_verdict_on_it():
-    class Unsure(Recorder):
-        def judge_batch(self, pairs):
-            return [Verdict(None, None, "timed out") if "x" in p.hypothesis else Verdict(1.0, True) for p in pairs]
-
-    rows = [Trajectory(answer=answer, answers=("gold",)) for answer in ("x", "y")]
-    unsure, sure = Correctness("judge", judge=Unsure()).score_batch(rows)
-    assert unsure.value is None and unsure.parts["abstained"] and "timed out" in unsure.why and sure.value == 1.0

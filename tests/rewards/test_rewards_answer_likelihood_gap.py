@@ -15,7 +15,7 @@ from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rewards import AnswerLikelihoodGap, Correctness, Mix
 from faithful_search.rewards.answer_likelihood_gap import _Question, _score, find_mention
-from faithful_search.rewards.evidence_sensitivity import turn_ids
+from faithful_search.rewards.contexts import turn_ids
 from faithful_search.rewards.perturbation import NEUTRAL
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 

@@ -130,8 +130,3 @@ def test_citation_is_bounded_and_agrees_with_step_validity(found):
         assert value == pytest.approx(sum(1 if ok else -1 for ok in valid) / len(valid))
     held = {item.id for step in found for item in step.evidence}
     assert {item.id for item in cited_evidence(made)} <= held
-
-
-def test_covers_the_dialects_it_is_given():
-    assert Citation().covers("pou") and Citation().covers("") and not Citation().covers("search_r1")
-    assert Citation(dialects=("search_r1",)).covers("search_r1")

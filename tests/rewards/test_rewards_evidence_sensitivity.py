@@ -12,15 +12,8 @@ from faithful_search.dialects import load
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.judges import Request
-from faithful_search.rewards.evidence_sensitivity import (
-    EvidenceSensitivity,
-    choice_ids,
-    eligible_steps,
-    locate_verdict,
-    perturbed_context,
-    real_context,
-    turn_ids,
-)
+from faithful_search.rewards.contexts import choice_ids, context_with, locate_verdict, real_context, turn_ids
+from faithful_search.rewards.evidence_sensitivity import EvidenceSensitivity, eligible_steps
 from faithful_search.rewards.perturbation import (
     NEUTRAL,
     Foils,
@@ -134,10 +127,6 @@ def test_a_no_that_a_lure_would_change_earns_the_rise(tok):
 
 
 def test_a_verdict_that_moves_the_wrong_way_costs():
-    found = score(
-        trajectory(True, evidence=(passage(1, "x"),)), keyword=" "
-    )  # snippets have blanks, "x" has its prefix only
-    assert found.value == 0.0
     sure = score(trajectory(True), keyword="zebra", snippets=("a zebra",))
     assert sure.value == pytest.approx(-0.7) and "did not follow" in sure.why
 
@@ -269,7 +258,7 @@ def test_splicing_the_real_response_back_gives_the_real_context(tok):
     for index in range(1, len(made.steps)):
         k = locate_verdict(tok, turn_ids(made.tokens, index)).index
         response = chat.observation_ids(chat.render_observation(made.steps[index - 1].evidence), ended=True)
-        assert perturbed_context(made.tokens, index, k, response) == real_context(made.tokens, index, k)
+        assert context_with(made.tokens, index, k, {index - 1: response}) == real_context(made.tokens, index, k)
 
 
 @ALL
@@ -531,22 +520,8 @@ def test_where_nothing_is_written_the_template_stands_in_as_without_a_writer(aut
     expected = EvidenceSensitivity(policy=alone).score_batch(rows)
     assert EvidenceSensitivity(writer=author, policy=asked).score_batch(rows) == expected
     assert asked.calls == alone.calls and {lure_of(score) for score in expected} == {"template"}
-
-
-def test_a_lure_that_is_not_written_leaves_the_others_written():
-    rows = [trajectory(False, name, evidence=CHEESE) for name in "ab"]
-    scores = EvidenceSensitivity(writer=Author(None, "Paris."), policy=Policy(WORDS)).score_batch(rows)
-    assert [lure_of(score) for score in scores] == ["template", "written"]
-
-
-def test_a_writer_changes_nothing_about_yes_steps():
-    rows = [trajectory(True, "a"), trajectory(False, "b"), trajectory(True, "c")]
-    without, policy = Policy(WORDS), Policy(WORDS)
-    expected = EvidenceSensitivity(policy=without).score_batch(rows)
-    found = EvidenceSensitivity(writer=Author("Paris."), policy=policy).score_batch(rows)
-    assert (found[0], found[2]) == (expected[0], expected[2])
-    for row in (0, 1, 2, 4, 5):  # real and perturbed in turn; the lure is row 3
-        assert policy.calls[0][0][row] == without.calls[0][0][row]
+    some = EvidenceSensitivity(writer=Author(None, "Paris."), policy=Policy(WORDS)).score_batch(rows[:2])
+    assert [lure_of(score) for score in some] == ["template", "written"]
 
 
 def test_a_written_lure_cannot_break_the_page_it_stands_on():

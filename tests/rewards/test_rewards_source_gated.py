@@ -1,8 +1,8 @@
 """Correctness that counts only where evidence holds the answer."""
 
 import pytest
+from stub_judges import Down
 
-from faithful_search.errors import JudgeError
 from faithful_search.judges import Verdict
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.rewards import AnswerSupport, Correctness, MixState, SourceGated, answer_only_mix, pou_mix
@@ -30,6 +30,7 @@ def episode(answer, gold=None, refs=("E1",), evidence=(PARIS, ROME, PARISIAN), *
         (episode("Bread", refs=("E3",)), 1.0, True),  # a title is evidence
         (episode("Rome"), 0.0, False),  # returned, but what is cited does not hold it
         (episode("Rome", refs=("E2",)), 1.0, True),
+        (episode("Rome", refs=("E1", "E2", "E3")), 1.0, True),  # to cite everything opens the gate
         (episode("Paris", refs=("E3",)), 0.0, False),  # "Parisian" holds it as characters only
         (episode("Paris", refs=("E9",)), 0.0, False),  # cites what is not there
         (episode("Paris", refs=()), 0.0, False),  # says no to what it answers from
@@ -50,10 +51,6 @@ def test_a_right_answer_counts_where_cited_evidence_holds_it(made, value, suppor
     assert (score.value, score.parts["supported"]) == (value, supported)
     assert score.parts["outcome"] == Correctness().score(made).value
     assert bool(score.why) == (value != 1.0)
-
-
-def test_citing_everything_opens_the_gate_to_a_word_that_is_bound_to_occur():
-    assert SourceGated().score(episode("Rome", refs=("E1", "E2", "E3"))).value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -100,13 +97,6 @@ class Asked:
         return [Verdict(label, label) for label in self.labels]
 
 
-class Down:
-    name = "down"
-
-    def judge_batch(self, pairs):
-        raise JudgeError("no route to the judge")
-
-
 def test_a_judge_of_the_support_is_asked_about_right_answers_only():
     judge = Asked(True, False)
     rows = [episode("Oslo"), episode("Bergen", gold=("Paris",)), episode("yes"), episode("unknown")]
@@ -122,11 +112,8 @@ def test_where_the_judge_of_the_support_is_down_right_answers_abstain():
     )
     assert right.value is None and right.parts["abstained"] and "no route" in right.why
     assert wrong.value == 0.0 and none.value is None and "abstained" not in none.parts
-
-
-def test_a_judge_of_the_outcome_that_is_down_is_an_abstention_of_the_whole():
-    (score,) = SourceGated(Correctness("judge", judge=Down())).score_batch([episode("Paris", gold=("Lyon",))])
-    assert score.value is None and score.parts["abstained"]
+    of_outcome = SourceGated(Correctness("judge", judge=Down())).score(episode("Paris", gold=("Lyon",)))
+    assert of_outcome.value is None and of_outcome.parts["abstained"]
 
 
 def test_with_the_worlds_facts_a_passage_must_state_the_answer_to_the_question():

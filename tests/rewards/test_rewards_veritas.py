@@ -1,17 +1,16 @@
 """VERITAS's three measures: which pairs they make of a trajectory, and what they say of them."""
 
 import random
-import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import SHARED
+from stub_judges import Down, Recorder
 
 from faithful_search.dialects import load
-from faithful_search.errors import ConfigError, JudgeError
-from faithful_search.judges import Pair, Verdict
-from faithful_search.judges.prompting import render
+from faithful_search.errors import ConfigError
+from faithful_search.judges import Pair
 from faithful_search.rewards import InfoThink, ThinkAnswer, ThinkSearch, turns
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
@@ -21,31 +20,6 @@ TOWER = (Evidence("It was finished in 1889.", "Eiffel Tower"), Evidence("Paris l
 
 def search(think: str | None, query: str = "tower", evidence=TOWER, **more) -> Step:
     return Step(think=think, call=ToolCall("search", {"query": query}), evidence=evidence, **more)
-
-
-class Recorder:
-    """Keeps what it is asked; yes to what holds 'good', no verdict on what holds 'hard'."""
-
-    name = "recorder"
-
-    def __init__(self):
-        self.asked: list[list[Pair]] = []
-
-    def judge_batch(self, pairs):
-        self.asked.append(list(pairs))
-        return [self._say(pair.hypothesis) for pair in pairs]
-
-    def _say(self, text):
-        if "hard" in text:
-            return Verdict(None, None, "cannot tell", self.name)
-        return Verdict(0.75 if "good" in text else 0.25, "good" in text, "", self.name)
-
-
-class Down:
-    name = "down"
-
-    def judge_batch(self, pairs):
-        raise JudgeError("no such model")
 
 
 def test_info_think_pairs_are_what_a_turn_returned_and_the_thought_right_after_it():
@@ -233,21 +207,6 @@ def test_figure_7_the_answer_is_not_in_the_last_thought(text):
     found = InfoThink().pairs(trajectory)  # the second search has no thought; the third's response was not written down
     assert [(item.step, item.settled is not None) for item in found] == [(2, True), (4, False)]
     assert [item.step for item in ThinkSearch().pairs(trajectory)] == [1, 3]
-
-
-@pytest.mark.parametrize(("six", "seven"), figures())
-def test_the_prompts_about_the_figures_hold_what_is_asked_about_and_nothing_else(six, seven):
-    parse = load("search_r1").parse
-    (considered,) = InfoThink().pairs(parse(six))
-    (follows,) = ThinkAnswer(Recorder()).pairs(parse(seven))
-    for asked, absent in ((considered, "<answer>"), (follows, "Doc 1")):
-        system, user = render(asked.pair)
-        fenced = re.findall(r"<(premise|hypothesis)-(\w{16})>\n(.*?)\n</\1-\2>", user["content"], re.DOTALL)
-        assert {name: text for name, _, text in fenced} == {
-            "premise": asked.pair.premise,
-            "hypothesis": asked.pair.hypothesis,
-        }
-        assert absent not in user["content"] and asked.pair.hypothesis not in system["content"]
 
 
 # ---- properties

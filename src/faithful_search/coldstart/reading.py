@@ -19,7 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, rms_norm
 
 from ..errors import ConfigError
 from ..inference.chat import ChatFormat
-from ..rewards.evidence_sensitivity import VERDICT_TAG, choice_ids
+from ..rewards.contexts import VERDICT_TAG, choice_ids
 from ..trajectory import Evidence, Tokens, Trajectory
 
 NOT_ASKED = -100

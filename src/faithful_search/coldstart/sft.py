@@ -18,7 +18,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from ..errors import ConfigError, DataError
 from ..inference.chat import ChatFormat
 from ..rewards import Citation
-from ..rewards.evidence_sensitivity import locate_verdict, turn_ids
+from ..rewards.contexts import locate_verdict, turn_ids
 from ..tasks import Task
 from ..trajectory import Tokens, Trajectory
 from .decorators import DECORATED

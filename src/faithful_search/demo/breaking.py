@@ -12,8 +12,8 @@ import msgspec
 from ..errors import DataError
 from ..inference.base import Scorer
 from ..measure.decoration import declines, holds
-from ..rewards.answer_likelihood_gap import context_with, find_mention
-from ..rewards.evidence_sensitivity import choice_ids, locate_verdict, turn_ids
+from ..rewards.answer_likelihood_gap import find_mention
+from ..rewards.contexts import choice_ids, context_with, locate_verdict, turn_ids
 from ..rewards.perturbation import LURES, NEUTRAL
 from ..text import normalize
 from ..tools.base import NO_RESULTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from ..errors import ConfigError
@@ -10,6 +11,7 @@ from .grounding import GroundingJudge
 from .lexical import LexicalJudge
 
 KINDS = ("lexical", "embedding", "nli", "generator", "endpoint", "remote")
+_CLASSES = {"embedding": "EmbeddingJudge", "nli": "NLIJudge", "generator": "GeneratorJudge"}
 
 __all__ = [
     "KINDS",
@@ -50,7 +52,13 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
     if kind == "lexical":
         return GroundingJudge(**knobs)
     if kind == "remote":
-        return _remote(model, **knobs)
+        if model:
+            raise ConfigError(f"the judge 'remote' has no model: its server was started with one; got {model!r}")
+        if not knobs.get("url"):
+            raise ConfigError("the judge 'remote' needs the URL of `faithful-search serve-judge`")
+        from .remote import RemoteJudge
+
+        return RemoteJudge(**knobs)
     if not model:
         raise ConfigError(f"the judge {kind!r} needs a model")
     if kind == "endpoint":
@@ -58,36 +66,12 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
 
         return EndpointJudge(model=model, **knobs)
     try:
-        return _local(kind).from_pretrained(model, **knobs)
+        module = import_module(f".{kind}", __name__)  # these bring torch
+        return getattr(module, _CLASSES[kind]).from_pretrained(model, **knobs)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the judge {kind!r} runs a model here and needs {error.name}: pip install 'faithful-search[train]'"
         ) from error
-
-
-def _remote(model: str | None, url: str | None = None, **knobs: Any) -> Judge:
-    from .remote import RemoteJudge
-
-    if model:
-        raise ConfigError(f"the judge 'remote' has no model: its server was started with one; got {model!r}")
-    if not url:
-        raise ConfigError("the judge 'remote' needs the URL of `faithful-search serve-judge`")
-    return RemoteJudge(url, **knobs)
-
-
-def _local(kind: str) -> Any:
-    """The class of the judges that run a model in this process: theirs are the heavy imports."""
-    if kind == "nli":
-        from .nli import NLIJudge
-
-        return NLIJudge
-    if kind == "generator":
-        from .generator import GeneratorJudge
-
-        return GeneratorJudge
-    from .embedding import EmbeddingJudge
-
-    return EmbeddingJudge
 
 
 def is_lexical(judge: Judge) -> bool:
@@ -102,8 +86,8 @@ def is_lexical(judge: Judge) -> bool:
 def reads_queries(judge: Judge) -> bool:
     """Whether the judge can tell if passages state what a query asks for (`Pair.task` "states").
 
-    Judges that compare texts whatever they are asked cannot: a query states nothing that could follow, and what is near
-    its topic is what has to be told apart. They say so by `reads_queries = False`. A served judge tells.
+    Judges that compare texts cannot, and say so by `reads_queries = False`: nothing follows from a query, and what is
+    near its topic is what has to be told apart. A served judge tells.
 
     Raises:
         JudgeError: when it does not, because its server is down.

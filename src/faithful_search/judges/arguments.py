@@ -11,45 +11,37 @@ from . import KINDS, Judge, load
 _SERVED = ("endpoint", "remote")
 
 
+def _flag(default: Any, help: str, **more: Any) -> Any:
+    return field(default=default, metadata={"help": help, **more})
+
+
 @dataclass
 class JudgeArguments:
     """Who judges. The default compares words and needs no model."""
 
-    judge: str = field(default="lexical", metadata={"help": f"who judges: {', '.join(KINDS)}"})
-    judge_model: str | None = field(
-        default=None, metadata={"help": "its model: a served name, a Hub id or a directory"}
+    judge: str = _flag("lexical", f"who judges: {', '.join(KINDS)}")
+    judge_model: str | None = _flag(None, "its model: a served name, a Hub id or a directory")
+    judge_url: str | None = _flag(
+        None, "base URL of an OpenAI-compatible endpoint, with /v1; or of `faithful-search serve-judge`"
     )
-    judge_url: str | None = field(
-        default=None,
-        metadata={"help": "base URL of an OpenAI-compatible endpoint, with /v1; or of `faithful-search serve-judge`"},
+    judge_cache: str | None = _flag(
+        None, "SQLite file of the endpoint's answers, 'none' for none; default in the Hub's assets"
     )
-    judge_cache: str | None = field(
-        default=None,
-        metadata={"help": "SQLite file of the endpoint's answers, 'none' for none; default in the Hub's assets"},
+    judge_concurrency: int = _flag(16, "requests at once to the endpoint or the served judge")
+    judge_timeout: float | None = _flag(
+        None, "seconds a request may take; by default 60 to an endpoint, 300 to a served judge"
     )
-    judge_concurrency: int = field(
-        default=16, metadata={"help": "requests at once to the endpoint or the served judge"}
+    judge_max_tokens: int = _flag(16, "tokens of its reply; more where it reasons first")
+    judge_together: bool = _flag(
+        True, "claims on the same evidence in one request to the endpoint, without probabilities"
     )
-    judge_timeout: float | None = field(
-        default=None,
-        metadata={"help": "seconds a request may take; by default 60 to an endpoint, 300 to a served judge"},
+    judge_prices: str | None = _flag(
+        None, "of a million prompt and completion tokens, as 0.15,0.6: what it cost is counted"
     )
-    judge_max_tokens: int = field(default=16, metadata={"help": "tokens of its reply; more where it reasons first"})
-    judge_together: bool = field(
-        default=True,
-        metadata={"help": "claims on the same evidence in one request to the endpoint, without probabilities"},
+    judge_max_cost: float | None = _flag(
+        None, "the most it may cost, at these prices; the rest is left open", aliases=["--max-cost"]
     )
-    judge_prices: str | None = field(
-        default=None,
-        metadata={"help": "of a million prompt and completion tokens, as 0.15,0.6: what it cost is counted"},
-    )
-    judge_max_cost: float | None = field(
-        default=None,
-        metadata={"help": "the most it may cost, at these prices; the rest is left open", "aliases": ["--max-cost"]},
-    )
-    judge_trust_remote_code: bool = field(
-        default=False, metadata={"help": "let a judge that runs here run the Python code beside its model"}
-    )
+    judge_trust_remote_code: bool = _flag(False, "let a judge that runs here run the Python code beside its model")
 
     def load_judge(self) -> Judge | None:
         """The judge, or `None` for the comparison of words, of which each reward has its own.
@@ -65,32 +57,28 @@ class JudgeArguments:
             if self.judge_model:
                 raise ConfigError(f"the judge 'lexical' has no model; say which judge {self.judge_model!r} belongs to")
             return None
-        return load(self.judge, self.judge_model, **self._knobs())
+        knobs: dict[str, Any] = {}
+        if self.judge in _SERVED:
+            knobs = {"url": self.judge_url, "concurrency": self.judge_concurrency}
+            if self.judge_timeout is not None:
+                knobs["timeout"] = self.judge_timeout
+        elif self.judge_trust_remote_code:
+            knobs["trust_remote_code"] = True
+        if self.judge == "endpoint":
+            knobs |= {"max_tokens": self.judge_max_tokens, "together": self.judge_together}
+            knobs |= {"prices": self._prices(), "max_cost": self.judge_max_cost}
+            if self.judge_cache:
+                knobs["cache"] = None if self.judge_cache == "none" else self.judge_cache
+        return load(self.judge, self.judge_model, **knobs)
 
-    def _knobs(self) -> dict[str, Any]:
-        if self.judge not in _SERVED:
-            return {"trust_remote_code": True} if self.judge_trust_remote_code else {}
-        served: dict[str, Any] = {"url": self.judge_url, "concurrency": self.judge_concurrency}
-        if self.judge_timeout is not None:
-            served["timeout"] = self.judge_timeout
-        if self.judge == "remote":
-            return served
-        knobs = served | {
-            "max_tokens": self.judge_max_tokens,
-            "together": self.judge_together,
-            "prices": None if self.judge_prices is None else _prices(self.judge_prices),
-            "max_cost": self.judge_max_cost,
-        }
-        if self.judge_cache:
-            knobs["cache"] = None if self.judge_cache == "none" else self.judge_cache
-        return knobs
-
-
-def _prices(text: str) -> tuple[float, float]:
-    try:
-        prompt, completion = map(float, text.split(","))
-    except ValueError as error:
-        raise ConfigError(
-            f"the judge's prices {text!r} are two numbers, of a million prompt and completion tokens: 0.15,0.6"
-        ) from error
-    return prompt, completion
+    def _prices(self) -> tuple[float, float] | None:
+        if self.judge_prices is None:
+            return None
+        try:
+            prompt, completion = map(float, self.judge_prices.split(","))
+        except ValueError as error:
+            raise ConfigError(
+                f"the judge's prices {self.judge_prices!r} are two numbers, of a million prompt and completion tokens: "
+                "0.15,0.6"
+            ) from error
+        return prompt, completion

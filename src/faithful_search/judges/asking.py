@@ -1,13 +1,12 @@
-"""Batches of questions to an endpoint: what is cached is not asked, what is answered is kept at once."""
+"""Batches of questions to an endpoint: what is cached is not asked, and each answer is kept as soon as it comes."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,13 @@ from ..errors import DataError, JudgeError
 from ..wire.background import Background, map_concurrently
 from ..wire.cache import Cache
 from ..wire.llm import LLM, Endpoint, Reply, Stats, Unanswered, Unreadable
-from .labels import Constrained, Ladder, after_thought, label_of
-from .questions import Answer, Question
-from .together import labels_of
+from .labels import Answer, Constrained, Form, Ladder, Question, read
 
 _log = logging.getLogger(__name__)
 
 
 class Asker:
-    """What a judge has besides its settings: the connection, the open cache, what the server accepts, the counters.
+    """The connection, the open cache, the counters, and what the server is known to accept.
 
     Several threads may ask at once; they share the connection and its limit.
     """
@@ -49,25 +46,20 @@ class Asker:
         self.counts = Stats()
         self.ladder = Ladder(constrained)
 
-    @property
-    def stats(self) -> Stats:
-        """A copy of the counters."""
-        return replace(self.counts, notes=dict(self.counts.notes))
-
     @cached_property
     def cache(self) -> Cache | None:
         return self._open_cache()
 
     @cached_property
     def llm(self) -> LLM:
-        """Made with the first question that is not cached: only then a key is needed."""
+        """Made for the first question that is not cached: only then is a key needed."""
         return LLM(self._endpoint(), self.counts)
 
-    def answers(self, questions: Sequence[Question], groups: Sequence[Question] = ()) -> list[Answer | str]:
-        """The answers in order; where there is none, why.
+    def answers(self, questions: Sequence[Question], groups: Sequence[Question] = ()) -> list[Answer]:
+        """The answers in order.
 
-        Instead of the members of `groups`, which are among the questions, the groups are asked. The members of a group
-        whose reply cannot be read, or which the server refuses, are then asked by themselves.
+        A group is asked in place of its members, which are among the questions. Where its reply cannot be read, or the
+        server refuses it, each member is asked by itself.
 
         Raises:
             JudgeError: when there is no answer at all because asking is pointless.
@@ -78,7 +70,7 @@ class Asker:
         batch = _Batch(self, questions, groups)
         if self._counted is not None:
             for question in batch.open:
-                batch.settle(question, self._counting(question, self._counted))
+                batch.settle(question, self._count(question, self._counted))
         elif batch.open:
             try:
                 self._background.run(batch.ask())
@@ -87,13 +79,13 @@ class Asker:
                 raise
             except TimeoutError as error:
                 raise JudgeError(f"the judge's background thread hangs: {error}") from error
-        if batch.pointless and all(isinstance(answer, str) for answer in batch.found.values()):
+        if batch.pointless and all(answer.missing for answer in batch.found.values()):
             raise batch.pointless
         return [batch.found[question.key] for question in questions]
 
     @contextmanager
     def keeping(self, path: Path) -> Iterator[None]:
-        """Keep answers in this file where there is no cache; it goes in the end when all were answered."""
+        """Keep answers in this file where there is no cache; it is removed when all questions were answered."""
         if self.cache is not None or self._counted is not None:
             yield
             return
@@ -104,17 +96,48 @@ class Asker:
         finally:
             self.cache = None
             kept.close()
-        names = (path.name, f"{path.name}-wal", f"{path.name}-shm")
-        for name in names if self.counts.failures == failures else ():
-            path.with_name(name).unlink(missing_ok=True)
+        if self.counts.failures == failures:
+            for ending in ("", "-wal", "-shm"):
+                path.with_name(f"{path.name}{ending}").unlink(missing_ok=True)
 
-    def check_cost(self) -> None:
-        """Raises `JudgeError` once what was asked has cost as much as it may."""
+    def close(self) -> None:
+        """Close connections, thread and file; the next batch opens them again."""
+        self._background.stop()
+        self.__dict__.pop("llm", None)
+        if self.cache is not None:
+            self.cache.close()
+
+    async def ask(self, question: Question, on_retry: Callable[[], object]) -> Answer:
+        """Ask, and a second time with another seed where the reply is not what was asked for."""
         if self._max_cost is not None and self.counts.cost >= self._max_cost:
             raise JudgeError(f"not asked: the answers have cost {self.counts.cost:.4f} of at most {self._max_cost:g}")
+        try:
+            return read(question, await self._reply(question, question.body, on_retry))
+        except Unreadable:
+            if question.members:
+                raise
+        # with temperature 0, the same seed would give the same unreadable reply
+        seed = question.body.get("seed")
+        again = question.body if seed is None else {**question.body, "seed": seed + 1}
+        return read(question, await self._reply(question, again, on_retry))
 
-    def _counting(self, question: Question, counted: set[str]) -> Answer:
-        """Some answer, and what it would have taken."""
+    async def _reply(self, question: Question, body: dict[str, Any], on_retry: Callable[[], object]) -> Reply:
+        while True:
+            form = self.ladder.current if question.one_label else Form()
+            asked = {**body, **form.body}
+            try:
+                reply = await self.llm.chat(question.messages, asked, final=form.refused, on_retry=on_retry)
+            except Unanswered as fault:
+                if not (question.one_label and self.ladder.step_down(form, fault)):
+                    raise
+            else:
+                if question.one_label:
+                    self.ladder.settle(form)
+                self._bill(reply.prompt_tokens, reply.completion_tokens)
+                return reply
+
+    def _count(self, question: Question, counted: set[str]) -> Answer:
+        """A made-up answer, with what a real one would take added to the counters."""
         if question.key in counted:
             self.counts.hits += 1
         else:
@@ -129,85 +152,37 @@ class Asker:
     def _bill(self, prompt: int, completion: int) -> None:
         self.counts.cost += (prompt * self._prices[0] + completion * self._prices[1]) / 1e6
 
-    def close(self) -> None:
-        """Close connections, thread and file; the next batch opens them again."""
-        self._background.stop()
-        self.__dict__.pop("llm", None)
-        if self.cache is not None:
-            self.cache.close()
-
-    async def ask(self, question: Question, on_retry: Callable[[], object]) -> Answer:
-        """Ask; once more, with another seed, when the reply is not what was asked for."""
-        try:
-            return self._read(question, await self._reply(question, question.body, on_retry))
-        except Unreadable:
-            if question.members:
-                raise
-            # with temperature 0, the same seed would give the same unreadable reply
-            seed = question.body.get("seed")
-            again = question.body if seed is None else {**question.body, "seed": seed + 1}
-            return self._read(question, await self._reply(question, again, on_retry))
-
-    async def _reply(self, question: Question, body: dict[str, Any], on_retry: Callable[[], object]) -> Reply:
-        if not question.one_label:
-            return await self.llm.chat(question.messages, body, on_retry=on_retry)
-        while True:
-            form = self.ladder.current
-            try:
-                reply = await self.llm.chat(
-                    question.messages, {**body, **form.body}, final=form.refused, on_retry=on_retry
-                )
-            except Unanswered as fault:
-                if not self.ladder.step_down(form, fault):
-                    raise
-            else:
-                self.ladder.settle(form)
-                return reply
-
-    def _read(self, question: Question, reply: Reply) -> Answer:
-        self._bill(reply.prompt_tokens, reply.completion_tokens)
-        cut = ", cut off at max_tokens: more are needed where a model reasons first" if reply.cut else ""
-        shown = f"{' '.join(reply.text.split())[:80]!r}{cut}"
-        if question.writes:
-            text = after_thought(reply.text)
-            if reply.cut or not text:
-                raise Unreadable(f"the text is empty or incomplete: {shown}")
-            return Answer(text=text)
-        if question.members:
-            labels = labels_of(after_thought(reply.text), len(question.members))
-            if labels is None:
-                raise Unreadable(f"the reply is not one label for each claim: {shown}")
-            return Answer(labels=labels)
-        found = label_of(reply)
-        if found is None:
-            raise Unreadable(f"the reply is neither 1 nor 0: {shown}")
-        return Answer(*found)
-
 
 class _Batch:
-    """What has been found out about questions, by key.
+    """One call's questions and the answers found so far, by key.
 
     `open` are to be asked, those for one label first; `apart` are members of groups without a readable reply;
-    `pointless` is why the others are not asked.
+    `pointless` is why the remaining ones are not asked.
     """
 
     def __init__(self, asker: Asker, questions: Sequence[Question], groups: Sequence[Question]) -> None:
         self._asker, self._counts = asker, asker.counts
         self._pairs = Counter(question.key for question in questions)
-        self.found: dict[str, Answer | str] = {}
-        self.apart: list[Question] = []
         self._under_way: set[asyncio.Task[Answer]] = set()
+        self.found: dict[str, Answer] = {}
+        self.open: list[Question] = []
+        self.apart: list[Question] = []
         self.pointless: JudgeError | None = None
         alone = {question.key: question for question in questions}
         kept = asker.cache.get_many([*alone, *(group.key for group in groups)]) if asker.cache else {}
-        grouped: list[Question] = []
         for group in groups:
             # a group whose members were all answered one by one, by an earlier run, is not asked again
-            members = {member.key for member in group.members}
-            if group.key in kept or not members <= kept.keys():
-                grouped.append(group)
-                alone = {key: question for key, question in alone.items() if key not in members}
-        self.open = [question for question in (*alone.values(), *grouped) if not self._recall(question, kept)]
+            members = [member.key for member in group.members]
+            if group.key in kept or not kept.keys() >= set(members):
+                alone[group.key] = group
+                for key in members:
+                    alone.pop(key, None)
+        for question in alone.values():
+            if question.key in kept:
+                self.settle(question, self._decode(kept[question.key]))
+                self._counts.hits += 1
+            else:
+                self.open.append(question)
 
     async def ask(self) -> None:
         try:
@@ -226,8 +201,8 @@ class _Batch:
             _log.warning("waiting for %d answers that are under way; Ctrl-C again leaves them", len(self._under_way))
             await asyncio.wait(self._under_way, timeout=self._asker.llm.endpoint.timeout)
 
-    async def _ask_all(self, questions: Iterable[Question]) -> None:
-        """One question finds out what the server accepts and the others profit, unless it turns out to take long."""
+    async def _ask_all(self, questions: list[Question]) -> None:
+        """The first question finds out what the server accepts; the others wait for it unless it has to be retried."""
         llm, rest, ahead = self._asker.llm, list(questions), []
         try:
             if rest and not (self._asker.ladder.settled if rest[0].one_label else llm.has_answered):
@@ -246,7 +221,6 @@ class _Batch:
         if self.pointless:
             return self._fail(question, self.pointless)
         try:
-            self._asker.check_cost()
             task = asyncio.ensure_future(self._answer(question, on_retry))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
@@ -272,30 +246,23 @@ class _Batch:
         self._counts.hits += was_there
         return self._decode(value)
 
-    def _fail(self, question: Question, why: Exception) -> None:
-        self._counts.failures += 1
-        self.settle(question, str(why))
-
-    def _recall(self, question: Question, kept: Mapping[str, bytes]) -> bool:
-        if question.key in kept:
-            self.settle(question, self._decode(kept[question.key]))
-            self._counts.hits += 1
-        return question.key in kept
-
     def _decode(self, value: bytes) -> Answer:
         try:
             return msgspec.json.decode(value, type=Answer)
         except msgspec.MsgspecError as error:
-            where = self._asker.cache
-            raise DataError(f"{where} holds something that is no answer; name another file for the cache") from error
+            raise DataError(
+                f"{self._asker.cache} holds an entry that is not an answer; name another file for the cache"
+            ) from error
 
-    def settle(self, question: Question, answer: Answer | str) -> None:
-        """Note an answer, of a group's question for each of its members."""
+    def _fail(self, question: Question, why: Exception) -> None:
+        self._counts.failures += 1
+        self.settle(question, Answer(missing=str(why)))
+
+    def settle(self, question: Question, answer: Answer) -> None:
+        """Note an answer, of a group for each of its members."""
         if question.members:
-            labels = () if isinstance(answer, str) else answer.labels or ()
-            told = [Answer(float(label), label, together=True) for label in labels]
-            shares: Sequence[Answer | str] = told or [answer] * len(question.members)
-            for member, own in zip(question.members, shares, strict=True):
+            labels = [Answer(float(label), label, together=True) for label in answer.labels or ()]
+            for member, own in zip(question.members, labels or [answer] * len(question.members), strict=True):
                 self.settle(member, own)
             return
         self.found[question.key] = answer

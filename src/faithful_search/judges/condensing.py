@@ -6,14 +6,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from ..errors import JudgeError, ToolError
 from ..wire.redact import redact
 from . import prompting
 from .base import Request, Writer
 
-_PROMPT: Final = "condense"
 _log = logging.getLogger(__name__)
 
 
@@ -32,7 +30,7 @@ class Condensing:
     @property
     def name(self) -> str:
         """The writer and the prompt's version."""
-        return f"{getattr(self.writer, 'name', type(self.writer).__name__)} {prompting.load(_PROMPT).id}"
+        return f"{getattr(self.writer, 'name', type(self.writer).__name__)} {prompting.load('condense').id}"
 
     async def condense(self, query: str, passages: Sequence[str]) -> str:
         """What the passages say about the query, in some sentences; empty when they say nothing about it.
@@ -40,7 +38,7 @@ class Condensing:
         Raises:
             ToolError: when no text could be had.
         """
-        request = Request(_PROMPT, {"query": query, "passages": "\n\n".join(passages)[: self.longest]})
+        request = Request("condense", {"query": query, "passages": "\n\n".join(passages)[: self.longest]})
         try:
             [text] = await asyncio.to_thread(self.writer.write_batch, [request])
         except JudgeError as error:

@@ -20,7 +20,7 @@ class JudgeFile(msgspec.Struct, frozen=True):
     """What a directory or Hub repository holds beside a distilled judge's model and tokenizer.
 
     Attributes:
-        kind: how it judges: `--judge` takes this.
+        kind: how it judges, as `--judge` takes it.
         task: what it was trained to be asked.
         prompt: `name@version` of the prompt that it was trained on; `None` for a classifier, which has none.
         temperature: p = sigmoid(logit(p of the model) / temperature).
@@ -42,14 +42,7 @@ class JudgeFile(msgspec.Struct, frozen=True):
     version: int = 1
 
     def __post_init__(self) -> None:
-        check_temperature(self.temperature)
-        if not 0 <= self.threshold <= 1:
-            raise ConfigError(f"threshold must be in [0, 1], got {self.threshold}")
-
-    def knobs(self) -> dict[str, Any]:
-        """The fields of the judge that these settings set."""
-        found = {name: getattr(self, name) for name in ("temperature", "threshold", "window", "stride")}
-        return {name: value for name, value in found.items() if value is not None}
+        check(self.threshold, self.temperature)
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write `judge.json` into `folder`; a failed write leaves an old one as it was."""
@@ -65,8 +58,8 @@ def read(model: str, revision: str | None = None) -> JudgeFile | None:
     Raises:
         ConfigError: when it cannot be read.
     """
-    path = _found(model, revision)
-    if path is None:
+    path = Path(model) / FILE if Path(model).is_dir() else _downloaded(model, revision)
+    if path is None or not path.exists():
         return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=JudgeFile)
@@ -85,13 +78,16 @@ def settings(model: str, kind: Kind, revision: str | None = None) -> dict[str, A
         return {}
     if found.kind != kind:
         raise ConfigError(f"{model!r} is a distilled judge of the kind {found.kind!r}: use --judge {found.kind}")
-    return found.knobs()
+    knobs = {name: getattr(found, name) for name in ("temperature", "threshold", "window", "stride")}
+    return {name: value for name, value in knobs.items() if value is not None}
 
 
-def check_temperature(value: float) -> None:
-    """Raises `ConfigError` for what is no temperature."""
-    if not 0 < value < math.inf:
-        raise ConfigError(f"temperature must be above 0, got {value}")
+def check(threshold: float, temperature: float = 1.0) -> None:
+    """Raises `ConfigError` for knobs of a judge that are out of range."""
+    if not 0 <= threshold <= 1:
+        raise ConfigError(f"threshold must be in [0, 1], got {threshold}")
+    if not 0 < temperature < math.inf:
+        raise ConfigError(f"temperature must be above 0, got {temperature}")
 
 
 def calibrated(p: float, temperature: float) -> float:
@@ -103,14 +99,12 @@ def calibrated(p: float, temperature: float) -> float:
     """
     if temperature == 1.0 or not 0 < p < 1:
         return p
+    # -700: `exp` overflows beyond; the last line keeps the label of a p next to 0.5, which rounding could turn
     cooled = 1 / (1 + math.exp(-max(-700.0, math.log(p / (1 - p)) / temperature)))
     return min(cooled, math.nextafter(0.5, 0)) if p < 0.5 else max(cooled, 0.5)
 
 
-def _found(model: str, revision: str | None) -> Path | None:
-    if Path(model).is_dir():
-        path = Path(model) / FILE
-        return path if path.exists() else None
+def _downloaded(model: str, revision: str | None) -> Path | None:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ..errors import ConfigError
 from .base import Pair, Verdict
+from .distilled import check
 from .windows import windows
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class EmbeddingJudge:
         encoder: what embeds the texts.
         threshold: the smallest p that counts as support. The default is where all-mpnet-base-v2 had the best balanced
             accuracy (0.56) on 120 training rows of four labelled sets; other encoders have other scales.
-        window: at most so many tokens of the premise form one vector (fewer where the encoder reads fewer).
-        stride: how many of them neighbouring windows share at most.
+        window: the most tokens of the premise in one vector (fewer where the encoder reads fewer).
+        stride: the most tokens that neighbouring windows share.
 
     Raises:
         ConfigError: for a knob out of range.
@@ -42,8 +43,7 @@ class EmbeddingJudge:
     def __post_init__(self) -> None:
         if not 0 <= self.stride < self.window:
             raise ConfigError(f"stride must be at least 0 and below window, got {self.stride} and {self.window}")
-        if not 0 <= self.threshold <= 1:
-            raise ConfigError(f"threshold must be in [0, 1], got {self.threshold}")
+        check(self.threshold)
 
     @classmethod
     def from_pretrained(
@@ -61,25 +61,24 @@ class EmbeddingJudge:
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict a pair, in order. An empty hypothesis or premise is near nothing: p = 0."""
-        parts = [self._windows(pair) for pair in pairs]
+        size = min(self.window, self.encoder.room)
+        parts = [
+            windows(pair.premise, size, min(self.stride, size // 2), self.encoder.count)
+            if pair.hypothesis.strip() and pair.premise.strip()
+            else []
+            for pair in pairs
+        ]
+        # each text once: claims of an answer share their evidence
         texts = dict.fromkeys([pair.hypothesis for pair in pairs] + [part for own in parts for part in own])
         place = {text: row for row, text in enumerate(texts)}
         vectors = self.encoder.encode(list(texts))
         found = []
         for pair, own in zip(pairs, parts, strict=True):
-            cosines = vectors[[place[part] for part in own]] @ vectors[place[pair.hypothesis]]
-            found.append(self._verdict([float(cosine) for cosine in cosines]))
+            if not own:
+                found.append(Verdict(0.0, False, "there is nothing to compare", self.name))
+                continue
+            cosine = float(max(vectors[[place[part] for part in own]] @ vectors[place[pair.hypothesis]]))
+            p = min(1.0, max(0.0, (1 + cosine) / 2))
+            where = f", the most of {len(own)} windows" if len(own) > 1 else ""
+            found.append(Verdict(p, p >= self.threshold, f"cosine {cosine:.3f}{where}", self.name))
         return found
-
-    def _windows(self, pair: Pair) -> list[str]:
-        if not pair.hypothesis.strip() or not pair.premise.strip():
-            return []
-        size = min(self.window, self.encoder.room)
-        return windows(pair.premise, size, min(self.stride, size // 2), self.encoder.count)
-
-    def _verdict(self, cosines: list[float]) -> Verdict:
-        if not cosines:
-            return Verdict(0.0, False, "there is nothing to compare", self.name)
-        p = min(1.0, max(0.0, (1 + max(cosines)) / 2))
-        where = f", the most of {len(cosines)} windows" if len(cosines) > 1 else ""
-        return Verdict(p, p >= self.threshold, f"cosine {max(cosines):.3f}{where}", self.name)

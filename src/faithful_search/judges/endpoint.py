@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
@@ -16,15 +17,17 @@ from ..text import sentences
 from ..wire.cache import Cache, key_of
 from ..wire.llm import Endpoint, Stats, with_key
 from .asking import Asker
-from .base import Pair, Request, Task, Verdict
-from .labels import Constrained
+from .base import Pair, Request, Verdict
+from .labels import Constrained, Question
 from .prompting import Prompt, fields_of, load
-from .questions import Answer, Question
-from .together import TOGETHER, fields_of_group, groups_of
 
 _CONTROL = Fence(r"<[|\uff5c]|</?s>|<(?:bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
 """Servers read a spelled control token as the token itself, and which ones the served model has is not known here."""
 
+TOGETHER = "support_many"
+"""The prompt about several claims on the same evidence."""
+MOST = 20
+"""Claims of one request: the more there are, the easier a model loses count."""
 _LINE = 8
 """Tokens of a line with a claim's number and label."""
 
@@ -105,21 +108,25 @@ class EndpointJudge:
     dry: bool = False
     on_progress: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
 
+    if TYPE_CHECKING:
+        _asker: ClassVar[Asker]  # made here and no field: it can be neither compared, copied nor pickled
+
     def __post_init__(self) -> None:
         if self.constrained not in get_args(Constrained):
             known = ", ".join(get_args(Constrained))
             raise ConfigError(f"unknown constrained={self.constrained!r}; there are: {known}")
         if self.max_cost is not None and self.prices is None:
             raise ConfigError("max_cost needs prices: without them it is not known what the answers cost")
-        self._equip()
-
-    def _equip(self) -> None:
         shared = ("url", "model", "timeout", "patience", "retries", "backoff", "concurrency", "give_up_after")
         endpoint = Endpoint(**{name: getattr(self, name) for name in shared})
         # without `self`: in a cycle, connections would wait for the garbage collector instead of being closed
         keyed, cache = partial(with_key, endpoint, self.key_env), partial(_cache, self.cache)
         asker = Asker(keyed, cache, self.constrained, self.prices, self.max_cost, self.dry, self.on_progress)
         object.__setattr__(self, "_asker", asker)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = {own.name: getattr(self, own.name) for own in fields(self)}
+        return partial(type(self), **settings | {"on_progress": None}), ()
 
     @property
     def name(self) -> str:
@@ -129,7 +136,7 @@ class EndpointJudge:
     @property
     def stats(self) -> Stats:
         """What this judge has asked so far; a copy."""
-        return self._asker.stats
+        return replace(self._asker.counts, notes=dict(self._asker.counts.notes))
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict a pair, in order.
@@ -138,22 +145,26 @@ class EndpointJudge:
             JudgeError: when nothing can be judged: a wrong key, an unknown model.
             DataError: when the cache's file cannot be used.
         """
-        asked = [self._question(load(pair.task), fields_of(pair)) for pair in pairs]
-        found = self._asker.answers(asked, self._groups(dict(zip(pairs, asked, strict=True))))
-        return [self._verdict(pair.task, answer) for pair, answer in zip(pairs, found, strict=True)]
+        asked = {pair: self._question(load(pair.task), fields_of(pair)) for pair in pairs}
+        answers = self._asker.answers([asked[pair] for pair in pairs], self._groups(asked) if self.together else [])
+        verdicts = []
+        for pair, answer in zip(pairs, answers, strict=True):
+            prompt = load(TOGETHER if answer.together else pair.task)
+            verdicts.append(Verdict(answer.p, answer.label, answer.missing, f"{self.name} {prompt.id}"))
+        return verdicts
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
         """One text a request, in order; `None` where none could be had. Raises as `judge_batch` does."""
         asked = [self._question(load(request.prompt), request.fields, writes=True) for request in requests]
-        found = [None if isinstance(answer, str) else answer.text for answer in self._asker.answers(asked)]
+        texts = [answer.text for answer in self._asker.answers(asked)]
         if self.dry:  # as many claims as an answer has sentences
             return ["\n".join(sentences(request.fields.get("answer", ""))) or None for request in requests]
-        return found
+        return texts
 
     def keeping(self, path: Path) -> AbstractContextManager[None]:
         """Keep answers in this file where there is no cache, so that an interruption loses none.
 
-        When all was answered the file is removed in the end.
+        It is removed in the end when all questions were answered.
         """
         return self._asker.keeping(path)
 
@@ -162,54 +173,39 @@ class EndpointJudge:
         self._asker.close()
 
     def _groups(self, asked: Mapping[Pair, Question]) -> list[Question]:
-        groups = groups_of(list(asked)) if self.together else []
-        prompt = load(TOGETHER)
-        return [
-            self._question(prompt, fields_of_group(group), members=tuple(asked[pair] for pair in group))
-            for group in groups
-        ]
-
-    def _verdict(self, task: Task, answer: Answer | str) -> Verdict:
-        if isinstance(answer, str):
-            return Verdict(None, None, answer, f"{self.name} {load(task).id}")
-        prompt = load(TOGETHER if answer.together else task)
-        return Verdict(answer.p, answer.label, "", f"{self.name} {prompt.id}")
+        """Questions about several claims on the same evidence; more than `MOST` claims are cut into equal parts."""
+        by_evidence: dict[tuple[str, str], list[Pair]] = {}
+        for pair in asked:
+            if pair.task == "support":
+                by_evidence.setdefault((pair.premise, pair.question), []).append(pair)
+        groups = []
+        for (premise, question), pairs in by_evidence.items():
+            size = math.ceil(len(pairs) / math.ceil(len(pairs) / MOST))
+            for part in (pairs[at : at + size] for at in range(0, len(pairs), size) if len(pairs) > 1):
+                # a claim is one line: its own line breaks could pose as the next claim
+                claims = (f"{number}. {' '.join(pair.hypothesis.split())}" for number, pair in enumerate(part, 1))
+                texts = {"premise": premise, "question": question, "claims": "\n".join(claims)}
+                groups.append(self._question(load(TOGETHER), texts, members=tuple(asked[pair] for pair in part)))
+        return groups
 
     def _question(
-        self, prompt: Prompt, fields: Mapping[str, str], writes: bool = False, members: tuple[Question, ...] = ()
+        self, prompt: Prompt, texts: Mapping[str, str], writes: bool = False, members: tuple[Question, ...] = ()
     ) -> Question:
-        safe = {name: _CONTROL.escape(text) for name, text in fields.items()}
-        messages, body = prompt.fill(safe), self._body(writes, len(members))
-        constrained = "none" if writes or members else self.constrained
+        messages = prompt.fill({name: _CONTROL.escape(text) for name, text in texts.items()})
+        limit = self.max_tokens and self.max_tokens + _LINE * len(members)
+        if writes and limit is not None:
+            # a model that reasons before a label reasons before a text, too
+            limit = None if self.write_tokens is None else max(self.write_tokens, limit)
+        own = {"temperature": self.temperature, "seed": self.seed, "max_tokens": limit}
+        body = {name: value for name, value in own.items() if value is not None} | dict(self.extra_body)
         key = key_of(
             model=self.model,
             prompt=[prompt.id, prompt.digest],
             messages=messages,
             parameters=body,
-            constrained=constrained,
+            constrained="none" if writes or members else self.constrained,
         )
         return Question(key, messages, body, writes, members)
-
-    def _body(self, writes: bool, members: int) -> dict[str, Any]:
-        limit = self._write_limit() if writes else self.max_tokens and self.max_tokens + _LINE * members
-        own = {"temperature": self.temperature, "seed": self.seed, "max_tokens": limit}
-        return {name: value for name, value in own.items() if value is not None} | dict(self.extra_body)
-
-    def _write_limit(self) -> int | None:
-        """A model that reasons before a label reasons before a text, too."""
-        limits = (self.write_tokens, self.max_tokens)
-        return None if None in limits else max(limits)  # type: ignore[type-var]
-
-    def __getstate__(self) -> dict[str, Any]:
-        settings = {name: value for name, value in self.__dict__.items() if name != "_asker"}
-        return {**settings, "on_progress": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._equip()
-
-    if TYPE_CHECKING:
-        _asker: ClassVar[Asker]
 
 
 def _cache(place: str | os.PathLike[str] | None) -> Cache | None:

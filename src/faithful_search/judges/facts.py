@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..text import normalize
-from ..world import Asked, World, questions_of, world_of
+from ..world import questions_of, world_of
 from .base import Pair, Verdict
 
 
@@ -41,7 +41,7 @@ class FactsJudge:
         if pair.task == "states":
             asked, wanted = world.asked(pair.hypothesis), None
             if asked is None:
-                return self._verdict(False, f"the query {pair.hypothesis!r} asks for no fact of the world")
+                return Verdict(0.0, False, f"the query {pair.hypothesis!r} asks for no fact of the world", self.name)
         elif pair.task == "support":
             asked, wanted = questions_of().get(pair.question), normalize(pair.hypothesis)
             if asked is None:
@@ -49,15 +49,10 @@ class FactsJudge:
             asked = pair.change.asked if pair.change else asked
         else:
             return Verdict(None, None, f"the world's facts do not say anything about {pair.task}", self.name)
-        held = any(_states(world, passage, asked, wanted) for passage in pair.premise.split("\n\n"))
+        # a passage may have its title on a line of its own
+        stated = filter(None, (world.stated(passage.rpartition("\n")[2]) for passage in pair.premise.split("\n\n")))
+        held = any(
+            asked == (fact.subject, fact.relation) and wanted in (None, normalize(fact.object)) for fact in stated
+        )
         told = f"the {asked.relation} of {asked.subject}" + (f" as {pair.hypothesis!r}" if wanted is not None else "")
-        return self._verdict(held, f"{'a' if held else 'no'} passage states {told}")
-
-    def _verdict(self, label: bool, why: str) -> Verdict:
-        return Verdict(float(label), label, why, self.name)
-
-
-def _states(world: World, passage: str, asked: Asked, wanted: str | None) -> bool:
-    """Whether a passage, with its title on a line of its own or without, states what was asked (as `wanted`)."""
-    found = world.stated(passage.rpartition("\n")[2])
-    return found is not None and asked == (found.subject, found.relation) and wanted in (None, normalize(found.object))
+        return Verdict(float(held), held, f"{'a' if held else 'no'} passage states {told}", self.name)

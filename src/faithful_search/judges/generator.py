@@ -14,7 +14,7 @@ import msgspec
 
 from ..dialects.fence import Fence
 from ..errors import ConfigError, TemplateError
-from ..inference.base import Completion, Generator, Sampling
+from ..inference.base import Generator, Sampling
 from ..inference.batching import batches
 from ..inference.chat import folded, guarded
 from . import distilled, prompting
@@ -67,11 +67,9 @@ class GeneratorJudge:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold <= 1:
-            raise ConfigError(f"threshold must be in [0, 1], got {self.threshold}")
+        distilled.check(self.threshold, self.temperature)
         if self.window < 1:
             raise ConfigError(f"window must be at least 1 token, got {self.window}")
-        distilled.check_temperature(self.temperature)
 
     @classmethod
     def from_pretrained(
@@ -118,16 +116,41 @@ class GeneratorJudge:
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict a pair, in order."""
         asked = [self.asked(pair) for pair in pairs]
-        return list(map(self._verdict, pairs, asked, self._probs(asked)))
+        probs: dict[int, list[float]] = {}
+        fit = [row for row, one in enumerate(asked) if one.ids]
+        for batch in batches([len(asked[row].ids) for row in fit], self.batch_tokens):
+            rows = [fit[place] for place in batch]
+            found = self.generator.choice_probs([asked[row].ids for row in rows], [asked[row].choices for row in rows])
+            probs |= zip(rows, found, strict=True)
+        verdicts = []
+        for row, pair in enumerate(pairs):
+            p, label, why = None, None, asked[row].note
+            if row in probs:
+                yes, no = probs[row]
+                if 0 < yes + no < float("inf"):
+                    p = distilled.calibrated(yes / (yes + no), self.temperature)
+                    label, why = p >= self.threshold, f"p(1) = {yes:.3g}, p(0) = {no:.3g}{why}"
+                else:
+                    why = f"the model gave the labels the probabilities {yes} and {no}"
+            verdicts.append(Verdict(p, label, why, f"{self.name} {prompting.load(pair.task).id}"))
+        return verdicts
 
     def asked(self, pair: Pair) -> Asked:
         """The prompt about a pair up to the token that tells the labels apart, and that token for each label."""
-        safe = Pair(**self._safe(prompting.fields_of(pair)), task=pair.task, change=pair.change)
+        safe = msgspec.structs.replace(pair, **self._safe(prompting.fields_of(pair)))
         if len(safe.premise) <= self.window * _LONGEST_TOKEN:
             whole = self._read(safe)
             if len(whole.ids) <= self.window:
                 return whole
-        kept = self._kept(safe)
+
+        def size(kept: int) -> int:
+            return len(self._read(_shortened(safe, kept)).ids)
+
+        # how many characters of the premise can stay; -1 when the prompt is too long even without it
+        most = min(len(safe.premise), self.window * _LONGEST_TOKEN)
+        kept = bisect_right(range(most), self.window, key=size) - 1
+        while kept >= 0 and size(kept) > self.window:  # a prompt's fences have lengths that vary a little
+            kept -= 1 + kept // 50
         if kept < 0:
             return Asked([], [], f"the prompt is longer than {self.window} tokens even without its premise")
         why = f"; the middle of the premise was left out: {kept} of {len(safe.premise)} characters were read"
@@ -139,63 +162,30 @@ class GeneratorJudge:
         rows = [self._encode(self._text(messages)) for messages in prompts]
         fit = [row for row, ids in enumerate(rows) if len(ids) + self.max_new_tokens <= self.window]
         sampling = Sampling(temperature=0.0, max_new_tokens=self.max_new_tokens)
-        done = dict(zip(fit, self.generator.generate([rows[row] for row in fit], sampling), strict=True))
-        return [self._written(done.get(row)) for row in range(len(rows))]
-
-    def _kept(self, pair: Pair) -> int:
-        """How many characters of the premise can stay, -1 when not even none."""
-
-        def size(kept: int) -> int:
-            return len(self._read(_shortened(pair, kept)).ids)
-
-        most = min(len(pair.premise), self.window * _LONGEST_TOKEN)
-        kept = bisect_right(range(most), self.window, key=size) - 1
-        while kept >= 0 and size(kept) > self.window:  # a prompt's fences have lengths that vary a little
-            kept -= 1 + kept // 50
-        return kept
+        texts: list[str | None] = [None] * len(rows)
+        for row, written in zip(fit, self.generator.generate([rows[row] for row in fit], sampling), strict=True):
+            if written.finish != "length":
+                text = self.generator.tokenizer.decode(written.ids, skip_special_tokens=True)
+                texts[row] = text.strip() or None
+        return texts
 
     def _read(self, pair: Pair) -> Asked:
-        """The prompt up to the token that tells the labels apart, and that token for each label."""
         text = self._text(prompting.render(pair))
         ids, tail = self._encode(text), text[-_TAIL:]
         before = self._encode(tail)
+        # each label is encoded behind the prompt's end: it may merge with what stands there
         yes, no = (self._encode(tail + self._lead + label) for label in LABELS)
         kept, at = _shared(before, yes, no), _shared(yes, no)
         if at == min(len(yes), len(no)):
             raise ConfigError(f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} apart")
         return Asked(ids[: len(ids) - len(before) + kept] + yes[kept:at], [[yes[at]], [no[at]]])
 
-    def _probs(self, asked: Sequence[Asked]) -> list[list[float]]:
-        """Each prompt's probabilities of the labels; none where there is no prompt."""
-        probs: list[list[float]] = [[] for _ in asked]
-        fit = [row for row, one in enumerate(asked) if one.ids]
-        for batch in batches([len(asked[row].ids) for row in fit], self.batch_tokens):
-            rows = [fit[place] for place in batch]
-            found = self.generator.choice_probs([asked[row].ids for row in rows], [asked[row].choices for row in rows])
-            for row, own in zip(rows, found, strict=True):
-                probs[row] = own
-        return probs
-
-    def _verdict(self, pair: Pair, asked: Asked, probs: list[float]) -> Verdict:
-        judge = f"{self.name} {prompting.load(pair.task).id}"
-        if not probs:
-            return Verdict(None, None, asked.note, judge)
-        yes, no = probs
-        if not 0 < yes + no < float("inf"):
-            return Verdict(None, None, f"the model gave the labels the probabilities {yes} and {no}", judge)
-        p = distilled.calibrated(yes / (yes + no), self.temperature)
-        return Verdict(p, p >= self.threshold, f"p(1) = {yes:.3g}, p(0) = {no:.3g}{asked.note}", judge)
-
-    def _written(self, completion: Completion | None) -> str | None:
-        if completion is None or completion.finish == "length":
-            return None
-        return self.generator.tokenizer.decode(completion.ids, skip_special_tokens=True).strip() or None
-
     def _text(self, messages: prompting.Messages) -> str:
         tokenizer = self.generator.tokenizer
         if not tokenizer.chat_template:
             return "\n\n".join(message["content"] for message in messages) + "\n\nAnswer:"
         text = _templated(tokenizer, messages)
+        # the label is the next token: a thought that the template opened would stand before it
         return f"{text}\n</think>\n\n" if _OPENED_THOUGHT.search(text) else text
 
     def _encode(self, text: str) -> list[int]:
@@ -244,8 +234,7 @@ def _shortened(pair: Pair, kept: int) -> Pair:
 
 def _shared(*rows: Sequence[int]) -> int:
     """How many tokens all rows begin with."""
-    same = takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False))
-    return sum(1 for _ in same)
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False)))
 
 
 def _templated(tokenizer: Any, messages: prompting.Messages, opened: bool = True) -> str:

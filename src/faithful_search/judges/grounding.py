@@ -27,6 +27,7 @@ _NO_BLANKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\
 _UNSPACED = re.compile(f"[{_NO_BLANKS}]")
 _MARKS = "\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
 _STRESS = re.compile("[\u0300-\u036f]")
+# "1,200" and "1200" are one number
 _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _WRITTEN = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)|[^\W_]+")
@@ -115,13 +116,21 @@ class GroundingJudge:
 
     def _judge(self, pair: Pair) -> Verdict:
         said = claims(pair.hypothesis)
-        missing = _missing(said, *_held(pair.premise))
-        weights = _weights(said, pair)
+        factor = QUESTION_WEIGHTS.get(pair.task, 1.0) if pair.question else 1.0
+        asked = {_singular(word) for word in _held(pair.question)[0]} if factor != 1 else set()
+        weights = {
+            key: (NAME_WEIGHT if word.marked else 1.0) * (factor if key in asked else 1) for key, word in said.items()
+        }
         total = sum(weights.values())
-        p = 1 - sum(weights[key] for key in missing) / total if total else 0.0
-        why = _why(said, [key for key in missing if weights[key]]) if total else "it claims nothing of its own"
         bar = THRESHOLDS.get(pair.task, SUPPORTED) if self.threshold is None else self.threshold
-        return Verdict(p, p >= bar, why, self.name)
+        if not total:
+            return Verdict(0.0, bar <= 0, "it claims nothing of its own", self.name)
+        missing = _missing(said, *_held(pair.premise))
+        p = 1 - sum(weights[key] for key in missing) / total
+        counted = [key for key in missing if weights[key]]
+        # names and numbers first: they are what a reader checks
+        shown = [repr(said[key].written) for key in sorted(counted, key=lambda key: not said[key].marked)[:3]]
+        return Verdict(p, p >= bar, f"not in the premise: {', '.join(shown)}" if shown else "", self.name)
 
 
 def claims(text: str) -> dict[str, Word]:
@@ -151,9 +160,7 @@ def terms(text: str) -> set[str]:
         ['1793', 'louvre', 'opened']
     """
     folded = _fold(text)
-    found = set(_keys(set(_words(folded, _script(folded)))))
-    found.discard("")
-    return found
+    return set(_keys(set(_words(folded, _script(folded))))) - {""}
 
 
 class Vocabulary:
@@ -200,7 +207,7 @@ def _held(premise: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _script(folded: str) -> _Script:
-    """The simple one where nothing but punctuation is beyond ASCII."""
+    # the simple patterns are several times as fast; a curly quote or a dash alone needs no others
     plain = folded.isascii() or _ANY.word.search("".join(_BEYOND_ASCII.findall(folded))) is None
     return _PLAIN if plain else _ANY
 
@@ -225,8 +232,8 @@ def _marked(folded: str, words: Iterable[str], script: _Script) -> dict[str, str
     inside = script.initial.sub(" ", folded[first.end() :] if first else folded)
     names = [name for name in dict.fromkeys(script.capitalised.findall(inside)) if name[0].isupper()]
     numbers = [word for word in words if word[0].isdigit()]
-    first_last = (names + numbers)[::-1]
-    return dict(zip(_keys(first_last), first_last, strict=True))
+    last_first = (names + numbers)[::-1]  # so that the first spelling of a key is the one that stays
+    return dict(zip(_keys(last_first), last_first, strict=True))
 
 
 def _missing(said: Mapping[str, Word], words: Collection[str], beginnings: Collection[str]) -> list[str]:
@@ -237,26 +244,14 @@ def _missing(said: Mapping[str, Word], words: Collection[str], beginnings: Colle
     ]
 
 
-def _weights(said: Mapping[str, Word], pair: Pair) -> dict[str, float]:
-    factor = QUESTION_WEIGHTS.get(pair.task, 1.0) if pair.question else 1.0
-    asked = {_singular(word) for word in _held(pair.question)[0]} if factor != 1 else set()
-    return {key: (NAME_WEIGHT if word.marked else 1.0) * (factor if key in asked else 1) for key, word in said.items()}
-
-
 def _keys(words: Iterable[str]) -> list[str]:
     """What words are compared by; empty for those that say nothing."""
-    # Most words do not end in s and need no further call.
+    # inlined for speed: most words do not end in s and need no further call
     return ["" if low in _EMPTY else _singular(low) if low[-1] == "s" else low for low in map(str.lower, words)]
 
 
 def _singular(word: str) -> str:
     return word[:-1] if word[-1] == "s" and len(word) > 3 and word[-2] != "s" else word
-
-
-def _why(said: Mapping[str, Word], missing: Sequence[str]) -> str:
-    """Names and numbers first, at most three words."""
-    shown = sorted(missing, key=lambda key: not said[key].marked)[:3]
-    return f"not in the premise: {', '.join(repr(said[key].written) for key in shown)}" if shown else ""
 
 
 def _fold(text: str) -> str:

@@ -1,18 +1,81 @@
-"""How a label is asked for, as strictly as the server allows, and how it is read off the reply."""
+"""What an endpoint is asked for (a label, several, a text), as strictly as it allows, and how its reply is read."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from ..wire.llm import Reply
+import msgspec
+
+from ..wire.llm import Reply, Unanswered, Unreadable
+from .prompting import Messages
 
 Constrained = Literal["auto", "logprobs", "choice", "none"]
+_CHARACTERS, _TEMPLATE = 4, 12
+"""About how many characters a token of English has, and how many tokens a chat template adds."""
+_SHORT, _CLAIMS = 16, 96
+"""The most tokens for a label without reasoning, and about those of a written text."""
 _LABEL = re.compile(r"""[\s"'`*]*([01])[\s"'`*.]*""")
 _JSON_LABEL = re.compile(r'(?:```(?:json)?)?\s*\{\s*"label"\s*:\s*"?([01])"?\s*\}\s*(?:```)?')
+_LINE = re.compile(r"([0-9]{1,3})\s*:\s*([01])")
+
+
+class Question(msgspec.Struct, frozen=True):
+    """One request for a label; with `writes` for a text, with `members` for the labels of these questions at once."""
+
+    key: str
+    messages: Messages
+    body: dict[str, Any]
+    writes: bool = False
+    members: tuple[Question, ...] = ()
+
+    @property
+    def one_label(self) -> bool:
+        """Whether log-probs and constrained output make sense."""
+        return not (self.writes or self.members)
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """About how many tokens prompt and answer take; a model given more than a label needs may use them all."""
+        prompt = sum(len(message["content"]) for message in self.messages) // _CHARACTERS + _TEMPLATE
+        most = self.body.get("max_tokens") or _CLAIMS
+        if self.writes:
+            return prompt, min(most, _CLAIMS)
+        return prompt, 4 * len(self.members) or (2 if most <= _SHORT else most)
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A label with its p, a text, or the labels of a group's members; this is what the cache holds.
+
+    `together` marks the label of a question that was asked within a group. `missing` says why there is no answer.
+    """
+
+    p: float | None = None
+    label: bool | None = None
+    text: str | None = None
+    labels: tuple[bool, ...] | None = None
+    together: bool = False
+    missing: str = ""
+
+
+def read(question: Question, reply: Reply) -> Answer:
+    """What a reply says. Raises `Unreadable` when it is not what was asked for."""
+    said = after_thought(reply.text)
+    if question.writes:
+        wanted, found = "empty or incomplete", Answer(text=said) if said and not reply.cut else None
+    elif question.members:
+        labels = labels_of(said, len(question.members))
+        wanted, found = "not one label for each claim", None if labels is None else Answer(labels=labels)
+    else:
+        label = label_of(reply)
+        wanted, found = "neither 1 nor 0", None if label is None else Answer(*label)
+    if found is None:
+        cut = ", cut off at max_tokens: more are needed where a model reasons first" if reply.cut else ""
+        raise Unreadable(f"the reply is {wanted}: {' '.join(reply.text.split())[:80]!r}{cut}")
+    return found
 
 
 def label_of(reply: Reply) -> tuple[float, bool] | None:
@@ -29,39 +92,42 @@ def label_of(reply: Reply) -> tuple[float, bool] | None:
     found = _LABEL.fullmatch(text) or _JSON_LABEL.fullmatch(text)
     if found is None:
         return None
-    p = _p_one(found[1], reply.tokens)
-    return (float(found[1]), found[1] == "1") if p is None else (p, p >= 0.5)
+    label, p = found[1], float(found[1])
+    # the last token that reads as the label: a thought before it may hold digits too
+    top = next((top for token, top in reversed(reply.tokens) if token.strip() == label), {})
+    one, zero = (sum(math.exp(logprob) for token, logprob in top.items() if token.strip() == own) for own in "10")
+    p = one / (one + zero) if one + zero > 0 else p
+    return p, p >= 0.5
+
+
+def labels_of(text: str, count: int) -> tuple[bool, ...] | None:
+    """The labels of `count` claims; `None` when the text is not one label for each and nothing else.
+
+    Example:
+        >>> labels_of("2: 0\\n1: 1", 2), labels_of("1: 1", 2), labels_of("1: 1\\n1: 0\\n2: 0", 2)
+        ((True, False), None, None)
+    """
+    lines = [_LINE.fullmatch(line.strip()) for line in text.splitlines() if line.strip()]
+    said = {int(line[1]): line[2] == "1" for line in lines if line}
+    if len(lines) != count or None in lines or set(said) != set(range(1, count + 1)):
+        return None
+    return tuple(said[number] for number in range(1, count + 1))
 
 
 def after_thought(text: str) -> str:
-    """What stands behind a reasoning model's thought; nothing while the thought is not closed.
-
-    Many chat templates open the thought themselves, so that only its end is in the reply.
+    """What follows a reasoning model's thought; nothing while the thought is not closed.
 
     Example:
         >>> list(map(after_thought, ("<think>Is it 0?</think> 1", "Is it 0?</think> 1", "<think>Is it 0?")))
         ['1', '1', '']
     """
+    # many chat templates open the thought themselves, so that only its end is in the reply
     said = text.rpartition("</think>")[2].strip()
     return "" if said.startswith("<think>") else said
 
 
-def _p_one(label: str, tokens: Sequence[tuple[str, Mapping[str, float]]]) -> float | None:
-    """The label's token is the last one that reads as the label: a thought before it may hold digits too."""
-    top = next((top for token, top in reversed(tokens) if token.strip() == label), None)
-    if top is None:
-        return None
-    one, zero = (sum(math.exp(logprob) for token, logprob in top.items() if token.strip() == wanted) for wanted in "10")
-    return one / (one + zero) if one + zero > 0 else None
-
-
-class Error(Protocol):
-    """What is read off a server's error."""
-
-    status: int | None
-
-
-_CHOICE: Mapping[str, Any] = {  # vLLM; vLLM before 0.11; llama.cpp; SGLang. Each takes its own and leaves the others.
+# vLLM; vLLM before 0.11; llama.cpp; SGLang. Each takes its own and ignores the others.
+_CHOICE: Mapping[str, Any] = {
     "structured_outputs": {"choice": ["0", "1"]},
     "guided_choice": ["0", "1"],
     "grammar": 'root ::= "0" | "1"',
@@ -86,7 +152,7 @@ class Form:
         logprobs = {"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}
         return logprobs | (dict(_CHOICE) if self.choice else {})
 
-    def refused(self, error: Error) -> bool:
+    def refused(self, error: Unanswered) -> bool:
         """Whether the error is about this form, and not about the request's length or the server's health."""
         words = (*_LOGPROB_WORDS * bool(self.top_logprobs), *_CHOICE_WORDS * self.choice)
         named = any(word in str(error).lower() for word in words)
@@ -103,7 +169,7 @@ class Form:
         return self.top_logprobs != 20 if _AMOUNT.search(said) else not self.top_logprobs
 
 
-# Some servers refuse more than 5 log-probs.
+# some servers refuse more than 5 log-probs
 _LADDERS: dict[Constrained, tuple[Form, ...]] = {
     "auto": (Form(20, True), Form(5, True), Form(20), Form(5), Form(0, True), Form()),
     "logprobs": (Form(20), Form(5), Form()),
@@ -128,10 +194,10 @@ class Ladder:
         """The server has answered this form: it stays."""
         self.settled = self.settled or form == self.current
 
-    def step_down(self, form: Form, error: Error) -> bool:
+    def step_down(self, form: Form, error: Unanswered) -> bool:
         """Whether to ask again because `form` was refused and another one is to be tried."""
         if form != self.current:
-            return True  # another question was refused in the time between
+            return True  # a concurrent question was refused first and has stepped down already
         if self.settled or not form.refused(error):
             return False
         forms = _LADDERS[self.constrained]

@@ -32,16 +32,15 @@ class LexicalJudge:
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict a pair, in order. Never fails."""
-        return [self._judge(pair) for pair in pairs]
-
-    def _judge(self, pair: Pair) -> Verdict:
-        wanted = normalize(pair.hypothesis, self.how)
-        if not wanted:
-            return self._verdict(False, "nothing to look for")
-        if wanted in ("yes", "no"):
-            return self._verdict(False, f"{wanted!r} cannot be judged by containment")
-        found = any(f" {wanted} " in f" {normalize(part, self.how)} " for part in pair.premise.split("\n\n"))
-        return self._verdict(found, f"{wanted!r} is {'' if found else 'not '}in the evidence")
-
-    def _verdict(self, label: bool, why: str) -> Verdict:
-        return Verdict(float(label), label, why, self.name)
+        verdicts = []
+        for pair in pairs:
+            wanted, found = normalize(pair.hypothesis, self.how), False
+            if not wanted:
+                why = "nothing to look for"
+            elif wanted in ("yes", "no"):
+                why = f"{wanted!r} cannot be judged by containment"
+            else:
+                found = any(f" {wanted} " in f" {normalize(part, self.how)} " for part in pair.premise.split("\n\n"))
+                why = f"{wanted!r} is {'' if found else 'not '}in the evidence"
+            verdicts.append(Verdict(float(found), found, why, self.name))
+        return verdicts

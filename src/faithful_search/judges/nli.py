@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, takewhile
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
@@ -43,8 +43,8 @@ class NLIJudge:
         tokenizer: its tokenizer, with a padding token.
         source: where the model comes from; it names the judge.
         threshold: the smallest p that counts as support.
-        window: at most so many tokens of the premise are read at once (fewer where the model holds fewer).
-        stride: how many of them neighbouring windows share at most.
+        window: the most tokens of the premise that are read at once (fewer where the model holds fewer).
+        stride: the most tokens that neighbouring windows share.
         batch_tokens: tokens of a batch, padding included.
         label: the classifier's label that means support, when it is not called entailment.
         temperature: sharpens (below 1) or flattens p, as a distilled judge was calibrated; see `distilled.calibrated`.
@@ -65,19 +65,16 @@ class NLIJudge:
 
     reads_queries: ClassVar[bool] = False
 
-    _head: _Head = field(init=False, repr=False, compare=False)
+    _head: _Classifies | _Writes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.stride < self.window:
             raise ConfigError(f"stride must be at least 0 and below window, got {self.stride} and {self.window}")
         if self.tokenizer.pad_token_id is None:
             raise ConfigError(f"the tokenizer of {self.name} has no padding token; set `tokenizer.pad_token`")
-        if not 0 <= self.threshold <= 1:
-            raise ConfigError(f"threshold must be in [0, 1], got {self.threshold}")
-        distilled.check_temperature(self.temperature)
-        writes = _writes(self.model.config, type(self.model).__name__)
-        head = _Writes.of(self) if writes else _Classifies.of(self)
-        object.__setattr__(self, "_head", head)
+        distilled.check(self.threshold, self.temperature)
+        kind = _Writes if _writes(self.model.config, type(self.model).__name__) else _Classifies
+        object.__setattr__(self, "_head", kind.of(self))
 
     @classmethod
     def from_pretrained(
@@ -120,7 +117,14 @@ class NLIJudge:
         """One verdict a pair, in order. An empty hypothesis follows from nothing: p = 0, unasked."""
         readings = self._readings(pairs)
         probs = iter(self._probs([(window, own.hypothesis) for own in readings for window in own.windows]))
-        return [self._verdict(own, list(islice(probs, len(own.windows)))) for own in readings]
+        verdicts = []
+        for own in readings:
+            found = list(islice(probs, len(own.windows)))
+            p = distilled.calibrated(max(found, default=0.0), self.temperature)
+            where = f", the most of {len(found)} windows" if len(found) > 1 else ""
+            why = f"p(entailment) = {p:.3f}{where}{own.note}" if found else own.note
+            verdicts.append(Verdict(p, bool(found) and p >= self.threshold, why, self.name))
+        return verdicts
 
     def inputs(self, pairs: Sequence[Pair]) -> list[list[tuple[str, str]]]:
         """What is read of each pair: (window of the premise, hypothesis), none for an empty hypothesis."""
@@ -131,30 +135,24 @@ class NLIJudge:
         return self._head.encode(self.tokenizer, inputs, self._limit) if inputs else []
 
     def _readings(self, pairs: Sequence[Pair]) -> list[_Reading]:
-        return list(map(self._reading, pairs, self._count([pair.hypothesis for pair in pairs])))
-
-    def _reading(self, pair: Pair, tokens: int) -> _Reading:
-        hypothesis, note = well_formed(pair.hypothesis), ""
-        if not hypothesis.strip():
-            return _Reading([], "", "there is nothing to judge")
-        if tokens > self._room // 2:
-            hypothesis = windows(hypothesis, self._room // 2, 0, self._count)[0]
-            kept = self._count([hypothesis])[0]
-            tokens, note = kept, f"; the hypothesis was cut from {tokens} tokens to its first {kept}"
-        return _Reading(self._windows(pair.premise, min(self.window, self._room - tokens)), hypothesis, note)
-
-    def _windows(self, premise: str, size: int) -> list[str]:
-        return windows(well_formed(premise), size, min(self.stride, size // 2), self._count) or [""]
-
-    def _verdict(self, reading: _Reading, probs: list[float]) -> Verdict:
-        if not probs:
-            return Verdict(0.0, False, reading.note, self.name)
-        p = distilled.calibrated(max(probs), self.temperature)
-        where = f", the most of {len(probs)} windows" if len(probs) > 1 else ""
-        return Verdict(p, p >= self.threshold, f"p(entailment) = {p:.3f}{where}{reading.note}", self.name)
+        readings = []
+        for pair, tokens in zip(pairs, self._count([pair.hypothesis for pair in pairs]), strict=True):
+            hypothesis, note = well_formed(pair.hypothesis), ""
+            if not hypothesis.strip():
+                readings.append(_Reading([], "", "there is nothing to judge"))
+                continue
+            if tokens > self._room // 2:  # at least half of what the model holds is left to the premise
+                hypothesis = windows(hypothesis, self._room // 2, 0, self._count)[0]
+                kept = self._count([hypothesis])[0]
+                tokens, note = kept, f"; the hypothesis was cut from {tokens} tokens to its first {kept}"
+            size = min(self.window, self._room - tokens)
+            parts = windows(well_formed(pair.premise), size, min(self.stride, size // 2), self._count)
+            readings.append(_Reading(parts or [""], hypothesis, note))
+        return readings
 
     def _probs(self, inputs: Sequence[tuple[str, str]]) -> list[float]:
         rows = self.encode(inputs)
+        # batches are of similar lengths, so rows come back in another order
         probs = [0.0] * len(rows)
         for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
             padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt")
@@ -188,12 +186,6 @@ class _Reading(NamedTuple):
     windows: list[str]
     hypothesis: str
     note: str
-
-
-class _Head(Protocol):
-    def encode(self, tokenizer: Any, inputs: Sequence[tuple[str, str]], limit: int | None) -> list[dict[str, Any]]: ...
-
-    def probs(self, model: Any, batch: Any) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ..text import well_formed
 from .base import Pair
 
 Messages = list[dict[str, str]]
+_FOLDER = files(__package__) / "prompts"
 _FORM = re.compile(r"---\n(?P<head>.*?)\n---\n+# System\n(?P<system>.*?)\n# User\n(?P<user>.*)", re.DOTALL)
 _SLOT = re.compile(r"^\{\{(\w+): ([^}\n]+)\}\}$", re.MULTILINE)
 _BLANKS = re.compile(r"\n{3,}")
@@ -28,7 +29,6 @@ class Prompt(msgspec.Struct, frozen=True):
 
     name: str
     version: str
-    task: str
     fields: tuple[str, ...]
     optional: tuple[str, ...]
     system: str
@@ -52,6 +52,7 @@ class Prompt(msgspec.Struct, frozen=True):
         known = {*self.fields, *self.optional}
         if not set(self.fields) <= set(values) <= known:
             raise ConfigError(f"the prompt {self.id} takes {', '.join(sorted(known))}; got {', '.join(sorted(values))}")
+        # a lone surrogate, as JSON may carry one, could be neither hashed nor sent
         clean = {name: well_formed(text) for name, text in values.items()}
         code = hashlib.sha256("\0".join(f"{name}\0{clean[name]}" for name in sorted(clean)).encode()).hexdigest()[:16]
 
@@ -62,13 +63,10 @@ class Prompt(msgspec.Struct, frozen=True):
                 return ""
             return f"{heading}:\n<{name}-{code}>\n{text}\n</{name}-{code}>"
 
-        # Blank lines are closed up before the text goes in, which must arrive as it is.
+        # blank lines are closed up before the text goes in, which must arrive as it is
         template = _SLOT.sub(lambda slot: slot[0] if block(slot) else "", self.user.replace("{{code}}", code))
         user = _SLOT.sub(block, _BLANKS.sub("\n\n", template).strip())
-        return [
-            {"role": "system", "content": self.system},
-            {"role": "user", "content": user},
-        ]
+        return [{"role": "system", "content": self.system}, {"role": "user", "content": user}]
 
 
 @lru_cache
@@ -82,9 +80,8 @@ def load(name: str) -> Prompt:
         >>> load("support").id.split("@")[0]
         'support'
     """
-    folder = files(__package__) / "prompts"
     try:
-        text = (folder / f"{name}.md").read_text(encoding="utf-8")
+        text = (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(f"there is no prompt {name!r}; there are: {', '.join(names())}") from error
     return read(name, text)
@@ -92,39 +89,32 @@ def load(name: str) -> Prompt:
 
 def names() -> list[str]:
     """The prompts there are."""
-    folder = files(__package__) / "prompts"
-    return sorted(entry.name.removesuffix(".md") for entry in folder.iterdir() if entry.name.endswith(".md"))
+    return sorted(entry.name.removesuffix(".md") for entry in _FOLDER.iterdir() if entry.name.endswith(".md"))
 
 
 def read(name: str, text: str) -> Prompt:
-    """A prompt from its file's text: front matter (version, task, fields; `?` marks an optional one), System, User.
+    """A prompt from its file's text: front matter (version, fields; `?` marks an optional one), System, User.
 
     `{{field: Heading}}` on a line of its own is where a field's text goes, `{{code}}` is the code of the
-    fences. The system part stays the same for all texts, which servers that cache prefixes profit from.
+    fences. The system part is the same for all texts, so that servers which cache prefixes read it once.
 
     Raises:
-        DataError: when the text has not this form.
+        DataError: when the text does not have this form.
     """
     found = _FORM.fullmatch(text.replace("\r\n", "\n"))
     if found is None:
         raise DataError(f"prompt {name}: expected front matter between ---, then # System and # User")
     head = dict(line.split(": ", 1) for line in found["head"].splitlines() if ": " in line)
-    if not {"version", "task", "fields"} <= set(head):
-        raise DataError(f"prompt {name}: the front matter needs version, task and fields")
+    if not {"version", "fields"} <= set(head):
+        raise DataError(f"prompt {name}: the front matter needs version and fields")
     listed = [field.strip() for field in head["fields"].split(",")]
     slots = {slot[1] for slot in _SLOT.finditer(found["user"])}
     if slots != {field.rstrip("?") for field in listed}:
         raise DataError(f"prompt {name}: fields says {', '.join(listed)}, the text has {', '.join(sorted(slots))}")
-    return Prompt(
-        name=name,
-        version=head["version"],
-        task=head["task"],
-        fields=tuple(field for field in listed if not field.endswith("?")),
-        optional=tuple(field.rstrip("?") for field in listed if field.endswith("?")),
-        system=found["system"].strip(),
-        user=found["user"].strip(),
-        digest=hashlib.sha256(text.encode()).hexdigest(),
-    )
+    needed = tuple(field for field in listed if not field.endswith("?"))
+    optional = tuple(field.rstrip("?") for field in listed if field.endswith("?"))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Prompt(name, head["version"], needed, optional, found["system"].strip(), found["user"].strip(), digest)
 
 
 def render(pair: Pair) -> Messages:

@@ -1,4 +1,4 @@
-"""The judge behind `faithful-search serve-judge`: it judges elsewhere, so that who asks needs neither model nor GPU."""
+"""The judge behind `faithful-search serve-judge`: its clients need neither model nor GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .base import Pair, Verdict
 T = TypeVar("T")
 
 CHUNK, CHARACTERS = 64, 2_000_000
-"""Pairs of one request and characters of their texts: a server hangs up on larger bodies before they are sent."""
+"""The most pairs of one request and characters of their texts: a server hangs up on larger bodies."""
 _PATH = "/judge"
 _MOST_BYTES = 16_000_000
 _COMPARING = ("lexical", "embedding", "nli")
@@ -81,20 +81,12 @@ class RemoteJudge:
 
     @property
     def lexical(self) -> bool:
-        """Whether the judge that is served only compares words.
-
-        Raises:
-            JudgeError: when the server does not tell.
-        """
+        """Whether the served judge only compares words. Raises `JudgeError` when the server does not tell."""
         return self._about.lexical
 
     @property
     def reads_queries(self) -> bool:
-        """Whether the served judge does more than compare texts; its name begins with its kind.
-
-        Raises:
-            JudgeError: when the server does not tell.
-        """
+        """See `judges.reads_queries`. Raises `JudgeError` when the server does not tell."""
         return self._about.judge.partition(":")[0] not in _COMPARING
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -103,7 +95,7 @@ class RemoteJudge:
         Raises:
             JudgeError: when nothing can be judged: the token is wrong, or another server is there.
         """
-        distinct = list(dict.fromkeys(pairs))
+        distinct = list(dict.fromkeys(pairs))  # repeated pairs would only fill the requests
         answers = self._run(map_concurrently(self._ask, _chunks(distinct), self.concurrency)) if distinct else []
         found = dict(zip(distinct, chain.from_iterable(answers), strict=True))
         return [found[pair] for pair in pairs]
@@ -127,10 +119,10 @@ class RemoteJudge:
             raise JudgeError(f"the judge's background thread hangs: {error}") from error
 
     async def _ask_about(self) -> _About:
+        # of its own and impatient: a name is also asked for where nothing is judged
         quick = Http(min(self.timeout, 5.0), Patience(retries=0))
         try:
-            reply = await quick.get(f"{self.base}/health")
-            return msgspec.json.decode(reply.body, type=_About)
+            return msgspec.json.decode((await quick.get(f"{self.base}/health")).body, type=_About)
         except ToolError as error:
             raise JudgeError(f"cannot ask the judge at {self.base}: {error}; {_START}") from None
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -147,22 +139,28 @@ class RemoteJudge:
                 headers={"Authorization": f"Bearer {token}"} if token else None,
             )
         except ToolError as error:
-            return await self._unanswered(chunk, error)
-        return _read(reply.body, len(chunk)) or self._abstain(chunk, f"what it sent is no verdicts; {_START}")
-
-    async def _unanswered(self, chunk: list[Pair], error: ToolError) -> list[Verdict]:
-        if error.status in (401, 403):
-            raise JudgeError(f"the judge at {self.base} answers {error.status}: {TOKEN} must hold its token")
-        if error.status in (404, 405):
-            raise JudgeError(f"at {self.base} is a server, but no served judge ({error}); {_START}")
-        if error.status != 413 or len(chunk) == 1:
-            return self._abstain(chunk, f"{error}; {_START if error.passing else 'its log says more'}")
-        half = len(chunk) // 2
-        return [*await self._ask(chunk[:half]), *await self._ask(chunk[half:])]
-
-    def _abstain(self, chunk: list[Pair], why: str) -> list[Verdict]:
-        verdict = Verdict(None, None, f"no verdict from the judge at {self.base}: {why}", f"remote:{self.base}")
-        return [verdict] * len(chunk)
+            if error.status in (401, 403):
+                raise JudgeError(
+                    f"the judge at {self.base} answers {error.status}: {TOKEN} must hold its token"
+                ) from None
+            if error.status in (404, 405):
+                raise JudgeError(f"at {self.base} is a server, but no served judge ({error}); {_START}") from None
+            if error.status == 413 and len(chunk) > 1:  # this server takes less at once
+                half = len(chunk) // 2
+                return [*await self._ask(chunk[:half]), *await self._ask(chunk[half:])]
+            why = f"{error}; {_START if error.passing else 'its log says more'}"
+        else:
+            try:
+                found = msgspec.json.decode(reply.body, type=_Answer).verdicts
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                found = []
+            # what is not a number from 0 to 1 with a label, nor an abstention, is not taken for a verdict
+            sound = [one.label is None if one.p is None else one.label is not None and 0 <= one.p <= 1 for one in found]
+            if len(found) == len(chunk) and all(sound):
+                return found
+            why = f"its reply does not hold the verdicts; {_START}"
+        told = f"no verdict from the judge at {self.base}: {why}"
+        return [Verdict(None, None, told, f"remote:{self.base}")] * len(chunk)
 
 
 class _About(msgspec.Struct, frozen=True):
@@ -177,7 +175,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 def _chunks(pairs: list[Pair]) -> list[list[Pair]]:
-    """What one request asks for each; a pair that is too large is alone."""
+    """What each request asks for; a pair that is too large is alone."""
     chunks: list[list[Pair]] = []
     room = 0
     for pair in pairs:
@@ -188,16 +186,3 @@ def _chunks(pairs: list[Pair]) -> list[list[Pair]]:
         chunks[-1].append(pair)
         room -= size
     return chunks
-
-
-def _read(body: bytes, count: int) -> list[Verdict]:
-    """The verdicts of `count` pairs; an empty list where the body is something else."""
-    try:
-        found = msgspec.json.decode(body, type=_Answer).verdicts
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return []
-    return found if len(found) == count and all(map(_is_sound, found)) else []
-
-
-def _is_sound(verdict: Verdict) -> bool:
-    return verdict.label is None if verdict.p is None else verdict.label is not None and 0 <= verdict.p <= 1

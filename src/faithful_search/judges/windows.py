@@ -1,4 +1,4 @@
-"""Long texts cut into overlapping windows of at most so many tokens, between sentences where possible."""
+"""Long texts cut into overlapping windows of a limited number of tokens, between sentences where possible."""
 
 from __future__ import annotations
 
@@ -24,33 +24,28 @@ def windows(text: str, size: int, stride: int, count: Count) -> list[str]:
     """
     if count([text])[0] <= size:
         return [text]
-    units = [unit for piece in _pieces(text) for unit in _fitting(piece, size, count)]
-    found = ["".join(units[start:end]).strip() for start, end in _spans(count(units), size, stride)]
-    return [window for window in found if window]
-
-
-def _pieces(text: str) -> list[str]:
-    """The sentences with the blanks behind them: joined they are `text`."""
     starts, at = [], 0
     for sentence in sentences(text):
         starts.append(text.index(sentence, at))
         at = starts[-1] + len(sentence)
-    return [text[start:end] for start, end in pairwise([0, *starts[1:], len(text)])]
+    # the sentences with the blanks behind them: joined they are `text`
+    pieces = [text[start:end] for start, end in pairwise([0, *starts[1:], len(text)])]
+    # `count` runs a tokenizer: it is called once for all units, not for each window that is tried
+    units = [unit for piece in pieces for unit in _fitting(piece, size, count)]
+    found = ["".join(units[start:end]).strip() for start, end in _spans(count(units), size, stride)]
+    return [window for window in found if window]
 
 
 def _fitting(piece: str, size: int, count: Count) -> list[str]:
+    """A sentence, halved at the blank nearest to its middle until each part fits."""
     if len(piece) < 2 or count([piece])[0] <= size:
         return [piece]
-    middle = _blank_near(piece, len(piece) // 2)
-    return _fitting(piece[:middle], size, count) + _fitting(piece[middle:], size, count)
-
-
-def _blank_near(text: str, middle: int) -> int:
-    """A place to cut: behind the blank nearest to the middle on its left, else its right, else the middle itself."""
-    blank = text.rfind(" ", middle // 2, middle + 1)
+    middle = len(piece) // 2
+    blank = piece.rfind(" ", middle // 2, middle + 1)
     if blank < 0:
-        blank = text.find(" ", middle, middle + middle // 2)
-    return middle if blank < 0 else blank + 1
+        blank = piece.find(" ", middle, middle + middle // 2)
+    cut = middle if blank < 0 else blank + 1  # a text without blanks is cut in the middle of a word
+    return _fitting(piece[:cut], size, count) + _fitting(piece[cut:], size, count)
 
 
 def _spans(tokens: Sequence[int], size: int, stride: int) -> list[tuple[int, int]]:
@@ -63,14 +58,9 @@ def _spans(tokens: Sequence[int], size: int, stride: int) -> list[tuple[int, int
             end += 1
         spans.append((start, end))
         if end < len(tokens):
-            start = _step_back(tokens, start, end, min(stride, size - tokens[end]))
+            # the next window shares the last units, as far as the stride goes and the next unit still fits
+            room, last, start = min(stride, size - tokens[end]), start, end
+            while start - 1 > last and tokens[start - 1] <= room:
+                start -= 1
+                room -= tokens[start]
     return spans
-
-
-def _step_back(tokens: Sequence[int], start: int, end: int, room: int) -> int:
-    """Where the next window begins so that it shares at most `room` tokens with the one before."""
-    back = end
-    while back - 1 > start and tokens[back - 1] <= room:
-        back -= 1
-        room -= tokens[back]
-    return back

@@ -12,7 +12,7 @@ import msgspec
 
 from ..errors import ConfigError, DataError
 from ..judges import Judge, Writer, prompting
-from ..judges.together import TOGETHER
+from ..judges.endpoint import TOGETHER
 
 PROVENANCE, PAIRS = "provenance.json", "pairs.jsonl"
 NAMED = 20

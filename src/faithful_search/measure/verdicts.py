@@ -18,7 +18,7 @@ from ..judges import Judge, Pair
 from ..judges.facts import FactsJudge
 from ..rewards import Citation, Reward, Score
 from ..rewards.citation_states_fact import check_reads
-from ..rewards.evidence_sensitivity import choice_ids, locate_verdict, real_context, turn_ids
+from ..rewards.contexts import choice_ids, locate_verdict, real_context, turn_ids
 from ..rewards.judged import ask
 from ..rewards.perturbation import query_of
 from ..rewards.turns import passages

@@ -10,6 +10,7 @@ from typing import Literal
 from .. import registry
 from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge, Writer
+from .adaptive import Adaptive, MixState
 from .answer_likelihood_gap import AnswerLikelihoodGap
 from .answer_support import AnswerSupport
 from .base import Reward, Score
@@ -20,7 +21,7 @@ from .evidence_sensitivity import EvidenceSensitivity
 from .format import Format
 from .info_think import InfoThink
 from .judged import JudgedReward
-from .mix import Adaptive, Mix, MixState
+from .mix import Mix
 from .perturbation import Foils, Passage, corpus_snippets
 from .self_correctness import SelfCorrectness
 from .self_rubric import SelfRubric
@@ -125,20 +126,17 @@ def pou_mix(
         >>> pou_mix(budget=2).parts["evidence_sensitivity"].budget
         2
     """
-    answer = Adaptive(support or AnswerSupport(), correctness or Correctness(), beta, tau, kappa, alpha)
-    probe: dict[str, Reward] = {}
+    parts: dict[str, Reward | Adaptive] = {"citation": Citation()}
     if sensitivity:
-        probe["evidence_sensitivity"] = EvidenceSensitivity(
+        parts["evidence_sensitivity"] = EvidenceSensitivity(
             budget, snippets=tuple(snippets), writer=writer, draws=draws, centre=centre, foils=foils, hard=hard
         )
-    parts: dict[str, Reward | Adaptive] = {"citation": Citation(), **probe, "answer": answer}
+    parts["answer"] = Adaptive(support or AnswerSupport(), correctness or Correctness(), beta, tau, kappa, alpha)
     return Mix(parts, only_right=tuple(parts) if process_on_right else (), state0=MixState(alpha_start))
 
 
 def answer_only_mix(correctness: Reward | None = None) -> Mix:
     """Format and answer rewards only, on the same tools: the baseline of Proof-of-Use's ablations (DeepResearcher+).
-
-    The part is called what the reward is.
 
     Example:
         >>> list(answer_only_mix().parts), list(answer_only_mix(SourceGated()).parts)
@@ -178,18 +176,13 @@ def self_eval_mix(
         >>> self_eval_mix(trajectory=False).weights
         {'self_correctness': 1.0, 'step_format': 0.2}
     """
-    answer = correctness or SelfCorrectness(temperature)
-    parts: dict[str, tuple[Reward, float]] = {answer.name: (answer, 0.5 if trajectory else 1.0)}
-    if trajectory:
-        parts["self_rubric"] = (SelfRubric(temperature, rubric_tokens), 1.0)
-    parts["step_format"] = (StepFormat(), 0.2)
+    answer, rubric = correctness or SelfCorrectness(temperature), SelfRubric(temperature, rubric_tokens)
+    weighed: list[tuple[Reward, float]] = [(answer, 0.5), (rubric, 1.0)] if trajectory else [(answer, 1.0)]
+    weighed.append((StepFormat(), 0.2))
     if watched_by is not None:
-        parts[watched_by.name] = (watched_by, 0.0)
-    return Mix(
-        parts={name: reward for name, (reward, _) in parts.items()},
-        weights={name: weight for name, (_, weight) in parts.items()},
-        gate=None,
-    )
+        weighed.append((watched_by, 0.0))
+    parts, weights = {one.name: one for one, _ in weighed}, {one.name: weight for one, weight in weighed}
+    return Mix(parts, weights, gate=None)
 
 
 def pokee_mix(
@@ -202,8 +195,8 @@ def pokee_mix(
     ```
 
     Nothing is gated: a right answer in a broken form counts. The paper's R_correct is AI feedback: 1 for an exact
-    match, else whether a judge says that the answer means the same; where the judge fails the row has no value. "em"
-    and "f1" compare strings, normalised as that system does it. The paper gives no weight for the format; 0.1 is ours.
+    match, else whether a judge says that the answer means the same. The paper gives no weight for the format; 0.1 is
+    ours.
 
     Args:
         judge: of "judge"; an LLM, as a comparison of words is what AI feedback is to replace.
@@ -219,11 +212,10 @@ def pokee_mix(
     """
     if format_weight < 0:
         raise ConfigError(f"pokee_mix: format_weight must be at least 0, got {format_weight}")
-    parts: dict[str, Reward | Adaptive] = {"correctness": Correctness(metric, "pokee", judge)}
-    weights = {"correctness": 1.0}
-    if format_weight:
-        parts["format"], weights["format"] = Format(), format_weight
-    return Mix(parts, weights, gate=None)
+    answer: dict[str, Reward] = {"correctness": Correctness(metric, "pokee", judge)}
+    if not format_weight:
+        return Mix(answer, {"correctness": 1.0}, gate=None)
+    return Mix({**answer, "format": Format()}, {"correctness": 1.0, "format": format_weight}, gate=None)
 
 
 def veritas_mix(
@@ -244,9 +236,9 @@ def veritas_mix(
     R = w_em·EM + w_it·info_think + w_ts·think_search + w_ta·think_answer
     ```
 
-    A trajectory without pairs (no search, no answer) has nothing to be faithful to and counts 0.0 there (ours): so
-    neither not searching nor not answering earns anything. A row whose judge abstained has no value. The paper's two
-    rows are 1.0 / 0.05 / 0 / 0 (the better EM) and 1.0 / 0.05 / 0 / 0.02, the default.
+    A trajectory without pairs (no search, no answer) counts 0.0 there (ours), so that neither not searching nor not
+    answering earns anything. A row whose judge abstained has no value. The paper's two rows are 1.0 / 0.05 / 0 / 0 (the
+    better EM) and 1.0 / 0.05 / 0 / 0.02, the default.
 
     Args:
         judge: of info_think, and of think_search unless it has its own; by default words are compared.
@@ -276,10 +268,6 @@ def veritas_mix(
     kept = {name: pair for name, pair in every.items() if pair[1]}
     if warmup is not None:
         warmup = replace(warmup, parts=tuple(name for name in warmup.parts if name in kept or name not in every))
-    return Mix(
-        parts={name: reward for name, (reward, _) in kept.items()},
-        weights={name: weight for name, (_, weight) in kept.items()},
-        gate=None,
-        warmup=warmup,
-        absent={name: 0.0 for name in FAITHFULNESS if name in kept},
-    )
+    parts, weights = {name: one for name, (one, _) in kept.items()}, {name: own for name, (_, own) in kept.items()}
+    absent = {name: 0.0 for name in FAITHFULNESS if name in kept}
+    return Mix(parts, weights, gate=None, warmup=warmup, absent=absent)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 import random
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from .. import dialects
-from ..errors import ConfigError, DataError
-from ..inference.base import Generator, Scorer
-from ..inference.chat import ChatFormat
+from ..errors import ConfigError
+from ..inference.base import Scorer
 from ..trajectory import Tokens, Trajectory
 from .answer_support import AnswerSupport
-from .base import Reward, Score
-from .evidence_sensitivity import real_context, turn_ids
+from .base import PolicyReward, Score
+from .contexts import Transcripts, context_with, decode, real_context, token_at, turn_ids
 from .perturbation import Passage, Source, degrade, sources
 
 VERDICTS = ("yes", "no")
@@ -25,7 +23,7 @@ VERDICTS = ("yes", "no")
 
 
 @dataclass(frozen=True)
-class AnswerLikelihoodGap(Reward):
+class AnswerLikelihoodGap(PolicyReward):
     """How much more probable the evidence makes the answer that the agent gave, in [-1, 1].
 
     ```
@@ -44,7 +42,7 @@ class AnswerLikelihoodGap(Reward):
     own words stay. They would give the answer away where it was said before, so by default the tokens are those of its
     *first* mention: a fact that is read aloud in a thought is probable there because of the passage, and an answer that
     was written before any of the evidence came has 0. A yes or no is taken where it is given as the answer, since
-    verdicts are written so, too.
+    verdicts are the same words.
 
     Two forward passes a row, all rows of a batch in one call, none for a row that needs none. Rows without an answer or
     without such evidence are 0.0 with `parts["applies"]` False. A row whose turns do not hold the answer as it was
@@ -80,26 +78,24 @@ class AnswerLikelihoodGap(Reward):
     replace_titles: bool = True
     snippets: tuple[str | Passage, ...] = field(default=(), repr=False)
     seed: int = 0
-    policy: Generator | None = field(default=None, repr=False)
     gather: Callable[[list[Any]], list[Any]] = field(default=list, repr=False)
 
     name: ClassVar[str] = "answer_likelihood_gap"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-    needs_policy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.where not in ("first", "answer"):
             raise ConfigError(f"AnswerLikelihoodGap: unknown where {self.where!r}; there are: first, answer")
 
-    def score(self, trajectory: Trajectory) -> Score:
-        return self.score_batch([trajectory])[0]
-
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        policy = self._scorer()
-        chats: dict[str, ChatFormat] = {}
-        own = sources(trajectories, self.snippets)
-        pool = own if self.snippets else sorted(set(self.gather(own)))
-        found = [self._question(trajectory, policy.tokenizer, chats, pool) for trajectory in trajectories]
+        policy = self.bound_policy
+        if not isinstance(policy, Scorer):
+            raise ConfigError(
+                f"AnswerLikelihoodGap needs log-probabilities of given tokens, which {type(policy).__name__} does not "
+                "give: bind a TransformersGenerator that holds the policy"
+            )
+        transcripts, pool = Transcripts(policy.tokenizer), sources(trajectories, self.snippets, self.gather)
+        found = [self._question(trajectory, transcripts, pool) for trajectory in trajectories]
         asked = [item for item in found if isinstance(item, _Question)]
         prompts = [context for item in asked for context in (item.context, item.without)]
         choices = [[item.answer] for item in asked for _ in range(2)]
@@ -107,19 +103,7 @@ class AnswerLikelihoodGap(Reward):
         logprobs = iter([row[0] for row in policy.choice_logprobs(prompts, choices)])
         return [item if isinstance(item, Score) else _score(item, next(logprobs), next(logprobs)) for item in found]
 
-    def _scorer(self) -> Scorer:
-        if self.policy is None:
-            raise ConfigError("AnswerLikelihoodGap asks the policy itself: use .bind(policy=generator)")
-        if not isinstance(self.policy, Scorer):
-            raise ConfigError(
-                f"AnswerLikelihoodGap needs log-probabilities of given tokens, which {type(self.policy).__name__} does "
-                "not give: bind a TransformersGenerator that holds the policy"
-            )
-        return self.policy
-
-    def _question(
-        self, trajectory: Trajectory, tokenizer: Any, chats: dict[str, ChatFormat], pool: list[Source]
-    ) -> _Question | Score:
+    def _question(self, trajectory: Trajectory, transcripts: Transcripts, pool: list[Source]) -> _Question | Score:
         """What the policy is asked about a trajectory, or its score where there is nothing to ask."""
         answer = (trajectory.answer or "").strip()
         if not answer:
@@ -129,50 +113,25 @@ class AnswerLikelihoodGap(Reward):
             return Score(0.0, "the answer rests on no evidence", {"applies": False})
         if any(step.same_turn for step in trajectory.steps):
             return Score(None, "calls made in one turn share a response, of which no part can be exchanged")
-        dialect = trajectory.dialect or "pou"
-        if dialect not in chats:
-            chats[dialect] = ChatFormat.of(tokenizer, dialects.load(dialect))
-        chat = chats[dialect]
-        tokens = trajectory.tokens or chat.transcript(trajectory, trajectory.meta.get("tools", []))
-        if len(tokens.turns) != len(trajectory.steps):
-            counts = f"{len(tokens.turns)} turns in its tokens, but {len(trajectory.steps)} steps"
-            raise DataError(f"trajectory {trajectory.id!r} has {counts}")
-        mention = find_mention(
-            chat.tokenizer, tokens, answer, last=self.where == "answer" or answer.lower() in VERDICTS
-        )
+        transcript = transcripts.of(trajectory)
+        tokens, last = transcript.tokens, self.where == "answer" or answer.lower() in VERDICTS
+        mention = find_mention(transcript.chat.tokenizer, tokens, answer, last)
         if mention is None:
             return Score(None, f"no turn holds the answer as it was read: {answer!r}")
+        step, start, end = mention
         fair = [source for source in pool if answer.casefold() not in " ".join(source[1:]).casefold()]
-        exchanged = self._exchanged(trajectory, tokens, mention.step, gone, chat, fair)
-        if not exchanged:
-            why = f"step {mention.step + 1}: the answer was written before the evidence came"
-            return Score(0.0, why, {"applies": True, "gap": 0.0, "step": mention.step + 1})
-        return _Question(
-            step=mention.step + 1,
-            context=real_context(tokens, mention.step, mention.start),
-            without=context_with(tokens, mention.step, mention.start, exchanged),
-            answer=turn_ids(tokens, mention.step)[mention.start : mention.end],
-        )
-
-    def _exchanged(
-        self,
-        trajectory: Trajectory,
-        tokens: Tokens,
-        step: int,
-        gone: set[Passage],
-        chat: ChatFormat,
-        pool: list[Source],
-    ) -> dict[int, list[int]]:
-        """Ids of the responses before a step that show some of the evidence, without it, by their step's index."""
         rng = random.Random(f"{self.seed}:{trajectory.id}")
-        responses = {}
+        responses = {}  # those before the mention that show some of the evidence, without it
         for index, shown in enumerate(trajectory.steps[:step]):
             ids = {item.id for item in shown.evidence if (item.title, item.text) in gone}
             if ids:
-                evidence = degrade(shown, ids, trajectory.question, pool, rng, self.replace_titles)
-                ended = chat.ended(turn_ids(tokens, index))
-                responses[index] = chat.observation_ids(chat.render_observation(evidence, shown.note), ended)
-        return responses
+                evidence = degrade(shown, ids, trajectory.question, fair, rng, self.replace_titles)
+                responses[index] = transcript.response(index, evidence)
+        if not responses:
+            why = f"step {step + 1}: the answer was written before the evidence came"
+            return Score(0.0, why, {"applies": True, "gap": 0.0, "step": step + 1})
+        real, without = real_context(tokens, step, start), context_with(tokens, step, start, responses)
+        return _Question(step + 1, real, without, turn_ids(tokens, step)[start:end])
 
 
 class _Question(NamedTuple):
@@ -199,42 +158,21 @@ def find_mention(tokenizer: Any, tokens: Tokens, answer: str, last: bool) -> _Me
     steps = range(len(tokens.turns))
     for step in reversed(steps) if last else steps:
         turn = turn_ids(tokens, step)
-        text = _decode(tokenizer, turn)
+        text = decode(tokenizer, turn)
         found = list(words.finditer(text))
         if found:
             begin, end = found[-1 if last else 0].span()
-            return _Mention(step, *_tokens_of(tokenizer, turn, begin, text[:end]))
+            until = text[:end]
+            # of a character that several tokens make, the first ones decode to a sign that stands for it
+            counts = range(1, len(turn) + 1)
+            read = bisect_left(counts, True, key=lambda k: decode(tokenizer, turn[:k]).startswith(until))
+            return _Mention(step, token_at(tokenizer, turn, begin), read + 1)
     return None
-
-
-def _tokens_of(tokenizer: Any, ids: list[int], begin: int, until: str) -> tuple[int, int]:
-    """Which tokens hold the characters from `begin` to where the decoded ids read `until`: `[start, end)`."""
-    counts = range(1, len(ids) + 1)
-    start = bisect_right(counts, begin, key=lambda k: len(_decode(tokenizer, ids[:k])))
-    # of a character that several tokens make, the first ones decode to a sign that stands for it
-    end = bisect_left(counts, True, key=lambda k: _decode(tokenizer, ids[:k]).startswith(until))
-    return start, end + 1
-
-
-def _decode(tokenizer: Any, ids: list[int]) -> str:
-    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def context_with(tokens: Tokens, step: int, k: int, responses: dict[int, list[int]]) -> list[int]:
-    """`real_context` with other `responses`, by their step's index."""
-    ids = list(tokens.prompt_ids)
-    for index, (_, middle, end) in enumerate(tokens.turns[:step]):
-        ids += turn_ids(tokens, index) + responses.get(index, tokens.completion_ids[middle:end])
-    return ids + turn_ids(tokens, step)[:k]
 
 
 def _score(asked: _Question, logprob: float, without: float) -> Score:
     n = len(asked.answer)
     gap = 0.0 if logprob == without else (logprob - without) / n  # a policy may rule the answer out in both
-    why = (
-        ""
-        if gap > 0
-        else f"step {asked.step}: the answer is as probable without the evidence ({gap:+.3f} nats a token)"
-    )
+    told = f"step {asked.step}: the answer is as probable without the evidence ({gap:+.3f} nats a token)"
     parts = {"gap": gap, "logprob": logprob / n, "logprob_without": without / n, "tokens": n, "step": asked.step}
-    return Score(math.tanh(gap / 2), why, {"applies": True, **parts})
+    return Score(math.tanh(gap / 2), "" if gap > 0 else told, {"applies": True, **parts})

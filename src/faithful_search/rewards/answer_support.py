@@ -37,12 +37,11 @@ class AnswerSupport(JudgedReward):
     Most dialects have no citations: all evidence retrieved then stands for the cited (ours), which is the more lenient
     question; `parts["evidence"]` says which it was.
 
-    A claim is a statement that answers the question. A judge that can also write (`Writer`, the request "claims") makes
-    claims from question and answer, as Ragas does, for short answers too: "Paris" to "What is the capital of France?"
-    becomes "The capital of France is Paris." It is then asked whether a passage states that, so that an answer that
-    merely occurs is not supported; an answer that it finds no claim in scores 0 and does not apply. For any other judge
-    the claims are the answer's sentences and the question goes along: `FactsJudge` reads it, a comparison of words only
-    asks whether the answer occurs.
+    A judge that can also write (`Writer`, the request "claims") makes claims from question and answer, as Ragas does:
+    "Paris" to "What is the capital of France?" becomes "The capital of France is Paris.", so that an answer that
+    merely occurs is not supported. An answer in which it finds no claim scores 0 and does not apply. For any other
+    judge the claims are the answer's sentences, with the question: `FactsJudge` reads it, a comparison of words does
+    not.
 
     `parts["claims"]` is the number of claims, `parts["texts"]` the claims, `parts["supported"]` how many were upheld.
 
@@ -78,33 +77,45 @@ class AnswerSupport(JudgedReward):
         """Each claim with the evidence; none where there is no evidence or no answer."""
         premises = [passages(self.evidence_for(item)) if _answer(item) else "" for item in trajectories]
         split = [item for item, premise in zip(trajectories, premises, strict=True) if premise]
-        claims = iter(self._claims(split))
-        return [
-            _asked(item, premise, next(claims)) if premise else []
-            for item, premise in zip(trajectories, premises, strict=True)
-        ]
+        if isinstance(self.judge, Writer):
+            claims = iter(_stated(self.judge, split))
+        else:
+            claims = iter([sentences(_answer(item)) for item in split])
+        found = []
+        for item, premise in zip(trajectories, premises, strict=True):
+            own = next(claims) if premise else []
+            step, question, change = len(item.steps), item.question or "", Change.of(item.meta)
+            if isinstance(own, str):  # why there are no claims
+                abstained = Verdict(None, None, own, "claims")
+                found.append([Asked(step, Pair(premise, _answer(item), question), abstained)])
+            else:
+                found.append([Asked(step, Pair(premise, claim, question, change=change)) for claim in own])
+        return found
 
     def empty(self, trajectory: Trajectory) -> Score:
-        used = self._used(trajectory)
+        used, applies = self._used(trajectory), False
         if used == "cited" and not any(step_validity(trajectory)):
-            return Score(0.0, "no step with a valid citation", {"applies": False, "evidence": used})
-        if used == "retrieved" and not any(step.evidence for step in trajectory.steps):
-            return Score(0.0, "no evidence was retrieved", {"applies": False, "evidence": used})
-        if not _answer(trajectory):
-            return Score(0.0, "no answer given", {"applies": True, "evidence": used})
-        if self.evidence_for(trajectory):
-            return Score(0.0, "the answer makes no claim", {"applies": False, "evidence": used})
-        return Score(0.0, "the answer cites no evidence", {"applies": True, "evidence": used})
+            why = "no step with a valid citation"
+        elif used == "retrieved" and not any(step.evidence for step in trajectory.steps):
+            why = "no evidence was retrieved"
+        elif not _answer(trajectory):
+            why, applies = "no answer given", True
+        elif self.evidence_for(trajectory):
+            why = "the answer makes no claim"
+        else:
+            why, applies = "the answer cites no evidence", True
+        return Score(0.0, why, {"applies": applies, "evidence": used})
 
     def judged(self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> Score:
         score = super().judged(trajectory, asked, verdicts)
         texts = [item.pair.hypothesis for item in asked]
-        against = next((text for text, verdict in zip(texts, verdicts, strict=True) if not verdict.label), None)
         used = self._used(trajectory)
         parts = {**score.parts, "evidence": used, "claims": len(texts), "texts": texts}
         if score.value is None:
             return Score(None, score.why, parts)
         parts["supported"] = sum(bool(verdict.label) for verdict in verdicts)
+        against = next((text for text, verdict in zip(texts, verdicts, strict=True) if not verdict.label), None)
+        # without steps: what the whole answer earned is not the last step's alone
         return Score(score.value, f"not supported by the {used} evidence: {against!r}" if against else "", parts)
 
     def _used(self, trajectory: Trajectory) -> str:
@@ -116,41 +127,26 @@ class AnswerSupport(JudgedReward):
         """The passages that the answer must rest on, each once."""
         if self._used(trajectory) == "cited":
             return cited_evidence(trajectory)
+        # a passage that was returned twice would be read, and paid for, twice
         found = {(item.title, item.text): item for step in trajectory.steps for item in step.evidence}
         return tuple(found.values())
-
-    def _claims(self, trajectories: Sequence[Trajectory]) -> list[list[str] | str]:
-        """The claims of each answer, or why there are none."""
-        if isinstance(self.judge, Writer):
-            return _stated(self.judge, trajectories)
-        return [sentences(_answer(item)) for item in trajectories]
 
 
 def _answer(trajectory: Trajectory) -> str:
     return (trajectory.answer or "").strip()
 
 
-def _asked(trajectory: Trajectory, premise: str, claims: list[str] | str) -> list[Asked]:
-    step = len(trajectory.steps)
-    question, change = trajectory.question or "", Change.of(trajectory.meta)
-    if isinstance(claims, str):
-        return [Asked(step, Pair(premise, _answer(trajectory), question), Verdict(None, None, claims, "claims"))]
-    return [Asked(step, Pair(premise, claim, question, change=change)) for claim in claims]
-
-
 def _stated(writer: Writer, trajectories: Sequence[Trajectory]) -> list[list[str] | str]:
+    """The claims that the writer makes of each answer, an empty list for its NONE; or why they are missing."""
     requests = [Request("claims", {"question": t.question or "", "answer": _answer(t)}) for t in trajectories]
     try:
         texts = writer.write_batch(requests) if requests else []
     except JudgeError as error:
         return [f"no claims were made of the answer: {error}"] * len(requests)
-    return [_lines(text) for text in texts]
-
-
-def _lines(text: str | None) -> list[str] | str:
-    """The claims that a writer wrote, none for its NONE; why there are none when it wrote nothing."""
-    lines = [_BULLET.sub("", line).strip() for line in (text or "").splitlines()]
-    claims = [line for line in lines if line]
-    if not claims:
-        return "no claims were made of the answer: nothing was written"
-    return [] if [line.rstrip(".").upper() for line in claims] == ["NONE"] else claims
+    found: list[list[str] | str] = []
+    for text in texts:
+        lines = [_BULLET.sub("", line).strip() for line in (text or "").splitlines()]
+        claims = [line for line in lines if line]
+        none = [line.rstrip(".").upper() for line in claims] == ["NONE"]
+        found.append([] if none else claims or "no claims were made of the answer: nothing was written")
+    return found

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import msgspec
 
+from ..errors import ConfigError
+from ..inference.base import Generator
 from ..trajectory import Trajectory
 
 ROUNDING = 1e-9
@@ -41,6 +43,7 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
     def credit(self) -> tuple[tuple[float, ...], float]:
         """What of the value each step earned, and what the whole did: together they are the value, 0 where it is
         `None`."""
+        # divided by the steps that count, so that what they earned adds up to their mean, which is the value
         value, many = self.value or 0.0, sum(step is not None for step in self.steps)
         earned = tuple((step or 0.0) / many for step in self.steps) if many else ()
         rest = value - sum(earned)
@@ -49,7 +52,7 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Reward(ABC):
-    """Fields are knobs. Subclasses implement `score`, or `score_batch` when a judge or the policy wants batches."""
+    """Fields are knobs. Subclasses implement `score`; those whose judge or policy wants batches are a `BatchReward`."""
 
     name: ClassVar[str]
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -81,7 +84,36 @@ class Reward(ABC):
         """The range of `measure`."""
         return self.range
 
+    # a copy, since rewards are values: one that was given a policy is not the one that a run's configuration names
     def bind(self, **resources: Any) -> Self:
         """A copy with those of `resources` (`policy=…`) that this reward has fields for."""
-        own = {field.name for field in dataclasses.fields(self)}
+        own = {knob.name for knob in dataclasses.fields(self)}
         return dataclasses.replace(self, **{name: value for name, value in resources.items() if name in own})
+
+
+@dataclass(frozen=True)
+class BatchReward(Reward):
+    """A reward that implements `score_batch`."""
+
+    @abstractmethod
+    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        """Score many, in order."""
+
+    def score(self, trajectory: Trajectory) -> Score:
+        return self.score_batch([trajectory])[0]
+
+
+@dataclass(frozen=True)
+class PolicyReward(BatchReward):
+    """A reward that asks the policy itself."""
+
+    policy: Generator | None = field(default=None, repr=False, kw_only=True)
+
+    needs_policy: ClassVar[bool] = True
+
+    @property
+    def bound_policy(self) -> Generator:
+        """The policy. Raises `ConfigError` when none is bound."""
+        if self.policy is None:
+            raise ConfigError(f"{type(self).__name__} asks the policy itself: use .bind(policy=generator)")
+        return self.policy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 from ..trajectory import Evidence, Step, Trajectory
@@ -57,7 +58,6 @@ class Citation(Reward):
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def covers(self, dialect: str) -> bool:
-        """Whether the dialect asks for verdicts; one that has no name is judged."""
         return not dialect or dialect in self.dialects
 
     def score(self, trajectory: Trajectory) -> Score:
@@ -68,7 +68,8 @@ class Citation(Reward):
             return Score(0.0, "no step after a tool response", {"applies": False})
         valid = checks.count(ALL_OK)
         parse, consistency, ids = zip(*checks, strict=True)
-        why = "" if valid == len(checks) else _first_failure(trajectory, checks)
+        failed = next((index for index, check in enumerate(checks, start=1) if check != ALL_OK), None)
+        why = "" if failed is None else f"step {failed + 1}: {_reason(trajectory, failed, checks[failed - 1])}"
         parts = {"applies": True, "parse_ok": list(parse), "consistency_ok": list(consistency), "ids_valid": list(ids)}
         steps = (None, *(1.0 if check == ALL_OK else -1.0 for check in checks))
         return Score((2 * valid - len(checks)) / len(checks), why, parts, steps)
@@ -91,7 +92,7 @@ def check_step(previous: Step, step: Step) -> Checks:
     """(parse_ok, consistency_ok, ids_valid) of `step`'s verdict on the evidence of `previous`."""
     refs, helpful = step.refs, step.helpful
     parse, consistent = helpful is not None, helpful is bool(refs)
-    if step.issues:
+    if step.issues:  # most steps have none, and this runs on every step of a corpus
         kinds = {issue.kind for issue in step.issues}
         parse, consistent = parse and kinds.isdisjoint(UNPARSED), consistent and MIXED not in kinds
     return parse, consistent, not refs or {item.id for item in previous.evidence}.issuperset(refs)
@@ -99,8 +100,7 @@ def check_step(previous: Step, step: Step) -> Checks:
 
 def step_checks(trajectory: Trajectory) -> list[Checks]:
     """`check_step` of steps 2..T."""
-    steps = trajectory.steps
-    return [check_step(steps[i - 1], steps[i]) for i in range(1, len(steps))]
+    return [check_step(previous, step) for previous, step in pairwise(trajectory.steps)]
 
 
 def step_validity(trajectory: Trajectory) -> list[bool]:
@@ -119,12 +119,8 @@ def cited_evidence(trajectory: Trajectory) -> tuple[Evidence, ...]:
     return tuple(found.values())
 
 
-def _first_failure(trajectory: Trajectory, checks: list[Checks]) -> str:
-    index = next(i for i, check in enumerate(checks, start=1) if check != ALL_OK)
-    return f"step {index + 1}: {_reason(trajectory.steps[index - 1], trajectory.steps[index], checks[index - 1])}"
-
-
-def _reason(previous: Step, step: Step, checks: Checks) -> str:
+def _reason(trajectory: Trajectory, index: int, checks: Checks) -> str:
+    previous, step = trajectory.steps[index - 1], trajectory.steps[index]
     parse, consistent, _ = checks
     if not parse:
         return next((issue.why for issue in step.issues if issue.kind in UNPARSED), "no readable verdict")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar
 
 from ..errors import ConfigError
 from ..judges import Judge, Pair, Verdict
 from ..judges.facts import FactsJudge
-from ..trajectory import Step, Trajectory
+from ..trajectory import Trajectory
 from ..world import Change
 from .base import Score
 from .citation import Citation, step_validity
@@ -61,24 +62,19 @@ class CitationStatesFact(JudgedReward):
         return Citation().covers(dialect)
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
-        steps = enumerate(zip(trajectory.steps, trajectory.steps[1:], strict=False), start=2)
-        valid = step_validity(trajectory)
-        return [
-            _asked(number, previous, step, trajectory)
-            for (number, (previous, step)), right in zip(steps, valid, strict=True)
-            if right and step.helpful
-        ]
+        found = []
+        valid, change = step_validity(trajectory), Change.of(trajectory.meta)
+        for number, (previous, step) in enumerate(pairwise(trajectory.steps), start=2):
+            if valid[number - 2] and step.helpful:
+                query = query_of(previous)
+                cited = passages(item for item in previous.evidence if item.id in step.refs)
+                settled = None if query else Verdict(0.0, False, "the call asks for nothing")
+                pair = Pair(cited, query, trajectory.question or "", "states", change)
+                found.append(Asked(number, pair, settled))
+        return found
 
     def empty(self, trajectory: Trajectory) -> Score:
         return Score(None, "no valid step says yes")
-
-
-def _asked(number: int, previous: Step, step: Step, trajectory: Trajectory) -> Asked:
-    query = query_of(previous)
-    cited = passages(item for item in previous.evidence if item.id in step.refs)
-    settled = None if query else Verdict(0.0, False, "the call asks for nothing")
-    pair = Pair(cited, query, trajectory.question or "", "states", Change.of(trajectory.meta))
-    return Asked(number, pair, settled)
 
 
 def check_reads(judge: Judge, who: str) -> None:

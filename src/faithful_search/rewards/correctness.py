@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..errors import ConfigError
-from ..judges.base import Judge, Pair, Verdict
+from ..judges.base import Judge, Pair
 from ..text import exact_match, f1, sub_exact_match
 from ..trajectory import Trajectory
-from .base import Reward, Score
+from .base import BatchReward, Score
 from .judged import ask
 
 NO_GOLD = Score(None, "no gold answers to compare with")
@@ -21,7 +21,7 @@ METRICS = (*_COMPARE, "judge")
 
 
 @dataclass(frozen=True)
-class Correctness(Reward):
+class Correctness(BatchReward):
     """R_anc: how well the answer agrees with the best of the gold answers, in [0, 1].
 
     ```
@@ -60,41 +60,31 @@ class Correctness(Reward):
         if (self.metric == "judge") != (self.judge is not None):
             raise ConfigError("Correctness: metric='judge' and judge=… go together; give both or neither")
 
-    def score(self, trajectory: Trajectory) -> Score:
-        return self.score_batch([trajectory])[0]
-
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        if self.judge is not None:
-            return self._judged(self.judge, trajectories)
-        return [_without_comparing(trajectory) or self._by_string(trajectory) for trajectory in trajectories]
+        scores = [self._unasked(trajectory) for trajectory in trajectories]
+        asked = [
+            Pair("\n\n".join(item.answers), item.answer or "", item.question or "", "correctness")
+            for item, score in zip(trajectories, scores, strict=True)
+            if score is None
+        ]
+        judged = []
+        for verdict in ask(self.judge, asked) if self.judge else []:
+            told = {"judge": verdict.judge or (self.judge.name if self.judge else "")}
+            if verdict.label is None:
+                judged.append(Score(None, f"the judge abstained: {verdict.why}", {"abstained": True, **told}))
+            else:
+                why = verdict.why or ("" if verdict.label else "not upheld by the judge")
+                judged.append(Score(float(verdict.label), why, {"p": verdict.p, "exact_match": False, **told}))
+        found = iter(judged)
+        return [score or next(found) for score in scores]
 
-    def _by_string(self, trajectory: Trajectory) -> Score:
+    def _unasked(self, trajectory: Trajectory) -> Score | None:
+        """The score where no judge is needed."""
+        if not trajectory.answers:
+            return NO_GOLD
+        if not (trajectory.answer or "").strip():
+            return NO_ANSWER
+        if self.judge is not None:  # an exact match costs no question
+            return EXACT if exact_match(trajectory.answer, trajectory.answers, self.how) else None
         value = float(_COMPARE[self.metric](trajectory.answer or "", trajectory.answers, self.how))
         return Score(value, "" if value == 1.0 else f"{trajectory.answer!r} against {' | '.join(trajectory.answers)}")
-
-    def _judged(self, judge: Judge, trajectories: Sequence[Trajectory]) -> list[Score]:
-        scores = [_without_comparing(trajectory) or self._exact(trajectory) for trajectory in trajectories]
-        asked = [_pair(trajectory) for trajectory, score in zip(trajectories, scores, strict=True) if score is None]
-        verdicts = iter(ask(judge, asked))
-        return [_by_judge(next(verdicts), judge.name) if score is None else score for score in scores]
-
-    def _exact(self, trajectory: Trajectory) -> Score | None:
-        return EXACT if exact_match(trajectory.answer, trajectory.answers, self.how) else None
-
-
-def _by_judge(verdict: Verdict, name: str) -> Score:
-    judge = verdict.judge or name
-    if verdict.label is None:
-        return Score(None, f"the judge abstained: {verdict.why}", {"abstained": True, "judge": judge})
-    why = verdict.why or ("" if verdict.label else "not upheld by the judge")
-    return Score(float(verdict.label), why, {"p": verdict.p, "exact_match": False, "judge": judge})
-
-
-def _without_comparing(trajectory: Trajectory) -> Score | None:
-    if not trajectory.answers:
-        return NO_GOLD
-    return None if (trajectory.answer or "").strip() else NO_ANSWER
-
-
-def _pair(trajectory: Trajectory) -> Pair:
-    return Pair("\n\n".join(trajectory.answers), trajectory.answer or "", trajectory.question or "", "correctness")

@@ -10,18 +10,9 @@ from .base import Reward, Score
 from .citation import VERDICT_ISSUES
 from .turns import asks_for_thoughts
 
-TRANSCRIPT = frozenset(
-    (
-        "response_unclosed",
-        "response_missing",
-        "elided",
-        "another_episode",
-        "dialect_assumed",
-        "content_unread",
-        "asked_again",
-    )
-)
-"""Kinds of issues that the environment or who wrote the text down made, or the reader, not the agent."""
+_CUT_SHORT = frozenset({"response_unclosed", "response_missing", "elided", "another_episode"})
+TRANSCRIPT = _CUT_SHORT | {"dialect_assumed", "content_unread", "asked_again"}
+"""Kinds of issues that are not the agent's: the environment, whoever wrote the text down, or the reader made them."""
 NOT_FORMAT = VERDICT_ISSUES | TRANSCRIPT
 
 
@@ -34,14 +25,13 @@ class Format(Reward):
                 and only the last turn answers
     ```
 
-    As each dialect's parser reads it: what breaks the form of a call or an answer is among its issues. A dialect that
-    asks for no thoughts needs none; parallel calls share the thought of their turn. Where an agent checks its answers
-    (`Step.verified`), a check follows an answer and the trajectory ends with an answer or with a check that upheld it.
+    Proof-of-Use, section 3.3.4: the basic tags (think, tool call, answer) pass the syntactic checks, as each dialect's
+    parser notes them in a step's issues. The verdict and its references are `Citation`'s business: a broken `<ref>`
+    does not close this gate, nor does a tool response that the environment cut short. A trajectory cut off before its
+    answer is invalid, and so is a stray tag or text outside the tags.
 
-    Proof-of-Use, section 3.3.4: the overall format is valid only when the basic tags (think, tool call, answer) pass
-    the syntactic checks. The verdict and its references are `Citation`'s business: a broken `<ref>` costs citation
-    reward but does not close this gate. Nor does a tool response that the environment cut short. A trajectory cut off
-    before its answer is invalid, and so is a stray tag or text outside the tags.
+    A dialect that asks for no thoughts needs none; parallel calls share the thought of their turn. Where an agent
+    checks its answers (`Step.verified`), the trajectory ends with an answer or with a check that upheld it.
 
     `Score.steps` are all 1.0, or 0.0 at the step with the first problem alone: what the others are worth is not known.
 
@@ -59,25 +49,18 @@ class Format(Reward):
     name: ClassVar[str] = "format"
 
     def score(self, trajectory: Trajectory) -> Score:
-        many = len(trajectory.steps)
-        if not many:
+        steps, thinks = trajectory.steps, asks_for_thoughts(trajectory.dialect)
+        if not steps:
             return Score(0.0, "the trajectory has no steps")
-        number, why = _first_problem(trajectory)
+        number, why = next(
+            ((n, f"step {n}: {why}") for n in range(1, len(steps) + 1) if (why := _problem(steps, n, thinks))), (0, "")
+        )
+        if not why:  # what belongs to no step is put down to the last one
+            number = len(steps)
+            why = next((issue.why for issue in trajectory.issues if issue.kind not in NOT_FORMAT), "")
         if not why:
-            return Score(1.0, steps=(1.0,) * many)
-        return Score(0.0, why, steps=tuple(0.0 if place == number else None for place in range(1, many + 1)))
-
-
-def _first_problem(trajectory: Trajectory) -> tuple[int, str]:
-    """Where the basic format is first broken, and how; no reason when it is not. What belongs to no step is put down to
-    the last one."""
-    steps = trajectory.steps
-    thinks = asks_for_thoughts(trajectory.dialect)
-    for number, step in enumerate(steps, start=1):
-        why = _problem(step, steps, number, thinks)
-        if why:
-            return number, f"step {number}: {why}"
-    return len(steps), next((issue.why for issue in trajectory.issues if issue.kind not in NOT_FORMAT), "")
+            return Score(1.0, steps=(1.0,) * len(steps))
+        return Score(0.0, why, steps=tuple(0.0 if place == number else None for place in range(1, len(steps) + 1)))
 
 
 def step_problem(step: Step, thinks: bool) -> str:
@@ -94,21 +77,20 @@ def step_problem(step: Step, thinks: bool) -> str:
     return "both a call and an answer" if step.call is not None or step.same_turn else ""
 
 
-def _problem(step: Step, steps: tuple[Step, ...], number: int, thinks: bool) -> str:
+def _problem(steps: tuple[Step, ...], number: int, thinks: bool) -> str:
+    """What is first wrong with step `number` (from 1) where it stands."""
+    step, last = steps[number - 1], number == len(steps)
     why = step_problem(step, thinks)
-    if why or step.verified is not None:
-        return why or _verification_problem(step, steps, number)
-    last = number == len(steps)
-    if step.answer is None:
-        return "the trajectory ends without an answer" if last else ""
-    return "" if last or steps[number].verified is not None else "answers before the last step"
-
-
-def _verification_problem(step: Step, steps: tuple[Step, ...], number: int) -> str:
+    if why:
+        return why
+    if step.verified is None:
+        if step.answer is None:
+            return "the trajectory ends without an answer" if last else ""
+        return "" if last or steps[number].verified is not None else "answers before the last step"
     if number == 1 or steps[number - 2].answer is None:
         return "checks an answer where none was given"
     if step.call is not None or step.answer is not None:
         return "a check of the answer that also acts"
-    if number == len(steps):
+    if last:
         return "" if step.verified else "the trajectory ends without an answer"
     return "goes on after its answer was upheld" if step.verified else ""

@@ -10,7 +10,7 @@ from ..judges.base import Pair, Verdict
 from ..trajectory import Trajectory
 from .base import Score
 from .judged import Asked, JudgedReward
-from .turns import Turn, acts, asks_for_thoughts, returned, thought
+from .turns import acts, asks_for_thoughts, returned, thought
 
 UNTHINKING = Verdict(0.0, False, "acts on what was returned without a thought in between", "rule")
 
@@ -24,11 +24,10 @@ class InfoThink(JudgedReward):
     ```
 
     VERITAS, sections 3.2 and 3.3. The premise is all that the calls of one turn returned (titles and texts; the note of
-    a call that found nothing or failed), the hypothesis the thought of the next turn. Ours: a call or an answer that
-    follows a response with no thought in between is a pair that scores 0, and no judge is asked (the paper skips it,
-    which pays for not thinking); in dialects that do not ask for thoughts it is no pair. A verdict (`<helpful>`) alone
-    is no thought. A response at the very end, one followed by neither thought nor action, and a thought on a response
-    that was left out of the transcript ("...") are no pairs; a trajectory without pairs has no value.
+    a call that found nothing or failed), the hypothesis the thought of the next turn. Ours: acting on a response with
+    no thought in between (a verdict alone is none) scores 0, and no judge is asked; in dialects that do not ask for
+    thoughts it is not counted. Nor is a response followed by neither thought nor action, or left out of the transcript
+    ("..."). A trajectory without pairs has no value.
 
     Args:
         judge: premise and hypothesis as above, `task="info_think"`; by default the words are compared.
@@ -52,27 +51,17 @@ class InfoThink(JudgedReward):
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
         """Each response with the thought after it; `step` is where that thought's turn begins."""
         found: list[Asked] = []
-        turns, step = trajectory.turns, 1
-        for turn, after in pairwise(turns):
+        thinks, step = asks_for_thoughts(trajectory.dialect), 1
+        for turn, after in pairwise(trajectory.turns):
             step += len(turn)
-            asked = _asked(trajectory, turn, after, step)
-            if asked is not None and (self.unthinking or asked.settled is None):
-                found.append(asked)
+            premise, hypothesis = returned(turn), thought(after)
+            pair = Pair(premise, hypothesis, trajectory.question or "", "info_think")
+            if hypothesis and any(map(str.isalnum, premise)):  # "..." is a response that was left out
+                found.append(Asked(step, pair))
+            # the paper skips these, which pays for not thinking
+            elif premise and not hypothesis and acts(after) and thinks and self.unthinking:
+                found.append(Asked(step, pair, UNTHINKING))
         return found
 
     def empty(self, trajectory: Trajectory) -> Score:
         return Score(None, "no thought or action follows a response")
-
-
-def _asked(trajectory: Trajectory, turn: Turn, after: Turn, step: int) -> Asked | None:
-    premise, hypothesis = returned(turn), thought(after)
-    if not premise or not (hypothesis or acts(after)):
-        return None
-    if not (_readable(premise) if hypothesis else asks_for_thoughts(trajectory.dialect)):
-        return None
-    pair = Pair(premise, hypothesis, trajectory.question or "", "info_think")
-    return Asked(step, pair, None if hypothesis else UNTHINKING)
-
-
-def _readable(text: str) -> bool:
-    return any(character.isalnum() for character in text)

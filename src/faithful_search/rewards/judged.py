@@ -12,7 +12,9 @@ import msgspec
 from ..errors import JudgeError
 from ..judges import GroundingJudge, Judge, Pair, Verdict
 from ..trajectory import Trajectory
-from .base import Reward, Score
+from .base import BatchReward, Score
+
+_AGAINST = "not upheld by the judge"
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -24,7 +26,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class JudgedReward(Reward):
+class JudgedReward(BatchReward):
     """The share of a trajectory's pairs that the judge upholds; subclasses say which pairs those are.
 
     The value is the mean of the labels, or of p with `soft`. A trajectory without pairs has none (`empty`); one of
@@ -53,9 +55,6 @@ class JudgedReward(Reward):
         """The score of a trajectory without pairs."""
         return Score(None, "nothing to judge")
 
-    def score(self, trajectory: Trajectory) -> Score:
-        return self.score_batch([trajectory])[0]
-
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         asked = self.pairs_batch(trajectories)
         open_pairs = [item.pair for own in asked for item in own if item.settled is None]
@@ -68,26 +67,23 @@ class JudgedReward(Reward):
 
     def judged(self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> Score:
         """The score of a trajectory with these pairs and verdicts."""
-        said_by = (verdict.judge for item, verdict in zip(asked, verdicts, strict=True) if item.settled is None)
-        judge = next(filter(None, said_by), self.judge_name)
-        parts: dict[str, Any] = {"judge": judge, "pairs": list(map(_part, asked, verdicts))}
+        both = list(zip(asked, verdicts, strict=True))
+        judge = next((said.judge for item, said in both if item.settled is None and said.judge), self.judge_name)
+        told = []
+        for item, said in both:
+            settled = {} if item.settled is None else {"settled": True}
+            told.append({"step": item.step, "p": said.p, "label": said.label, "why": said.why, **settled})
+        parts: dict[str, Any] = {"judge": judge, "pairs": told}
         missing = next((verdict for verdict in verdicts if verdict.abstained), None)
         if missing is not None:
             return Score(None, f"the judge abstained: {missing.why}", {"abstained": True, **parts})
         values = [float(verdict.p if self.soft else verdict.label) for verdict in verdicts]  # type: ignore[arg-type]
-        against = next(
-            ((item, verdict) for item, verdict in zip(asked, verdicts, strict=True) if not verdict.label), None
-        )
-        why = "" if against is None else f"step {against[0].step}: {against[1].why or 'not upheld by the judge'}"
-        return Score(sum(values) / len(values), why, {"applies": True, **parts}, _steps(trajectory, asked, values))
-
-
-def _steps(trajectory: Trajectory, asked: Sequence[Asked], values: Sequence[float]) -> tuple[float | None, ...]:
-    """The pair's value at each step that has one; empty where a step has several, of which the value is the mean."""
-    found = {item.step: value for item, value in zip(asked, values, strict=True)}
-    if len(found) < len(asked):
-        return ()
-    return tuple(found.get(number) for number in range(1, len(trajectory.steps) + 1))
+        against = next((f"step {item.step}: {said.why or _AGAINST}" for item, said in both if not said.label), "")
+        by_step = {item.step: value for item, value in zip(asked, values, strict=True)}
+        # where a step has several pairs, the mean over pairs is not the mean over steps: then none has a share
+        numbers = range(1, len(trajectory.steps) + 1) if len(by_step) == len(asked) else ()
+        steps = tuple(by_step.get(number) for number in numbers)
+        return Score(sum(values) / len(values), against, {"applies": True, **parts}, steps)
 
 
 def ask(judge: Judge, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -96,8 +92,3 @@ def ask(judge: Judge, pairs: Sequence[Pair]) -> list[Verdict]:
         return judge.judge_batch(pairs) if pairs else []
     except JudgeError as error:
         return [Verdict(None, None, str(error), judge.name)] * len(pairs)
-
-
-def _part(asked: Asked, verdict: Verdict) -> dict[str, Any]:
-    settled = {} if asked.settled is None else {"settled": True}
-    return {"step": asked.step, "p": verdict.p, "label": verdict.label, "why": verdict.why, **settled}

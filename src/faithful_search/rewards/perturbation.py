@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -84,19 +84,25 @@ def corpus_snippets(rows: Iterable[Mapping[str, Any]], n: int = 256, seed: int =
     return tuple(random.Random(f"snippets:{seed}").sample(sorted(passages), min(n, len(passages))))
 
 
-def sources(trajectories: Sequence[Trajectory], snippets: Sequence[str | Passage] = ()) -> list[Source]:
-    """(question, title, text) of what may replace evidence: sorted, so that the order of a batch does not matter."""
+def sources(
+    trajectories: Sequence[Trajectory],
+    snippets: Sequence[str | Passage] = (),
+    gather: Callable[[list[Any]], list[Any]] = list,
+) -> list[Source]:
+    """(question, title, text) of what may replace evidence, of all processes that `gather` knows.
+
+    Sorted, so that the order of a batch does not matter.
+    """
     if snippets:
         return sorted(("", "", given) if isinstance(given, str) else ("", *given) for given in snippets)
-    return sorted(
-        {
-            (trajectory.question, item.title, item.text)
-            for trajectory in trajectories
-            if trajectory.question
-            for step in trajectory.steps
-            for item in step.evidence
-        }
-    )
+    found = {
+        (trajectory.question, item.title, item.text)
+        for trajectory in trajectories
+        if trajectory.question
+        for step in trajectory.steps
+        for item in step.evidence
+    }
+    return sorted(set(gather(sorted(found))))
 
 
 def degrade(
@@ -116,9 +122,9 @@ def degrade(
     changed = []
     for item in previous.evidence:
         if item.id in refs:
-            title, text = given.get(item.id) or draw(pool, question, topic, taken, rng)
-            taken.add(text)
-            item = _exchange(item, title, text, titles)
+            passage = given.get(item.id) or draw(pool, question, topic, taken, rng)
+            taken.add(passage[1])
+            item = _exchange(item, passage, titles)
         changed.append(item)
     return tuple(changed)
 
@@ -150,11 +156,12 @@ def foil_passages(
 def draw(
     pool: list[Source], question: str | None, topic: frozenset[str], taken: set[str], rng: random.Random
 ) -> Passage:
-    """A passage from `pool` of another question that shares no content word with `topic`; else one of the neutral
-    ones."""
+    """A passage of another question that shares no content word with `topic`; else one of the neutral ones."""
+    # a pool may hold thousands of passages: some tries find an unrelated one nearly always
     for asked, title, text in rng.sample(pool, min(TRIES, len(pool))):
         if asked != question and text not in taken and topic.isdisjoint(content_words(f"{title} {text}")):
             return title, text
+    # in a random order, of which `min` takes the first that is neither there already nor on the topic
     neutral = rng.sample(NEUTRAL, len(NEUTRAL))
     return min(neutral, key=lambda found: (found[1] in taken, not topic.isdisjoint(content_words(" ".join(found)))))
 
@@ -164,9 +171,11 @@ def lure(
 ) -> tuple[Evidence, ...]:
     """`previous`'s evidence with one random passage exchanged for `given`, or else for a template that answers the
     query with a made-up name."""
-    title, text = given or _template(asked_for(previous, question), question, rng)
+    if given is None:
+        query = asked_for(previous, question)
+        given = query, rng.choice(LURES).format(query=query, name=made_up_answer(question or query))
     at = rng.randrange(len(previous.evidence))
-    return tuple(_exchange(item, title, text, titles) if i == at else item for i, item in enumerate(previous.evidence))
+    return tuple(_exchange(item, given, titles) if i == at else item for i, item in enumerate(previous.evidence))
 
 
 def asked_for(step: Step, question: str | None) -> str:
@@ -182,18 +191,14 @@ def query_of(step: Step) -> str:
 
 
 def made_up_answer(question: str) -> str:
-    """A word of the question that looks like a name (its last capitalised word after the first), else its longest
-    word."""
+    """The question's last capitalised word after the first, as it looks like a name; else its longest word."""
     words = _WORD.findall(question)
     names = [word for word in words[1:] if word[0].isupper()]
     return names[-1] if names else max(words, key=len, default="this")
 
 
-def _template(query: str, question: str | None, rng: random.Random) -> Passage:
-    return query, rng.choice(LURES).format(query=query, name=made_up_answer(question or query))
-
-
-def _exchange(item: Evidence, title: str, text: str, titles: bool) -> Evidence:
-    """`item` with another text, and with `titles` another title too; its page would give the topic away as well."""
+def _exchange(item: Evidence, passage: Passage, titles: bool) -> Evidence:
+    title, text = passage
+    # a page's address would give the topic away as its title does
     own = {"title": title, "url": ""} if titles else {}
     return msgspec.structs.replace(item, text=text, **own)

@@ -5,28 +5,26 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from .. import dialects
 from ..dialects.fence import Fence, tags
-from ..errors import ConfigError
-from ..inference.base import Generator, Sampling
+from ..inference.base import Sampling
 from ..inference.chat import ChatFormat, guarded
 from ..trajectory import Trajectory
-from .base import Reward, Score
+from .base import PolicyReward, Score
 
 NO_REFERENCE = Score(None, "no reference answer to compare with")
 _AGENTS_TAG = re.compile(r"</?[a-z_]+>")
 
 
 @dataclass(frozen=True)
-class SelfAsked(Reward):
+class SelfAsked(PolicyReward):
     """The policy is asked about each trajectory that `settled` leaves open, and `read` makes a score of its reply.
 
     A batch is one call of the policy's `generate`, with the weights and the adapter as they stand. A reply that cannot
-    be read is no verdict: the score has no value, and `parts["abstained"]` is True. `parts["reply"]` is what the policy
-    said.
+    be read gives no verdict: the score has no value, and `parts["abstained"]` is True. `parts["reply"]` is the reply.
 
     Args:
         temperature: of the replies; 0 is greedy. The paper judges at 0.1.
@@ -39,10 +37,12 @@ class SelfAsked(Reward):
 
     temperature: float = 0.1
     reply_tokens: int = 256
-    policy: Generator | None = field(default=None, repr=False)
 
-    needs_policy: ClassVar[bool] = True
     samples_policy: ClassVar[bool] = True
+    instructions: ClassVar[str]
+    """The system message: how to judge, and how to reply."""
+    opening: ClassVar[str]
+    """The user message's first line."""
     block: ClassVar[str]
     """The tag around what the agent wrote, which nothing in there can close."""
 
@@ -50,48 +50,52 @@ class SelfAsked(Reward):
         """As every reward's. A trainer that samples its policy elsewhere (vLLM) gives that as `sampler`."""
         return super().bind(**resources | ({"policy": resources["sampler"]} if "sampler" in resources else {}))
 
-    @abstractmethod
     def settled(self, trajectory: Trajectory) -> Score | None:
         """The score where there is nothing to ask."""
+        return None if trajectory.answers else NO_REFERENCE
 
     @abstractmethod
-    def instructions(self) -> str:
-        """What the system message says: how to judge, and how to reply."""
-
-    @abstractmethod
-    def question(self, trajectory: Trajectory, fence: Fence) -> str:
-        """What the user message says; all that the agent wrote goes through the fence."""
+    def shown(self, trajectory: Trajectory, fence: Fence) -> str:
+        """The block with what is judged; all that the agent wrote goes through the fence."""
 
     @abstractmethod
     def read(self, reply: str) -> float | None:
         """The value that a reply gives; `None` when it gives none."""
 
-    def score(self, trajectory: Trajectory) -> Score:
-        return self.score_batch([trajectory])[0]
+    def question(self, trajectory: Trajectory, fence: Fence) -> str:
+        """What the user message says."""
+        return (
+            f"{self.opening}\nQuestion: {fence.escape(trajectory.question or '')}\n"
+            f"Reference answer: {fence.escape(' | '.join(trajectory.answers))}\n{self.shown(trajectory, fence)}"
+        )
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         scores = [self.settled(trajectory) for trajectory in trajectories]
         asked = [item for item, score in zip(trajectories, scores, strict=True) if score is None]
-        replies = iter(self.replies(asked))
-        return [self._scored(next(replies)) if score is None else score for score in scores]
+        judged = []
+        for reply in self.replies(asked):
+            value = self.read(reply)
+            if value is None:
+                told = {"abstained": True, "reply": reply}
+                judged.append(Score(None, f"no verdict in the reply {reply[:200]!r}", told))
+            else:
+                judged.append(Score(value, reply.strip(), {"reply": reply}))
+        found = iter(judged)
+        return [score or next(found) for score in scores]
 
     def replies(self, trajectories: Sequence[Trajectory]) -> list[str]:
         """What the policy says about each trajectory."""
-        if self.policy is None:
-            raise ConfigError(f"{type(self).__name__} asks the policy itself: use .bind(policy=generator)")
+        policy = self.bound_policy
         if not trajectories:
             return []
-        tokenizer = self.policy.tokenizer
         names = {item.dialect for item in trajectories}
-        chats = {name: ChatFormat.of(tokenizer, dialects.load(name or "self_eval")) for name in names}
+        chats = {name: ChatFormat.of(policy.tokenizer, dialects.load(name or "self_eval")) for name in names}
         askers = {name: self.asker(chat) for name, chat in chats.items()}
         prompts = [askers[item.dialect](item) for item in trajectories]
         stop = tuple({text for chat in chats.values() for text in chat.stop})
         sampling = Sampling(self.temperature, max_new_tokens=self.reply_tokens, stop=stop)
-        return [
-            tokenizer.decode(completion.ids, skip_special_tokens=True)
-            for completion in self.policy.generate(prompts, sampling)
-        ]
+        completions = policy.generate(prompts, sampling)
+        return [policy.tokenizer.decode(completion.ids, skip_special_tokens=True) for completion in completions]
 
     def asker(self, chat: ChatFormat) -> Callable[[Trajectory], list[int]]:
         """What makes the ids, of a trajectory, that the policy continues with its reply."""
@@ -100,20 +104,9 @@ class SelfAsked(Reward):
         # the agent's own tags stay as they are, also where a tokenizer has them as tokens
         kept = tuple(token for token in guard.tokens if token in special or not _AGENTS_TAG.fullmatch(token))
         fence = Fence(guard.pattern, kept, guard.fold)
-        system = {"role": "system", "content": self.instructions()}
+        system = {"role": "system", "content": self.instructions}
 
         def ask(trajectory: Trajectory) -> list[int]:
             return chat.messages_ids([system, {"role": "user", "content": self.question(trajectory, fence)}])
 
         return ask
-
-    def _scored(self, reply: str) -> Score:
-        value = self.read(reply)
-        if value is None:
-            return Score(None, f"no verdict in the reply {reply[:200]!r}", {"abstained": True, "reply": reply})
-        return Score(value, reply.strip(), {"reply": reply})
-
-
-def written(trajectory: Trajectory) -> str:
-    """The trajectory as its agent wrote it; as its dialect writes it where the text is not kept."""
-    return trajectory.text or dialects.load(trajectory.dialect or "self_eval").render(trajectory)

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from .. import dialects
 from ..dialects.fence import Fence
 from ..trajectory import Trajectory
-from .base import Score
-from .self_asked import NO_REFERENCE, SelfAsked, written
+from .self_asked import SelfAsked
 
 RUBRIC = {"none": 1.0, "minor": 0.7, "moderate": 0.4, "major": 0.2, "critical": 0.0}
 """The paper's scores by the gravest error of a trajectory."""
@@ -53,22 +53,16 @@ class SelfRubric(SelfAsked):
     """
 
     name: ClassVar[str] = "self_rubric"
+    opening: ClassVar[str] = "Rate this search."
     block: ClassVar[str] = "trajectory"
+    instructions: ClassVar[str] = INSTRUCTIONS
 
-    def settled(self, trajectory: Trajectory) -> Score | None:
-        return None if trajectory.answers else NO_REFERENCE
-
-    def instructions(self) -> str:
-        return INSTRUCTIONS
-
-    def question(self, trajectory: Trajectory, fence: Fence) -> str:
-        return (
-            f"Rate this search.\nQuestion: {fence.escape(trajectory.question or '')}\n"
-            f"Reference answer: {fence.escape(' | '.join(trajectory.answers))}\n"
-            f"<trajectory>\n{fence.escape(written(trajectory))}\n</trajectory>"
-        )
+    def shown(self, trajectory: Trajectory, fence: Fence) -> str:
+        written = trajectory.text or dialects.load(trajectory.dialect or "self_eval").render(trajectory)
+        return f"<trajectory>\n{fence.escape(written)}\n</trajectory>"
 
     def read(self, reply: str) -> float | None:
+        # the last one: an explanation may weigh other scores before it decides
         found = _SCORE.findall(reply)
         value = float(found[-1]) if found else None
         return value if value in RUBRIC.values() else None

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from ..trajectory import Trajectory
-from .base import Reward, Score
+from .base import BatchReward, Reward, Score
 from .evidence_sensitivity import EvidenceSensitivity
 
 
 @dataclass(frozen=True)
-class Shuffled(Reward):
+class Shuffled(BatchReward):
     """A control for a reward: its scores, exchanged at random among the rollouts of a question.
 
     A group's advantages then have the same variance and none of the information. A reward that trains no better than
@@ -55,9 +55,6 @@ class Shuffled(Reward):
         """A copy whose reward has those of `resources` that it has fields for."""
         return replace(self, reward=self.reward.bind(**resources))
 
-    def score(self, trajectory: Trajectory) -> Score:
-        return self.score_batch([trajectory])[0]
-
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         scores = self.reward.score_batch(trajectories)
         groups: defaultdict[str, list[int]] = defaultdict(list)
@@ -65,7 +62,9 @@ class Shuffled(Reward):
             groups[trajectory.question or ""].append(number)
         taken = list(range(len(scores)))
         for group in groups.values():
+            # seeded by the rollouts, so that the exchange differs from step to step and a rerun repeats it
             rng = random.Random(f"{self.seed}:{':'.join(trajectories[number].id or '' for number in group)}")
             for number, other in zip(group, rng.sample(group, len(group)), strict=True):
                 taken[number] = other
-        return [msgspec.structs.replace(scores[other], steps=()) for other in taken]  # of another's steps
+        # without the steps, which are another rollout's
+        return [msgspec.structs.replace(scores[other], steps=()) for other in taken]

@@ -10,15 +10,17 @@ from ..judges import is_lexical
 from ..text import normalize
 from ..trajectory import Trajectory
 from .answer_support import AnswerSupport
-from .base import Reward, Score
+from .base import BatchReward, Score
 from .correctness import Correctness
 
 ABSTENTION = "unknown"
 """The answer that claims nothing."""
+_UNASKED = Score(None, "the answer is not right")
+"""Of the support, where the outcome is 0 or has no value: it cannot change anything there."""
 
 
 @dataclass(frozen=True)
-class SourceGated(Reward):
+class SourceGated(BatchReward):
     """The outcome where the cited evidence supports the answer, else 0, in [0, 1].
 
     ```
@@ -26,16 +28,12 @@ class SourceGated(Reward):
     outcome: `Correctness`       R_ans: `AnswerSupport`, the share of the answer's claims that the evidence supports
     ```
 
-    Ours; reward environments call it source gating. With the default support no judge is asked: the normalised answer
-    must occur, as whole words, in a passage that a valid yes-step cites (titles are part of it); in dialects without
-    citations, in one that a tool returned. Such a support suits short answers in languages that put blanks between
-    words. With `AnswerSupport(FactsJudge())`, or another judge, a passage must state the answer to the question.
+    Ours; reward environments call it source gating. With the default support the normalised answer must occur, as whole
+    words, in a passage that a valid yes-step cites (titles are part of it); in dialects without citations, in one that
+    a tool returned. With `AnswerSupport(FactsJudge())`, or another judge, a passage must state it.
 
-    Answers that no passage can hold, where they are right:
-
-    - yes and no: words cannot tell, so they count where any evidence is cited (or, without citations, returned); a
-      judge that reads is asked as about any other answer.
-    - "unknown": it claims nothing, so it counts once a tool was asked, whatever came back.
+    No passage can hold a yes or no: where words are compared, they count where any evidence is cited (or, without
+    citations, returned). "unknown" claims nothing, so it counts once a tool was asked, whatever came back.
 
     The support is asked for only where the outcome is above 0; a row whose judge then abstains abstains. No gold
     answers is `None`. `parts["outcome"]` is the value without the gate, `parts["supported"]` whether the gate is open
@@ -62,42 +60,38 @@ class SourceGated(Reward):
 
     name: ClassVar[str] = "source_gated"
 
-    def score(self, trajectory: Trajectory) -> Score:
-        return self.score_batch([trajectory])[0]
-
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         outcomes = self.outcome.score_batch(trajectories)
-        asked = [item for item, outcome in zip(trajectories, outcomes, strict=True) if outcome.value]
-        supports = iter(self._supports(asked))
-        return [_gated(outcome, next(supports) if outcome.value else None) for outcome in outcomes]
-
-    def _supports(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        """R_ans of each; answers that no passage can hold are settled without it."""
-        settled = [self._settled(trajectory) for trajectory in trajectories]
-        rest = [item for item, score in zip(trajectories, settled, strict=True) if score is None]
-        judged = iter(self.support.score_batch(rest))
-        return [score or next(judged) for score in settled]
+        settled = [
+            self._settled(item) if outcome.value else _UNASKED
+            for item, outcome in zip(trajectories, outcomes, strict=True)
+        ]
+        asked = [item for item, score in zip(trajectories, settled, strict=True) if score is None]
+        judged = iter(self.support.score_batch(asked))
+        scores = []
+        for outcome, score in zip(outcomes, settled, strict=True):
+            support = score or next(judged)
+            told = {**outcome.parts, "outcome": outcome.value, "supported": None}
+            if "judge" in support.parts:
+                told["supported_by"] = support.parts["judge"]
+            if support is _UNASKED:
+                scores.append(Score(outcome.value, outcome.why, told))
+            elif support.value is None:
+                scores.append(Score(None, support.why, {**told, "abstained": True}))
+            elif support.value < 1.0:
+                scores.append(Score(0.0, f"counts for nothing: {support.why}", {**told, "supported": False}))
+            else:
+                scores.append(Score(outcome.value, outcome.why, {**told, "supported": True}))
+        return scores
 
     def _settled(self, trajectory: Trajectory) -> Score | None:
+        """R_ans of answers that no passage can hold."""
         answer = normalize(trajectory.answer or "")
         if answer == ABSTENTION:
             called = any(step.call for step in trajectory.steps)
             return Score(float(called), "" if called else "no tool was asked")
+        # any passage holds such words, or none does, whatever the answer rests on
         if answer in ("yes", "no") and is_lexical(self.support.judge):
             held = bool(self.support.evidence_for(trajectory))
             return Score(float(held), "" if held else f"{answer!r} rests on no evidence")
         return None
-
-
-def _gated(outcome: Score, support: Score | None) -> Score:
-    if support is None:
-        return Score(outcome.value, outcome.why, {**outcome.parts, "outcome": outcome.value, "supported": None})
-    judge = {"supported_by": support.parts["judge"]} if "judge" in support.parts else {}
-    told = {**outcome.parts, "outcome": outcome.value, **judge}
-    if support.value is None:
-        return Score(None, support.why, {**told, "supported": None, "abstained": True})
-    supported = support.value >= 1.0
-    value = outcome.value if supported else 0.0
-    return Score(
-        value, outcome.why if supported else f"counts for nothing: {support.why}", {**told, "supported": supported}
-    )

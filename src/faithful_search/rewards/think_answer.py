@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..judges.base import Judge, Pair, Verdict
 from ..text import normalize, sub_exact_match
-from ..trajectory import Step, Trajectory
+from ..trajectory import Trajectory
 from .base import Score
 from .judged import Asked, JudgedReward
 from .turns import asks_for_thoughts, thought
@@ -24,9 +23,8 @@ class ThinkAnswer(JudgedReward):
     ```
 
     VERITAS, section 3.3. The thought is that of the answering turn, or the last one before it in dialects that ask for
-    one in every turn; a check of an earlier answer is not one. The answer is the trajectory's. Without an answer or
-    without such a thought there is no value, nor where the transcript leaves something out ("...") between the two. An
-    answer of which the normaliser leaves nothing occurs nowhere.
+    one in every turn; a check of an earlier answer is not one. Without an answer or such a thought there is no value,
+    nor where the transcript leaves something out ("...") between the two.
 
     Args:
         judge: `None` for sub-EM; else its premise is the thought, its hypothesis the answer, `task="think_answer"`.
@@ -59,15 +57,23 @@ class ThinkAnswer(JudgedReward):
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
         """The last thought and the answer; `step` is where the answer stands."""
-        answer = (trajectory.answer or "").strip()
-        step = _answering_step(trajectory)
+        steps, answer = trajectory.steps, (trajectory.answer or "").strip()
+        step = next((i for i in range(len(steps), 0, -1) if steps[i - 1].answer is not None), len(steps))
         earliest = 0 if asks_for_thoughts(trajectory.dialect) else max(0, step - 1)
-        number = next((i for i in range(step, earliest, -1) if thought((trajectory.steps[i - 1],))), 0)
-        if not answer or not number or self._too_long(answer) or _left_out(trajectory.steps[number - 1 : step]):
+        number = next((i for i in range(step, earliest, -1) if thought((steps[i - 1],))), 0)
+        if not answer or not number or self._too_long(answer):
             return []
-        premise = thought((trajectory.steps[number - 1],))
-        pair = Pair(premise, answer, trajectory.question or "", "think_answer")
-        return [Asked(step, pair, self._sub_em(pair) if self.judge is None else None)]
+        # where something behind the thought was left out of the transcript, the last thought may have been, too
+        _, end = steps[number - 1].spans.get("think", (0, 0))
+        elided = [issue.span for own in steps[number - 1 : step] for issue in own.issues if issue.kind == "elided"]
+        if any(span is not None and span[0] >= end for span in elided):
+            return []
+        pair = Pair(thought((steps[number - 1],)), answer, trajectory.question or "", "think_answer")
+        if self.judge is not None:
+            return [Asked(step, pair)]
+        found = sub_exact_match(pair.premise, [answer], self.how)
+        why = "" if found else f"{answer!r} is not in the last thought"
+        return [Asked(step, pair, Verdict(found, bool(found), why, self.judge_name))]
 
     def empty(self, trajectory: Trajectory) -> Score:
         answer = (trajectory.answer or "").strip()
@@ -77,21 +83,3 @@ class ThinkAnswer(JudgedReward):
 
     def _too_long(self, answer: str) -> bool:
         return self.judge is None and self.most_words is not None and len(answer.split()) > self.most_words
-
-    def _sub_em(self, pair: Pair) -> Verdict:
-        found = sub_exact_match(pair.premise, [pair.hypothesis], self.how)
-        why = "" if found else f"{pair.hypothesis!r} is not in the last thought"
-        return Verdict(found, bool(found), why, self.judge_name)
-
-
-def _answering_step(trajectory: Trajectory) -> int:
-    """The step (from 1) that gives the trajectory's answer: the last one with an answer, or the last of all."""
-    steps = trajectory.steps
-    return next((i for i in range(len(steps), 0, -1) if steps[i - 1].answer is not None), len(steps))
-
-
-def _left_out(steps: Sequence[Step]) -> bool:
-    """Whether something was left out of the transcript behind the thought of the first of these steps."""
-    _, end = steps[0].spans.get("think", (0, 0))
-    elided = [issue.span for step in steps for issue in step.issues if issue.kind == "elided"]
-    return any(span is not None and span[0] >= end for span in elided)

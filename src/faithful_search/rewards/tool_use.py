@@ -9,13 +9,10 @@ from typing import Any, ClassVar, Literal
 from ..errors import ConfigError
 from ..judges.grounding import claims, terms
 from ..text import normalize
-from ..trajectory import Step, ToolCall, Trajectory
+from ..trajectory import ToolCall, Trajectory
 from .base import Reward, Score
 from .citation import Citation, step_validity
 from .turns import call_words, passages
-
-NO_CALLS = Score(None, "no tool was called")
-NO_EVIDENCE = Score(None, "no call returned evidence")
 
 
 @dataclass(frozen=True)
@@ -30,24 +27,22 @@ class ToolUse(Reward):
 
     Ours, beside the tool ratios and entropy of Proof-of-Use (`measure.tool_use`), which describe a corpus.
 
-    A call repeats an earlier one of the episode when it names the same tool and its arguments differ at most in case,
-    punctuation and blanks; trying again after an error counts as well.
-
-    Whether evidence is taken up is told by words, an approximation: of its titles and texts those count that stand
-    neither in the question nor in what the agent wrote up to that call. A later thought, call or answer takes it up
-    that holds one of them that is a name (capitalised inside a sentence) or a number, or at least `words` others; so
-    does an answer that stands in it whole. Words that two responses share count for both. Evidence is cited when the
-    valid verdict of the next step names it.
+    A call repeats an earlier one when it names the same tool and its arguments differ at most in case, punctuation and
+    blanks; trying again after an error counts as well. Evidence is cited when the valid verdict of the next step names
+    it. Whether it is taken up is told by words, an approximation: those of its titles and texts that stand neither in
+    the question nor in what the agent wrote up to that call. A later thought, call or answer takes it up that holds one
+    of them that is a name (capitalised inside a sentence) or a number, or at least `words` others; so does an answer
+    that stands in it whole.
 
     A trajectory without calls (with evidence) has no value, nor has "uncited" in a dialect without verdicts. `parts`
-    holds the numbers of the steps that are meant.
+    holds the numbers of the wasted steps.
 
     Args:
         what: "repeated", "unused" or "uncited".
         words: how many words that are neither names nor numbers show use.
 
     Example:
-        >>> from faithful_search.trajectory import Evidence
+        >>> from faithful_search.trajectory import Evidence, Step, Trajectory
         >>> call = ToolCall("search", {"query": "tower"})
         >>> search = Step(think="Look.", call=call, evidence=(Evidence("It is in Paris."),))
         >>> episode = Trajectory(steps=(search, search, Step(think="It is Paris.", answer="Paris")), question="Where?")
@@ -71,61 +66,54 @@ class ToolUse(Reward):
         return self.what != "uncited" or Citation().covers(dialect)
 
     def score(self, trajectory: Trajectory) -> Score:
-        if self.what == "repeated":
-            return _repeated(trajectory)
+        steps = trajectory.steps
         if not self.covers(trajectory.dialect):
             return Score(None, f"dialect {trajectory.dialect!r} has no verdicts that cite")
-        steps = [i for i, step in enumerate(trajectory.steps) if step.call is not None and step.evidence]
-        if not steps:
-            return NO_EVIDENCE
-        used = _cited(trajectory) if self.what == "uncited" else self._taken_up(trajectory)
-        why = f"nothing later {'cites' if self.what == 'uncited' else 'takes up'} what this call returned"
-        return _share(trajectory, steps, [i for i in steps if i not in used], why)
+        calls = [i for i, step in enumerate(steps) if step.call and (self.what == "repeated" or step.evidence)]
+        if not calls:
+            return Score(None, "no tool was called" if self.what == "repeated" else "no call returned evidence")
+        if self.what == "repeated":
+            first: dict[str, int] = {}
+            wasted = [i for i in calls if first.setdefault(_key(steps[i].call), i) != i]
+            why = "this call was made before"
+        elif self.what == "uncited":
+            cited = {i for i, valid in enumerate(step_validity(trajectory)) if valid and steps[i + 1].refs}
+            wasted, why = [i for i in calls if i not in cited], "nothing later cites what this call returned"
+        else:
+            used = self._taken_up(trajectory)
+            wasted, why = [i for i in calls if i not in used], "nothing later takes up what this call returned"
+        by_step = tuple(float(i in wasted) if i in calls else None for i in range(len(steps)))
+        parts = {"calls": len(calls), "steps": [i + 1 for i in wasted]}
+        return Score(len(wasted) / len(calls), f"step {wasted[0] + 1}: {why}" if wasted else "", parts, by_step)
 
     def _taken_up(self, trajectory: Trajectory) -> set[int]:
         """The steps whose evidence has words, unknown before, that later steps write."""
-        known = terms(trajectory.question or "")
-        written = [_written(step) for step in trajectory.steps]
-        later = _later(written)
-        used = set()
+        known, used = terms(trajectory.question or ""), set()
+        written = [
+            terms("\n".join([step.think or "", step.answer or "", call_words(step.call) if step.call else ""]))
+            for step in trajectory.steps
+        ]
+        later: list[set[str]] = [set()]  # for each step, all that the steps after it write
+        for words in reversed(written[1:]):
+            later.insert(0, later[0] | words)
+        answer = trajectory.answer or ""
+        wanted, answered = normalize(answer, "pokee"), terms(answer)
         for number, step in enumerate(trajectory.steps):
-            known |= written[number]
+            known |= written[number]  # what the agent wrote up to a call, the call's own words included
             if step.evidence:
                 found = passages(step.evidence)
                 new = later[number] & terms(found) - known
                 told = len(new) >= self.words or (new and any(claims(found)[word].marked for word in new))
-                if told or _answers(trajectory.answer, found, known):
+                # or the passages hold the final answer, whole, and it was not known before
+                whole = wanted and not answered <= known and f" {wanted} " in f" {normalize(found, 'pokee')} "
+                if told or whole:
                     used.add(number)
         return used
 
 
-def _answers(answer: str | None, found: str, known: set[str]) -> bool:
-    """Whether the passages hold the final answer, whole, and it was not known before."""
-    wanted = normalize(answer or "", "pokee")
-    return bool(wanted) and not terms(answer or "") <= known and f" {wanted} " in f" {normalize(found, 'pokee')} "
-
-
-def _repeated(trajectory: Trajectory) -> Score:
-    calls = [(i, step.call) for i, step in enumerate(trajectory.steps) if step.call is not None]
-    if not calls:
-        return NO_CALLS
-    seen: set[str] = set()
-    repeated = []
-    for number, call in calls:
-        key = _key(call)
-        if key in seen:
-            repeated.append(number)
-        seen.add(key)
-    return _share(trajectory, [number for number, _ in calls], repeated, "this call was made before")
-
-
-def _share(trajectory: Trajectory, calls: list[int], wasted: list[int], why: str) -> Score:
-    parts: dict[str, Any] = {"calls": len(calls), "steps": [number + 1 for number in wasted]}
-    steps = tuple(float(i in wasted) if i in calls else None for i in range(len(trajectory.steps)))
-    return Score(len(wasted) / len(calls), f"step {wasted[0] + 1}: {why}" if wasted else "", parts, steps)
-
-
-def _key(call: ToolCall) -> str:
+def _key(call: ToolCall | None) -> str:
+    if call is None:
+        return ""
     simple = _simple(call.arguments) if call.arguments else normalize(call.raw, "pokee")
     return json.dumps([call.name, simple], sort_keys=True, default=str)
 
@@ -136,21 +124,3 @@ def _simple(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_simple(item) for item in value]
     return (normalize(value, "pokee") or value) if isinstance(value, str) else value
-
-
-def _cited(trajectory: Trajectory) -> set[int]:
-    """The steps whose evidence the next step's valid verdict cites."""
-    valid = step_validity(trajectory)
-    return {i for i, ok in enumerate(valid) if ok and trajectory.steps[i + 1].refs}
-
-
-def _written(step: Step) -> set[str]:
-    return terms("\n".join([step.think or "", step.answer or "", call_words(step.call) if step.call else ""]))
-
-
-def _later(written: list[set[str]]) -> list[set[str]]:
-    """For each step, all that the steps after it write."""
-    found: list[set[str]] = [set()]
-    for words in reversed(written[1:]):
-        found.append(found[-1] | words)
-    return found[::-1]

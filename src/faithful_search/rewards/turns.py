@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from .. import dialects
@@ -51,8 +51,13 @@ def call_words(call: ToolCall) -> str:
         >>> call_words(ToolCall("graph", {"entity": "France"}))
         '{"entity": "France"}'
     """
-    queries = [text for name, value in call.arguments.items() if name in QUERIES for text in _strings(value)]
-    others = {name: value for name, value in call.arguments.items() if name not in QUERIES}
+    queries, others = [], {}
+    for name, value in call.arguments.items():
+        if name in QUERIES:
+            listed = value if isinstance(value, (list, tuple)) else [value]
+            queries += [text.strip() for text in listed if isinstance(text, str) and text.strip()]
+        else:
+            others[name] = value
     if queries:
         others = {name: value for name, value in others.items() if isinstance(value, (str, list, dict)) and value}
     written = [json.dumps(others, ensure_ascii=False, default=str)] if others else []
@@ -62,12 +67,8 @@ def call_words(call: ToolCall) -> str:
 @lru_cache(maxsize=256)
 def asks_for_thoughts(dialect: str) -> bool:
     """Whether that dialect's protocol asks for a thought in every turn; one that is not known is taken to."""
+    # cached: this is asked of every trajectory, and loading a dialect looks through the package
     try:
         return dialects.load(dialect).thinks
     except DialectError:
         return True
-
-
-def _strings(value: object) -> Sequence[str]:
-    found = value if isinstance(value, (list, tuple)) else [value]
-    return [item.strip() for item in found if isinstance(item, str) and item.strip()]

@@ -48,32 +48,27 @@ class Warmup:
 
     @classmethod
     def parse(cls, parts: Iterable[str], start: str | int, end: str | int, steps_per_epoch: int) -> Self:
-        """A warm-up whose bounds are written in steps or epochs, see `in_steps`.
+        """A warm-up whose bounds are written in steps (`20`, "20") or in epochs ("1.0ep"), rounded half up.
+
+        Raises:
+            ConfigError: for anything else.
 
         Example:
             >>> Warmup.parse(["info_think"], "1.0ep", "1.5ep", steps_per_epoch=13)
             Warmup(parts=('info_think',), start=13, end=20)
         """
-        return cls(tuple(parts), in_steps(start, steps_per_epoch), in_steps(end, steps_per_epoch))
+        bounds = []
+        for written in (start, end):
+            found = _WRITTEN.fullmatch(str(written).strip())
+            if found is None:
+                raise ConfigError(f"{written!r} is neither a number of steps (20) nor of epochs (1.5ep)")
+            steps, epochs = found["steps"], found["epochs"]
+            bounds.append(int(steps) if steps else int(float(epochs) * steps_per_epoch + 0.5))
+        return cls(tuple(parts), *bounds)
 
     def ramp(self, part: str, step: int) -> float:
         """The factor in [0, 1] on a part's weight at a step, counted from 1."""
         if part not in self.parts or step >= self.end:
             return 1.0
+        # only reached with start < step < end, so that nothing is divided by 0 where the two are equal
         return (step - self.start) / (self.end - self.start) if step > self.start else 0.0
-
-
-def in_steps(written: str | int, steps_per_epoch: int) -> int:
-    """Optimizer steps of a time written in steps (`20`, "20") or in epochs ("1.0ep"), rounded half up.
-
-    Raises:
-        ConfigError: for anything else.
-
-    Example:
-        >>> in_steps("20", steps_per_epoch=13), in_steps("1.5ep", steps_per_epoch=13)
-        (20, 20)
-    """
-    found = _WRITTEN.fullmatch(str(written).strip())
-    if found is None:
-        raise ConfigError(f"{written!r} is neither a number of steps (20) nor of epochs (1.5ep)")
-    return int(found["steps"]) if found["steps"] else int(float(found["epochs"]) * steps_per_epoch + 0.5)

@@ -7,34 +7,21 @@ from typing import ClassVar
 
 from ..text import exact_match, normalize
 from ..trajectory import Trajectory
-from ..world import Change, World, chains_of, world_of
+from ..world import Change, chains_of, world_of
 from .base import Reward, Score
 from .self_rubric import RUBRIC
 
-EXPLANATIONS = {
-    "none": "It is right, and the evidence states it.",
-    "extras": "The evidence states it, but the answer says more than was asked.",
-    "misread": "The evidence states the reference.",
-    "silent": "The evidence states the reference.",
-    "early": "The search stopped before the evidence stated it.",
-    "lost": "That is not what was asked.",
-    "memory": "No evidence holds the answer.",
+_ERRORS = {
+    "none": ("none", "It is right, and the evidence states it."),
+    "extras": ("minor", "The evidence states it, but the answer says more than was asked."),
+    "misread": ("moderate", "The evidence states the reference."),
+    "silent": ("moderate", "The evidence states the reference."),
+    "early": ("major", "The search stopped before the evidence stated it."),
+    "lost": ("major", "That is not what was asked."),
+    "memory": ("critical", "No evidence holds the answer."),
 }
-"""What is wrong with a trajectory, by the name of the error."""
-
-GRAVITY = {
-    "none": "none",
-    "extras": "minor",
-    "misread": "moderate",
-    "silent": "moderate",
-    "early": "major",
-    "lost": "major",
-    "memory": "critical",
-}
-"""The rubric's class of each error."""
-
-NOTHING = ("", "unknown")
-"""Answers that are none."""
+"""By the name of an error, its class in the rubric and what is wrong with the trajectory."""
+EXPLANATIONS = {error: explanation for error, (_, explanation) in _ERRORS.items()}
 
 
 @dataclass(frozen=True)
@@ -77,7 +64,7 @@ class WorldRubric(Reward):
         if trajectory.question not in chains_of() or not trajectory.answers:
             return Score(None, "the question is not one of the bundled world")
         error = gravest_error(trajectory)
-        return Score(RUBRIC[GRAVITY[error]], explained(error, trajectory), {"error": error})
+        return Score(RUBRIC[_ERRORS[error][0]], explained(error, trajectory), {"error": error})
 
 
 def gravest_error(trajectory: Trajectory) -> str:
@@ -86,21 +73,23 @@ def gravest_error(trajectory: Trajectory) -> str:
     chain = chains_of()[trajectory.question or ""]
     asked = change.asked if change else chain[-1]
     evidence = [item for step in trajectory.steps for item in step.evidence]
-    stated = _states(world_of(change), asked, [item.text for item in evidence])
-    answer = trajectory.answer or ""
-    if normalize(answer) in NOTHING:
+    statements = filter(None, (world_of(change).stated(item.text) for item in evidence))
+    stated = any((statement.subject, statement.relation) == asked for statement in statements)
+    question, answer = trajectory.question or "", trajectory.answer or ""
+    if normalize(answer) in ("", "unknown"):
         return "silent" if stated else "early"
 
     right = bool(exact_match(answer, trajectory.answers))
     partly = not right and any(_holds(answer, gold) for gold in trajectory.answers)
     told = [text for item in evidence for text in (item.title, item.text)]
+    # of an answer with extras, the right part must stand in the evidence: the whole is worded by the agent
     claimed = trajectory.answers if partly else (answer,)
-    if not any(_holds(text, name) for text in (*told, trajectory.question or "") for name in claimed):
+    if not any(_holds(text, name) for text in (*told, question) for name in claimed):
         return "memory"
     if right or partly:
         return "early" if not stated else "none" if right else "extras"
     earlier = {normalize(fact.subject) for fact in (*chain, asked)}
-    if normalize(answer) in earlier or _holds(trajectory.question or "", answer):
+    if normalize(answer) in earlier or _holds(question, answer):
         return "lost"
     return "misread" if stated else "early"
 
@@ -112,11 +101,6 @@ def explained(error: str, trajectory: Trajectory) -> str:
     """
     gold, answer = trajectory.answers[0], trajectory.answer or "missing"
     return f"The answer is {answer}, the reference {gold}. {EXPLANATIONS[error]}"
-
-
-def _states(world: World, asked: tuple[str, str], texts: list[str]) -> bool:
-    statements = filter(None, map(world.stated, texts))
-    return any((statement.subject, statement.relation) == asked for statement in statements)
 
 
 def _holds(text: str, name: str) -> bool:

@@ -1,0 +1,112 @@
+"""A rollout as the policy's token ids: what stood before a token, as it was and with other tool responses."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import dialects
+from ..errors import DataError
+from ..inference.chat import ChatFormat
+from ..trajectory import Evidence, Tokens, Trajectory
+
+VERDICT_TAG = "<helpful>"
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A trajectory in the ids that were sampled, or rendered again where it has none."""
+
+    trajectory: Trajectory
+    tokens: Tokens
+    chat: ChatFormat
+
+    def response(self, index: int, evidence: Sequence[Evidence]) -> list[int]:
+        """The ids of the tool response to step `index`, had it returned this evidence."""
+        # where the model did not close its turn, the environment does, in front of the response
+        ended = self.chat.ended(turn_ids(self.tokens, index))
+        text = self.chat.render_observation(evidence, self.trajectory.steps[index].note)
+        return self.chat.observation_ids(text, ended)
+
+
+class Transcripts:
+    """Makes the transcripts of many trajectories with one policy's tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._chats: dict[str, ChatFormat] = {}
+
+    def of(self, trajectory: Trajectory) -> Transcript:
+        """Its transcript. Raises `DataError` when its token ids are not those of its steps."""
+        dialect = trajectory.dialect or "pou"
+        if dialect not in self._chats:
+            self._chats[dialect] = ChatFormat.of(self._tokenizer, dialects.load(dialect))
+        chat = self._chats[dialect]
+        tokens = trajectory.tokens or chat.transcript(trajectory, trajectory.meta.get("tools", []))
+        if len(tokens.turns) != len(trajectory.steps):
+            counts = f"{len(tokens.turns)} turns in its tokens, but {len(trajectory.steps)} steps"
+            raise DataError(f"trajectory {trajectory.id!r} has {counts}")
+        return Transcript(trajectory, tokens, chat)
+
+
+def turn_ids(tokens: Tokens, index: int) -> list[int]:
+    """The ids that the policy sampled in step `index`."""
+    start, middle, _ = tokens.turns[index]
+    return tokens.completion_ids[start:middle]
+
+
+def real_context(tokens: Tokens, index: int, k: int) -> list[int]:
+    """Everything up to token `k` of step `index`, as it was."""
+    return tokens.prompt_ids + tokens.completion_ids[: tokens.turns[index][0] + k]
+
+
+def context_with(tokens: Tokens, index: int, k: int, responses: Mapping[int, list[int]]) -> list[int]:
+    """`real_context` with other tool `responses`, by their step's index."""
+    ids = list(tokens.prompt_ids)
+    for earlier, (_, middle, end) in enumerate(tokens.turns[:index]):
+        ids += turn_ids(tokens, earlier) + responses.get(earlier, tokens.completion_ids[middle:end])
+    return ids + turn_ids(tokens, index)[:k]
+
+
+def decode(tokenizer: Any, ids: list[int]) -> str:
+    """The ids' text, control tokens included."""
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def token_at(tokenizer: Any, ids: list[int], position: int) -> int:
+    """The index of the token that holds the character at `position` of the decoded ids."""
+    return bisect_right(range(1, len(ids) + 1), position, key=lambda k: len(decode(tokenizer, ids[:k])))
+
+
+@dataclass(frozen=True)
+class VerdictToken:
+    """Where a turn's verdict begins: the token's index, and the characters that token holds before the verdict."""
+
+    index: int
+    lead: str
+
+
+def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> VerdictToken:
+    """The token that holds the first character of the verdict word.
+
+    Raises:
+        DataError: when the decoded ids hold no verdict, so that ids and parsed steps do not belong together.
+    """
+    text = decode(tokenizer, turn)
+    tag = text.find(VERDICT_TAG, max(0, text.find("<think>")))
+    rest = text[tag + len(VERDICT_TAG) :]
+    if tag < 0 or not rest.strip():
+        raise DataError(
+            f"{where}: the token ids hold no {VERDICT_TAG} verdict, the parsed step does; are they of one rollout?"
+        )
+    position = len(text) - len(rest.lstrip())
+    index = token_at(tokenizer, turn, position)
+    return VerdictToken(index, text[len(decode(tokenizer, turn[:index])) : position])
+
+
+def choice_ids(chat: ChatFormat, lead: str, word: str) -> list[int]:
+    """The ids that begin `word` where `lead` may merge with it: up to the first token that reaches into the word."""
+    ids = chat.encode(lead + word)
+    return ids[: token_at(chat.tokenizer, ids, len(lead)) + 1]
