@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import httpcore
@@ -29,7 +30,7 @@ for _name in ("httpcore.connection", "httpcore.http11"):
     logging.getLogger(_name).addFilter(lambda _: not quiet.get())
 
 
-class Network(httpcore.AsyncNetworkBackend):
+class Network(httpcore.AnyIOBackend):
     """Resolves a host, lets the guard judge all its addresses, and connects to one of them by number.
 
     Judging and connecting are one step, so a name server that answers differently the second time gains nothing: it is
@@ -43,7 +44,6 @@ class Network(httpcore.AsyncNetworkBackend):
     def __init__(self, guard: Guard | None) -> None:
         self.guard = guard
         self.lookups = DaemonThreads(_LOOKUPS)
-        self._tcp = httpcore.AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -64,22 +64,19 @@ class Network(httpcore.AsyncNetworkBackend):
         addresses = await self._addresses(host, port)
         if self.guard is not None:
             self.guard.admit(host, port, addresses)
+        connect = functools.partial(
+            super().connect_tcp, port=port, local_address=local_address, socket_options=socket_options
+        )
         *first, last = addresses[:_MOST_ADDRESSES]
         short = _FIRST_ADDRESSES if timeout is None else min(timeout, _FIRST_ADDRESSES)
         for address in first:
             with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
-                return _Stream(await self._tcp.connect_tcp(address, port, short, local_address, socket_options))
-        return _Stream(await self._tcp.connect_tcp(last, port, timeout, local_address, socket_options))
+                return _Stream(await connect(address, timeout=short))
+        return _Stream(await connect(last, timeout=timeout))
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
-
-    async def _addresses(self, host: str, port: int) -> list[str]:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            with contextlib.suppress(OSError):
-                socket.inet_pton(family, host)
-                return [host]
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        with contextlib.suppress(ValueError):
+            return [str(ipaddress.ip_address(host))]
         resolver = resolve if self.guard is None else self.guard.resolve
         try:
             found = await asyncio.get_running_loop().run_in_executor(self.lookups, resolver, host, port)
@@ -89,7 +86,7 @@ class Network(httpcore.AsyncNetworkBackend):
             raise socket.gaierror(socket.EAI_AGAIN, "the name could not be looked up") from error
         if not found:
             raise socket.gaierror(socket.EAI_NONAME, "no address")
-        return list(found)
+        return found
 
 
 class _Stream(httpcore.AsyncNetworkStream):

@@ -54,11 +54,7 @@ class Reply:
         return media_type(self.headers)
 
     def json(self) -> Any:
-        """The body read as JSON.
-
-        Raises:
-            ToolError: when it is not JSON.
-        """
+        """The body read as JSON; raises `ToolError` when it is something else."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -66,7 +62,7 @@ class Reply:
 
 
 def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by lower-case name; those named several times are joined by commas."""
+    """Headers as in `Reply.headers`."""
     headers: dict[str, str] = {}
     for name, value in raw:
         try:
@@ -79,18 +75,8 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """What kind of body the headers announce: `text/html`; empty when they do not say."""
+    """See `Reply.media_type`."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def accepts(accept: tuple[str, ...], kind: str) -> bool:
-    """Whether a media type is among those wanted.
-
-    Example:
-        >>> accepts(("text/*", "application/pdf"), "text/html"), accepts(("text/*",), "image/png"), accepts((), "a/b")
-        (True, False, True)
-    """
-    return not accept or kind in accept or f"{kind.partition('/')[0]}/*" in accept or "*/*" in accept
 
 
 def unpack(body: bytes, encoding: str, most: int) -> bytes:
@@ -115,8 +101,13 @@ def unpack(body: bytes, encoding: str, most: int) -> bytes:
 def _inflate(packed: bytes, most: int) -> bytes:
     found = b""
     for _ in range(_MOST_MEMBERS):
-        inflate, piece = _member(packed, most + 1 - len(found))
-        found += piece
+        for header in (_ANY_HEADER, -zlib.MAX_WBITS):  # some servers leave out the header that belongs to deflate
+            inflate = zlib.decompressobj(header)
+            with suppress(zlib.error):
+                found += inflate.decompress(packed, most + 1 - len(found))
+                break
+        else:
+            raise Undecodable
         if len(found) > most:
             raise TooLarge
         if not inflate.eof:
@@ -124,13 +115,4 @@ def _inflate(packed: bytes, most: int) -> bytes:
         packed = inflate.unused_data
         if not packed.startswith(b"\x1f\x8b"):  # a gzip file may follow; what else follows is ignored, as browsers do
             return found
-    raise Undecodable
-
-
-def _member(packed: bytes, room: int) -> tuple[Any, bytes]:
-    """One compressed file, unpacked to at most `room` bytes, with the object that knows where it ended."""
-    for header in (_ANY_HEADER, -zlib.MAX_WBITS):  # some servers send deflate without the header that belongs to it
-        inflate = zlib.decompressobj(header)
-        with suppress(zlib.error):
-            return inflate, inflate.decompress(packed, room)
     raise Undecodable

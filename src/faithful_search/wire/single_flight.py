@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -13,7 +12,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _flights: dict[Hashable, Future[Any]] = {}
-_guard = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    # in a forked child no thread does the work that its parent had begun
+    os.register_at_fork(after_in_child=_flights.clear)
 
 
 class _Cancelled(Exception):
@@ -36,19 +37,17 @@ async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | N
         [('done', False), ('done', True)]
     """
     while True:
-        with _guard:
-            flight = _flights.get(name)
-            if flight is None:
-                _flights[name] = own = Future[Any]()
-                own.set_running_or_notify_cancel()  # so that a caller who waits and leaves does not cancel it
-        if flight is None:
+        own: Future[T] = Future()
+        own.set_running_or_notify_cancel()  # so that a caller who waits and leaves does not cancel it
+        flight = _flights.setdefault(name, own)  # one atomic step, so it needs no lock
+        if flight is own:
             return await _compute(name, own, work), False
         try:
             async with asyncio.timeout(wait) as limit:
                 with suppress(_Cancelled):
                     return await asyncio.wrap_future(flight), True
         except TimeoutError:
-            if not limit.expired():
+            if not limit.expired():  # the work itself raised it
                 raise
             return await work(), False
 
@@ -57,25 +56,10 @@ async def _compute(name: Hashable, flight: Future[T], work: Callable[[], Awaitab
     try:
         result = await work()
     except BaseException as error:
-        _end(name)
+        # forgotten first: whoever is woken by a cancellation looks for the flight again
+        _flights.pop(name, None)
         flight.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
         raise
-    _end(name)
+    _flights.pop(name, None)
     flight.set_result(result)
     return result
-
-
-def _end(name: Hashable) -> None:
-    with _guard:
-        _flights.pop(name, None)
-
-
-def _forget() -> None:
-    """In a forked child no thread does the work that its parent had begun."""
-    global _guard
-    _guard = threading.Lock()
-    _flights.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
