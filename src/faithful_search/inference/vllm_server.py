@@ -12,7 +12,8 @@ import httpx
 
 from ..errors import ConfigError, GeneratorError, JudgeError
 from ..wire.background import Background, map_concurrently
-from ..wire.llm import LLM, Endpoint, Unanswered
+from ..wire.endpoint import Endpoint
+from ..wire.llm import LLM, Unanswered
 from .vllm import VLLM, Answer, Request
 
 _RETRIES, _BACKOFF = 4, 0.5  # of a row; the first pause, in seconds
