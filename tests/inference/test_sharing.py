@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.inference import sharing
-from faithful_search.inference.sharing import can_share, plan
+from faithful_search.inference.sharing import plan
+from faithful_search.inference.states import can_share
 from faithful_search.inference.transformers import TransformersGenerator
 
 TOKENS = st.integers(0, 40)
@@ -173,7 +174,7 @@ def test_a_process_makes_as_many_passes_as_the_one_that_makes_most():
 
 def test_an_accelerator_is_given_few_passes():
     rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
-    call = sharing.cost_of_call(torch.device("cuda"))
+    call = sharing.cost_of_call("cuda")
     assert [part.heads for part in plan(rows, 1, call)] == [[]] and len(sharing.passes([400, 30], call)) == 1
     assert [len(part.heads) for part in plan([[*ONE * 5, *row] for row in rows], 1, call)] == [1]
 

@@ -276,14 +276,19 @@ class Cache:
     def _limit(self, connection: sqlite3.Connection, most: int) -> None:
         """Let the file grow to this size; a larger one is made smaller, unless others use it at this moment."""
         pages, free, size = connection.execute(_PAGES).fetchone()
-        if pages * size > most:
-            while (pages - free) * size > most * 0.9 and connection.execute(_OLDEST, (_BATCH * 16,)).rowcount:
-                pages, free, size = connection.execute(_PAGES).fetchone()
+        while pages * size > most:
+            entries = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
+            share = 1 - 0.9 * most / ((pages - free) * size)
+            connection.execute(_OLDEST, (max(0, int(entries * share)),))
             try:
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             except sqlite3.OperationalError as error:
                 _log.warning("the cache %s could not be made smaller: %s", self.path, error)
+                break
+            before, (pages, free, size) = pages, connection.execute(_PAGES).fetchone()
+            if pages >= before:
+                break
         connection.execute(f"PRAGMA max_page_count = {most // size}")
 
     def _shorten_journal(self, connection: sqlite3.Connection) -> None:
