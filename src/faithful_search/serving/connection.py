@@ -77,6 +77,7 @@ def protocol() -> type[Any]:
             self._note()
 
         def _note(self) -> None:
+            """Whether there is a whole request of this connection, which is then never closed for others."""
             whole = self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
             if whole or self.transport.is_closing():
                 unasked.pop(self, None)

@@ -94,12 +94,7 @@ def serve(
 
 @contextmanager
 def running(app: App, host: str = "127.0.0.1", drain: float = 10.0) -> Iterator[str]:
-    """Serve on a free port from a thread, for tests and notebooks; gives the URL.
-
-    Example:
-        with running(application(Retrieval(index).answers)) as url:
-            ...
-    """
+    """Serve on a free port from a thread, for tests and notebooks; gives the URL."""
     bound = bind(host, 0)
     server = _server(app, drain)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="faithful-search-serve", daemon=True)
