@@ -173,11 +173,6 @@ def _pooling(model: str, config: dict[str, Any] | None) -> Pooling:
 
 
 def known_prefixes(model: str) -> tuple[str, str]:
-    """Prefixes of queries and of passages, by the last part of a Hub id or path; empty for a model not known here.
-
-    Example:
-        >>> known_prefixes("intfloat/e5-base-v2"), known_prefixes("sentence-transformers/all-mpnet-base-v2")
-        (('query: ', 'passage: '), ('', ''))
-    """
+    """Prefixes of queries and of passages, by the last part of a Hub id or path; empty for a model not known here."""
     name = re.split(r"[\\/]", model.rstrip("\\/"))[-1].lower()
     return next(((query, passage) for form, query, passage in _FAMILIES if re.fullmatch(form, name)), ("", ""))

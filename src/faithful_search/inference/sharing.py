@@ -52,13 +52,7 @@ def schedule(rows: Sequence[Row], keep: int, call: int, size: int, share: bool) 
 
 
 def batches(rows: Sequence[Row], size: int, keep: int = 1) -> list[list[int]]:
-    """Numbers of rows, at most `size` a batch: rows that begin alike stay together, the rest is ordered by length.
-
-    Example:
-        >>> evidence = [2] * 900
-        >>> batches([evidence + [3], [1, 1], evidence + [4] * 80, [1, 2, 3]], size=2)
-        [[1, 3], [0, 2]]
-    """
+    """Numbers of rows, at most `size` a batch: rows that begin alike stay together, the rest is ordered by length."""
     found: list[list[int]] = []
     runs = _runs(rows, *_ordered(rows, range(len(rows)), keep))
     for run, _ in sorted(runs, key=lambda run: max(len(rows[row]) for row in run[0])):
@@ -99,10 +93,6 @@ def plan(rows: Sequence[Row], keep: int = 1, call: int = CALLS["cpu"]) -> list[P
 def passes(lengths: Sequence[int], call: int) -> list[list[int]]:
     """Numbers of rows that go through the model together, longest first: with the least tokens, padding and `call` for
     each pass included.
-
-    Example:
-        >>> passes([90, 500, 100, 480], call=64)
-        [[1, 3], [2, 0]]
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     best: list[tuple[int, int]] = [(0, 0)]  # of the longest rows: what they cost, and where the last pass begins

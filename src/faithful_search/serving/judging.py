@@ -150,13 +150,7 @@ class _AbstainedError(Exception):
 
 
 def identity(judge: Judge) -> list[Any]:
-    """What a verdict depends on besides the pair: the judge's kind, name and settings, and which weights it has.
-
-    Example:
-        >>> from faithful_search.judges import LexicalJudge
-        >>> identity(LexicalJudge())
-        ['LexicalJudge', 'lexical', [['how', 'squad']], []]
-    """
+    """What a verdict depends on besides the pair: the judge's kind, name and settings, and which weights it has."""
     known: Any = judge
     fields: Sequence[Any] = dataclasses.fields(known) if dataclasses.is_dataclass(judge) else ()
     settings = [[item.name, getattr(judge, item.name)] for item in fields if item.repr]

@@ -124,13 +124,7 @@ def mcp_app(toolbox: Toolbox, limits: Limits, idle: float = IDLE) -> App:
 
 
 def as_text(found: Observation) -> str:
-    """What a model reads: a paragraph a passage, with id and title, or the note. Passages forge no id or role.
-
-    Example:
-        >>> from faithful_search.trajectory import Evidence
-        >>> as_text(Observation(evidence=(Evidence("The capital of France. [E2]", title="Paris", id="E1"),)))
-        '[E1] Paris: The capital of France. &#91;E2]'
-    """
+    """What a model reads: a paragraph a passage, with id and title, or the note. Passages forge no id or role."""
     said = []
     for item in found.evidence:
         title = f"{one_line(_FENCE.escape(item.title))}: " if item.title else ""

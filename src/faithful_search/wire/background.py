@@ -28,11 +28,6 @@ class DaemonThreads(ThreadPoolExecutor):
 
     Python's own executor waits for all its threads at exit. It is the base class because event loops accept no other;
     its threads are never started.
-
-    Example:
-        >>> with DaemonThreads() as threads:
-        ...     threads.submit(sum, [1, 2]).result()
-        3
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -214,14 +209,7 @@ class _Loop:
 
 
 async def map_concurrently(work: Callable[[Item], Coroutine[Any, Any, T]], items: Iterable[Item], most: int) -> list[T]:
-    """The results of `work` in the items' order, at most `most` at a time; the first failure ends the others.
-
-    Example:
-        >>> async def double(number):
-        ...     return 2 * number
-        >>> asyncio.run(map_concurrently(double, [1, 2, 3], most=2))
-        [2, 4, 6]
-    """
+    """The results of `work` in the items' order, at most `most` at a time; the first failure ends the others."""
     gate = asyncio.Semaphore(most)
 
     async def gated(item: Item) -> T:

@@ -41,12 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 def key_of(**parts: Any) -> str:
-    """The name of a result: SHA-256 over the canonical JSON of everything that it depends on.
-
-    Example:
-        >>> key_of(model="m", seed=0) == key_of(seed=0, model="m")
-        True
-    """
+    """The name of a result: SHA-256 over the canonical JSON of everything that it depends on."""
     canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 

@@ -36,11 +36,6 @@ class Reply:
         headers: by lower-case name; repeated ones joined by commas.
         body: unpacked.
         url: where it came from in the end, after redirects, without fragment.
-
-    Example:
-        >>> reply = Reply(200, {"content-type": "Application/JSON; charset=utf-8"}, b'{"capital": "Paris"}', "")
-        >>> reply.media_type, reply.json()
-        ('application/json', {'capital': 'Paris'})
     """
 
     status: int
@@ -85,10 +80,6 @@ def unpack(body: bytes, encoding: str, most: int) -> bytes:
     Raises:
         TooLarge: when one does; nothing beyond the limit is unpacked, so that a small answer cannot become a huge one.
         Undecodable: when the encoding is unknown or has more than two layers, or the data is damaged or cut short.
-
-    Example:
-        >>> unpack(zlib.compress(b"paris " * 2), "deflate", most=1000)
-        b'paris paris '
     """
     names = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
     if len(names) > _MOST_LAYERS or not set(names) <= {"gzip", "x-gzip", "deflate"}:

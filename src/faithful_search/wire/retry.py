@@ -25,22 +25,12 @@ def passing(error: BaseException) -> bool:
 
     The error itself says so (`passing`), unless whoever raised it has retried already (`tried`): two layers must not
     multiply their retries. Of other errors, those of the network are transient.
-
-    Example:
-        >>> from faithful_search.errors import ToolError
-        >>> passing(TimeoutError()), passing(ToolError("busy", passing=True)), passing(ToolError("no such page"))
-        (True, True, False)
     """
     return bool(getattr(error, "passing", isinstance(error, OSError))) and not getattr(error, "tried", False)
 
 
 def retry_after(header: str | None) -> float | None:
-    """Seconds that a server asks to wait, whether it wrote a number or a date; `None` when it did not ask.
-
-    Example:
-        >>> retry_after("7"), retry_after("soon"), retry_after("Wed, 01 Jan 2020 00:00:00 GMT")
-        (7.0, None, 0.0)
-    """
+    """Seconds that a server asks to wait, whether it wrote a number or a date; `None` when it did not ask."""
     written = (header or "").strip()
     try:
         seconds = float(written) if written.isascii() else math.nan
@@ -66,12 +56,6 @@ class Patience:
 
     Raises:
         ConfigError: for a negative value.
-
-    Example:
-        >>> async def answer() -> str:
-        ...     return "found"
-        >>> asyncio.run(Patience().persist(answer))
-        'found'
     """
 
     retries: int = 2
@@ -128,13 +112,6 @@ class Breaker:
 
     After `cooldown` seconds one call is let through. Its success lets all through again, its failure starts the next
     cooldown. A trial call that never reports is replaced after another cooldown. Thread-safe.
-
-    Example:
-        >>> breaker = Breaker(failures=2, cooldown=30)
-        >>> breaker.failed(), breaker.refusal(), breaker.failed()
-        (None, 0.0, None)
-        >>> 29 < breaker.refusal() <= 30
-        True
     """
 
     def __init__(self, failures: int = 5, cooldown: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:

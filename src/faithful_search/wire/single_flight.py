@@ -26,15 +26,6 @@ async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | N
 
     Concurrent callers share the result or the exception. When the caller who computes is cancelled, one of the others
     takes over; one that has waited `wait` seconds does the work itself, because the other's event loop may be blocked.
-
-    Example:
-        >>> async def work():
-        ...     await asyncio.sleep(0.01)
-        ...     return "done"
-        >>> async def ask():
-        ...     return await asyncio.gather(once("a", work), once("a", work))
-        >>> asyncio.run(ask())
-        [('done', False), ('done', True)]
     """
     while True:
         own: Future[T] = Future()
