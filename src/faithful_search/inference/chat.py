@@ -210,11 +210,7 @@ def guarded(fence: Fence, tokenizer: Any) -> Fence:
 
 
 def require_marked_roles(tokenizer: Any) -> None:
-    """Check that a fence can keep a chat template's roles out of retrieved text.
-
-    Raises:
-        TemplateError: for a template that writes them as nothing but a word.
-    """
+    """Raises `TemplateError` for a chat template whose roles are bare words, which no fence can keep out of text."""
     words = sorted({word for text in _around(tokenizer) for word in _plain(text, tokenizer)[1]})
     if words:
         raise TemplateError(

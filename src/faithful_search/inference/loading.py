@@ -51,10 +51,8 @@ def open_model(
         name: a Hub id or a directory, that of a PEFT adapter included.
         device: a torch device; by default a GPU where there is one.
         dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
-        revision: branch, tag or commit on the Hub.
-        subfolder: where in the repository or directory the model lies.
-        trust_remote_code: whether Python code that lies beside the model may be run. Without it a model that needs some
-            is refused; nobody is asked.
+        revision, subfolder: where in the repository the model lies.
+        trust_remote_code: whether Python code beside the model may be run; else a model that needs some is refused.
         **how: further arguments of the class's `from_pretrained`, such as `attn_implementation`.
 
     Raises:
@@ -134,10 +132,9 @@ def read_model(
 
 @cache
 def check_there(name: str, revision: str | None = None) -> None:
-    """Ask the Hub once for a model that is not on this machine: `from_pretrained` asks it for minutes.
+    """Ask the Hub once for a model that is not on this machine: `from_pretrained` would ask it for minutes.
 
-    Raises:
-        ConfigError: when there is no such model, or the Hub cannot be reached.
+    Raises `ConfigError` when there is no such model, or the Hub cannot be reached.
     """
     if Path(name).exists():
         return
@@ -162,8 +159,7 @@ def check_there(name: str, revision: str | None = None) -> None:
 def adapter_base(name: str, revision: str | None = None, subfolder: str = "") -> tuple[str, str | None] | None:
     """Name and revision of the model that a PEFT adapter was made for; `None` when there is no adapter at `name`.
 
-    Raises:
-        ConfigError: for a name that is neither a folder nor the Hub's, and an adapter whose settings cannot be read.
+    Raises `ConfigError` when there is nothing at `name`, or the adapter's settings cannot be read.
     """
     check_there(name, revision)
     with opening(f"the model {name!r}"):

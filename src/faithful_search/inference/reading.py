@@ -46,9 +46,8 @@ class Folding:
 def folding(tokenizer: Any) -> Folding | None:
     """For a fence: there are tokenizers to which a fullwidth `<` is a `<`, capitals are small letters, or `▁` a blank.
 
-    Raises:
-        TemplateError: for one that reads entities as something else: nothing can be kept out of its text; and for one
-            that does not say how it reads, and does not read characters as they are.
+    Raises `TemplateError` for one that reads entities as something else, and for one that does not say how it reads,
+    and does not read characters as they are: nothing could be kept out of their text.
     """
 
     def alike(sign: str, other: str) -> bool:
@@ -75,10 +74,9 @@ def folding(tokenizer: Any) -> Folding | None:
 
 
 def require_lines(tokenizer: Any, dialect: Dialect) -> None:
-    """Check that a tokenizer tells apart what a dialect is written with.
+    """Raises `TemplateError` for a tokenizer that does not tell apart what a dialect is written with.
 
-    Raises:
-        TemplateError: for one to which a line break is a blank, a bracket something else, or a character nothing.
+    To such a one a line break is a blank, a bracket something else, or a character nothing.
     """
     for text, read in _mistaken(tokenizer, dialect):
         raise TemplateError(

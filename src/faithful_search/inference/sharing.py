@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-CALLS = {"cpu": 64}
-CALL = 4096
-"""Tokens that a forward pass counts besides those in it, by the device's type: more passes must save more than that. An
-accelerator is not kept busy by few tokens."""
-WORTH, LONGEST_RUN = 64, 256
-"""Tokens that a run of rows must save by what it shares, and how many rows are looked back on for it."""
+# tokens that a forward pass counts besides those in it: more passes must save more than that, and an accelerator is not
+# kept busy by few tokens
+CALLS, CALL = {"cpu": 64}, 4096
+WORTH, LONGEST_RUN = 64, 256  # tokens that a run of rows must save, and how many rows are looked back on for it
 
 Row = list[int]
 

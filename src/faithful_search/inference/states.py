@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-ROOM = 64
-"""For how many tokens a batch makes room at a time."""
+ROOM = 64  # tokens that a batch makes room for at a time
+# types of models that tell how far tokens are apart by their places in the batch: padding between them counts
 COUNT_PADDING = frozenset({"mpt", "gpt_neo"})
-"""Types of models that tell how far tokens are apart by their places in the batch: padding between them counts."""
 
 Row = list[int]
 

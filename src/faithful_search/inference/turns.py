@@ -14,12 +14,10 @@ from . import sharing
 from .base import Sampling
 from .states import NOTHING, Batch, Row, States
 
-LEAVE = 8
-"""Rows leave a batch when they are at least one in so many: to go on without them, the others are copied."""
+LEAVE = 8  # rows leave a batch when they are at least one in eight: to go on without them, the others are copied
 
 Choose = Callable[[torch.Tensor], tuple[Row, list[float]]]
-"""From logits, a row for each prompt: the tokens to go on with, and their log-probabilities if those are wanted, else
-none."""
+"""From logits, a row for each prompt: the tokens to go on with, and their log-probabilities if those are wanted."""
 
 
 class Written(NamedTuple):
@@ -33,12 +31,8 @@ class Turns:
     """Continues rows and keeps what the model remembers of them.
 
     Only what the last call continued is kept, so an ended episode is forgotten with the next turn of the others. The
-    weights must stay as they are: make a new one after they have changed.
-
-    Args:
-        model: a causal LM that `states.can_read_on` accepts.
-        limit: bytes to keep from call to call; rows beyond are read again. While a call lasts, those of the last and of
-            this one may be there, and what the batch needs that is being continued.
+    weights must not change. At most `limit` bytes are kept from call to call; rows beyond are read again. The model is
+    one that `states.can_read_on` accepts.
     """
 
     def __init__(self, model: Any, limit: int) -> None:

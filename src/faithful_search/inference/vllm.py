@@ -52,8 +52,7 @@ class VLLM(ABC):
     """
 
     tokenizer: Any
-    hottest: ClassVar[float] = 2.0
-    """The highest temperature that vLLM takes."""
+    hottest: ClassVar[float] = 2.0  # the highest temperature that vLLM takes
 
     @property
     @abstractmethod
@@ -71,9 +70,7 @@ class VLLM(ABC):
     def generate(
         self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
     ) -> list[Completion]:
-        """See `Generator.generate`. Every row goes with its own limit; none waits for another.
-
-        A row ends at the last position of the model, too. The model's own generation settings do not apply.
+        """See `Generator.generate`. A row also ends at the model's last position; its generation settings do not apply.
 
         Raises:
             ConfigError: when a prompt leaves no position for a new token, for a temperature above 2, or when log-probs

@@ -22,11 +22,7 @@ _LOOK = 5.0  # seconds that a look at a server's health may take
 
 
 def wait_for_server(url: str, seconds: float) -> None:
-    """Wait until a vLLM server says that it is up.
-
-    Raises:
-        GeneratorError: when it does not in time.
-    """
+    """Wait until a vLLM server says that it is up; raises `GeneratorError` when it does not in time."""
     end = time.monotonic() + seconds
     while True:
         try:

@@ -169,9 +169,8 @@ class Bodies:
     async def read(self, scope: Any, receive: Receive) -> AsyncIterator[bytes]:
         """A request's body, whatever its length is said to be; held until the block ends.
 
-        Raises:
-            RequestError: when it does not come in time (408), is larger than allowed (413) or made room (503).
-            GoneError: when the client went away before its end.
+        Raises `RequestError` when it does not come in time (408), is larger than allowed (413) or made room (503), and
+        `GoneError` when the client went away before its end.
         """
         told = header(scope, b"content-length")
         if told.isdigit() and int(told[:18]) > self._limits.body_bytes:

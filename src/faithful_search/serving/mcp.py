@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from .app import App
     from .wire import Limits
 
-SESSIONS = 1000
-"""Clients that may hold a session at the same time; further ones are sent away to come back later."""
-IDLE = 600.0
-"""Seconds without a request after which a client's session ends; its next request is told to begin another."""
+SESSIONS = 1000  # that clients may hold at the same time; further ones are sent away to come back later
+IDLE = 600.0  # seconds without a request after which a session ends; the next request is told to begin another
 _FENCE = Fence(r"<\||\[[Ee][0-9]++\]")
 _EVIDENCE = {
     "type": "object",
@@ -51,9 +49,7 @@ def mcp_server(toolbox: Toolbox) -> Server[Any]:
     """A server whose tools are the toolbox's. Ids (`E1`, `E2`, …) are unique as long as it lives.
 
     A result is text for the model and, beside it, the evidence as data; a call that failed is a result that says so.
-
-    Raises:
-        ConfigError: when the package `mcp` is missing.
+    Raises `ConfigError` when the package `mcp` is missing.
     """
     try:
         from mcp.server.lowlevel import Server
@@ -100,15 +96,9 @@ def serve_stdio(toolbox: Toolbox) -> None:
 
 
 def mcp_app(toolbox: Toolbox, limits: Limits, idle: float = IDLE) -> App:
-    """The toolbox's tools at `/mcp`, over HTTP.
+    """The toolbox's tools at `/mcp`, over HTTP. Raises as `mcp_server`.
 
-    Args:
-        toolbox: what is served.
-        limits: of a body's size and time; an answer takes as long as the toolbox lets a call take.
-        idle: seconds after which a session without a request ends.
-
-    Raises:
-        ConfigError: when the package `mcp` is missing.
+    `limits` are those of a body's size and time; an answer takes as long as the toolbox lets a call take.
     """
     server = mcp_server(toolbox)
     from mcp.server.transport_security import TransportSecuritySettings

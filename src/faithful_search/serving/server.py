@@ -18,16 +18,14 @@ if TYPE_CHECKING:
 
     from .app import App
 
-_KEEP_ALIVE = 75
-"""Seconds an idle connection stays open: longer than clients keep theirs, so that none sends into a closed one."""
+_KEEP_ALIVE = 75  # seconds an idle connection stays open: longer than clients keep theirs, or they would lose requests
 _BACKLOG = 2048
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at that address, not yet listening: who connects is refused until `serve`. Port 0 takes a free one.
+    """A socket at that address, on which clients are refused until `serve`. Port 0 takes a free one.
 
-    Raises:
-        ConfigError: when the port is taken or the address is not of this machine.
+    Raises `ConfigError` when the port is taken or the address is not of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -68,11 +66,11 @@ def serve(
         app: what to serve.
         bound: from `bind`; closed at the end.
         drain: seconds.
-        ready: called as soon as nobody who connects is refused any more.
+        ready: called as soon as clients can connect.
         names: of this server, besides its addresses, see `layers.addressed`.
 
     Raises:
-        ConfigError: when another server began to listen there meanwhile.
+        ConfigError: when another server has begun to listen there since `bind`.
     """
     server = _server(app, drain, names)
 

@@ -105,8 +105,7 @@ _KINDS = {
 def read_retrieve(body: bytes, limits: Limits, top_k: int) -> Asked:
     """Search-R1's request; `top_k` is what it gets without asking. No queries and empty ones are allowed there.
 
-    Raises:
-        RequestError: for what is no such request (400, 422) or asks for too much (413).
+    Raises `RequestError` for anything else (400, 422) and for what asks for too much (413).
     """
     asked = _decode(body, _Retrieve)
 
@@ -139,11 +138,7 @@ def read_batch_search(body: bytes, limits: Limits, top_k: int) -> Asked:
 
 
 def read_judge(body: bytes, limits: Limits) -> list[Pair]:
-    """The pairs that a judge is asked about: `{"pairs": [{"premise": "…", "hypothesis": "…"}]}`.
-
-    A pair may have a `question` and a `task`; see `judges.base.Task` for the tasks there are. Raises as
-    `read_retrieve`.
-    """
+    """The pairs that a judge is asked about, which may have a `question` and a `task`. Raises as `read_retrieve`."""
     pairs: list[Pair] = _decode(body, _Judge).pairs
     if len(pairs) > limits.pairs:
         raise RequestError(f"{len(pairs)} pairs in a request; at most {limits.pairs}: send several", 413)

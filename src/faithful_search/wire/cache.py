@@ -143,7 +143,7 @@ class Cache:
                 self._remember(*entry[:3])
 
     def keep(self, key: str, value: bytes) -> None:
-        """As `put`, but a value that cannot be written is logged: a result is worth more than its place in the file."""
+        """As `put`, but a failure is only logged: a result is worth more than its place in the file."""
         try:
             self.put(key, value)
         except DataError as error:

@@ -75,10 +75,8 @@ def with_key(endpoint: Endpoint, key_env: str | None = None) -> Endpoint:
     """The endpoint with its key, from the environment where it has none of its own.
 
     `key_env` if given, else `FAITHFUL_SEARCH_API_KEY`, else the Hub's token for Hugging Face hosts and `OPENAI_API_KEY`
-    for all others. The Hub's token is sent to no other host.
-
-    Raises:
-        JudgeError: when one is needed and missing, or it cannot be sent in a header.
+    for all others. The Hub's token is sent to no other host. Raises `JudgeError` when a key is needed and missing, or
+    cannot be sent in a header.
     """
     key = ((_found_key(endpoint.url, key_env) if endpoint.key is None else endpoint.key) or "").strip()
     if not (key.isascii() and key.isprintable()):  # an HTTP client would quote it in its complaint

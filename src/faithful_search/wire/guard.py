@@ -1,9 +1,8 @@
 """Which addresses a policy may fetch: the public web, and what the user allows besides.
 
-An agent chooses its URLs itself, so `Guard` is the border between what a page tells it to read and the networks of
-whoever runs it. It judges twice. `check` judges the URL as written: http or https, no user name, a plain host, a port
-of the web. `admit` judges the addresses that the host resolves to, and the connection is then made to one of these very
-addresses (see `network.Network`), so that a name cannot mean one machine when checked and another when connected to.
+An agent chooses its URLs itself. So they are judged twice: as written, and again by the addresses that the host
+resolves to, to one of which the connection is then made: a name cannot mean one machine when checked, another when
+connected to.
 """
 
 from __future__ import annotations
@@ -56,11 +55,7 @@ class Refused(ToolError):
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """The IP addresses of a host by the system's resolver, best first. Blocks.
-
-    Raises:
-        socket.gaierror: when there are none.
-    """
+    """The IP addresses of a host by the system's resolver, best first. Blocks; raises `socket.gaierror`."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(item[4][0]) for item in found))
 
@@ -119,11 +114,7 @@ class Guard:
         self._entries()
 
     def check(self, url: str) -> str:
-        """The URL in plain form, without its fragment.
-
-        Raises:
-            Refused: saying what about it is not allowed.
-        """
+        """The URL in plain form, without its fragment; raises `Refused`, saying what about it is not allowed."""
         scheme, host, port, rest = _split(url)
         hosts, networks = self._entries()
         # a name may lead to an allowed network, which only its addresses can tell: `admit` judges them
@@ -136,8 +127,7 @@ class Guard:
     def admit(self, host: str, port: int, addresses: Sequence[str]) -> None:
         """Judge a connection to a host by all the addresses it resolved to.
 
-        Raises:
-            Refused: when the host is not listed and some address is neither public nor of an allowed network.
+        Raises `Refused` when the host is not listed and some address is neither public nor of an allowed network.
         """
         hosts, networks = self._entries()
         if hosts & {(host, None), (host, port)}:
@@ -172,11 +162,7 @@ class Guard:
 
 
 def _split(url: str) -> tuple[str, str, int, str]:
-    """Scheme, host, port and the rest (path and query) of a URL.
-
-    Raises:
-        Refused: for what browsers, resolvers and libraries read in different ways.
-    """
+    """Scheme, host, port and the rest of a URL; refuses what browsers, resolvers and libraries read differently."""
     url = url.strip(" \t\r\n") if isinstance(url, str) else ""
     if len(url) > LONGEST_URL:
         raise Refused(f"this URL is longer than {LONGEST_URL} characters")
@@ -201,8 +187,7 @@ def _split(url: str) -> tuple[str, str, int, str]:
 def _host(written: str) -> str:
     """A host in its one plain form: lower-case ASCII, no trailing dot, addresses as the standard library writes them.
 
-    Raises:
-        Refused: for every other form, such as an address in one number, octal or hexadecimal.
+    Refuses every other form, such as an address in one number, octal or hexadecimal.
     """
     bracketed = written.startswith("[")
     if bracketed:

@@ -109,8 +109,8 @@ class Http:
             url: absolute.
             params: added to the URL's query.
             headers: for this host only.
-            accept: media types (`text/html`, `text/*`); another is refused before its body is read. An answer that
-                names no type is let through, for the caller to look at. Empty for any.
+            accept: media types (`text/html`, `text/*`); another is refused before its body is read, an answer that
+                names none is let through. Empty for any.
 
         Raises:
             ToolError: saying which host did what; never a query, a header or a private address of ours.

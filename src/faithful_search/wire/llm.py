@@ -42,8 +42,8 @@ class Stats:
     """What asking has taken so far.
 
     `calls` are requests sent, `hits` answers that were cached, `failures` questions that were given up. `cost` is in
-    the currency of the prices, 0 without them. `notes` counts what else became known: that another model answered than
-    was asked, and which parameters this one does not take.
+    the currency of the prices, 0 without them. `notes` counts what else became known, such as parameters that the model
+    does not take.
     """
 
     calls: int = 0
@@ -56,7 +56,7 @@ class Stats:
     notes: dict[str, int] = field(default_factory=dict)
 
     def note(self, what: str) -> None:
-        """Count something that whoever reads the results should know."""
+        """Count something that readers of the results should know."""
         self.notes[what] = self.notes.get(what, 0) + 1
 
 
@@ -103,8 +103,8 @@ class Reply(msgspec.Struct, frozen=True):
 class LLM:
     """Asks one endpoint, on any event loop.
 
-    Raises:
-        JudgeError: when asking is pointless for every question: a wrong key, an unknown model.
+    Its methods raise `JudgeError` when asking is pointless for every question (a wrong key, an unknown model) and
+    `Unanswered` when there is no answer to this one.
     """
 
     def __init__(self, endpoint: Endpoint, stats: Stats | None = None) -> None:
@@ -124,11 +124,7 @@ class LLM:
     async def chat(self, messages: Messages, body: dict[str, Any], **how: Any) -> Reply:
         """One chat completion: `body` are further parameters of the request, `how` those of `post`.
 
-        A parameter that the model refuses is given as it wants it, from then on.
-
-        Raises:
-            Unanswered: when there is no answer; `Unreadable` when it cannot be read.
-            JudgeError: when asking is pointless.
+        A parameter that the model refuses is given as it wants it, from then on. Raises `Unreadable` for anything else.
         """
         wanted = {"messages": messages, "model": self.endpoint.model, **body}
         while True:
@@ -174,17 +170,12 @@ class LLM:
         final: Callable[[Unanswered], bool] = lambda fault: False,
         on_retry: Callable[[], object] = lambda: None,
     ) -> Any:
-        """The JSON that a path of the API answers to a body, or to a GET without one.
+        """The JSON that a path of the API, below `/v1`, answers to a body, or to a GET without one.
 
         Args:
-            path: below `/v1`.
-            body: of the request.
+            path, body: of the request.
             final: whether a failure is not to be retried, though it is transient.
             on_retry: called whenever the question has to be asked again.
-
-        Raises:
-            Unanswered: when there is no answer.
-            JudgeError: when asking is pointless.
         """
         endpoint, (client, slots) = self.endpoint, await self._connections.get(self._connect)
         request = client.build_request(
@@ -290,11 +281,7 @@ def _message(response: httpx2.Response) -> str:
 
 
 def reply_of(document: Any) -> Reply:
-    """A chat completion, read.
-
-    Raises:
-        ValueError: when the document is something else.
-    """
+    """A chat completion, read; raises `ValueError` for any other document."""
     try:
         choice = document["choices"][0]
         text, usage = choice["message"].get("content"), document.get("usage") or {}

@@ -35,10 +35,8 @@ class Network(httpcore.AnyIOBackend):
 
     Judging and connecting are one step, so a name server that answers differently the second time gains nothing: it is
     asked once. TLS still checks the certificate against the host's name. Lookups run in daemon threads: one that hangs
-    keeps neither its caller (who may be cancelled) nor the program's end waiting. Belongs to one event loop.
-
-    Args:
-        guard: judges every connection; `None` lets all through.
+    keeps neither its caller (who may be cancelled) nor the program's end waiting. Belongs to one event loop. Without a
+    guard, every connection is let through.
     """
 
     def __init__(self, guard: Guard | None) -> None:
@@ -53,14 +51,7 @@ class Network(httpcore.AnyIOBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """A connection to the host.
-
-        Raises:
-            Refused: by the guard.
-            socket.gaierror: when the name cannot be resolved.
-            httpcore.ConnectError: when no address answers.
-            httpcore.ConnectTimeout: when none answers in time.
-        """
+        """A connection to the host; raises what the guard, the resolver or the last address does."""
         addresses = await self._addresses(host, port)
         if self.guard is not None:
             self.guard.admit(host, port, addresses)

@@ -29,13 +29,10 @@ class Undecodable(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """A successful answer.
+    """A successful answer, its body unpacked.
 
-    Attributes:
-        status: 200 to 299.
-        headers: by lower-case name; repeated ones joined by commas.
-        body: unpacked.
-        url: where it came from in the end, after redirects, without fragment.
+    `headers` are by lower-case name, repeated ones joined by commas. `url` is where it came from in the end, after
+    redirects, without fragment.
     """
 
     status: int
