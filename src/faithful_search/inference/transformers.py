@@ -230,13 +230,7 @@ class TransformersGenerator:
         return [end.completion(row[:limit], own) for row, limit, own in zip(new, limits, logprobs, strict=True)]
 
     def _write(
-        self,
-        turns: Turns,
-        batch: Batch,
-        prompts: list[list[int]],
-        sampling: Sampling,
-        limits: list[int],
-        end: _End,
+        self, turns: Turns, batch: Batch, prompts: list[list[int]], sampling: Sampling, limits: list[int], end: _End
     ) -> list[Completion]:
         """As `_generate`, from a batch in which the prompts have been read."""
 
