@@ -95,12 +95,6 @@ class ChatFormat:
         eos = self.tokenizer.eos_token_id
         return [] if eos is None or self.end_ids[-1:] == [eos] else [eos]
 
-    @cached_property
-    def _bos_ids(self) -> list[int]:
-        """The tokenizer's BOS where it puts one before raw text; a chat template writes its own."""
-        bos = self.tokenizer.bos_token_id
-        return [] if bos is None or self.tokenizer("a")["input_ids"][:1] != [bos] else [bos]
-
     def encode(self, text: str) -> list[int]:
         """Ids of `text` without anything added around it."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -116,7 +110,9 @@ class ChatFormat:
         `tool_names`, for templates that tell a small model only those.
         """
         if not getattr(self.tokenizer, "chat_template", None):
-            return self._bos_ids + self.encode("\n".join(message["content"] for message in messages))
+            bos = self.tokenizer.bos_token_id  # a chat template writes its own
+            opening = [bos] if bos is not None and self.tokenizer("a")["input_ids"][:1] == [bos] else []
+            return opening + self.encode("\n".join(message["content"] for message in messages))
         names = [tool["function"]["name"] for tool in tools]
         return self.encode(_render(self.tokenizer, folded(messages) if self.folds_system else messages, names))
 

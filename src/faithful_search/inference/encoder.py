@@ -93,10 +93,16 @@ class Encoder:
         query, passage = prompts.get("query") or "", prompts.get("passage") or prompts.get("document") or ""
         if not (query or passage):  # the first E5 and BGE models have no such file
             query, passage = known_prefixes(model)
+        pooling: Pooling = "mean"
+        if "Pooling" in parts:
+            config = files(f"{parts['Pooling']['path']}/config.json") or {}
+            chosen = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+            if len(chosen) != 1 or chosen[0] not in _POOLINGS:
+                used, usable = ", ".join(chosen) or "nothing", ", ".join(_POOLINGS)
+                raise ConfigError(f"{model!r} pools by {used}; what can be used: one of {usable}")
+            pooling = _POOLINGS[chosen[0]]
         described: dict[str, Any] = {
-            "pooling": _pooling(model, files(f"{parts['Pooling']['path']}/config.json"))
-            if "Pooling" in parts
-            else "mean",
+            "pooling": pooling,
             "limit": told.get("max_seq_length") or min(512, max_tokens(opened, tokenizer) or 512),
             "query_prefix": query,
             "passage_prefix": passage,
@@ -162,14 +168,6 @@ def _beside(model: str, revision: str | None, name: str) -> Any:
         return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot open the model {model!r}: {name}: {error}") from error
-
-
-def _pooling(model: str, config: dict[str, Any] | None) -> Pooling:
-    chosen = [name for name, value in (config or {}).items() if name.startswith("pooling_mode_") and value is True]
-    if len(chosen) == 1 and chosen[0] in _POOLINGS:
-        return _POOLINGS[chosen[0]]
-    usable = ", ".join(_POOLINGS)
-    raise ConfigError(f"{model!r} pools by {', '.join(chosen) or 'nothing'}; what can be used: one of {usable}")
 
 
 def known_prefixes(model: str) -> tuple[str, str]:

@@ -43,8 +43,13 @@ class Turns:
 
     def take(self, prompts: Sequence[Row]) -> dict[int, States]:
         """What is remembered of each prompt's beginning, its last token excepted; nothing is kept any longer."""
-        kept = sorted(self.kept, key=lambda one: one.ids)
-        found = {row: _remembered(kept, prompt[:-1]) for row, prompt in enumerate(prompts)}
+        kept, found = sorted(self.kept, key=lambda one: one.ids), {}
+        for number, prompt in enumerate(prompts):
+            place = bisect(kept, row := prompt[:-1], key=lambda one: one.ids)
+            near = kept[max(0, place - 1) : place + 1]  # one of the row's neighbours begins most like it
+            shared = [sharing.shared_length(one.ids, row) for one in near]
+            best = max(shared, default=0)
+            found[number] = near[shared.index(best)].of(best) if best else NOTHING
         self.kept, self.size = [], 0
         return found
 
@@ -103,15 +108,6 @@ class Turns:
         batch = Batch(self.model, states)
         batch.read([row[len(found.ids) :] for row, found in zip(rows, states, strict=True)])
         return [batch.states(place, row) for place, row in enumerate(rows)]
-
-
-def _remembered(kept: list[States], row: Row) -> States:
-    """The longest beginning of a row in what is kept, which is sorted: one of the row's neighbours has it."""
-    place = bisect(kept, row, key=lambda one: one.ids)
-    near = kept[max(0, place - 1) : place + 1]
-    shared = [sharing.shared_length(one.ids, row) for one in near]
-    best = max(shared, default=0)
-    return near[shared.index(best)].of(best) if best else NOTHING
 
 
 def chooser(sampling: Sampling) -> Choose:

@@ -75,12 +75,9 @@ class Judging:
         """What `/health` tells of the judge: its name, and whether it only compares words."""
         return {"judge": self.judge.name, "lexical": is_lexical(self.judge)}
 
-    def _answer(self, body: bytes) -> Any:
+    async def _answer(self, body: bytes) -> dict[str, Any]:
         pairs = read_judge(body, self.limits)
         self.metrics.pairs.add(len(pairs))
-        return self._verdicts(pairs)
-
-    async def _verdicts(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         tasks = {pair: asyncio.create_task(self._verdict(pair)) for pair in dict.fromkeys(pairs)}
         self.metrics.known.add(len(pairs) - len(tasks))
         for task in tasks.values():  # held here: a verdict is worked for even when nobody waits for it any more

@@ -235,7 +235,15 @@ class Cache:
                 connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
-            self._use_wal(connection)
+            deadline = time.monotonic() + self.patience
+            while True:
+                try:
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    break
+                except sqlite3.OperationalError:  # another process opens it at this moment: SQLite does not wait then
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.01)
             connection.execute("PRAGMA synchronous = NORMAL")
             if self.max_bytes is not None:
                 connection.execute("CREATE INDEX IF NOT EXISTS oldest ON entries (made)")
@@ -255,18 +263,6 @@ class Cache:
         if version != _VERSION:
             raise DataError(f"the cache {self.path} was written by another version of this package; name another file")
         return "ours"
-
-    def _use_wal(self, connection: sqlite3.Connection) -> None:
-        """Another process that opens the file at this moment makes SQLite refuse at once, without its usual wait."""
-        deadline = time.monotonic() + self.patience
-        while True:
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
 
     def _limit(self, connection: sqlite3.Connection, most: int) -> None:
         """Let the file grow to this size; a larger one is made smaller, unless others use it at this moment."""

@@ -78,22 +78,20 @@ def with_key(endpoint: Endpoint, key_env: str | None = None) -> Endpoint:
     for all others. The Hub's token is sent to no other host. Raises `JudgeError` when a key is needed and missing, or
     cannot be sent in a header.
     """
-    key = ((_found_key(endpoint.url, key_env) if endpoint.key is None else endpoint.key) or "").strip()
+    key, url = endpoint.key, endpoint.url
+    if key is None and key_env is not None:
+        key = os.environ.get(key_env)
+        if not key:
+            raise JudgeError(f"the environment variable {key_env}, which should hold the judge's key, is not set")
+    elif key is None:
+        from huggingface_hub import get_token
+
+        host = urlsplit(url or ROUTER).hostname or ""
+        at_hub = any(host == name or host.endswith(f".{name}") for name in _HUB_HOSTS)
+        key = os.environ.get("FAITHFUL_SEARCH_API_KEY") or (get_token() if at_hub else os.environ.get("OPENAI_API_KEY"))
+        if url is None and not (key or "").startswith("hf_"):
+            raise JudgeError("Inference Providers need a Hub token: set HF_TOKEN, run `hf auth login`, or give a url")
+    key = (key or "").strip()
     if not (key.isascii() and key.isprintable()):  # an HTTP client would quote it in its complaint
         raise JudgeError("the judge's key holds characters that no header can carry; copy it anew")
     return replace(endpoint, key=key or None)
-
-
-def _found_key(url: str | None, key_env: str | None) -> str | None:
-    if key_env is not None:
-        if not os.environ.get(key_env):
-            raise JudgeError(f"the environment variable {key_env}, which should hold the judge's key, is not set")
-        return os.environ[key_env]
-    from huggingface_hub import get_token
-
-    host = urlsplit(url or ROUTER).hostname or ""
-    at_hub = any(host == name or host.endswith(f".{name}") for name in _HUB_HOSTS)
-    key = os.environ.get("FAITHFUL_SEARCH_API_KEY") or (get_token() if at_hub else os.environ.get("OPENAI_API_KEY"))
-    if url is None and not (key or "").startswith("hf_"):
-        raise JudgeError("Inference Providers need a Hub token: set HF_TOKEN, run `hf auth login`, or give a url")
-    return key

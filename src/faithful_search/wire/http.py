@@ -214,27 +214,22 @@ class _Client:
         answer = await self._exchange(request)
         while not isinstance(answer, Reply):
             try:
-                request = self._redirected(request, answer)
+                target = request.url.join(answer)
+                target = httpx.URL(self._guard.check(str(target))) if self._guard else target
+                home = _same_server(request.url, target)
+                if self._guard is None and not home:
+                    raise ToolError(f"{request.who} redirects to another server: only the one configured is asked")
+                # headers, which may hold keys, stay with the host they were given for
+                request = replace(request, url=target.copy_with(fragment=None), headers=request.headers if home else {})
                 if request.url in seen:
                     raise ToolError(f"{request.who} redirects in a circle")
                 seen.add(request.url)
                 if len(seen) > self._settings.max_redirects + 1:
                     raise ToolError(f"{request.who} redirects more than {self._settings.max_redirects} times")
                 answer = await self._exchange(request)
-            except Refused:
+            except (Refused, httpx.InvalidURL, ValueError):
                 raise Refused(f"{request.who} redirects to an address that is refused") from None
         return answer
-
-    def _redirected(self, request: _Request, location: str) -> _Request:
-        try:
-            target = request.url.join(location)
-            target = httpx.URL(self._guard.check(str(target))) if self._guard else target.copy_with(fragment=None)
-        except (httpx.InvalidURL, ValueError):
-            raise Refused from None
-        home = _same_server(request.url, target)
-        if self._guard is None and not home:
-            raise ToolError(f"{request.who} redirects to another server: only the one configured is asked")
-        return replace(request, url=target, headers=request.headers if home else {})
 
     async def _exchange(self, request: _Request) -> Reply | str:
         """One request and its answer, or where it redirects to."""

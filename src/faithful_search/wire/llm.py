@@ -287,23 +287,21 @@ def reply_of(document: Any) -> Reply:
         text, usage = choice["message"].get("content"), document.get("usage") or {}
         if text is not None and not isinstance(text, str):
             raise TypeError("content")
+        calls = []
+        for call in choice["message"].get("tool_calls") or ():
+            written = call["function"].get("arguments") or ""
+            arguments = written if isinstance(written, str) else json.dumps(written)
+            calls.append(ToolRequest(str(call.get("id")), str(call["function"]["name"]), arguments))
         return Reply(
             text=text or "",
             tokens=_tokens(choice.get("logprobs")),
             prompt_tokens=int(usage.get("prompt_tokens") or 0),
             completion_tokens=int(usage.get("completion_tokens") or 0),
             cut=choice.get("finish_reason") == "length",
-            calls=tuple(_tool_request(call) for call in choice["message"].get("tool_calls") or ()),
+            calls=tuple(calls),
         )
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"it is no chat completion with a message: {document}") from error
-
-
-def _tool_request(call: dict[str, Any]) -> ToolRequest:
-    function = call["function"]
-    written = function.get("arguments") or ""
-    arguments = written if isinstance(written, str) else json.dumps(written)
-    return ToolRequest(str(call.get("id")), str(function["name"]), arguments)
 
 
 def _tokens(logprobs: Any) -> tuple[tuple[str, dict[str, float]], ...]:

@@ -52,7 +52,10 @@ class Network(httpcore.AnyIOBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """A connection to the host; raises what the guard, the resolver or the last address does."""
-        addresses = await self._addresses(host, port)
+        try:
+            addresses: Sequence[str] = [str(ipaddress.ip_address(host))]
+        except ValueError:
+            addresses = await self._lookup(host, port)
         if self.guard is not None:
             self.guard.admit(host, port, addresses)
         connect = functools.partial(
@@ -65,9 +68,7 @@ class Network(httpcore.AnyIOBackend):
                 return _Stream(await connect(address, timeout=short))
         return _Stream(await connect(last, timeout=timeout))
 
-    async def _addresses(self, host: str, port: int) -> Sequence[str]:
-        with contextlib.suppress(ValueError):
-            return [str(ipaddress.ip_address(host))]
+    async def _lookup(self, host: str, port: int) -> Sequence[str]:
         resolver = resolve if self.guard is None else self.guard.resolve
         try:
             found = await asyncio.get_running_loop().run_in_executor(self.lookups, resolver, host, port)

@@ -29,28 +29,25 @@ async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | N
     """
     while True:
         own: Future[T] = Future()
-        own.set_running_or_notify_cancel()  # so that a caller who waits and leaves does not cancel it
+        own.set_running_or_notify_cancel()  # so that a caller who stops waiting does not cancel it
         flight = _flights.setdefault(name, own)  # one atomic step, so it needs no lock
-        if flight is own:
-            return await _compute(name, own, work), False
+        if flight is not own:
+            try:
+                async with asyncio.timeout(wait) as limit:
+                    with suppress(_Cancelled):
+                        return await asyncio.wrap_future(flight), True
+            except TimeoutError:
+                if not limit.expired():  # the work itself raised it
+                    raise
+                return await work(), False
+            continue
         try:
-            async with asyncio.timeout(wait) as limit:
-                with suppress(_Cancelled):
-                    return await asyncio.wrap_future(flight), True
-        except TimeoutError:
-            if not limit.expired():  # the work itself raised it
-                raise
-            return await work(), False
-
-
-async def _compute(name: Hashable, flight: Future[T], work: Callable[[], Awaitable[T]]) -> T:
-    try:
-        result = await work()
-    except BaseException as error:
-        # forgotten first: whoever is woken by a cancellation looks for the flight again
+            result = await work()
+        except BaseException as error:
+            # forgotten first: a caller that is woken by a cancellation looks for the flight again
+            _flights.pop(name, None)
+            own.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
+            raise
         _flights.pop(name, None)
-        flight.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
-        raise
-    _flights.pop(name, None)
-    flight.set_result(result)
-    return result
+        own.set_result(result)
+        return result, False
