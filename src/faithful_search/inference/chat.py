@@ -169,6 +169,7 @@ class ChatFormat:
             last = number == len(trajectory.steps) - 1
             spoken = None if calls or last else self.dialect.controller(trajectory.steps[: number + 1], verify=True)
             goes_on = calls or spoken is not None
+            # a raw dialect goes on inside one assistant turn, which is closed only at its end
             closed = not (goes_on and self.dialect.observation_role is None)
             said, opened = self.dialect.render_turn(step), self.opened(first=not number)
             said = said.removeprefix(opened if said.startswith(opened) else opened.rstrip())
@@ -220,6 +221,7 @@ def _around(tokenizer: Any) -> list[str]:
     if not getattr(tokenizer, "chat_template", None):
         return []
     said = [{"role": role, "content": OBSERVATION} for role in ("system", "user", "assistant", "tool", "user")]
+    # the longest conversation that the template takes: some refuse roles, or the same one twice
     for messages in (said, [*said[:3], said[4]], [*said[1:3], said[4]], said[1:2]):
         try:
             return _render(tokenizer, messages).split(OBSERVATION)
@@ -236,6 +238,7 @@ def _plain(text: str, tokenizer: Any) -> tuple[list[str], list[str]]:
     words: list[str] = []
     for line in text.splitlines():
         pieces = [piece.strip() for piece in marker.split(line)]
+        # single letters and signs stand in any text; a word could be forbidden only where it stands alone
         phrases += [piece for piece in pieces if len(piece) > 1 and not piece.isalnum()]
         words += [piece for piece in pieces if piece.isalnum() and len(pieces) == 1]
     return phrases, words
@@ -270,7 +273,7 @@ def folded(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _glue(tokenizer: Any, role: str) -> dict[str, str]:
-    """What the template writes around an assistant turn and the observation behind it, by the fields of `ChatFormat`"""
+    """What the template writes around an assistant turn and its observation, by the fields of `ChatFormat`."""
     said = (("user", "?"), ("assistant", ASSISTANT), (role, OBSERVATION))
     try:
         text = _render(tokenizer, [{"role": who, "content": content} for who, content in said])

@@ -15,6 +15,7 @@ _BLANK = "\u2581"
 _ENTITIES = "&#0123456789;&lt;&amp;"
 _SIGNS = ("", " ", "  ", "\n", "\n\n", *string.digits, *string.punctuation)
 """What dialects are written with besides letters."""
+# tokenizers may read these as nothing, or all as one unknown token
 _RARE = tuple("\x01\u00ad\u034f\u200b\ufeff\ue000\U0001f600")
 
 

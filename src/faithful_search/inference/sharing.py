@@ -80,7 +80,7 @@ def plan(rows: Sequence[Row], keep: int = 1, call: int = CALLS["cpu"]) -> list[P
         [([0, 1], [1000]), ([2], [])]
     """
     everything = list(range(len(rows)))
-    plans = [[Part(everything, [], [])]]
+    plans = [[Part(everything, [], [])]]  # the first of equals is taken: sharing nothing has the least to go wrong
     if len(rows) > 1:
         order, alike = _ordered(rows, everything, keep)
         plans.append([_headed(rows, everything, min(alike))])

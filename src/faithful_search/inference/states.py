@@ -180,7 +180,7 @@ def remembers_all(model: Any) -> bool:
 
 
 def padded(rows: Sequence[Row], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows padded at their left, and which of it is no padding."""
+    """Rows padded at their left, and a mask that tells them from the padding."""
     width = max(map(len, rows))
     ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows], device=device, dtype=torch.long)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device, dtype=torch.long)

@@ -13,14 +13,9 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from ..errors import ConfigError
 from . import sharing
 from .base import Completion, Sampling
+from .modes import inference_mode, plain_generation, positions_of
 from .states import Batch, can_hold, can_read_on, can_share, held, padded, places
 from .turns import Turns, chooser
-
-_KEPT = {
-    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
-    *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile"),
-    *("transformers_version", "_from_model_config", "_commit_hash"),
-}
 
 
 class TransformersGenerator:
@@ -72,17 +67,18 @@ class TransformersGenerator:
             ConfigError: when a prompt leaves no position of the model for a new token.
             GeneratorError: while `keeping`, when the model's logits are not numbers.
         """
-        positions, longest = _positions(self.model.config), max(map(len, prompts), default=0)
+        positions, longest = positions_of(self.model.config), max(map(len, prompts), default=0)
         if positions is not None and longest >= positions:
             raise ConfigError(
                 f"a prompt of {longest} tokens leaves no room in the model's {positions} positions; lower the "
                 "episode's total_tokens, return less evidence per call, or take a model with a longer context"
             )
         limits = list(max_new_tokens) if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
+        # prompts of similar length share a batch, so that little of it is padding
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         end = self._end(sampling.stop)
         done: dict[int, Completion] = {}
-        with _inference_mode(self.model), _plain_generation(self.model.generation_config):
+        with inference_mode(self.model), plain_generation(self.model.generation_config):
             known = self._turns.take(prompts) if self._turns else {}
             for start in range(0, len(order), self.batch_size):
                 rows = order[start : start + self.batch_size]
@@ -101,13 +97,13 @@ class TransformersGenerator:
         """While this lasts, what the model remembers of the rows that `generate` continued is kept for the next call:
         a prompt that goes on from one of them, as an episode's next turn does, is read only from there.
 
-        Completions are distributed as without it. Weights and adapters must stay as they are meanwhile. Between calls
+        Completions are distributed as without it. Weights and adapters must not change. Between calls
         at most `keep_bytes` are kept, only of rows of the last call (while one lasts, as much again may be there);
         other prompts, and changed ones, are read from where they differ. Models that forget tokens behind a window, or
         remember more than keys and values, keep nothing. Nothing is left when this ends.
         """
         before = self._turns
-        with _inference_mode(self.model):
+        with inference_mode(self.model):
             self._turns = Turns(self.model, self.keep_bytes) if can_read_on(self.model) else None
         try:
             yield
@@ -134,12 +130,13 @@ class TransformersGenerator:
             for j, choice in enumerate(own):
                 if not choice:
                     raise ConfigError(f"choice {j} of prompt {i} is empty: a choice needs at least one token")
+                # a choice's last token is only scored, so choices of one token share their prompt's row
                 wanted.setdefault((*prompt, *choice[:-1]), []).append((i, j))
         rows = [list(row) for row in wanted]
         askers = list(wanted.values())
         keep = max((len(choice) for own in choices for choice in own), default=1)
         logprobs = [[0.0] * len(own) for own in choices]
-        with _inference_mode(self.model):
+        with inference_mode(self.model):
             for row, logits in self._logits(rows, keep):
                 table = torch.log_softmax(logits.float(), dim=-1)
                 for i, j in askers[row]:
@@ -148,7 +145,7 @@ class TransformersGenerator:
         return logprobs
 
     def _logits(self, rows: list[list[int]], keep: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Of the last `keep` tokens of each row, where it has so many."""
+        """Logits of the last `keep` tokens of each row, or of all where it has fewer."""
         if self._holds is None:  # whether heads are read once: asked for, and the model returns what can be held
             self._holds = self.share_prefixes and can_share(self.model) and can_hold(self._read([[0]])[0])
         call = sharing.cost_of_call(self._device.type)
@@ -170,7 +167,7 @@ class TransformersGenerator:
             self._forward([[0]], 1)
 
     def _read(self, heads: list[list[int]]) -> tuple[Any, torch.Tensor]:
-        """What the model remembers of the heads, and which of it is no padding."""
+        """What the model remembers of the heads, and a mask that tells it from padding."""
         ids, mask = self._padded(heads)
         read = self.model(
             input_ids=ids, attention_mask=mask, position_ids=places(mask), logits_to_keep=1, use_cache=True
@@ -307,44 +304,3 @@ class _ChosenLogProbs(LogitsProcessor):
         """The log-probabilities of all new tokens, a row per prompt."""
         self._note(ids)
         return torch.cat(self.values, dim=1)
-
-
-def _positions(config: Any) -> int | None:
-    """How many positions the model was made for, stretched by its RoPE scaling; `None` when it does not say."""
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    positions = getattr(config, "max_position_embeddings", None)
-    scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    return positions and int(positions * max(1.0, scaling.get("factor") or 1.0))
-
-
-@contextmanager
-def _plain_generation(config: GenerationConfig) -> Iterator[None]:
-    """Hides what a model ships in its generation config: `generate` would take all that a call leaves unset from it.
-
-    The policy is to be sampled as it is. Ids of special tokens and how the cache is held stay.
-    """
-    own = dict(vars(config))
-    plain = {key: value for key, value in vars(GenerationConfig()).items() if key not in _KEPT and key in own}
-    vars(config).update(plain)
-    try:
-        yield
-    finally:
-        vars(config).update(own)
-
-
-@contextmanager
-def _inference_mode(model: Any) -> Iterator[None]:
-    training = model.training
-    # renamed in Transformers 5.2x
-    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
-    checkpointing = getattr(model, f"is_{kind}_checkpointing", False)
-    model.eval()
-    if checkpointing:
-        getattr(model, f"{kind}_checkpointing_disable")()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        if checkpointing:
-            getattr(model, f"{kind}_checkpointing_enable")()
-        model.train(training)

@@ -104,6 +104,7 @@ class Turns:
         """Reads the rest of each row behind what is remembered of it; where that is less than of others, a bit more of
         it: so there is no padding within a row, which not every model could do with."""
         width = max(len(row) - len(found.ids) for row, found in zip(rows, states, strict=True))
+        # what is read twice is dropped first, or it would be remembered twice
         states = [found.of(max(0, len(row) - width)) for row, found in zip(rows, states, strict=True)]
         batch = Batch(self.model, states)
         batch.read([row[len(found.ids) :] for row, found in zip(rows, states, strict=True)])

@@ -52,20 +52,13 @@ class VLLM(ABC):
     """
 
     tokenizer: Any
+    positions: int  # how many tokens a prompt and its continuation may have together
+    no_logprobs: str = ""  # why there are none, where those reported are of another distribution than was sampled from
     hottest: ClassVar[float] = 2.0  # the highest temperature that vLLM takes
-
-    @property
-    @abstractmethod
-    def positions(self) -> int:
-        """How many tokens a prompt and its continuation may have together."""
 
     @abstractmethod
     def _ask(self, requests: list[Request]) -> list[Answer]:
         """One answer a request, in order."""
-
-    @abstractmethod
-    def _check_logprobs(self) -> None:
-        """Refuse an engine that reports the log-probs of another distribution than the one sampled from."""
 
     def generate(
         self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
@@ -82,8 +75,8 @@ class VLLM(ABC):
         self._check_lengths(prompts)
         if sampling.temperature > self.hottest:
             raise ConfigError(f"vLLM takes temperatures up to {self.hottest:g}, not {sampling.temperature:g}")
-        if sampling.logprobs:
-            self._check_logprobs()
+        if sampling.logprobs and self.no_logprobs:
+            raise ConfigError(self.no_logprobs)
         limits = max_new_tokens if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
         eos = self.tokenizer.eos_token_id
         how = {
@@ -94,7 +87,7 @@ class VLLM(ABC):
             "stop": list(sampling.stop),
             "stop_token_ids": [] if eos is None else [eos],
             "include_stop_str_in_output": True,
-            "logprobs": 0 if sampling.logprobs else None,
+            "logprobs": 0 if sampling.logprobs else None,  # those of the sampled token alone
         }
         asked = [
             Request(list(prompt), {**how, "max_tokens": min(limit, self.positions - len(prompt))})
@@ -183,18 +176,12 @@ class VLLMGenerator(VLLM):
 
     def __init__(self, llm: Any, tokenizer: Any) -> None:
         self.llm, self.tokenizer = llm, tokenizer
-
-    @property
-    def positions(self) -> int:
-        """See `VLLM.positions`."""
-        return self.llm.llm_engine.model_config.max_model_len
-
-    def _check_logprobs(self) -> None:
-        mode = self.llm.llm_engine.model_config.logprobs_mode
-        if mode != "processed_logprobs":
-            raise ConfigError(
-                f"this engine reports {mode}, not the log-probs of what is sampled from; make it with "
-                'LLM(…, logprobs_mode="processed_logprobs"), or with open_vllm'
+        settings = llm.llm_engine.model_config
+        self.positions = settings.max_model_len
+        if settings.logprobs_mode != "processed_logprobs":
+            self.no_logprobs = (
+                f"this engine reports {settings.logprobs_mode}, not the log-probs of what is sampled from; make it "
+                'with LLM(…, logprobs_mode="processed_logprobs"), or with open_vllm'
             )
 
     def _ask(self, requests: list[Request]) -> list[Answer]:

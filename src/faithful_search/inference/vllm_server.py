@@ -18,7 +18,6 @@ from ..wire.llm import LLM, Unanswered
 from .vllm import VLLM, Answer, Request
 
 _RETRIES, _BACKOFF = 4, 0.5  # of a row; the first pause, in seconds
-_LOOK = 5.0  # seconds that a look at a server's health may take
 
 
 def wait_for_server(url: str, seconds: float) -> None:
@@ -26,7 +25,7 @@ def wait_for_server(url: str, seconds: float) -> None:
     end = time.monotonic() + seconds
     while True:
         try:
-            response = httpx.get(url.rstrip("/") + "/health", timeout=min(_LOOK, seconds), trust_env=False)
+            response = httpx.get(url.rstrip("/") + "/health", timeout=min(5.0, seconds), trust_env=False)
             said = f"status {response.status_code}"
             if response.status_code == 200:
                 return
@@ -77,17 +76,9 @@ class VLLMServer(VLLM):
         how = (timeout, timeout, _RETRIES, _BACKOFF, concurrency, sys.maxsize)  # a failure ends the call, not a breaker
         self._llm = LLM(Endpoint(self.url, "", key, *how, direct=True))
         self._background = Background(threads=1)
-        self.model, self._positions = self._served()
-        self._processed = self._reports_processed()
-
-    @property
-    def positions(self) -> int:
-        """See `VLLM.positions`."""
-        return self._positions
-
-    def _check_logprobs(self) -> None:
-        if not self._processed:
-            raise ConfigError(
+        self.model, self.positions = self._served()
+        if not self._reports_processed():
+            self.no_logprobs = (
                 f"the vLLM server at {self.url} does not report the log-probs of the distribution it samples from; "
                 "start it with --logprobs-mode processed_logprobs"
             )

@@ -112,6 +112,7 @@ class GoneError(Exception):
 
 async def _while_there(receive: Receive, work: Awaitable[Any]) -> Any:
     """Await `work` while the client waits for it."""
+    # the body has been read, so `receive` has nothing more to give but that the client is gone
     answer, gone = asyncio.ensure_future(work), asyncio.ensure_future(receive())
     try:
         await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)

@@ -21,6 +21,7 @@ def guarded(app: App, token: str) -> App:
 
     async def ask(scope: Any, receive: Receive, send: Any) -> None:
         given = header(scope, b"authorization")
+        # compared in constant time, so that how long it takes tells nothing about the token
         if scope["type"] == "http" and scope["path"] != "/health" and not hmac.compare_digest(given, wanted):
             return await send_reply(send, refusal(RequestError("a token is needed: Authorization: Bearer …", 401)))
         return await app(scope, receive, send)

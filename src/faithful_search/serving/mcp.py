@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SESSIONS = 1000  # that clients may hold at the same time; further ones are sent away to come back later
 IDLE = 600.0  # seconds without a request after which a session ends; the next request is told to begin another
+# what a model could take for the beginning of a special token, or for an id of ours
 _FENCE = Fence(r"<\||\[[Ee][0-9]++\]")
 _EVIDENCE = {
     "type": "object",

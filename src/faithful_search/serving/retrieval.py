@@ -76,6 +76,7 @@ class Retrieval:
         found: dict[Query, Found] = {item: [] for item in batch if not item[0].strip()}
         wanted = dict.fromkeys(item for item in batch if item not in found)
         self.metrics.batches.observe(len(wanted))
+        # an index takes one number of passages for all queries of a call
         for top_k in dict.fromkeys(top_k for _, top_k in wanted):
             queries = [query for query, number in wanted if number == top_k]
             results = found_by_each(self.index, top_k, queries)

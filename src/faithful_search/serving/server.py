@@ -32,6 +32,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
+    # a server that was ended leaves its port reserved for a while
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
@@ -81,7 +82,7 @@ def serve(
     try:
         bound.listen(_BACKLOG)
         ready()
-        server.run(sockets=[bound])  # it has its own handlers meanwhile, and afterwards repeats to ours what came
+        server.run(sockets=[bound])  # it installs handlers of its own, and passes on to ours afterwards what came
     except OSError as error:
         raise ConfigError(f"cannot listen on {url_of(bound)}: {error.strerror}") from error
     finally:

@@ -71,6 +71,7 @@ class Asked:
     write: Callable[[Results], Any]
 
 
+# trainers send null for what they leave out, so every option may be that
 class _Retrieve(msgspec.Struct):
     queries: list[str]
     topk: int | None = None

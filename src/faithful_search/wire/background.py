@@ -125,14 +125,14 @@ class Background:
                 loop.stop(wait=0)
             raise
 
-    def stop(self, wait: float = 1.0) -> None:
-        """Cancel what runs and end the thread; after `wait` seconds a stuck one is left behind, being a daemon."""
+    def stop(self) -> None:
+        """Cancel what runs and end the thread; after a second a stuck one is left behind, being a daemon."""
         if self._pid != os.getpid():
             return
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
-            loop.stop(wait)
+            loop.stop(wait=1.0)
 
     def __reduce__(self) -> tuple[type[Background], tuple[int]]:
         return Background, (self._threads,)

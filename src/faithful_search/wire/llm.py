@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
 import msgspec
@@ -22,7 +22,6 @@ from .network import tls
 from .redact import SHORTEST, redact
 from .retry import TRANSIENT, Breaker, Patience, retry_after
 
-T = TypeVar("T")
 Messages = list[dict[str, Any]]
 
 _SHOWN = 300  # characters of a server's own words in a message
