@@ -188,7 +188,7 @@ def test_sampled_end_of_sequence_is_kept(keeps):
     biased = TransformersGenerator(model, lab.tokenizer())
     with biased.keeping() if keeps else nullcontext():
         seen = biased.generate([ids("x")] * 64, Sampling(max_new_tokens=3))
-    assert {item.finish for item in seen} == {"eos", "length"}
+    assert "eos" in {item.finish for item in seen} <= {"eos", "length"}
     assert all((item.ids[-1] == eos) == (item.finish == "eos") and eos not in item.ids[:-1] for item in seen)
 
 

@@ -134,8 +134,14 @@ class Cache:
                     stored = connection.execute(_PUT, entry).rowcount > 0
                     break
                 except sqlite3.OperationalError as error:
-                    full = self.max_bytes is not None and error.sqlite_errorcode == sqlite3.SQLITE_FULL
-                    if not full or not connection.execute(_OLDEST, (_BATCH,)).rowcount:
+                    if self.max_bytes is None or error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                        raise
+                    most = connection.execute("PRAGMA max_page_count").fetchone()[0]
+                    # removing may take a page before it frees others
+                    connection.execute(f"PRAGMA max_page_count = {most + _BATCH}")
+                    removed = connection.execute(_OLDEST, (_BATCH,)).rowcount
+                    connection.execute(f"PRAGMA max_page_count = {most}")
+                    if not removed:
                         raise
                     self._shorten_journal(connection)
             self._shorten_journal(connection)
