@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import lab
 import pytest
 import torch
@@ -38,16 +40,6 @@ def test_greedy_equals_argmax_without_padding(generator):
             context.append(token)
 
 
-def test_the_models_own_sampling_defaults_do_not_bend_the_policy(generator):
-    prompts, sampling = [ids(text) for text in PROMPTS], Sampling(temperature=0.0, max_new_tokens=60)
-    plain = generator.generate(prompts, sampling)
-    assert any(len(set(item.ids)) < len(item.ids) for item in plain)
-    model = lab.model()
-    model.generation_config.repetition_penalty = 50.0
-    model.generation_config.no_repeat_ngram_size = 1
-    assert TransformersGenerator(model, lab.tokenizer()).generate(prompts, sampling) == plain
-
-
 def test_no_shipped_sampling_setting_bends_the_policy(generator):
     prompts, sampling = [ids(text) for text in PROMPTS], Sampling(max_new_tokens=30)
     torch.manual_seed(1)
@@ -63,6 +55,8 @@ def test_no_shipped_sampling_setting_bends_the_policy(generator):
         "sequence_bias": [[[sampled[0]], 50.0]],
         "min_new_tokens": 30,
         "exponential_decay_length_penalty": (1, 5.0),
+        "repetition_penalty": 50.0,
+        "no_repeat_ngram_size": 1,
     }
     for key, value in shipped.items():
         setattr(model.generation_config, key, value)
@@ -111,20 +105,15 @@ def test_what_is_sampled_lies_within_the_nucleus(generator, kept):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
+    ("knob", "wrong"),
     [
-        ({"temperature": -0.1}, "temperature"),
-        ({"temperature": float("nan")}, "temperature"),
-        ({"top_p": 0.0}, "top_p"),
-        ({"top_p": 1.1}, "top_p"),
-        ({"top_k": -1}, "top_k"),
-        ({"max_new_tokens": 0}, "max_new_tokens"),
-        ({"stop": ("</answer>", "")}, "stop string"),
+        *(("temperature", -0.1), ("temperature", float("nan")), ("top_p", 0.0), ("top_p", 1.1)),
+        *(("top_k", -1), ("max_new_tokens", 0), ("stop", ("</answer>", ""))),
     ],
 )
-def test_sampling_that_cannot_be_is_refused(wrong, why):
-    with pytest.raises(ConfigError, match=why):
-        Sampling(**wrong)
+def test_sampling_that_cannot_be_is_refused(knob, wrong):
+    with pytest.raises(ConfigError, match=knob):
+        Sampling(**{knob: wrong})
 
 
 def test_a_prompt_longer_than_the_model_is_refused_with_both_lengths(generator):
@@ -190,17 +179,17 @@ def test_a_stop_string_may_end_inside_a_merged_token():
     assert (completion.ids, completion.finish) == (wanted, "stop")
 
 
-def test_sampled_end_of_sequence_is_kept(generator):
-    model = lab.model()
+@pytest.mark.parametrize("keeps", [False, True])
+def test_sampled_end_of_sequence_is_kept(keeps):
+    model, eos = lab.model(), lab.tokenizer().eos_token_id
     with torch.no_grad():
         model.lm_head.weight.zero_()
-        model.lm_head.weight[lab.tokenizer().eos_token_id] = 1.0
+        model.lm_head.weight[eos] = 1.0
     biased = TransformersGenerator(model, lab.tokenizer())
-    seen = biased.generate([ids("x")] * 64, Sampling(temperature=1.0, max_new_tokens=40))
-    ended = [item for item in seen if item.finish == "eos"]
-    assert ended
-    assert all(item.ids[-1] == lab.tokenizer().eos_token_id for item in ended)
-    assert all(lab.tokenizer().eos_token_id not in item.ids[:-1] for item in seen)
+    with biased.keeping() if keeps else nullcontext():
+        seen = biased.generate([ids("x")] * 64, Sampling(max_new_tokens=3))
+    assert "eos" in {item.finish for item in seen} <= {"eos", "length"}
+    assert all((item.ids[-1] == eos) == (item.finish == "eos") and eos not in item.ids[:-1] for item in seen)
 
 
 def test_choice_probs_equal_the_chain_rule(generator):

@@ -7,38 +7,26 @@ from typing import Any
 
 import lab
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.inference import sharing
-from faithful_search.inference.sharing import can_share, plan
+from faithful_search.inference.sharing import plan
+from faithful_search.inference.states import can_share
 from faithful_search.inference.transformers import TransformersGenerator
 
 TOKENS = st.integers(0, 40)
 STEM, ONE, TWO = [1] * 150, [2] * 300, [3] * 200
 
 
-class Counting:
-    """Counts the tokens that go through a model, padding included."""
-
-    def __init__(self, model: Any) -> None:
-        self.tokens = self.passes = 0
-        model.register_forward_pre_hook(self._count, with_kwargs=True)
-
-    def _count(self, model: Any, args: Any, given: dict[str, Any]) -> None:
-        self.tokens += given["input_ids"].numel()
-        self.passes += 1
-
-
-def counted(**how: Any) -> tuple[TransformersGenerator, Counting]:
+def counted(**how: Any) -> tuple[TransformersGenerator, lab.Counting]:
     """A generator that knows already what its model remembers, and what it computes from now on."""
     model = lab.sharp(lab.model())
     generator = TransformersGenerator(model, lab.tokenizer(), **how)
     generator.agree, own = int, generator.agree
     generator.choice_probs([], [])
     generator.agree = own
-    return generator, Counting(model)
+    return generator, lab.Counting(model)
 
 
 def both(model: Any, prompts: list[list[int]], choices: Any = None) -> tuple[list[list[float]], list[list[float]]]:
@@ -54,22 +42,21 @@ def assert_same(model: Any, prompts: list[list[int]], choices: Any = None) -> No
         assert one == pytest.approx(two, rel=1e-4, abs=1e-12)
 
 
-def families(draw_text: Any) -> Any:
-    """Rows of a stem, one of a few texts behind it, and a tail; some rows share nothing."""
-    return st.tuples(
-        draw_text(0, 90), st.lists(draw_text(1, 90), min_size=1, max_size=3), st.lists(draw_text(1, 25), min_size=1)
-    )
-
-
 def some(least: int, most: int) -> st.SearchStrategy[list[int]]:
     return st.lists(TOKENS, min_size=least, max_size=most)
 
 
+@st.composite
+def families(draw: Any) -> list[list[int]]:
+    """Rows of a stem, one of a few texts behind it, and a tail; some rows share nothing."""
+    stem, texts = draw(some(0, 90)), draw(st.lists(some(1, 90), min_size=1, max_size=3))
+    tails = draw(st.lists(some(1, 25), min_size=1))
+    return [[*stem, *texts[place % len(texts)], *tail] for place, tail in enumerate(tails)]
+
+
 @settings(max_examples=60)
-@given(families(some), st.integers(1, 3), st.integers(0, 80))
-def test_every_row_is_in_one_part_and_begins_with_its_head(made, keep, call):
-    stem, texts, tails = made
-    rows = [[*stem, *texts[place % len(texts)], *tail] for place, tail in enumerate(tails)]
+@given(families(), st.integers(1, 3), st.integers(0, 80))
+def test_every_row_is_in_one_part_and_begins_with_its_head(rows, keep, call):
     parts = plan(rows, keep, call)
     assert sorted(row for part in parts for row in part.rows) == list(range(len(rows)))
     for part in parts:
@@ -80,21 +67,12 @@ def test_every_row_is_in_one_part_and_begins_with_its_head(made, keep, call):
 
 
 @settings(max_examples=25)
-@given(families(some), st.data())
-def test_probabilities_are_those_without_sharing(made, data):
-    stem, texts, tails = made
-    rows = [[*stem, *texts[place % len(texts)], *tail] for place, tail in enumerate(tails)]
+@given(families(), st.data())
+def test_probabilities_are_those_without_sharing(rows, data):
     choices = [data.draw(st.lists(some(1, 3), min_size=1, max_size=2)) for _ in rows]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sharing.CALLS, "cpu", data.draw(st.sampled_from([0, 20])))  # worth while for short rows, too
         assert_same(lab.sharp(lab.model()), rows, choices)
-
-
-def test_a_common_beginning_is_computed_once():
-    generator, counting = counted()
-    rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
-    generator.choice_probs(rows, [[[5], [6]]] * 10)
-    assert (counting.passes, counting.tokens) == (2, 150 + 10 * 20)
 
 
 def test_what_a_family_shares_is_computed_once_beside_rows_of_their_own():
@@ -109,21 +87,16 @@ def test_where_nothing_is_to_be_gained_nothing_is_shared(rows):
     assert [part.heads for part in plan(rows)] == [[]]
 
 
-def test_a_row_is_padded_only_where_a_pass_of_its_own_costs_more():
+@pytest.mark.parametrize(
+    ("stem", "lengths", "tokens"),
+    [([], (399, 29, 389, 99, 59), 2 * 400 + 100 + 2 * 60), (STEM, (10, 400, 12, 380), 150 + 2 * 401 + 2 * 13)],
+)
+def test_a_row_is_padded_only_where_a_pass_of_its_own_costs_more(stem, lengths, tokens):
     generator, counting = counted()
-    lengths = (400, 30, 390, 100, 60)
-    rows = [[n, *[9] * (length - 1)] for n, length in enumerate(lengths, start=10)]
-    generator.choice_probs(rows, [[[5], [6]]] * 5)
-    assert (counting.passes, counting.tokens) == (3, 2 * 400 + 100 + 2 * 60)
-    assert_same(generator.model, rows, [[[4], [5, 6, 7]]] * 5)
-
-
-def test_rows_behind_one_head_are_read_in_several_passes():
-    generator, counting = counted()
-    rows = [[*STEM, n, *[9] * length] for n, length in ((11, 10), (12, 400), (13, 12), (14, 380))]
-    generator.choice_probs(rows, [[[5], [6]]] * 4)
-    assert (counting.passes, counting.tokens) == (3, 150 + 2 * 401 + 2 * 13)
-    assert_same(generator.model, rows)
+    rows = [[*stem, n, *[9] * length] for n, length in enumerate(lengths, start=10)]
+    generator.choice_probs(rows, [[[5], [6]]] * len(rows))
+    assert (counting.passes, counting.tokens) == (3, tokens)
+    assert_same(generator.model, rows, [[[4], [5, 6, 7]]] * len(rows))
 
 
 @settings(max_examples=100)
@@ -166,14 +139,14 @@ def test_a_process_makes_as_many_passes_as_the_one_that_makes_most():
     generator, counting = counted(agree=lambda passes: asked.append(passes) or 5)
     rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
     assert generator.choice_probs([], []) == []
-    assert (counting.passes, asked) == (5, [0])
-    generator.choice_probs(rows, [[[5], [6]]] * 10)
-    assert (counting.passes, asked) == (10, [0, 2])
+    assert (counting.passes, counting.tokens, asked) == (5, 5, [0])
+    generator.choice_probs(rows, [[[5], [6]]] * 10)  # the common beginning is computed once
+    assert (counting.passes, counting.tokens - 5, asked) == (10, 150 + 10 * 20 + 3, [0, 2])
 
 
 def test_an_accelerator_is_given_few_passes():
     rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
-    call = sharing.cost_of_call(torch.device("cuda"))
+    call = sharing.cost_of_call("cuda")
     assert [part.heads for part in plan(rows, 1, call)] == [[]] and len(sharing.passes([400, 30], call)) == 1
     assert [len(part.heads) for part in plan([[*ONE * 5, *row] for row in rows], 1, call)] == [1]
 
@@ -210,43 +183,28 @@ def test_a_padding_side_of_the_tokenizer_changes_nothing():
     assert found[0] == found[1]
 
 
-def small(kind: str, **more: Any) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": len(lab.tokenizer()), **more}
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
-
-
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64}
 LOCAL = {"num_heads": 2, "attention_types": [[["global", "local"], 1]], "window_size": 16}
 
 
-def test_models_that_forget_or_sum_up_do_not_share_and_say_the_same():
-    rows = [[*STEM, *range(n, n + 20)] for n in range(4)]
-    sliding = small("mistral", sliding_window=16, **HEADS)
-    mixed = small("gemma3_text", sliding_window=16, head_dim=16, **HEADS)
-    for model in map(lab.sharp, (sliding, mixed)):
-        counting = Counting(model)
-        assert not can_share(model)
-        assert_same(model, rows)
-        assert counting.tokens == 2 * 4 * 170
+ARCHITECTURES = {
+    "grouped heads": (True, lambda: lab.small("qwen2", **HEADS)),
+    "learned positions": (True, lambda: lab.small("gpt2", n_embd=32, n_head=2)),
+    "a sliding window": (False, lambda: lab.small("mistral", sliding_window=16, **HEADS)),
+    "some sliding windows": (False, lambda: lab.small("gemma3_text", sliding_window=16, head_dim=16, **HEADS)),
+    "padding that counts": (False, lambda: lab.small("mpt", d_model=32, n_heads=2, n_layers=2)),
+    "local attention": (False, lambda: lab.small("gpt_neo", **LOCAL)),
+}
 
 
-def test_grouped_heads_and_learned_positions_share():
-    rows = [[*STEM, *range(n, n + 2 + 9 * n)] for n in range(4)]
-    for model in map(lab.sharp, (small("qwen2", **HEADS), small("gpt2", n_embd=32, n_head=2))):
-        assert can_share(model)
-        assert_same(model, rows)
-
-
-def test_models_that_count_padding_do_not_share_and_say_the_same():
-    rows = [[*STEM, *range(n, n + 2 + 5 * n)] for n in range(4)]
-    kinds = {"mpt": {"d_model": 32, "n_heads": 2, "n_layers": 2}, "gpt_neo": LOCAL}
-    for kind, sizes in kinds.items():
-        model = lab.sharp(small(kind, **sizes))
-        assert not can_share(model)
-        assert_same(model, rows)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_models_that_forget_or_count_padding_do_not_share_and_all_say_the_same(kind):
+    shares, make = ARCHITECTURES[kind]
+    model, rows = lab.sharp(make()), [[*STEM, *range(n, n + 2 + 9 * n)] for n in range(4)]
+    counting = lab.Counting(model)
+    assert can_share(model) is shares
+    assert_same(model, rows)
+    assert (counting.tokens < 2 * sum(map(len, rows))) is shares
 
 
 def test_prompt_tuning_does_not_share():

@@ -88,14 +88,6 @@ def test_every_row_is_asked_for_with_its_own_limit_and_nothing_of_the_models_own
     assert {headers["Authorization"] for headers in stub.headers} == {"Bearer secret"}
 
 
-def test_without_rows_nothing_is_asked(stub, tokenizer):
-    generator = VLLMServer(stub.url, tokenizer)
-    stub.requests.clear()
-    assert generator.generate([], Sampling()) == []
-    assert generator.choice_probs([], []) == [] and generator.choice_probs([[1]], [[]]) == [[]]
-    assert stub.requests == []
-
-
 def test_choices_are_read_token_by_token_at_temperature_one(stub, tokenizer):
     generator = VLLMServer(stub.url, tokenizer)
     stub.requests.clear()
@@ -139,7 +131,7 @@ def test_how_a_row_ended(stub, tokenizer):
         generator.generate([[1]], sampling)
 
 
-def test_a_prompt_that_leaves_no_room_is_refused_before_the_server_is_asked(stub, tokenizer):
+def test_what_is_refused_is_told_before_the_server_is_asked_or_in_its_words(stub, tokenizer):
     generator = VLLMServer(stub.url, tokenizer)
     stub.requests.clear()
     with pytest.raises(ConfigError, match=r"a prompt of 64 tokens leaves no room in the 64 positions.*max-model-len"):
@@ -148,36 +140,27 @@ def test_a_prompt_that_leaves_no_room_is_refused_before_the_server_is_asked(stub
         generator.choice_probs([[1] * 63], [[[1, 2]]])
     with pytest.raises(ConfigError, match=r"temperatures up to 2, not 2\.5"):
         generator.generate([[1]], Sampling(temperature=2.5))
+    assert generator.generate([], Sampling()) == []
+    assert generator.choice_probs([], []) == [] and generator.choice_probs([[1]], [[]]) == [[]]
     assert stub.requests == []
-
-
-def test_what_the_server_refuses_is_told_in_its_words_and_not_asked_again(stub, tokenizer):
-    generator = VLLMServer(stub.url, tokenizer)
-    stub.requests.clear()
     stub.mode = (400, "This model's maximum context length is 8 tokens")
     with pytest.raises(ConfigError, match="refuses: the endpoint answered 400: This model's maximum context"):
         generator.generate([[1]], Sampling())
     assert len(stub.requests) == 1
 
 
-def test_rows_are_asked_for_concurrently_up_to_the_bound(stub, tokenizer):
-    VLLMServer(stub.url, tokenizer, concurrency=4).generate([[1]] * 20, Sampling(max_new_tokens=3))
+def test_rows_are_asked_for_concurrently_up_to_the_bound_also_in_a_running_loop(stub, tokenizer):
+    async def notebook():
+        return VLLMServer(stub.url, tokenizer, concurrency=4).generate([[1]] * 20, Sampling(max_new_tokens=2))
+
+    assert [row.ids for row in asyncio.run(notebook())] == [[5, 5]] * 20
     assert 2 <= stub.busiest <= 4
 
 
 def test_waiting_for_a_turn_of_ones_own_is_not_the_servers_time(stub, tokenizer):
     generator = VLLMServer(stub.url, tokenizer, timeout=1.0, concurrency=1)
     stub.sample = lambda body: (time.sleep(0.3), five(body))[1]
-    begun = time.monotonic()
     assert len(generator.generate([[1]] * 5, Sampling(max_new_tokens=1))) == 5
-    assert time.monotonic() - begun > 1.0
-
-
-def test_in_a_running_loop(stub, tokenizer):
-    async def notebook():
-        return VLLMServer(stub.url, tokenizer).generate([[1]], Sampling(max_new_tokens=2))[0].ids
-
-    assert asyncio.run(notebook()) == [5, 5]
 
 
 @pytest.mark.parametrize("fault", ["closed", "cut", (503, "engine is starting")])
@@ -203,23 +186,16 @@ def test_what_does_not_pass_ends_in_an_error_that_says_what_to_do(stub, tokenize
     assert stub.url in str(caught.value) and "resume from the last checkpoint" in str(caught.value)
 
 
-def test_a_silent_server_is_given_up_after_the_timeout(stub, tokenizer):
-    generator = VLLMServer(stub.url, tokenizer, timeout=0.5)
+@pytest.mark.parametrize(
+    "timeout, dies, told", [(0.5, False, r"no complete answer within 0\.5 s"), (600.0, True, "cannot talk to")]
+)
+def test_a_server_that_is_silent_or_dies_while_it_samples_is_given_up(stub, tokenizer, brief, timeout, dies, told):
+    generator = VLLMServer(stub.url, tokenizer, timeout=timeout)
     stub.mode = "hang"
-    begun = time.monotonic()
-    with pytest.raises(GeneratorError, match=r"no complete answer within 0\.5 s"):
+    if dies:
+        threading.Timer(0.3, stub.stop).start()
+    with pytest.raises(GeneratorError, match=told):
         generator.generate([[1]] * 5, Sampling())
-    assert 0.4 < time.monotonic() - begun < 5
-
-
-def test_a_server_that_dies_while_it_samples(stub, tokenizer, brief):
-    generator = VLLMServer(stub.url, tokenizer)
-    stub.mode = "hang"
-    threading.Timer(0.3, stub.stop).start()
-    begun = time.monotonic()
-    with pytest.raises(GeneratorError, match="cannot talk to"):
-        generator.generate([[1]] * 5, Sampling())
-    assert time.monotonic() - begun < 10
 
 
 def test_a_server_that_is_not_there_or_is_another(stub, tokenizer, brief):
@@ -368,10 +344,8 @@ def test_a_server_that_hangs_is_not_waited_for_for_ever(stub, monkeypatch, wait,
     lines = []
     monkeypatch.setattr(endings, "_end", lambda line: (lines.append(line), stub.stop()))  # which lets go of the wait
     stub.silent = {path}
-    begun = time.monotonic()
     with pytest.raises(GeneratorError):
         wait(trainer_of(stub.url))
-    assert 0.9 < time.monotonic() - begun < 20
     [line] = lines
     assert line.startswith(f"the vLLM server at {stub.url} {told}")
     assert "within 1 s (vllm_server_timeout); see its log" in line and line.endswith("with --resume true")

@@ -7,9 +7,11 @@ import gc
 import operator
 import os
 import pickle
+import signal
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -35,18 +37,7 @@ class Recorder:
         return [2 * item for item in items]
 
 
-def test_calls_of_one_turn_are_one_batch_in_order():
-    run = Recorder()
-
-    async def many():
-        batcher = Batcher(run)
-        return await asyncio.gather(*map(batcher.ask, range(10)))
-
-    assert asyncio.run(many()) == [2 * n for n in range(10)]
-    assert run.batches == [list(range(10))]
-
-
-def test_a_turn_that_takes_its_time_is_one_batch_all_the_same():
+def test_calls_of_one_turn_are_one_batch_in_order_however_long_it_takes():
     run = Recorder()
 
     async def slowly(batcher, number):
@@ -115,18 +106,6 @@ def test_what_arrives_while_a_batch_runs_is_the_next_batch():
     assert run.batches == [[0], [1, 2, 3], [4, 5]]
 
 
-def test_a_lone_call_waits_for_nobody():
-    async def one_by_one():
-        batcher = Batcher(lambda items: items)
-        await batcher.ask(0)
-        start = time.perf_counter()
-        for n in range(100):
-            await batcher.ask(n)
-        return (time.perf_counter() - start) / 100
-
-    assert asyncio.run(one_by_one()) < 0.02
-
-
 def test_an_error_reaches_its_own_batch_only():
     def run(items):
         if 13 in items:
@@ -141,29 +120,20 @@ def test_an_error_reaches_its_own_batch_only():
     assert isinstance(one, ToolError) and isinstance(two, ToolError) and (three, four) == (3, 4)
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), StopIteration("end"), KeyboardInterrupt()])
-def test_the_thread_lives_through_any_error(error):
+@pytest.mark.parametrize("error", [SystemExit(3), StopIteration("end"), KeyboardInterrupt(), None])
+def test_the_thread_lives_through_any_error_and_through_a_missing_result(error):
     def run(items):
-        if items[0] == "bad":
+        if items[0] == "bad" and error is not None:
             raise error
-        return items
+        return items[1:] if items[0] == "bad" else items
 
     async def scenario():
         batcher = Batcher(run)
-        with pytest.raises(RuntimeError, match=type(error).__name__):
+        with pytest.raises(RuntimeError, match=type(error).__name__ if error else "1 items gave 0 results"):
             await batcher.ask("bad")
         return await batcher.ask("good")
 
     assert asyncio.run(scenario()) == "good"
-
-
-def test_a_wrong_number_of_results_is_an_error():
-    async def scenario():
-        batcher = Batcher(lambda items: items[1:])
-        await asyncio.gather(batcher.ask(1), batcher.ask(2))
-
-    with pytest.raises(RuntimeError, match="2 items gave 1 results"):
-        asyncio.run(scenario())
 
 
 def test_a_cancelled_call_is_not_run():
@@ -187,7 +157,7 @@ def test_a_cancelled_call_is_not_run():
 
 
 def test_several_threads_and_loops_never_run_two_batches_at_once():
-    running, most_at_once, answers = [], [], {}
+    running, most_at_once = [], []
 
     def run(items):
         running.append(1)
@@ -202,14 +172,11 @@ def test_several_threads_and_loops_never_run_two_batches_at_once():
         async def ask():
             return await asyncio.gather(*(batcher.ask(place * 100 + n) for n in range(20)))
 
-        answers[place] = asyncio.run(ask())
+        return asyncio.run(ask())
 
-    threads = [threading.Thread(target=client, args=(place,)) for place in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert answers == {place: [(place * 100 + n) * 10 for n in range(20)] for place in range(6)}
+    with ThreadPoolExecutor(6) as threads:
+        answers = [*threads.map(client, range(6))]
+    assert answers == [[(place * 100 + n) * 10 for n in range(20)] for place in range(6)]
     assert max(most_at_once) == 1
 
 
@@ -234,15 +201,9 @@ def test_a_forked_child_has_a_thread_of_its_own():
     assert asyncio.run(batcher.ask(1)) == 2
     child = os.fork()
     if child == 0:
+        signal.alarm(20)  # rather than waiting for ever for a thread that is not there
         os._exit(0 if asyncio.run(batcher.ask(4)) == 8 else 1)
-    deadline, status = time.monotonic() + 20, (0, 0)
-    while status[0] == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
-        status = os.waitpid(child, os.WNOHANG)
-    if status[0] == 0:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    assert status == (child, 0)
+    assert os.waitpid(child, 0) == (child, 0)
     assert asyncio.run(batcher.ask(5)) == 10
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
-from served import Shelf, app_of, command, connected, invoked
+from served import PARSERS, Shelf, app_of, command, connected, invoked, use_parser
 
 from faithful_search.serving import connection, wire
 from faithful_search.serving.app import application
@@ -36,15 +36,12 @@ def url():
 
 
 def test_who_is_refused_is_told_what_to_do(url):
+    for path in ("health", "metrics"):
+        assert httpx.get(f"{url}/{path}", headers={"Host": "evil.example"}).status_code == 421
     answer = httpx.post(f"{url}/retrieve", headers={"Host": "shelf.lab:8000"})
     assert answer.status_code == 421 and "--allow-host shelf.lab " in answer.json()["error"]
     answer = httpx.post(f"{url}/retrieve", headers={"Origin": "http://evil.example"})
     assert answer.status_code == 403 and "'http://evil.example'" in answer.json()["error"]
-
-
-def test_what_a_server_tells_of_itself_is_not_for_web_pages_either(url):
-    for path in ("health", "metrics"):
-        assert httpx.get(f"{url}/{path}", headers={"Host": "evil.example"}).status_code == 421
 
 
 # --- strangers
@@ -80,19 +77,12 @@ def crawling(stack, url, path, number):
     return slow
 
 
-def test_slow_bodies_take_no_place_of_others():
-    limits = wire.Limits(requests=4)
-    with running(app_of(Shelf(), limits)) as url, ExitStack() as stack:
-        crawling(stack, url, b"/retrieve", 40)
-        assert httpx.post(f"{url}/retrieve", json={"queries": ["a"]}).status_code == 200
-
-
 def padded(size):
     return b'{"queries": ["a"], "padding": "%s"}' % (b"x" * size)
 
 
 def test_large_bodies_that_do_not_end_make_room_for_others():
-    limits = wire.Limits(body_bytes=1_000_000, bodies_bytes=3_000_000)
+    limits = wire.Limits(body_bytes=1_000_000, bodies_bytes=3_000_000, requests=4)
     head = (SLOW[:-1] % b"/retrieve").replace(b"50", b"950000")
     with running(app_of(Shelf(), limits)) as url, ExitStack() as stack:
         slow = [stack.enter_context(connected(url)) for _ in range(8)]
@@ -118,12 +108,10 @@ def test_bodies_being_answered_take_room_until_they_are():
         assert httpx.post(f"{url}/retrieve", content=padded(900_000)).status_code == 200
 
 
-@pytest.mark.parametrize("parser", ["httptools_impl.HttpToolsProtocol", "h11_impl.H11Protocol"])
+@pytest.mark.parametrize("parser", PARSERS)
 def test_of_too_many_connections_the_one_silent_for_longest_is_closed(parser, monkeypatch):
     """Not one that is being answered, however long ago it was opened."""
-    module, _, name = parser.rpartition(".")
-    protocol = getattr(pytest.importorskip(f"uvicorn.protocols.http.{module}"), name)
-    monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", protocol)
+    use_parser(monkeypatch, parser)
     monkeypatch.setattr(connection, "OPEN", 4)
     shelf, body = Shelf(seconds=1.0), b'{"queries": ["a"]}'
     with running(app_of(shelf)) as url, ExitStack() as stack:

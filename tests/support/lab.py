@@ -193,3 +193,30 @@ class Shelf:
             query: What to look for.
         """
         return self.evidence
+
+
+class Counting:
+    """Counts the tokens that go through a model, padding included, and its passes."""
+
+    def __init__(self, model: Any) -> None:
+        self.tokens = self.passes = 0
+        model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, model: Any, args: Any, given: dict[str, Any]) -> None:
+        self.tokens += given["input_ids"].numel()
+        self.passes += 1
+
+    def taken(self) -> int:
+        """Tokens since this was asked last."""
+        tokens, self.tokens = self.tokens, 0
+        return tokens
+
+
+def small(kind: str, **more: Any) -> Any:
+    """An untrained model of any architecture."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": len(tokenizer()), **more}
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from click.testing import CliRunner, Result
 from paths import ROOT
 
@@ -21,6 +22,7 @@ from faithful_search.serving.retrieval import Retrieval
 from faithful_search.tools.retrieval.index import Index
 from faithful_search.trajectory import Evidence
 
+PARSERS = ("httptools_impl.HttpToolsProtocol", "h11_impl.H11Protocol")
 COMMAND = (sys.executable, "-c", "from faithful_search.cli import main; main()")
 
 
@@ -58,6 +60,13 @@ def app_of(index: Index, limits=None, **settings):
     """The retrieval server's application over an index."""
     retrieval = Retrieval(index, limits=limits, **settings)
     return application(retrieval.answers, limits=limits, metrics=retrieval.metrics, about={"passages": len(index)})
+
+
+def use_parser(monkeypatch: pytest.MonkeyPatch, parser: str) -> None:
+    """Serve with one of the `PARSERS` that uvicorn knows."""
+    module, _, name = parser.rpartition(".")
+    protocol = getattr(pytest.importorskip(f"uvicorn.protocols.http.{module}"), name)
+    monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", protocol)
 
 
 def connected(url: str) -> socket.socket:

@@ -16,8 +16,7 @@ import pytest
 from tiny_bert import COUNT, QUERIES, corpus, other_model, saved
 
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.inference.encoder import Encoder
-from faithful_search.inference.prefixes import known_prefixes
+from faithful_search.inference.encoder import Encoder, known_prefixes
 from faithful_search.tools.retrieval.dense import DenseIndex
 from faithful_search.tools.retrieval.embedder import Embedder
 from faithful_search.tools.retrieval.passages import Passages, store

@@ -1,6 +1,6 @@
 """The guard: whatever a URL looks like, it leads to the public web or nowhere."""
 
-# ruff: noqa: RUF001 — look-alikes are what is tested
+# ruff: noqa: RUF001, SIM905 — look-alikes are what is tested; URLs hold no blanks
 
 import asyncio
 import copy
@@ -52,177 +52,75 @@ def test_what_leads_to_the_public_web_is_written_plainly(url, plain):
 
 
 NOT_WEB = [
-    "",
-    "example.org",
-    "//example.org/",
-    "http:/example.org/",
-    "http:example.org",
-    "http:///etc/passwd",
-    "http://",
-    "http://?q",
-    "http://#example.org",
-    "file:///etc/passwd",
-    "FILE://localhost/etc/passwd",
-    "data:text/html,<p>hello</p>",
-    "javascript:alert(1)",
-    "gopher://127.0.0.1:6379/_INFO",
-    "ftp://example.org/",
-    "ws://example.org/",
-    "unix:///var/run/docker.sock",
-    "http+unix://%2Fvar%2Frun%2Fdocker.sock/",
-    "view-source:http://example.org/",
-    "blob:http://example.org/1",
-    "about:blank",
-    "jar:http://example.org!/",
-    "\x00http://example.org/",
-    "url:http://example.org/",
+    *("", "\x00http://example.org/"),
+    *"""
+    example.org //example.org/ http:/example.org/ http:example.org http:///etc/passwd http:// http://?q
+    http://#example.org file:///etc/passwd FILE://localhost/etc/passwd data:text/html,<p>hello</p>
+    javascript:alert(1) gopher://127.0.0.1:6379/_INFO ftp://example.org/ ws://example.org/
+    unix:///var/run/docker.sock http+unix://%2Fvar%2Frun%2Fdocker.sock/ view-source:http://example.org/
+    blob:http://example.org/1 about:blank jar:http://example.org!/ url:http://example.org/
+    """.split(),
 ]
 TRICKS = [
-    "http://user@example.org/",
-    "http://user:secret@example.org/",
-    "http://example.org@127.0.0.1/",
-    "http://127.0.0.1@example.org/",
-    "http://@example.org/",
-    "http://example.org:80@127.0.0.1/",
-    "http://example.org\\@127.0.0.1/",
-    "http://127.0.0.1\\.example.org/",
-    "http:\\\\127.0.0.1\\",
-    "http://127.0.0.1#@example.org/",
-    "http://127.0.0.1?@example.org/",
-    "http://exa mple.org/",
-    "http://example.org/a b",
-    "http://example.org/\r\nHost: 127.0.0.1",
-    "http://exam\tple.org/",
-    "http://exam\nple.org/",
-    "http://example.org/\x00",
-    "http://example.org\x7f/",
-    "http://example.org/\u2028",
-    "http://example.org/\ud800",
-    "http://exam\u00adple.org\u200b@127.0.0.1/",
-    "http://%31%32%37.0.0.1/",
-    "http://example%2eorg/",
-    "http://example.org%00.internal/",
-    "http://example.org:/",
-    "http://example.org:0/",
-    "http://example.org:65536/",
-    "http://example.org:99999999999999/",
-    "http://example.org:8０/",
-    "http://example.org:+80/",
-    "http://example.org:80:80/",
-    "http://example..org/",
-    "http://.example.org/",
-    "http://example.org../",
-    "http://-example.org/",
-    "http://example.org-/",
-    "http://" + "a" * 64 + ".org/",
-    "http://" + "a." * 130 + "org/",
-    "http://example.org/" + "a" * 5000,
-    "http://*.example.org/",
-    "http://exa$mple.org/",
-    "http://[example.org]/",
-    "http://[::1/",
-    "http://::1/",
-    "http://2130706433.⑦/",
+    *(
+        "http://example.org\\@127.0.0.1/",
+        "http://127.0.0.1\\.example.org/",
+        "http:\\\\127.0.0.1\\",
+        "http://exa mple.org/",
+    ),
+    *(
+        "http://example.org/a b",
+        "http://example.org/\r\nHost: 127.0.0.1",
+        "http://exam\tple.org/",
+        "http://exam\nple.org/",
+    ),
+    *("http://example.org/\x00", "http://example.org\x7f/", "http://example.org/\u2028", "http://example.org/\ud800"),
+    *("http://exam\u00adple.org\u200b@127.0.0.1/", "http://" + "a." * 130 + "org/", "http://example.org/" + "a" * 5000),
+    *"""
+    http://user@example.org/ http://user:secret@example.org/ http://example.org@127.0.0.1/
+    http://127.0.0.1@example.org/ http://@example.org/ http://example.org:80@127.0.0.1/
+    http://127.0.0.1#@example.org/ http://127.0.0.1?@example.org/ http://%31%32%37.0.0.1/ http://example%2eorg/
+    http://example.org%00.internal/ http://example.org:/ http://example.org:0/ http://example.org:65536/
+    http://example.org:99999999999999/ http://example.org:8０/ http://example.org:+80/ http://example.org:80:80/
+    http://example..org/ http://.example.org/ http://example.org../ http://-example.org/ http://example.org-/
+    http://aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.org/ http://*.example.org/
+    http://exa$mple.org/ http://[example.org]/ http://[::1/ http://::1/ http://2130706433.⑦/
+    """.split(),
 ]
-LOOPBACK = [
-    "http://127.0.0.1/",
-    "http://127.0.0.1./",
-    "http://127.1/",
-    "http://127.0.1/",
-    "http://127.255.255.254/",
-    "http://2130706433/",
-    "http://017700000001/",
-    "http://0x7f000001/",
-    "http://0x7f.1/",
-    "http://0177.0.0.1/",
-    "http://0177.0x0.0.1/",
-    "http://00000000177.0.0.1/",
-    "http://127.0.0.1:80/",
-    "http://0/",
-    "http://0.0.0.0/",
-    "http://0x/",
-    "http://①②⑦.0.0.1/",
-    "http://１２７.０.０.１/",
-    "http://127。0。0。1/",
-    "http://127｡0｡0｡1/",
-    "http://𝟏𝟐𝟕.0.0.1/",
-    "http://[::1]/",
-    "http://[::]/",
-    "http://[0:0:0:0:0:0:0:1]/",
-    "http://[::127.0.0.1]/",
-    "http://[::ffff:127.0.0.1]/",
-    "http://[::ffff:7f00:1]/",
-    "http://[::FFFF:0x7f.1]/",
-    "http://[64:ff9b::7f00:1]/",
-    "http://[64:ff9b::127.0.0.1]/",
-    "http://[64:ff9b:1::7f00:1]/",
-    "http://[2002:7f00:1::]/",
-    "http://[2001:0:5ef5:79fb:0:0:80ff:fffe]/",
-    "http://[fe80::1%25eth0]/",
-    "http://[::1%25lo]/",
-    "http://[::1%lo]/",
-    "http://localhost/",
-    "http://LOCALHOST./",
-    "http://ｌocalhost/",
-    "http://ⓛⓞⓒⓐⓛⓗⓞⓢⓣ/",
-    "http://app.localhost/",
-    "http://localhost.localdomain/",
-]
-PRIVATE = [
-    "http://10.0.0.1/",
-    "http://172.16.0.1/",
-    "http://172.31.255.255/",
-    "http://192.168.1.1/",
-    "http://100.64.0.1/",
-    "http://169.254.1.1/",
-    "http://192.0.0.8/",
-    "http://192.0.2.1/",
-    "http://198.18.0.1/",
-    "http://198.51.100.7/",
-    "http://203.0.113.7/",
-    "http://192.88.99.1/",
-    "http://224.0.0.1/",
-    "http://239.255.255.250/",
-    "http://240.0.0.1/",
-    "http://255.255.255.255/",
-    "http://[fc00::1]/",
-    "http://[fdff::1]/",
-    "http://[fe80::1]/",
-    "http://[fec0::1]/",
-    "http://[ff02::1]/",
-    "http://[2001:db8::1]/",
-    "http://[3fff::1]/",
-    "http://[100::1]/",
-    "http://[5f00::1]/",
-    "http://[::ffff:10.0.0.1]/",
-    "http://router.local/",
-    "http://router.lan/",
-    "http://vault.corp.internal/",
-    "http://redis/",
-    "http://kubernetes.default.svc.cluster.local/",
-    "http://1.0.0.127.in-addr.arpa/",
-    *(f"http://wiki.{zone}/" for zone in ("corp", "home", "intranet", "invalid", "onion", "private", "test")),
-]
-METADATA = [
-    "http://169.254.169.254/latest/meta-data/",
-    "http://2852039166/",
-    "http://0xa9fea9fe/",
-    "http://0251.0376.0251.0376/",
-    "http://[::ffff:169.254.169.254]/",
-    "http://[fd00:ec2::254]/",
-    "http://[fd20:ce::254]/",
-    "http://100.100.100.200/",
-    "http://168.63.129.16/",
-    "http://192.0.0.192/",
-    "http://169.254.170.2/",
-    "http://metadata.google.internal/",
-    "http://metadata/",
-    "http://[64:ff9b::a9fe:a9fe]/",
-]
+LOOPBACK = """
+    http://127.0.0.1/ http://127.0.0.1./ http://127.1/ http://127.0.1/ http://127.255.255.254/ http://2130706433/
+    http://017700000001/ http://0x7f000001/ http://0x7f.1/ http://0177.0.0.1/ http://0177.0x0.0.1/
+    http://00000000177.0.0.1/ http://127.0.0.1:80/ http://0/ http://0.0.0.0/ http://0x/ http://①②⑦.0.0.1/
+    http://１２７.０.０.１/ http://127。0。0。1/ http://127｡0｡0｡1/ http://𝟏𝟐𝟕.0.0.1/ http://[::1]/ http://[::]/
+    http://[0:0:0:0:0:0:0:1]/ http://[::127.0.0.1]/ http://[::ffff:127.0.0.1]/ http://[::ffff:7f00:1]/
+    http://[::FFFF:0x7f.1]/ http://[64:ff9b::7f00:1]/ http://[64:ff9b::127.0.0.1]/ http://[64:ff9b:1::7f00:1]/
+    http://[2002:7f00:1::]/ http://[2001:0:5ef5:79fb:0:0:80ff:fffe]/ http://[fe80::1%25eth0]/ http://[::1%25lo]/
+    http://[::1%lo]/ http://localhost/ http://LOCALHOST./ http://ｌocalhost/ http://ⓛⓞⓒⓐⓛⓗⓞⓢⓣ/ http://app.localhost/
+    http://localhost.localdomain/
+""".split()
+PRIVATE = """
+    http://10.0.0.1/ http://172.16.0.1/ http://172.31.255.255/ http://192.168.1.1/ http://100.64.0.1/
+    http://169.254.1.1/ http://192.0.0.8/ http://192.0.2.1/ http://198.18.0.1/ http://198.51.100.7/
+    http://203.0.113.7/ http://192.88.99.1/ http://224.0.0.1/ http://239.255.255.250/ http://240.0.0.1/
+    http://255.255.255.255/ http://[fc00::1]/ http://[fdff::1]/ http://[fe80::1]/ http://[fec0::1]/
+    http://[ff02::1]/ http://[2001:db8::1]/ http://[3fff::1]/ http://[100::1]/ http://[5f00::1]/
+    http://[::ffff:10.0.0.1]/ http://router.local/ http://router.lan/ http://vault.corp.internal/ http://redis/
+    http://kubernetes.default.svc.cluster.local/ http://1.0.0.127.in-addr.arpa/ http://wiki.corp/ http://wiki.home/
+    http://wiki.intranet/ http://wiki.invalid/ http://wiki.onion/ http://wiki.private/ http://wiki.test/
+""".split()
+METADATA = """
+    http://169.254.169.254/latest/meta-data/ http://2852039166/ http://0xa9fea9fe/ http://0251.0376.0251.0376/
+    http://[::ffff:169.254.169.254]/ http://[fd00:ec2::254]/ http://[fd20:ce::254]/ http://100.100.100.200/
+    http://168.63.129.16/ http://192.0.0.192/ http://169.254.170.2/ http://metadata.google.internal/
+    http://metadata/ http://[64:ff9b::a9fe:a9fe]/
+""".split()
 PORTS = [f"http://example.org:{port}/" for port in (22, 25, 6379, 9200, 11211, 2375, 5432, 27017, 65535)]
 
 
-@pytest.mark.parametrize("url", NOT_WEB + TRICKS + LOOPBACK + PRIVATE + METADATA + PORTS)
+@pytest.mark.parametrize(
+    "url",
+    [*NOT_WEB, *TRICKS, *LOOPBACK, *PRIVATE, *METADATA, *PORTS, None, 5, b"http://example.org/", ["http://a.org/"]],
+)
 def test_everything_else_is_refused(url):
     with pytest.raises(Refused) as caught:
         GUARD.check(url)
@@ -251,17 +149,6 @@ def test_the_policy_is_told_why(url, words):
     assert str(caught.value) == words
 
 
-def test_in_networks_without_ipv4_public_addresses_are_still_public():
-    assert is_public(ipaddress.ip_address("64:ff9b::9.9.9.9"))
-    assert not is_public(ipaddress.ip_address("64:ff9b::192.168.1.1"))
-
-
-@pytest.mark.parametrize("url", [None, 5, b"http://example.org/", ["http://example.org/"]])
-def test_what_is_no_text_is_refused(url):
-    with pytest.raises(Refused):
-        GUARD.check(url)
-
-
 def number(value: int) -> st.SearchStrategy[str]:
     """One part of an IPv4 address in every way that C libraries read."""
     return st.sampled_from(
@@ -282,8 +169,6 @@ def spellings(draw: st.DrawFn) -> str:
 
 
 @given(spellings())
-@example("127.1")
-@example("2130706433")
 @example("0x7f.0.0.1")
 @example("9.9.9.9")
 def test_an_ipv4_address_in_any_spelling_is_what_the_system_reads_or_refused(text):
@@ -321,6 +206,9 @@ def test_what_the_standard_library_knows_to_be_private_is_not_public(address):
 
 
 def test_the_borders_of_each_closed_network():
+    # in networks without IPv4, public addresses are still public
+    assert is_public(ipaddress.ip_address("64:ff9b::9.9.9.9"))
+    assert not is_public(ipaddress.ip_address("64:ff9b::192.168.1.1"))
     closed = "10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.168.0.0/16 224.0.0.0/3 0.0.0.0/8"
     for network in map(ipaddress.ip_network, closed.split()):
         assert not is_public(network[0]) and not is_public(network[-1])
@@ -411,8 +299,6 @@ class TestAllowList:
         with pytest.raises(ConfigError, match="tuple"):
             Guard("127.0.0.1")
 
-
-class TestAdmission:
     def test_every_address_of_a_name_must_be_public(self):
         GUARD.admit("example.org", 443, ["9.9.9.9", "2620:fe::fe"])
         scoped = "fe80::1%eth0", "2620:fe::fe%eth0"
@@ -439,10 +325,7 @@ class Names:
 
 
 def fetch(http: Http, url: str) -> bytes:
-    async def body() -> bytes:
-        return (await http.get(url)).body
-
-    return asyncio.run(body())
+    return asyncio.run(http.get(url)).body
 
 
 def quick(guard: Guard, timeout: float = 2.0) -> Http:
@@ -569,17 +452,17 @@ class TestConnecting:
         assert all(isinstance(outcome, ToolError) for outcome in outcomes)
         assert 1 <= len(running) <= 64
 
-    @pytest.mark.parametrize("answer", [OSError("no"), ValueError("odd"), socket.gaierror(socket.EAI_NONAME, "none")])
+    @pytest.mark.parametrize(
+        "answer", [OSError("no"), ValueError("odd"), socket.gaierror(socket.EAI_NONAME, "none"), None]
+    )
     def test_a_failing_name_server_is_told_in_words(self, answer):
         def fail(host: str, port: int) -> list[str]:
-            raise answer
+            if answer is not None:
+                raise answer
+            return []
 
         with pytest.raises(ToolError, match=r"^(there is no host nowhere\.example\.org|.* could not be reached)$"):
             fetch(quick(Guard((), fail)), "http://nowhere.example.org/")
-
-    def test_a_name_without_addresses(self):
-        with pytest.raises(ToolError, match="there is no host"):
-            fetch(quick(Guard((), Names([]))), "http://nowhere.example.org/")
 
     def test_ipv6(self):
         try:

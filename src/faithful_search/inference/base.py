@@ -63,10 +63,7 @@ class Generator(Protocol):
         ...
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
-        """p(choice | prompt) for each prompt's own choices.
-
-        These are raw probabilities of the choices' tokens, not normalised.
-        """
+        """p(choice | prompt) for each prompt's own choices: raw, not normalised over the choices."""
         ...
 
 

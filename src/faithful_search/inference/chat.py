@@ -30,7 +30,6 @@ from .reading import folding, name_of, pieces_of_bytes, require_lines
 
 ASSISTANT, OBSERVATION = "⟪assistant⟫", "⟪observation⟫"
 _MARKER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
-_OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,7 @@ class ChatFormat:
                 f"the tokenizer of {name_of(tokenizer)} has no chat template, which dialect {dialect.name!r} needs; "
                 "set `tokenizer.chat_template`, take the instruct model, or use dialect 'search_r1'"
             )
-        if not templated:
-            return cls(tokenizer, dialect, **glue)
-        folds, prefill = _opening(tokenizer, dialect)
-        return cls(tokenizer, dialect, **glue, prefill=prefill, folds_system=folds)
+        return cls(tokenizer, dialect, **glue, **(_opening(tokenizer, dialect) if templated else {}))
 
     @cached_property
     def fence(self) -> Fence:
@@ -90,7 +86,7 @@ class ChatFormat:
 
     @cached_property
     def end_ids(self) -> list[int]:
-        """Ids of `end`."""
+        """`end` as ids."""
         return self.encode(self.end)
 
     @cached_property
@@ -98,12 +94,6 @@ class ChatFormat:
         """The tokenizer's EOS where it is not what `end` ends with."""
         eos = self.tokenizer.eos_token_id
         return [] if eos is None or self.end_ids[-1:] == [eos] else [eos]
-
-    @cached_property
-    def _bos_ids(self) -> list[int]:
-        """The tokenizer's BOS where it puts one before raw text; a chat template writes its own."""
-        bos = self.tokenizer.bos_token_id
-        return [] if bos is None or self.tokenizer("a")["input_ids"][:1] != [bos] else [bos]
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` without anything added around it."""
@@ -120,7 +110,9 @@ class ChatFormat:
         `tool_names`, for templates that tell a small model only those.
         """
         if not getattr(self.tokenizer, "chat_template", None):
-            return self._bos_ids + self.encode("\n".join(message["content"] for message in messages))
+            bos = self.tokenizer.bos_token_id  # a chat template writes its own
+            opening = [bos] if bos is not None and self.tokenizer("a")["input_ids"][:1] == [bos] else []
+            return opening + self.encode("\n".join(message["content"] for message in messages))
         names = [tool["function"]["name"] for tool in tools]
         return self.encode(_render(self.tokenizer, folded(messages) if self.folds_system else messages, names))
 
@@ -131,10 +123,9 @@ class ChatFormat:
         """
         if self.dialect.observation_role is None:
             return self.encode(text + opened)
-        # `end` is encoded either way: some tokenizers let it swallow the blanks behind it.
-        if ended:
-            return self.encode(self.end + self.before + text + self.after + opened)[len(self.end_ids) :]
-        return self.encode(self.gap + self.end + self.before + text + self.after + opened)
+        # `end` is encoded either way: some tokenizers let it swallow the blanks behind it
+        response = self.end + self.before + text + self.after + opened
+        return self.encode(response)[len(self.end_ids) :] if ended else self.encode(self.gap + response)
 
     def closing_ids(self, ids: Sequence[int]) -> list[int]:
         """What closes an episode that ended by itself, sampled as `ids`: `end` if it is missing, then the EOS."""
@@ -143,7 +134,7 @@ class ChatFormat:
         return ([] if self.ended(ids) else self.encode(self.gap + self.end)) + self._eos_ids
 
     def opened(self, first: bool) -> str:
-        """What the template has already written of a turn: `prefill`, in every turn that a prompt of it opens."""
+        """What the template has already written of a turn: `prefill`, in every turn that it opens."""
         return self.prefill if first or self.dialect.observation_role is not None else ""
 
     @property
@@ -178,8 +169,10 @@ class ChatFormat:
             last = number == len(trajectory.steps) - 1
             spoken = None if calls or last else self.dialect.controller(trajectory.steps[: number + 1], verify=True)
             goes_on = calls or spoken is not None
+            # a raw dialect goes on inside one assistant turn, which is closed only at its end
             closed = not (goes_on and self.dialect.observation_role is None)
-            said = _without(self.opened(first=not number), self.dialect.render_turn(step))
+            said, opened = self.dialect.render_turn(step), self.opened(first=not number)
+            said = said.removeprefix(opened if said.startswith(opened) else opened.rstrip())
             own = self.encode(said + self.gap * closed) + self.end_ids * closed
             text = self.render_observation(step.evidence, step.note) if calls else spoken or ""
             response = self.observation_ids(text, ended=True) if goes_on else []
@@ -208,18 +201,13 @@ def guarded(fence: Fence, tokenizer: Any) -> Fence:
     It also forbids the control tokens, what the chat template writes around messages, and whatever the tokenizer reads
     as something forbidden.
     """
-    around = _around(tokenizer)
-    marks = [mark for text in around for mark in (*_MARKER.findall(text), *_plain(text, tokenizer)[0])]
+    marks = [mark for text in _around(tokenizer) for mark in (*_MARKER.findall(text), *_plain(text, tokenizer)[0])]
     tokens = [*control_tokens(tokenizer), *marks, *pieces_of_bytes(tokenizer)]
     return fence.with_tokens(fenceable(tokens)).with_fold(folding(tokenizer))
 
 
 def require_marked_roles(tokenizer: Any) -> None:
-    """See to it that a fence can keep a chat template's roles out of retrieved text.
-
-    Raises:
-        TemplateError: for a template that writes them as nothing but a word.
-    """
+    """Raises `TemplateError` for a chat template whose roles are bare words, which no fence can keep out of text."""
     words = sorted({word for text in _around(tokenizer) for word in _plain(text, tokenizer)[1]})
     if words:
         raise TemplateError(
@@ -233,9 +221,10 @@ def _around(tokenizer: Any) -> list[str]:
     if not getattr(tokenizer, "chat_template", None):
         return []
     said = [{"role": role, "content": OBSERVATION} for role in ("system", "user", "assistant", "tool", "user")]
+    # the longest conversation that the template takes: some refuse roles, or the same one twice
     for messages in (said, [*said[:3], said[4]], [*said[1:3], said[4]], said[1:2]):
         try:
-            return _render(tokenizer, messages, []).split(OBSERVATION)
+            return _render(tokenizer, messages).split(OBSERVATION)
         except Exception:  # a template raises what it likes; one that refuses even a question is refused elsewhere
             continue
     return []
@@ -249,30 +238,27 @@ def _plain(text: str, tokenizer: Any) -> tuple[list[str], list[str]]:
     words: list[str] = []
     for line in text.splitlines():
         pieces = [piece.strip() for piece in marker.split(line)]
+        # single letters and signs stand in any text; a word could be forbidden only where it stands alone
         phrases += [piece for piece in pieces if len(piece) > 1 and not piece.isalnum()]
         words += [piece for piece in pieces if piece.isalnum() and len(pieces) == 1]
     return phrases, words
 
 
-def _without(opened: str, turn: str) -> str:
-    return turn.removeprefix(opened) if turn.startswith(opened) else turn.removeprefix(opened.rstrip())
-
-
-def _opening(tokenizer: Any, dialect: Dialect) -> tuple[bool, str]:
+def _opening(tokenizer: Any, dialect: Dialect) -> dict[str, Any]:
     """Whether the system text must be folded into the user's, and the thought that the generation prompt opens."""
     messages = dialect.prompt("?", ())
     try:
-        text, folds = _render(tokenizer, messages, []), False
+        text, folds = _render(tokenizer, messages), False
     except Exception as refusal:
         try:
-            text, folds = _render(tokenizer, folded(messages), []), True
+            text, folds = _render(tokenizer, folded(messages)), True
         except Exception as error:
             raise TemplateError(
                 f"the chat template of {name_of(tokenizer)} refuses the prompt of dialect {dialect.name!r} "
                 f"({refusal}), also with its system text in the user's message ({error}); take another template"
             ) from error
-    opened = _OPENED_THOUGHT.search(text)
-    return folds, opened[0] if opened else ""
+    opened = re.search(r"<think>\s*\Z", text)
+    return {"folds_system": folds, "prefill": opened[0] if opened else ""}
 
 
 def folded(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -287,13 +273,10 @@ def folded(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _glue(tokenizer: Any, role: str) -> dict[str, str]:
-    messages = [
-        {"role": "user", "content": "?"},
-        {"role": "assistant", "content": ASSISTANT},
-        {"role": role, "content": OBSERVATION},
-    ]
+    """What the template writes around an assistant turn and its observation, by the fields of `ChatFormat`."""
+    said = (("user", "?"), ("assistant", ASSISTANT), (role, OBSERVATION))
     try:
-        text = _render(tokenizer, messages, [])
+        text = _render(tokenizer, [{"role": who, "content": content} for who, content in said])
     except Exception as error:  # a template raises what it likes: roles it refuses, names it lacks
         raise TemplateError(
             f"the chat template of {name_of(tokenizer)} refuses an assistant turn followed by a {role!r} turn: "
@@ -313,7 +296,7 @@ def _glue(tokenizer: Any, role: str) -> dict[str, str]:
     return {"end": end, "before": closing[len(end) :], "after": after, "gap": gap}
 
 
-def _render(tokenizer: Any, messages: Sequence[dict[str, Any]], tool_names: list[str]) -> str:
+def _render(tokenizer: Any, messages: Sequence[dict[str, Any]], tool_names: Sequence[str] = ()) -> str:
     return tokenizer.apply_chat_template(
-        list(messages), tokenize=False, add_generation_prompt=True, tool_names=tool_names
+        list(messages), tokenize=False, add_generation_prompt=True, tool_names=list(tool_names)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,6 @@ from ..errors import ConfigError
 from ..text import well_formed
 from .batching import batches
 from .loading import max_tokens, open_model
-from .prefixes import known_prefixes
 
 Pooling = Literal["mean", "cls", "max"]
 _POOLINGS: dict[str, Pooling] = {
@@ -27,6 +27,13 @@ _POOLINGS: dict[str, Pooling] = {
     "pooling_mode_max_tokens": "max",
 }
 _PLAIN = {"type": "Transformer", "path": ""}  # a model without files of sentence-transformers
+_TASK = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
+_FAMILIES: tuple[tuple[str, str, str], ...] = (
+    (r"(multilingual-)?e5-(small|base|large)(-v2|-unsupervised)?", "query: ", "passage: "),
+    (r"multilingual-e5-large-instruct", _TASK, ""),
+    (r"bge-(small|base|large)-en(-v1\.5)?", "Represent this sentence for searching relevant passages: ", ""),
+)
+"""What encoders of retrieval were trained to read before queries and passages."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +89,23 @@ class Encoder:
         where: dict[str, Any] = {"revision": revision, "subfolder": folder, "trust_remote_code": trust_remote_code}
         opened, tokenizer = open_model(AutoModel, model, device=device, dtype=dtype, **where)
         told = files(f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
+        prompts = (files("config_sentence_transformers.json") or {}).get("prompts") or {}
+        query, passage = prompts.get("query") or "", prompts.get("passage") or prompts.get("document") or ""
+        if not (query or passage):  # the first E5 and BGE models have no such file
+            query, passage = known_prefixes(model)
+        pooling: Pooling = "mean"
+        if "Pooling" in parts:
+            config = files(f"{parts['Pooling']['path']}/config.json") or {}
+            chosen = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+            if len(chosen) != 1 or chosen[0] not in _POOLINGS:
+                used, usable = ", ".join(chosen) or "nothing", ", ".join(_POOLINGS)
+                raise ConfigError(f"{model!r} pools by {used}; what can be used: one of {usable}")
+            pooling = _POOLINGS[chosen[0]]
         described: dict[str, Any] = {
-            "pooling": _pooling(model, files(f"{parts['Pooling']['path']}/config.json"))
-            if "Pooling" in parts
-            else "mean",
+            "pooling": pooling,
             "limit": told.get("max_seq_length") or min(512, max_tokens(opened, tokenizer) or 512),
-            **_prefixes(model, files("config_sentence_transformers.json")),
+            "query_prefix": query,
+            "passage_prefix": passage,
         }
         return cls(opened, tokenizer, model, **(described | knobs))
 
@@ -98,7 +116,13 @@ class Encoder:
         vectors = np.zeros((len(rows), self.model.config.hidden_size), dtype=np.float32)
         # texts of like length together, so that little of a batch is padding
         for batch in batches([len(ids) for ids in rows], self.batch_tokens):
-            vectors[batch] = self._vectors([rows[row] for row in batch])
+            own = {"input_ids": [rows[row] for row in batch]}
+            inputs = self.tokenizer.pad(own, return_tensors="pt").to(self.model.device)
+            with torch.inference_mode():
+                # sums over many tokens lose too much in half precision
+                states = self.model(**inputs).last_hidden_state.float()
+            pooled = _pooled(states, inputs["attention_mask"].bool(), self.pooling)
+            vectors[batch] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
         return vectors
 
     def count(self, texts: Sequence[str]) -> list[int]:
@@ -111,19 +135,9 @@ class Encoder:
         return self.limit - self.tokenizer.num_special_tokens_to_add()
 
     def _encoded(self, texts: Sequence[str], **how: Any) -> list[list[int]]:
-        if not texts:
-            return []
         # tokenizers refuse lone surrogates; a text that spells control tokens is read as the characters it is
         fine = [well_formed(text) for text in texts]
-        return self.tokenizer(fine, split_special_tokens=True, verbose=False, **how)["input_ids"]
-
-    def _vectors(self, rows: list[list[int]]) -> np.ndarray:
-        batch = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
-        with torch.inference_mode():
-            # sums over many tokens lose too much in half precision
-            states = self.model(**batch).last_hidden_state.float()
-        pooled = _pooled(states, batch["attention_mask"].bool(), self.pooling)
-        return torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
+        return self.tokenizer(fine, split_special_tokens=True, verbose=False, **how)["input_ids"] if fine else []
 
 
 def one_thread() -> None:
@@ -156,17 +170,7 @@ def _beside(model: str, revision: str | None, name: str) -> Any:
         raise ConfigError(f"cannot open the model {model!r}: {name}: {error}") from error
 
 
-def _pooling(model: str, config: dict[str, Any] | None) -> Pooling:
-    chosen = [name for name, value in (config or {}).items() if name.startswith("pooling_mode_") and value is True]
-    if len(chosen) == 1 and chosen[0] in _POOLINGS:
-        return _POOLINGS[chosen[0]]
-    usable = ", ".join(_POOLINGS)
-    raise ConfigError(f"{model!r} pools by {', '.join(chosen) or 'nothing'}; what can be used: one of {usable}")
-
-
-def _prefixes(model: str, config: dict[str, Any] | None) -> dict[str, str]:
-    prompts = (config or {}).get("prompts") or {}
-    query, passage = prompts.get("query") or "", prompts.get("passage") or prompts.get("document") or ""
-    if not (query or passage):  # the first E5 and BGE models have no such file
-        query, passage = known_prefixes(model)
-    return {"query_prefix": query, "passage_prefix": passage}
+def known_prefixes(model: str) -> tuple[str, str]:
+    """Prefixes of queries and of passages, by the last part of a Hub id or path; empty for a model not known here."""
+    name = re.split(r"[\\/]", model.rstrip("\\/"))[-1].lower()
+    return next(((query, passage) for form, query, passage in _FAMILIES if re.fullmatch(form, name)), ("", ""))

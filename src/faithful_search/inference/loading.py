@@ -28,9 +28,9 @@ from ..errors import ConfigError
 from .threads import choose_threads
 from .transformers import TransformersGenerator
 
-_SAYS_NOTHING = 10**6
+_SAYS_NOTHING = 10**6  # tokenizers without a limit name a huge one
 _CONFIGS = ("config.json", "adapter_config.json")
-_SECONDS = 15.0
+_SECONDS = 15.0  # for the Hub's answer
 
 
 def open_model(
@@ -51,19 +51,18 @@ def open_model(
         name: a Hub id or a directory, that of a PEFT adapter included.
         device: a torch device; by default a GPU where there is one.
         dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
-        revision: branch, tag or commit on the Hub.
-        subfolder: where in the repository or directory the model lies.
-        trust_remote_code: whether Python code that lies beside the model may be run. Without it a model that needs some
-            is refused; nobody is asked.
+        revision, subfolder: where in the repository the model lies.
+        trust_remote_code: whether Python code beside the model may be run; else a model that needs some is refused.
         **how: further arguments of the class's `from_pretrained`, such as `attn_implementation`.
 
     Raises:
         ConfigError: when it cannot be opened.
     """
-    device = device or _best_device()
-    if str(device).startswith("cpu"):
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    on_cpu = str(device).startswith("cpu")
+    if on_cpu:
         choose_threads()
-    wanted = dtype or ("float32" if str(device).startswith("cpu") else "auto")
+    wanted = dtype or ("float32" if on_cpu else "auto")
     where: dict[str, Any] = {"revision": revision, "subfolder": subfolder, "trust_remote_code": trust_remote_code}
     model = read_model(auto, name, dtype=wanted, **where, **how)
     return model.to(device).eval(), read_tokenizer(name, **where)
@@ -133,16 +132,16 @@ def read_model(
 
 @cache
 def check_there(name: str, revision: str | None = None) -> None:
-    """Ask the Hub once for a model that is not on this machine: `from_pretrained` asks it for minutes.
+    """Ask the Hub once for a model that is not on this machine: `from_pretrained` would ask it for minutes.
 
-    Raises:
-        ConfigError: when there is no such model, or the Hub cannot be reached.
+    Raises `ConfigError` when there is no such model, or the Hub cannot be reached.
     """
     if Path(name).exists():
         return
     try:
         validate_repo_id(name)
-        if constants.HF_HUB_OFFLINE or _cached(name, revision):
+        cached = (try_to_load_from_cache(name, file, revision=revision) for file in _CONFIGS)
+        if constants.HF_HUB_OFFLINE or any(isinstance(path, str) for path in cached):
             return
         HfApi().model_info(name, revision=revision, timeout=_SECONDS)
     except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
@@ -157,15 +156,10 @@ def check_there(name: str, revision: str | None = None) -> None:
         ) from error
 
 
-def _cached(name: str, revision: str | None) -> bool:
-    return any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in _CONFIGS)
-
-
 def adapter_base(name: str, revision: str | None = None, subfolder: str = "") -> tuple[str, str | None] | None:
     """Name and revision of the model that a PEFT adapter was made for; `None` when there is no adapter at `name`.
 
-    Raises:
-        ConfigError: for a name that is neither a folder nor the Hub's, and an adapter whose settings cannot be read.
+    Raises `ConfigError` when there is nothing at `name`, or the adapter's settings cannot be read.
     """
     check_there(name, revision)
     with opening(f"the model {name!r}"):
@@ -197,20 +191,11 @@ def sample_alike(seed: int) -> None:
 
 def max_tokens(model: Any, tokenizer: Any) -> int | None:
     """How many tokens, special ones included, model and tokenizer take; `None` when neither says."""
-    limits = [tokenizer.model_max_length, _positions(model)]
-    known = [limit for limit in limits if limit is not None and limit < _SAYS_NOTHING]
-    return min(known, default=None)
-
-
-def _positions(model: Any) -> int | None:
+    limits = [tokenizer.model_max_length]
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    limits += [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             # RoBERTa and its kin count positions from behind the padding token's
-            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-    names = ("max_position_embeddings", "n_positions")
-    return next((value for value in (getattr(config, name, None) for name in names) if value), None)
-
-
-def _best_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+            limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
+    return min((limit for limit in limits if limit and limit < _SAYS_NOTHING), default=None)

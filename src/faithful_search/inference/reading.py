@@ -15,6 +15,7 @@ _BLANK = "\u2581"
 _ENTITIES = "&#0123456789;&lt;&amp;"
 _SIGNS = ("", " ", "  ", "\n", "\n\n", *string.digits, *string.punctuation)
 """What dialects are written with besides letters."""
+# tokenizers may read these as nothing, or all as one unknown token
 _RARE = tuple("\x01\u00ad\u034f\u200b\ufeff\ue000\U0001f600")
 
 
@@ -42,26 +43,26 @@ class Folding:
         Split(Regex("(?m:.)"), "isolated").pre_tokenize(read)
         return [start for _, (start, _), _ in read.get_splits("original", "char")]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Folding, (self.normalizer, self.blank)
-
 
 def folding(tokenizer: Any) -> Folding | None:
     """For a fence: there are tokenizers to which a fullwidth `<` is a `<`, capitals are small letters, or `▁` a blank.
 
-    Raises:
-        TemplateError: for one that reads entities as something else: nothing can be kept out of its text; and for one
-            that does not say how it reads, and does not read characters as they are.
+    Raises `TemplateError` for one that reads entities as something else, and for one that does not say how it reads,
+    and does not read characters as they are: nothing could be kept out of their text.
     """
+
+    def alike(sign: str, other: str) -> bool:
+        return _ids(tokenizer, f"a{sign}a") == _ids(tokenizer, f"a{other}a")
+
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    blank = _BLANK if _alike(tokenizer, _BLANK, " ") else " "
     if backend is None:
-        if any(_alike(tokenizer, *signs) for signs in (_BLANK + " ", "\uff1c<", "Aa")):
+        if any(alike(*signs) for signs in (_BLANK + " ", "\uff1c<", "Aa")):
             raise TemplateError(
                 f"the tokenizer of {name_of(tokenizer)} reads characters as others and does not say which: retrieved "
                 "text could imitate markup; take its fast form or another tokenizer"
             )
         return None
+    blank = _BLANK if alike(_BLANK, " ") else " "
     if backend.normalizer is None and blank == " ":
         return None
     fold = Folding(backend.normalizer, blank)
@@ -74,14 +75,11 @@ def folding(tokenizer: Any) -> Folding | None:
 
 
 def require_lines(tokenizer: Any, dialect: Dialect) -> None:
-    """See to it that a tokenizer tells apart what a dialect is written with.
+    """Raises `TemplateError` for a tokenizer that does not tell apart what a dialect is written with.
 
-    Raises:
-        TemplateError: for one to which a line break is a blank, a bracket something else, or a character nothing.
+    To such a one a line break is a blank, a bracket something else, or a character nothing.
     """
-    mistaken = next(_mistaken(tokenizer, dialect), None)
-    if mistaken is not None:
-        text, read = mistaken
+    for text, read in _mistaken(tokenizer, dialect):
         raise TemplateError(
             f"the tokenizer of {name_of(tokenizer)} reads {text!r} as {read!r}: to it a dialect's lines and tags are "
             "not what they are, and retrieved text could imitate them; take another tokenizer"
@@ -92,34 +90,25 @@ def _mistaken(tokenizer: Any, dialect: Dialect) -> Iterator[tuple[str, str]]:
     """Texts that are read as others: by the normalizer, or as the same tokens. Rare characters may be one unknown."""
     fold: Callable[[str], str] = folding(tokenizer) or str
     shown = dialect.render_observation([Evidence("a", "a", "E1")] * 2)
-    for text in (*map(_between, _SIGNS), shown):
+    for text in (*(f"a{sign}a" for sign in _SIGNS), shown):
         if not _keeps(fold, text):
             yield text, fold(text)
     known: dict[tuple[int, ...], str] = {}
     for sign in (*_SIGNS, *_RARE):
-        text = _between(sign)
+        text = f"a{sign}a"
         other = known.setdefault(tuple(_ids(tokenizer, text)), sign)
-        if other not in _RARE and fold(text) != fold(_between(other)):
-            yield text, _between(other)
+        if other not in _RARE and fold(text) != fold(f"a{other}a"):
+            yield text, f"a{other}a"
 
 
 def pieces_of_bytes(tokenizer: Any) -> list[str]:
-    """How pieces begin that stand for single bytes, if such a one written out in a text is read as its byte."""
-    read = tokenizer.convert_tokens_to_ids("<0x3C>") in _ids(tokenizer, "<0x3C>")
-    return ["<0x"] if read else []
+    """How pieces begin that stand for single bytes, if such a piece written out in a text is read as its byte."""
+    return ["<0x"] if tokenizer.convert_tokens_to_ids("<0x3C>") in _ids(tokenizer, "<0x3C>") else []
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
-
-
-def _alike(tokenizer: Any, sign: str, other: str) -> bool:
-    return _ids(tokenizer, _between(sign)) == _ids(tokenizer, _between(other))
-
-
-def _between(sign: str) -> str:
-    return f"a{sign}a"
 
 
 def _keeps(fold: Callable[[str], str], text: str) -> bool:

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from . import sharing
-
-ROOM = 64
-"""For how many tokens a batch makes room at a time."""
+ROOM = 64  # tokens that a batch makes room for at a time
+# types of models that tell how far tokens are apart by their places in the batch: padding between them counts
+COUNT_PADDING = frozenset({"mpt", "gpt_neo"})
 
 Row = list[int]
 
@@ -72,24 +71,28 @@ class Batch:
 
     def __init__(self, model: Any, states: Sequence[States]) -> None:
         self.model, self.device = model, next(model.parameters()).device
-        self.mask = _mask([len(row.ids) for row in states], self.device)
-        some = self.mask.shape[1] > 0
-        self.layers = (
-            list(_stacked(states)) if some else [RoomyLayer() for _ in DynamicCache(config=model.config).layers]
-        )
+        lengths = [len(row.ids) for row in states]
+        _, self.mask = padded([row.ids for row in states], 0, self.device)
+        if max(lengths):
+            some = next(row for row in states if row.layers)
+            own = [row.layers or some.of(0).layers for row in states]
+            self.layers = []
+            for layer in zip(*own, strict=True):
+                keys, values = (_stacked([row[part] for row in layer], max(lengths)) for part in (0, 1))
+                self.layers.append(RoomyLayer(keys, values, max(lengths)))
+        else:
+            self.layers = [RoomyLayer() for _ in DynamicCache(config=model.config).layers]
         self.cache = Cache(layers=[*self.layers])
 
     def read(self, rows: Sequence[Row]) -> torch.Tensor:
         """Reads more of each row, at least a token, and gives the logits behind its last one."""
-        width = max(map(len, rows))
-        ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=self.device)
-        new = _mask([len(row) for row in rows], self.device)
-        places = self.mask.sum(-1, keepdim=True) + (new.cumsum(-1) - 1).clamp(min=0)
+        ids, new = padded(rows, 0, self.device)
+        positions = self.mask.sum(-1, keepdim=True) + places(new)
         self.mask = torch.cat([self.mask, new], dim=-1)
         return self.model(
             input_ids=ids,
             attention_mask=self.mask,
-            position_ids=places,
+            position_ids=positions,
             past_key_values=self.cache,
             logits_to_keep=1,
             use_cache=True,
@@ -117,10 +120,43 @@ class Batch:
         return ((layer.keys, layer.values) for layer in self.layers)
 
 
+class HeldLayer(DynamicLayer):
+    """Keys and values of heads in one layer; every row is given those of its head before its own, which are not kept.
+    That takes no more memory than one layer needs at a time."""
+
+    def __init__(self, layer: Any, owners: torch.Tensor) -> None:
+        super().__init__()
+        self.lazy_initialization(layer.keys, layer.values)
+        self.keys, self.values, self._owners = layer.keys, layer.values, owners
+
+    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """The heads' and the rows' own."""
+        heads: tuple[Any, Any] = (self.keys, self.values)
+        keys, values = (part[self._owners] for part in heads)
+        return torch.cat([keys, key_states], dim=-2), torch.cat([values, value_states], dim=-2)
+
+
+def held(cache: Any, owners: torch.Tensor) -> Cache:
+    """What a model remembers of heads, for one pass over rows behind them; it is not changed."""
+    return Cache(layers=[HeldLayer(layer, owners) for layer in cache.layers])
+
+
+def can_hold(cache: Any) -> bool:
+    """Whether what a model remembers of heads can be shared by the rows behind them."""
+    layers: Any = getattr(cache, "layers", None)
+    return bool(layers) and all(type(layer) is DynamicLayer and layer.is_initialized for layer in layers)
+
+
+def can_share(model: Any) -> bool:
+    """Whether rows can be read behind heads: the model remembers all its tokens, and does not mind the padding that
+    stands between the head and a row that is shorter than others."""
+    return remembers_all(model) and getattr(model.config, "model_type", None) not in COUNT_PADDING
+
+
 def can_read_on(model: Any) -> bool:
     """Whether all that a model remembers of a row are the keys and values of its tokens: tried with one token."""
     own = getattr(model, "generation_config", None)
-    if not sharing.remembers_all(model) or getattr(own, "cache_implementation", None) is not None:
+    if not remembers_all(model) or getattr(own, "cache_implementation", None) is not None:
         return False
     batch = Batch(model, [NOTHING])
     try:
@@ -130,15 +166,33 @@ def can_read_on(model: Any) -> bool:
     return all(layer.is_initialized and layer.get_seq_length() == 1 for layer in batch.layers)
 
 
-def _stacked(states: Sequence[States]) -> Iterator[RoomyLayer]:
-    width = max(len(row.ids) for row in states)
-    some = next(row for row in states if row.layers)
-    for layer in zip(*(row.layers or some.of(0).layers for row in states), strict=True):
-        keys, values = (_padded([row[part] for row in layer], width) for part in (0, 1))
-        yield RoomyLayer(keys, values, width)
+def remembers_all(model: Any) -> bool:
+    """Whether the model remembers all its tokens, by keys and values: none slide out of a window, nothing is summed up,
+    and no adapter puts remembered tokens of its own before them."""
+    adapters = getattr(model, "peft_config", None) or {}
+    if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
+        return False
+    try:
+        layers = DynamicCache(config=model.config).layers
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
+    return all(type(layer) is DynamicLayer for layer in layers)
 
 
-def _padded(parts: Sequence[torch.Tensor], width: int) -> torch.Tensor:
+def padded(rows: Sequence[Row], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows padded at their left, and a mask that tells them from the padding."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows], device=device, dtype=torch.long)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device, dtype=torch.long)
+    return ids, mask
+
+
+def places(mask: torch.Tensor) -> torch.Tensor:
+    """The position of each token in its row, padding not counted."""
+    return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def _stacked(parts: Sequence[torch.Tensor], width: int) -> torch.Tensor:
     heads, _, size = parts[0].shape
     found = parts[0].new_zeros((len(parts), heads, width + ROOM, size))
     for row, part in zip(found, parts, strict=True):
@@ -151,9 +205,3 @@ def _with_room(part: Any, length: int) -> torch.Tensor:
         return part
     room = part.new_empty((*part.shape[:-2], length + ROOM - part.shape[-2], part.shape[-1]))
     return torch.cat([part, room], dim=-2)
-
-
-def _mask(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
-    width = max(lengths)
-    rows = [[0] * (width - length) + [1] * length for length in lengths]
-    return torch.tensor(rows, device=device, dtype=torch.long)

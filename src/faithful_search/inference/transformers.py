@@ -5,22 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
 from ..errors import ConfigError
 from . import sharing
 from .base import Completion, Sampling
-from .states import Batch, can_read_on
+from .modes import inference_mode, plain_generation, positions_of
+from .states import Batch, can_hold, can_read_on, can_share, held, padded, places
 from .turns import Turns, chooser
-
-_KEPT = {
-    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
-    *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile"),
-    *("transformers_version", "_from_model_config", "_commit_hash"),
-}
 
 
 class TransformersGenerator:
@@ -54,12 +49,8 @@ class TransformersGenerator:
         agree: Callable[[int], int] = int,
         keep_bytes: int = 4 * 2**30,
     ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.batch_size = batch_size
-        self.share_prefixes = share_prefixes
-        self.agree = agree
-        self.keep_bytes = keep_bytes
+        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self.share_prefixes, self.agree, self.keep_bytes = share_prefixes, agree, keep_bytes
         self._turns: Turns | None = None
         self._holds: bool | None = None
         self._closers: dict[str, frozenset[int]] = {}
@@ -76,19 +67,28 @@ class TransformersGenerator:
             ConfigError: when a prompt leaves no position of the model for a new token.
             GeneratorError: while `keeping`, when the model's logits are not numbers.
         """
-        self._check_lengths(prompts)
+        positions, longest = positions_of(self.model.config), max(map(len, prompts), default=0)
+        if positions is not None and longest >= positions:
+            raise ConfigError(
+                f"a prompt of {longest} tokens leaves no room in the model's {positions} positions; lower the "
+                "episode's total_tokens, return less evidence per call, or take a model with a longer context"
+            )
         limits = list(max_new_tokens) if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
+        # prompts of similar length share a batch, so that little of it is padding
+        order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
+        end = self._end(sampling.stop)
         done: dict[int, Completion] = {}
-        with _inference_mode(self.model), _plain_generation(self.model.generation_config):
+        with inference_mode(self.model), plain_generation(self.model.generation_config):
             known = self._turns.take(prompts) if self._turns else {}
-            for rows in self._batches(prompts):
+            for start in range(0, len(order), self.batch_size):
+                rows = order[start : start + self.batch_size]
                 own, most = [prompts[row] for row in rows], [limits[row] for row in rows]
                 if self._turns:
                     read = self._turns.read(own, [known.pop(row) for row in rows])
-                    written = self._write(self._turns, read, own, sampling, most)
+                    written = self._write(self._turns, read, own, sampling, most, end)
                     del read  # before the next batch needs the memory
                 else:
-                    written = self._generate(own, sampling, most)
+                    written = self._generate(own, sampling, most, end)
                 done.update(zip(rows, written, strict=True))
         return [done[row] for row in range(len(prompts))]
 
@@ -97,13 +97,13 @@ class TransformersGenerator:
         """While this lasts, what the model remembers of the rows that `generate` continued is kept for the next call:
         a prompt that goes on from one of them, as an episode's next turn does, is read only from there.
 
-        Completions are distributed as without it. Weights and adapters must stay as they are meanwhile. Between calls
+        Completions are distributed as without it. Weights and adapters must not change. Between calls
         at most `keep_bytes` are kept, only of rows of the last call (while one lasts, as much again may be there);
         other prompts, and changed ones, are read from where they differ. Models that forget tokens behind a window, or
         remember more than keys and values, keep nothing. Nothing is left when this ends.
         """
         before = self._turns
-        with _inference_mode(self.model):
+        with inference_mode(self.model):
             self._turns = Turns(self.model, self.keep_bytes) if can_read_on(self.model) else None
         try:
             yield
@@ -130,198 +130,157 @@ class TransformersGenerator:
             for j, choice in enumerate(own):
                 if not choice:
                     raise ConfigError(f"choice {j} of prompt {i} is empty: a choice needs at least one token")
+                # a choice's last token is only scored, so choices of one token share their prompt's row
                 wanted.setdefault((*prompt, *choice[:-1]), []).append((i, j))
         rows = [list(row) for row in wanted]
-        places = list(wanted.values())
+        askers = list(wanted.values())
         keep = max((len(choice) for own in choices for choice in own), default=1)
         logprobs = [[0.0] * len(own) for own in choices]
-        with _inference_mode(self.model):
+        with inference_mode(self.model):
             for row, logits in self._logits(rows, keep):
                 table = torch.log_softmax(logits.float(), dim=-1)
-                for i, j in places[row]:
-                    logprobs[i][j] = _chain(table, choices[i][j])
+                for i, j in askers[row]:
+                    tokens = torch.tensor(choices[i][j], device=table.device)
+                    logprobs[i][j] = float(table[-len(tokens) :].gather(1, tokens[:, None]).sum())
         return logprobs
 
-    def _check_lengths(self, prompts: Sequence[list[int]]) -> None:
-        positions, longest = _positions(self.model.config), max(map(len, prompts), default=0)
-        if positions is not None and longest >= positions:
-            raise ConfigError(
-                f"a prompt of {longest} tokens leaves no room in the model's {positions} positions; lower the "
-                "episode's total_tokens, return less evidence per call, or take a model with a longer context"
-            )
-
-    def _batches(self, prompts: Sequence[list[int]]) -> Iterator[list[int]]:
-        order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-        for start in range(0, len(order), self.batch_size):
-            yield order[start : start + self.batch_size]
-
     def _logits(self, rows: list[list[int]], keep: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Of the last `keep` tokens of each row, where it has so many."""
-        call = sharing.cost_of_call(next(self.model.parameters()).device)
-        parts = sharing.schedule(rows, keep, call, self.batch_size, self._shares())
-        passes = sum(sharing.forwards(rows, part, call) for part in parts)
+        """Logits of the last `keep` tokens of each row, or of all where it has fewer."""
+        if self._holds is None:  # whether heads are read once: asked for, and the model returns what can be held
+            self._holds = self.share_prefixes and can_share(self.model) and can_hold(self._read([[0]])[0])
+        call = sharing.cost_of_call(self._device.type)
+        parts = []
+        passes = 0
+        for part in sharing.schedule(rows, keep, call, self.batch_size, self._holds):
+            groups = sharing.passes(part.own_lengths(rows), call)
+            parts.append((part, groups))
+            passes += bool(part.heads) + len(groups)
         idle = self.agree(passes) - passes
-        for part in parts:
-            yield from self._part(rows, part, keep, call)
-        for _ in range(idle):
+        for part, groups in parts:
+            heads = self._read(part.heads) if part.heads else None
+            lengths = part.own_lengths(rows)
+            for group in groups:
+                own = [rows[part.rows[place]][-lengths[place] :] for place in group]
+                logits = self._forward(own, keep, heads, [part.owners[place] for place in group] if heads else [])
+                yield from zip((part.rows[place] for place in group), logits, strict=True)
+        for _ in range(idle):  # other processes wait for this one's part of the model
             self._forward([[0]], 1)
 
-    def _part(
-        self, rows: list[list[int]], part: sharing.Part, keep: int, call: int
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Of the rows of one part, in as many passes as pay."""
-        heads = self._read(part.heads) if part.heads else None
-        lengths = sharing.own_lengths(rows, part)
-        for group in sharing.passes(lengths, call):
-            batch = [rows[part.rows[place]][-lengths[place] :] for place in group]
-            owners = [part.owners[place] for place in group] if heads else []
-            logits = self._behind(heads, owners, batch, keep) if heads else self._forward(batch, keep)
-            yield from zip((part.rows[place] for place in group), logits, strict=True)
-
-    def _shares(self) -> bool:
-        """Whether heads are read once: asked for, and the model returns what can be held."""
-        if self._holds is None:
-            self._holds = (
-                self.share_prefixes and sharing.can_share(self.model) and sharing.can_hold(self._read([[0]])[0])
-            )
-        return self._holds
-
     def _read(self, heads: list[list[int]]) -> tuple[Any, torch.Tensor]:
-        """What the model remembers of the heads, and which of it is no padding."""
-        ids, mask = self._pad(heads)
+        """What the model remembers of the heads, and a mask that tells it from padding."""
+        ids, mask = self._padded(heads)
         read = self.model(
-            input_ids=ids, attention_mask=mask, position_ids=_places(mask), logits_to_keep=1, use_cache=True
+            input_ids=ids, attention_mask=mask, position_ids=places(mask), logits_to_keep=1, use_cache=True
         )
         return getattr(read, "past_key_values", None), mask
 
-    def _behind(
-        self, heads: tuple[Any, torch.Tensor], owners: list[int], rows: list[list[int]], keep: int
+    def _forward(
+        self,
+        rows: list[list[int]],
+        keep: int,
+        heads: tuple[Any, torch.Tensor] | None = None,
+        owners: Sequence[int] = (),
     ) -> torch.Tensor:
-        """As `_forward`, of what stands behind the heads that own the rows."""
-        ids, mask = self._pad(rows)
-        cache, places = heads[0], torch.tensor(owners, device=ids.device)
-        before = heads[1][places]
-        return self.model(
-            input_ids=ids,
-            attention_mask=torch.cat([before, mask], dim=-1),
-            position_ids=before.sum(-1)[:, None] + _places(mask),
-            past_key_values=sharing.held(cache, places),
-            logits_to_keep=keep,
-            use_cache=True,
-        ).logits
+        """Logits of the last `keep` tokens of rows, which stand behind the heads that own them, if there are any."""
+        ids, mask = self._padded(rows)
+        positions = places(mask)
+        how: dict[str, Any] = {"use_cache": False}
+        if heads is not None:
+            own = torch.tensor(owners, device=ids.device)
+            before = heads[1][own]
+            positions = before.sum(-1)[:, None] + positions
+            mask = torch.cat([before, mask], dim=-1)
+            how = {"use_cache": True, "past_key_values": held(heads[0], own)}
+        return self.model(input_ids=ids, attention_mask=mask, position_ids=positions, logits_to_keep=keep, **how).logits
 
-    def _forward(self, prompts: list[list[int]], keep: int) -> torch.Tensor:
-        ids, mask = self._pad(prompts)
-        return self.model(
-            input_ids=ids, attention_mask=mask, position_ids=_places(mask), logits_to_keep=keep, use_cache=False
-        ).logits
+    def _generate(self, prompts: list[list[int]], sampling: Sampling, limits: list[int], end: _End) -> list[Completion]:
+        ids, mask = self._padded(prompts)
+        width, over = ids.shape[1], [False] * len(limits)
 
-    def _generate(self, prompts: list[list[int]], sampling: Sampling, limits: list[int]) -> list[Completion]:
-        ids, mask = self._pad(prompts)
-        width = ids.shape[1]
-        stopper = _TurnEnd(self.tokenizer, sampling.stop, self._closing_tokens(sampling.stop), limits, width)
+        def stopped(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+            """Each row ends at its own limit, or with a stop string; Transformers itself ends it with the EOS."""
+            for row, token in enumerate(input_ids[:, -1].tolist()):
+                over[row] = over[row] or input_ids.shape[1] - width >= limits[row]
+                over[row] = over[row] or (token in end.closers and end.stops(input_ids[row, width:].tolist()))
+            return torch.tensor(over, device=input_ids.device)
+
+        greedy, pad = sampling.temperature == 0, self.tokenizer.pad_token_id
         recorder = _ChosenLogProbs(sampling.temperature) if sampling.logprobs else None
         output = self.model.generate(
             input_ids=ids,
             attention_mask=mask,
-            generation_config=self._config(sampling, max(limits)),
-            stopping_criteria=StoppingCriteriaList([stopper]),
+            generation_config=GenerationConfig(
+                max_new_tokens=max(limits),
+                do_sample=not greedy,
+                temperature=None if greedy else sampling.temperature,
+                top_p=None if greedy else sampling.top_p,
+                top_k=None if greedy else sampling.top_k,
+                eos_token_id=sorted(end.eos) or None,
+                pad_token_id=pad if pad is not None else min(end.eos, default=0),
+            ),
+            stopping_criteria=StoppingCriteriaList([stopped]),
             logits_processor=LogitsProcessorList([recorder] if recorder else []),
             synced_gpus=False,  # each process generates alone
         )
-        logprobs = recorder.finish(output) if recorder else [None] * len(prompts)
-        return [
-            self._completion(row, limit, values, sampling.stop)
-            for row, limit, values in zip(output[:, width:].tolist(), limits, logprobs, strict=True)
-        ]
+        logprobs = recorder.finish(output).tolist() if recorder else [None] * len(prompts)
+        new = output[:, width:].tolist()
+        return [end.completion(row[:limit], own) for row, limit, own in zip(new, limits, logprobs, strict=True)]
 
     def _write(
-        self, turns: Turns, batch: Batch, prompts: list[list[int]], sampling: Sampling, limits: list[int]
+        self, turns: Turns, batch: Batch, prompts: list[list[int]], sampling: Sampling, limits: list[int], end: _End
     ) -> list[Completion]:
         """As `_generate`, from a batch in which the prompts have been read."""
-        eos, stop, closers = self._eos, sampling.stop, self._closing_tokens(sampling.stop)
 
         def ended(row: int, ids: list[int]) -> bool:
-            if len(ids) >= limits[row] or ids[-1] in eos:
-                return True
-            return ids[-1] in closers and _has_stop(self.tokenizer, ids, stop)
+            return len(ids) >= limits[row] or ids[-1] in end.eos or (ids[-1] in end.closers and end.stops(ids))
 
         written = turns.write(batch, prompts, chooser(sampling), ended)
-        return [
-            self._completion(row.ids, limit, torch.tensor(row.logprobs) if sampling.logprobs else None, stop)
-            for row, limit in zip(written, limits, strict=True)
-        ]
-
-    def _completion(self, row: list[int], limit: int, logprobs: Any, stop: tuple[str, ...]) -> Completion:
-        end = _TurnEnd.length(self.tokenizer, row[:limit], self._eos, stop, self._closing_tokens(stop))
-        ids = row[: end[0]]
-        return Completion(ids, end[1], logprobs[: len(ids)].tolist() if logprobs is not None else None)
+        return [end.completion(row.ids, row.logprobs if sampling.logprobs else None) for row in written]
 
     @property
-    def _eos(self) -> frozenset[int]:
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def _padded(self, rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        return padded(rows, self.tokenizer.pad_token_id or 0, self._device)
+
+    def _end(self, stop: tuple[str, ...]) -> _End:
         own = self.model.generation_config.eos_token_id
-        many = own if isinstance(own, list) else [own]
-        return frozenset(token for token in (*many, self.tokenizer.eos_token_id) if token is not None)
-
-    def _config(self, sampling: Sampling, limit: int) -> GenerationConfig:
-        greedy = sampling.temperature == 0
-        pad = self.tokenizer.pad_token_id
-        return GenerationConfig(
-            max_new_tokens=limit,
-            do_sample=not greedy,
-            temperature=None if greedy else sampling.temperature,
-            top_p=None if greedy else sampling.top_p,
-            top_k=None if greedy else sampling.top_k,
-            eos_token_id=sorted(self._eos) or None,
-            pad_token_id=pad if pad is not None else min(self._eos, default=0),
-        )
-
-    def _pad(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        device = next(self.model.parameters()).device
-        width = max(map(len, prompts))
-        pad = self.tokenizer.pad_token_id or 0
-        ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
-        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
-        return ids, mask
-
-    def _closing_tokens(self, stop: tuple[str, ...]) -> frozenset[int]:
-        """Tokens whose text holds the last character of a stop string: only after these can a turn have ended."""
+        eos = (*(own if isinstance(own, list) else [own]), self.tokenizer.eos_token_id)
         for last in {text[-1] for text in stop} - self._closers.keys():
             pieces = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
             self._closers[last] = frozenset(token for token, piece in enumerate(pieces) if last in piece)
-        return frozenset().union(*(self._closers[text[-1]] for text in stop))
+        closers = frozenset().union(*(self._closers[text[-1]] for text in stop))
+        return _End(self.tokenizer, frozenset(token for token in eos if token is not None), stop, closers)
 
 
-class _TurnEnd(StoppingCriteria):
-    """Ends each row at its own limit, or where its new text holds a stop string."""
+class _End(NamedTuple):
+    """Where turns end: with one of the `eos` tokens, or a stop string.
 
-    def __init__(
-        self, tokenizer: Any, stop: tuple[str, ...], closers: frozenset[int], limits: list[int], width: int
-    ) -> None:
-        self.tokenizer, self.stop, self.closers, self.limits, self.width = tokenizer, stop, closers, limits, width
-        self.done = [False] * len(limits)
+    `closers` are the tokens whose text holds the last character of a stop string: only these can complete one, so that
+    the text is decoded rarely.
+    """
 
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        new = input_ids.shape[1] - self.width
-        for row, token in enumerate(input_ids[:, -1].tolist()):
-            if not self.done[row]:
-                self.done[row] = new >= self.limits[row] or (
-                    token in self.closers
-                    and _has_stop(self.tokenizer, input_ids[row, self.width :].tolist(), self.stop)
-                )
-        return torch.tensor(self.done, device=input_ids.device)
+    tokenizer: Any
+    eos: frozenset[int]
+    stop: tuple[str, ...]
+    closers: frozenset[int]
 
-    @staticmethod
-    def length(
-        tokenizer: Any, ids: list[int], eos: frozenset[int], stop: tuple[str, ...], closers: frozenset[int]
-    ) -> tuple[int, str]:
-        """Where a row ended and why: padding after the end is not part of it."""
-        for end, token in enumerate(ids, start=1):
-            if token in eos:
-                return end, "eos"
-            if token in closers and _has_stop(tokenizer, ids[:end], stop):
-                return end, "stop"
-        return len(ids), "length"
+    def stops(self, ids: list[int]) -> bool:
+        """Whether there is a stop string at the end of these tokens."""
+        # a stop string spans few tokens, so a window keeps long turns linear; a character takes at most four tokens
+        window = 4 * max(map(len, self.stop), default=0) + 4
+        text = self.tokenizer.decode(ids[-window:], skip_special_tokens=False)
+        return any(item in text for item in self.stop)
+
+    def completion(self, ids: list[int], logprobs: list[float] | None) -> Completion:
+        """Of new tokens: what comes behind the end is padding."""
+        length, finish = len(ids), "length"
+        for place, token in enumerate(ids, start=1):
+            if token in self.eos or (token in self.closers and self.stops(ids[:place])):
+                length, finish = place, "eos" if token in self.eos else "stop"
+                break
+        return Completion(ids[:length], finish, None if logprobs is None else logprobs[:length])
 
 
 class _ChosenLogProbs(LogitsProcessor):
@@ -345,62 +304,3 @@ class _ChosenLogProbs(LogitsProcessor):
         """The log-probabilities of all new tokens, a row per prompt."""
         self._note(ids)
         return torch.cat(self.values, dim=1)
-
-
-def _has_stop(tokenizer: Any, ids: list[int], stop: tuple[str, ...]) -> bool:
-    # A stop string spans few tokens; the window keeps long turns linear.
-    # One character takes at most four byte-level tokens.
-    window = 4 * max(map(len, stop), default=0) + 4
-    text = tokenizer.decode(ids[-window:], skip_special_tokens=False)
-    return any(item in text for item in stop)
-
-
-def _places(mask: torch.Tensor) -> torch.Tensor:
-    """The position of each token in its row, padding not counted."""
-    return (mask.cumsum(-1) - 1).clamp(min=0)
-
-
-def _chain(logprobs: torch.Tensor, choice: list[int]) -> float:
-    tail = logprobs[-len(choice) :]
-    return float(tail.gather(1, torch.tensor(choice, device=tail.device)[:, None]).sum())
-
-
-def _positions(config: Any) -> int | None:
-    """How many positions the model was made for, stretched by its RoPE scaling; `None` when it does not say."""
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    positions = getattr(config, "max_position_embeddings", None)
-    scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    return positions and int(positions * max(1.0, scaling.get("factor") or 1.0))
-
-
-@contextmanager
-def _plain_generation(config: GenerationConfig) -> Iterator[None]:
-    """Hides what a model ships in its generation config: `generate` would take all that a call leaves unset from it.
-
-    The policy is to be sampled as it is. Ids of special tokens and how the cache is held stay.
-    """
-    own = dict(vars(config))
-    plain = {key: value for key, value in vars(GenerationConfig()).items() if key not in _KEPT and key in own}
-    vars(config).update(plain)
-    try:
-        yield
-    finally:
-        vars(config).update(own)
-
-
-@contextmanager
-def _inference_mode(model: Any) -> Iterator[None]:
-    training = model.training
-    # renamed in Transformers 5.2x
-    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
-    checkpointing = getattr(model, f"is_{kind}_checkpointing", False)
-    model.eval()
-    if checkpointing:
-        getattr(model, f"{kind}_checkpointing_disable")()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        if checkpointing:
-            getattr(model, f"{kind}_checkpointing_enable")()
-        model.train(training)

@@ -14,12 +14,10 @@ from . import sharing
 from .base import Sampling
 from .states import NOTHING, Batch, Row, States
 
-LEAVE = 8
-"""Rows leave a batch when they are at least one in so many: to go on without them, the others are copied."""
+LEAVE = 8  # rows leave a batch when they are at least one in eight: to go on without them, the others are copied
 
 Choose = Callable[[torch.Tensor], tuple[Row, list[float]]]
-"""From logits, a row for each prompt: the tokens to go on with, and their log-probabilities if those are wanted, else
-none."""
+"""From logits, a row for each prompt: the tokens to go on with, and their log-probabilities if those are wanted."""
 
 
 class Written(NamedTuple):
@@ -33,24 +31,25 @@ class Turns:
     """Continues rows and keeps what the model remembers of them.
 
     Only what the last call continued is kept, so an ended episode is forgotten with the next turn of the others. The
-    weights must stay as they are: make a new one after they have changed.
-
-    Args:
-        model: a causal LM that `states.can_read_on` accepts.
-        limit: bytes to keep from call to call; rows beyond are read again. While a call lasts, those of the last and of
-            this one may be there, and what the batch needs that is being continued.
+    weights must not change. At most `limit` bytes are kept from call to call; rows beyond are read again. The model is
+    one that `states.can_read_on` accepts.
     """
 
     def __init__(self, model: Any, limit: int) -> None:
         self.model, self.limit = model, limit
         self.kept: list[States] = []
         self.size = 0
-        self._call = sharing.cost_of_call(next(model.parameters()).device)
+        self._call = sharing.cost_of_call(next(model.parameters()).device.type)
 
     def take(self, prompts: Sequence[Row]) -> dict[int, States]:
         """What is remembered of each prompt's beginning, its last token excepted; nothing is kept any longer."""
-        self.kept.sort(key=lambda one: one.ids)
-        found = {row: self._find(prompt[:-1]) for row, prompt in enumerate(prompts)}
+        kept, found = sorted(self.kept, key=lambda one: one.ids), {}
+        for number, prompt in enumerate(prompts):
+            place = bisect(kept, row := prompt[:-1], key=lambda one: one.ids)
+            near = kept[max(0, place - 1) : place + 1]  # one of the row's neighbours begins most like it
+            shared = [sharing.shared_length(one.ids, row) for one in near]
+            best = max(shared, default=0)
+            found[number] = near[shared.index(best)].of(best) if best else NOTHING
         self.kept, self.size = [], 0
         return found
 
@@ -62,7 +61,12 @@ class Turns:
         """
         rows = [prompt[:-1] for prompt in prompts]
         known = {tuple(row): found for row, found in zip(rows, states, strict=True)}
-        known.update(self._heads([list(row) for row, found in known.items() if not found.ids]))
+        new = [list(row) for row, found in known.items() if not found.ids]
+        for shared in sharing.plan(new, 1, self._call):
+            heads = self._pass(shared.heads, [NOTHING] * len(shared.heads)) if shared.heads else []
+            known.update(
+                (tuple(new[row]), heads[owner]) for row, owner in zip(shared.rows, shared.owners, strict=False)
+            )
         due = [row for row, found in known.items() if len(found.ids) < len(row)]
         for group in sharing.passes([len(row) - len(known[row].ids) for row in due], self._call):
             part = [due[place] for place in group]
@@ -84,7 +88,11 @@ class Turns:
                 written[here[place]].logprobs.extend(logprobs[place : place + 1])
             over = {place for place in live if ended(here[place], written[here[place]].ids)}
             for place in over:
-                self._keep(batch, place, prompts[here[place]] + written[here[place]].ids[:-1])
+                ids = prompts[here[place]] + written[here[place]].ids[:-1]  # the last one has not been read
+                size = batch.token_size * len(ids)
+                if self.size + size <= self.limit:
+                    self.kept.append(batch.states(place, ids))
+                    self.size += size
             live = [place for place in live if place not in over]
             if live and (len(here) - len(live)) * LEAVE >= len(here):
                 batch.select(live)
@@ -92,36 +100,15 @@ class Turns:
                 live = list(range(len(here)))
         return written
 
-    def _find(self, row: Row) -> States:
-        """The longest beginning of a row that is remembered."""
-        place = bisect(self.kept, row, key=lambda one: one.ids)
-        near = self.kept[max(0, place - 1) : place + 1]
-        shared = [sharing.shared_length(one.ids, row) for one in near]
-        best = max(shared, default=0)
-        return near[shared.index(best)].of(best) if best else NOTHING
-
-    def _heads(self, rows: list[Row]) -> dict[tuple[int, ...], States]:
-        """What is remembered of beginnings that pay to be read once; by row."""
-        found: dict[tuple[int, ...], States] = {}
-        for part in sharing.plan(rows, 1, self._call):
-            heads = self._pass(part.heads, [NOTHING] * len(part.heads)) if part.heads else []
-            found.update((tuple(rows[row]), heads[owner]) for row, owner in zip(part.rows, part.owners, strict=False))
-        return found
-
     def _pass(self, rows: Sequence[Row], states: Sequence[States]) -> list[States]:
         """Reads the rest of each row behind what is remembered of it; where that is less than of others, a bit more of
         it: so there is no padding within a row, which not every model could do with."""
         width = max(len(row) - len(found.ids) for row, found in zip(rows, states, strict=True))
+        # what is read twice is dropped first, or it would be remembered twice
         states = [found.of(max(0, len(row) - width)) for row, found in zip(rows, states, strict=True)]
         batch = Batch(self.model, states)
         batch.read([row[len(found.ids) :] for row, found in zip(rows, states, strict=True)])
         return [batch.states(place, row) for place, row in enumerate(rows)]
-
-    def _keep(self, batch: Batch, place: int, ids: Row) -> None:
-        size = batch.token_size * len(ids)
-        if self.size + size <= self.limit:
-            self.kept.append(batch.states(place, ids))
-            self.size += size
 
 
 def chooser(sampling: Sampling) -> Choose:
@@ -143,11 +130,7 @@ def chooser(sampling: Sampling) -> Choose:
 
 
 def _drawn(probs: torch.Tensor) -> torch.Tensor:
-    """A token for each row. On CPUs one number is drawn a row; `multinomial` draws one for each token there is.
-
-    Raises:
-        GeneratorError: for probabilities that are not numbers.
-    """
+    """A token for each row; raises `GeneratorError` for probabilities that are not numbers."""
     if probs[:, 0].isnan().any():
         raise GeneratorError(
             "the model's logits are not numbers (NaN), so nothing can be sampled: its weights are broken or its "
@@ -155,6 +138,7 @@ def _drawn(probs: torch.Tensor) -> torch.Tensor:
         )
     if probs.device.type != "cpu":
         return torch.multinomial(probs, 1)
+    # on CPUs `multinomial` is slow: it draws a number for each token of the vocabulary, and here one a row is enough
     sums = probs.cumsum(-1, dtype=torch.float64)
     drawn = torch.rand(len(probs), 1, dtype=torch.float64) * sums[:, -1:]
     return torch.searchsorted(sums, drawn, right=True).clamp(max=probs.shape[-1] - 1)

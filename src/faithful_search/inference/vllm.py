@@ -15,6 +15,14 @@ import msgspec
 from ..errors import ConfigError, GeneratorError
 from .base import Completion, Sampling
 
+_PLAIN = {
+    "repetition_penalty": 1.0,  # servers take what is left unset from the model's generation config
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "min_p": 0.0,
+    "skip_special_tokens": False,
+}
+
 
 class Request(msgspec.Struct, frozen=True):
     """One row: token ids, and vLLM's sampling parameters by name, the same in `SamplingParams` and over HTTP."""
@@ -44,28 +52,18 @@ class VLLM(ABC):
     """
 
     tokenizer: Any
-    hottest: ClassVar[float] = 2.0
-    """The highest temperature that vLLM takes."""
-
-    @property
-    @abstractmethod
-    def positions(self) -> int:
-        """How many tokens a prompt and its continuation may have together."""
+    positions: int  # how many tokens a prompt and its continuation may have together
+    no_logprobs: str = ""  # why there are none, where those reported are of another distribution than was sampled from
+    hottest: ClassVar[float] = 2.0  # the highest temperature that vLLM takes
 
     @abstractmethod
     def _ask(self, requests: list[Request]) -> list[Answer]:
         """One answer a request, in order."""
 
-    @abstractmethod
-    def _check_logprobs(self) -> None:
-        """Refuse an engine that reports the log-probs of another distribution than the one sampled from."""
-
     def generate(
         self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
     ) -> list[Completion]:
-        """See `Generator.generate`. Every row goes with its own limit; none waits for another.
-
-        A row ends at the last position of the model, too. The model's own generation settings do not apply.
+        """See `Generator.generate`. A row also ends at the model's last position; its generation settings do not apply.
 
         Raises:
             ConfigError: when a prompt leaves no position for a new token, for a temperature above 2, or when log-probs
@@ -77,10 +75,24 @@ class VLLM(ABC):
         self._check_lengths(prompts)
         if sampling.temperature > self.hottest:
             raise ConfigError(f"vLLM takes temperatures up to {self.hottest:g}, not {sampling.temperature:g}")
-        if sampling.logprobs:
-            self._check_logprobs()
+        if sampling.logprobs and self.no_logprobs:
+            raise ConfigError(self.no_logprobs)
         limits = max_new_tokens if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
-        asked = [self._request(prompt, sampling, limit) for prompt, limit in zip(prompts, limits, strict=True)]
+        eos = self.tokenizer.eos_token_id
+        how = {
+            **_PLAIN,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "stop": list(sampling.stop),
+            "stop_token_ids": [] if eos is None else [eos],
+            "include_stop_str_in_output": True,
+            "logprobs": 0 if sampling.logprobs else None,  # those of the sampled token alone
+        }
+        asked = [
+            Request(list(prompt), {**how, "max_tokens": min(limit, self.positions - len(prompt))})
+            for prompt, limit in zip(prompts, limits, strict=True)
+        ]
         return [self._completion(answer, sampling) for answer in self._ask(asked)]
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
@@ -102,9 +114,23 @@ class VLLM(ABC):
         if not wanted:
             return [[] for _ in choices]
         self._check_lengths(wanted)
-        asked = [Request(list(row), _reading(list(tokens))) for row, tokens in wanted.items()]
-        found = {row: _first(answer) for row, answer in zip(wanted, self._ask(asked), strict=True)}
-        return [[_chain(found, prompt, choice) for choice in own] for prompt, own in zip(prompts, choices, strict=True)]
+        # at temperature 1 raw and processed log-probs are the same
+        how = {**_PLAIN, "max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
+        asked = [Request(list(row), {**how, "logprob_token_ids": list(tokens)}) for row, tokens in wanted.items()]
+        answers = self._ask(asked)
+        found = {
+            row: answer.logprobs[0] if answer.logprobs else {} for row, answer in zip(wanted, answers, strict=True)
+        }
+
+        def prob(prompt: list[int], choice: list[int]) -> float:
+            return math.exp(sum(found[(*prompt, *choice[:place])][token] for place, token in enumerate(choice)))
+
+        try:
+            return [[prob(prompt, choice) for choice in own] for prompt, own in zip(prompts, choices, strict=True)]
+        except KeyError as missing:
+            raise ConfigError(
+                "this vLLM does not report the log-probs of given tokens (`logprob_token_ids`); take a newer one"
+            ) from missing
 
     def _check_lengths(self, rows: Any) -> None:
         longest = max(map(len, rows))
@@ -115,31 +141,20 @@ class VLLM(ABC):
                 "lower the episode's total_tokens, or return less evidence per call"
             )
 
-    def _request(self, prompt: list[int], sampling: Sampling, limit: int) -> Request:
-        eos = self.tokenizer.eos_token_id
-        how = {
-            **_PLAIN,
-            "max_tokens": min(limit, self.positions - len(prompt)),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "stop": list(sampling.stop),
-            "stop_token_ids": [] if eos is None else [eos],
-            "include_stop_str_in_output": True,
-            "logprobs": 0 if sampling.logprobs else None,
-        }
-        return Request(list(prompt), how)
-
     def _completion(self, answer: Answer, sampling: Sampling) -> Completion:
         if answer.finish not in ("stop", "length"):
             raise GeneratorError(f"vLLM gave up on a row ({answer.finish}): was it stopped or put to sleep meanwhile?")
-        by_string = isinstance(answer.stop, str) and answer.ids[-1:] != [self.tokenizer.eos_token_id]
-        finish = "length" if answer.finish == "length" else "stop" if by_string else "eos"
-        ids = _through_stop(self.tokenizer, answer.ids, sampling.stop) if finish == "stop" else answer.ids
-        chosen = answer.logprobs
-        if not sampling.logprobs or chosen is None:
+        ids, finish = answer.ids, answer.finish
+        if finish == "stop":
+            by_string = isinstance(answer.stop, str) and ids[-1:] != [self.tokenizer.eos_token_id]
+            finish = "stop" if by_string else "eos"
+        if finish == "stop":  # engines that sample several tokens at once go further than the stop string
+            decode = self.tokenizer.decode
+            while len(ids) > 1 and any(text in decode(ids[:-1], skip_special_tokens=False) for text in sampling.stop):
+                ids = ids[:-1]
+        if not sampling.logprobs or answer.logprobs is None:
             return Completion(ids, finish)
-        return Completion(ids, finish, [place[token] for token, place in zip(ids, chosen, strict=False)])
+        return Completion(ids, finish, [place[token] for token, place in zip(ids, answer.logprobs, strict=False)])
 
 
 class VLLMGenerator(VLLM):
@@ -160,34 +175,33 @@ class VLLMGenerator(VLLM):
     """
 
     def __init__(self, llm: Any, tokenizer: Any) -> None:
-        self.llm = llm
-        self.tokenizer = tokenizer
-
-    @property
-    def positions(self) -> int:
-        """See `VLLM.positions`."""
-        return self.llm.llm_engine.model_config.max_model_len
-
-    def _check_logprobs(self) -> None:
-        mode = self.llm.llm_engine.model_config.logprobs_mode
-        if mode != "processed_logprobs":
-            raise ConfigError(
-                f"this engine reports {mode}, not the log-probs of what is sampled from; make it with "
-                'LLM(…, logprobs_mode="processed_logprobs"), or with open_vllm'
+        self.llm, self.tokenizer = llm, tokenizer
+        settings = llm.llm_engine.model_config
+        self.positions = settings.max_model_len
+        if settings.logprobs_mode != "processed_logprobs":
+            self.no_logprobs = (
+                f"this engine reports {settings.logprobs_mode}, not the log-probs of what is sampled from; make it "
+                'with LLM(…, logprobs_mode="processed_logprobs"), or with open_vllm'
             )
 
     def _ask(self, requests: list[Request]) -> list[Answer]:
-        from vllm import SamplingParams
+        from vllm import SamplingParams, exceptions
 
+        # vLLM raised plain ones before it had an exception for a request that it does not take
+        refusals = (ValueError, TypeError, getattr(exceptions, "VLLMClientError", ValueError))
         try:
             outputs = self.llm.generate(
                 [{"prompt_token_ids": request.prompt} for request in requests],
                 [SamplingParams(**request.how) for request in requests],
                 use_tqdm=False,
             )
-        except _refusals() as error:
+        except refusals as error:
             raise ConfigError(f"vLLM refuses what it was asked for: {error}") from error
-        return [_answer(output.outputs[0]) for output in outputs]
+        answers = []
+        for output in (request.outputs[0] for request in outputs):
+            tables = output.logprobs and [{token: one.logprob for token, one in at.items()} for at in output.logprobs]
+            answers.append(Answer(list(output.token_ids), output.finish_reason, output.stop_reason, tables))
+        return answers
 
 
 def open_vllm(name: str, *, revision: str | None = None, **how: Any) -> VLLMGenerator:
@@ -214,59 +228,3 @@ def open_vllm(name: str, *, revision: str | None = None, **how: Any) -> VLLMGene
         return VLLMGenerator(llm, tokenizer)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"vLLM cannot open the model {name!r}: {error}") from error
-
-
-_PLAIN = {
-    "repetition_penalty": 1.0,  # servers take what is left unset from the model's generation config
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "min_p": 0.0,
-    "skip_special_tokens": False,
-}
-
-
-def _reading(tokens: list[int]) -> dict[str, Any]:
-    """Reports the log-probs of `tokens` as the next one: at temperature 1 raw and processed ones are the same."""
-    return {
-        **_PLAIN,
-        "max_tokens": 1,
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": 0,
-        "logprob_token_ids": tokens,
-    }
-
-
-def _first(answer: Answer) -> dict[int, float]:
-    return answer.logprobs[0] if answer.logprobs else {}
-
-
-def _chain(found: dict[tuple[int, ...], dict[int, float]], prompt: list[int], choice: list[int]) -> float:
-    """Its probability; a token that was asked for and not reported is the engine's age."""
-    try:
-        return math.exp(sum(found[(*prompt, *choice[:place])][token] for place, token in enumerate(choice)))
-    except KeyError as missing:
-        raise ConfigError(
-            "this vLLM does not report the log-probs of given tokens (`logprob_token_ids`); take a newer one"
-        ) from missing
-
-
-def _through_stop(tokenizer: Any, ids: list[int], stop: tuple[str, ...]) -> list[int]:
-    """`ids` up to the token that completes a stop string: engines that sample several tokens at once go further."""
-    while len(ids) > 1 and any(text in tokenizer.decode(ids[:-1], skip_special_tokens=False) for text in stop):
-        ids = ids[:-1]
-    return ids
-
-
-def _answer(output: Any) -> Answer:
-    logprobs = output.logprobs and [
-        {token: value.logprob for token, value in place.items()} for place in output.logprobs
-    ]
-    return Answer(list(output.token_ids), output.finish_reason, output.stop_reason, logprobs)
-
-
-def _refusals() -> tuple[type[Exception], ...]:
-    """What vLLM raises for a request that it does not take; `ValueError` before it had an exception for that."""
-    from vllm import exceptions
-
-    return (ValueError, TypeError, getattr(exceptions, "VLLMClientError", ValueError))

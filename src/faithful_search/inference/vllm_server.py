@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from functools import partial
@@ -12,24 +13,19 @@ import httpx
 
 from ..errors import ConfigError, GeneratorError, JudgeError
 from ..wire.background import Background, map_concurrently
-from ..wire.llm import LLM, Endpoint, Unanswered
+from ..wire.endpoint import Endpoint
+from ..wire.llm import LLM, Unanswered
 from .vllm import VLLM, Answer, Request
 
 _RETRIES, _BACKOFF = 4, 0.5  # of a row; the first pause, in seconds
-_LOOK = 5.0  # seconds that a look at a server's health may take
-_TOKEN = "token_id:"  # how the server writes a token where it would write its text
 
 
 def wait_for_server(url: str, seconds: float) -> None:
-    """Wait until a vLLM server says that it is up.
-
-    Raises:
-        GeneratorError: when it does not in time.
-    """
+    """Wait until a vLLM server says that it is up; raises `GeneratorError` when it does not in time."""
     end = time.monotonic() + seconds
     while True:
         try:
-            response = httpx.get(url.rstrip("/") + "/health", timeout=min(_LOOK, seconds), trust_env=False)
+            response = httpx.get(url.rstrip("/") + "/health", timeout=min(5.0, seconds), trust_env=False)
             said = f"status {response.status_code}"
             if response.status_code == 200:
                 return
@@ -80,17 +76,9 @@ class VLLMServer(VLLM):
         how = (timeout, timeout, _RETRIES, _BACKOFF, concurrency, sys.maxsize)  # a failure ends the call, not a breaker
         self._llm = LLM(Endpoint(self.url, "", key, *how, direct=True))
         self._background = Background(threads=1)
-        self.model, self._positions = self._served()
-        self._processed = self._reports_processed()
-
-    @property
-    def positions(self) -> int:
-        """See `VLLM.positions`."""
-        return self._positions
-
-    def _check_logprobs(self) -> None:
-        if not self._processed:
-            raise ConfigError(
+        self.model, self.positions = self._served()
+        if not self._reports_processed():
+            self.no_logprobs = (
                 f"the vLLM server at {self.url} does not report the log-probs of the distribution it samples from; "
                 "start it with --logprobs-mode processed_logprobs"
             )
@@ -117,25 +105,25 @@ class VLLMServer(VLLM):
         return answer.logprobs is not None and abs(answer.logprobs[0][answer.ids[0]]) < 1e-4
 
     def _ask(self, requests: list[Request]) -> list[Answer]:
-        return [self._answer(document) for document in self._send("/completions", list(map(self._body, requests)))]
-
-    def _body(self, request: Request) -> dict[str, Any]:
-        how = dict(request.how)
-        if "logprob_token_ids" in how:
-            how["logprobs"] = len(how["logprob_token_ids"])  # it wants both
-        ids = {"return_token_ids": True, "return_tokens_as_token_ids": True}
-        return {"model": self.model, "prompt": request.prompt, **ids, **how}
-
-    def _answer(self, document: Any) -> Answer:
-        try:
-            choice = document["choices"][0]
-            ids = [int(token) for token in choice["token_ids"]]
-            return Answer(ids, choice["finish_reason"], choice.get("stop_reason"), _logprobs(choice.get("logprobs")))
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise GeneratorError(f"the vLLM server at {self.url} sent an answer without {error}") from error
+        bodies: list[dict[str, Any] | None] = []
+        for request in requests:
+            as_ids = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+            body = {"model": self.model, "prompt": request.prompt, **as_ids, **request.how}
+            if "logprob_token_ids" in body:
+                body["logprobs"] = len(body["logprob_token_ids"])  # it wants both
+            bodies.append(body)
+        answers = []
+        for document in self._send("/completions", bodies):
+            try:
+                choice = document["choices"][0]
+                ids, tables = [int(token) for token in choice["token_ids"]], _logprobs(choice.get("logprobs"))
+                answers.append(Answer(ids, choice["finish_reason"], choice.get("stop_reason"), tables))
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise GeneratorError(f"the vLLM server at {self.url} sent an answer without {error}") from error
+        return answers
 
     def _send(self, path: str, bodies: list[dict[str, Any] | None]) -> list[Any]:
-        """What the server answers to each body, asked for again while what fails may pass."""
+        """What the server answers to each body; transient failures are retried."""
         try:
             return self._background.run(map_concurrently(partial(self._llm.post, path), bodies, self.concurrency))
         except Unanswered as fault:
@@ -151,12 +139,11 @@ def _logprobs(document: Any) -> list[dict[int, float]] | None:
     """For each position the log-probs by token id; one that could not be computed is not a number."""
     if not document:
         return None
+    tables = []
     tops = document.get("top_logprobs") or [None] * len(document["tokens"])
-    return [
-        {_id(name): float("nan") if value is None else value for name, value in {**(top or {}), token: chosen}.items()}
-        for token, chosen, top in zip(document["tokens"], document["token_logprobs"], tops, strict=True)
-    ]
-
-
-def _id(name: str) -> int:
-    return int(name.removeprefix(_TOKEN))
+    for token, chosen, top in zip(document["tokens"], document["token_logprobs"], tops, strict=True):
+        known = {**(top or {}), token: chosen}
+        # the server writes a token's id where it would write its text
+        ids = {int(name.removeprefix("token_id:")): value for name, value in known.items()}
+        tables.append({token: math.nan if value is None else value for token, value in ids.items()})
+    return tables

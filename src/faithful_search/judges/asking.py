@@ -16,7 +16,8 @@ import msgspec
 from ..errors import DataError, JudgeError
 from ..wire.background import Background, map_concurrently
 from ..wire.cache import Cache
-from ..wire.llm import LLM, Endpoint, Reply, Stats, Unanswered, Unreadable
+from ..wire.endpoint import Endpoint
+from ..wire.llm import LLM, Reply, Stats, Unanswered, Unreadable
 from .labels import Answer, Constrained, Form, Ladder, Question, read
 
 _log = logging.getLogger(__name__)

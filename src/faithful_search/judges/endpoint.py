@@ -15,7 +15,8 @@ from ..dialects.fence import Fence
 from ..errors import ConfigError
 from ..text import sentences
 from ..wire.cache import Cache, key_of
-from ..wire.llm import Endpoint, Stats, with_key
+from ..wire.endpoint import Endpoint, with_key
+from ..wire.llm import Stats
 from .asking import Asker
 from .base import Pair, Request, Verdict
 from .labels import Constrained, Question

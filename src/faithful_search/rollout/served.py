@@ -24,7 +24,8 @@ from ..tools.session import Session
 from ..tools.toolbox import Toolbox
 from ..trajectory import Step, ToolCall, Trajectory
 from ..wire.background import map_concurrently
-from ..wire.llm import LLM, Endpoint, Reply, Stats, ToolRequest, Unanswered, with_key
+from ..wire.endpoint import Endpoint, with_key
+from ..wire.llm import LLM, Reply, Stats, ToolRequest, Unanswered
 from .environment import inner_text, template_fence
 from .episode import copies, unreadable
 

@@ -5,20 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-SECONDS = 20.0
-"""From the opening of a connection, and from the first byte of each further request, until its headers are there."""
-BYTES = 65_536
-"""Of the headers of a request."""
-UNREAD = 32_000_000
-"""Of a body that came too late to be read, because the request was refused without it."""
-UNTAKEN = 300.0
-"""Seconds in which a client takes what is sent to it."""
-PIPELINED = 64
-"""Requests that a client sends before it is answered: reading more of them at once would keep others waiting."""
-OPEN = 4096
-"""Connections at the same time, fewer where the process may not open as many files."""
-FILES = 200
-"""Kept for everything that is no connection of a client."""
+SECONDS = 20.0  # from a connection's opening, and from each further request's first byte, to the end of its headers
+BYTES = 65_536  # of the headers of a request
+UNREAD = 32_000_000  # bytes of a body that came too late to be read, because the request was refused without it
+UNTAKEN = 300.0  # seconds in which a client takes what is sent to it
+PIPELINED = 64  # requests before the first answer: reading more of them at once would keep others waiting
+OPEN = 4096  # connections at the same time, fewer where the process may not open as many files
+FILES = 200  # kept for everything that is no connection of a client
 
 
 def protocol() -> type[Any]:
@@ -77,6 +70,7 @@ def protocol() -> type[Any]:
             self._note()
 
         def _note(self) -> None:
+            # a connection whose request is whole is being answered, and is never closed for others
             whole = self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
             if whole or self.transport.is_closing():
                 unasked.pop(self, None)

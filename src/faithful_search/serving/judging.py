@@ -33,10 +33,10 @@ class Judging:
     `POST /judge` `{"pairs": [{"premise": "…", "hypothesis": "…", "question": "", "task": "support"}]}` is answered by
     `{"judge": name, "verdicts": [{"p": 0.9, "label": true, "why": "…", "judge": "…"}]}`, in the order of the pairs.
 
-    A pair is judged once, whoever asks for it and however often: who asks meanwhile waits for that verdict, and who
-    asks later finds it in the cache. A pair whose client has gone is judged all the same, because the client will ask
-    again. Where there is no verdict, `p` and `label` are null and `why` says what happened: such a pair is judged anew
-    by the next who asks.
+    A pair is judged once, whoever asks for it and however often: concurrent requests share the verdict, and later ones
+    find it in the cache. A pair whose client has gone is judged all the same, because the client will ask again. Where
+    there is no verdict, `p` and `label` are null and `why` says what happened: such a pair is judged anew by the next
+    request.
 
     Args:
         judge: who judges. Only one thread asks it.
@@ -56,7 +56,11 @@ class Judging:
         batch: int = 256,
     ) -> None:
         self.judge, self.limits, self.metrics = judge, limits or Limits(), metrics or JudgeMetrics()
-        self.cache = self._own_cache() if cache is None else cache
+        if cache is None:
+            folder = tempfile.mkdtemp(prefix="faithful-search-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            cache = Cache(f"{folder}/verdicts.sqlite")
+        self.cache = cache
         self._identity = identity(judge)
         self._batcher: Batcher[Pair, Verdict] = Batcher(self._judge, batch)
         self._tasks: set[asyncio.Task[Verdict]] = set()
@@ -71,29 +75,20 @@ class Judging:
         """What `/health` tells of the judge: its name, and whether it only compares words."""
         return {"judge": self.judge.name, "lexical": is_lexical(self.judge)}
 
-    def _own_cache(self) -> Cache:
-        folder = tempfile.mkdtemp(prefix="faithful-search-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return Cache(f"{folder}/verdicts.sqlite")
-
-    def _answer(self, body: bytes) -> Any:
+    async def _answer(self, body: bytes) -> dict[str, Any]:
         pairs = read_judge(body, self.limits)
         self.metrics.pairs.add(len(pairs))
-        return self._verdicts(pairs)
-
-    async def _verdicts(self, pairs: Sequence[Pair]) -> dict[str, Any]:
-        distinct = list(dict.fromkeys(pairs))
-        self.metrics.known.add(len(pairs) - len(distinct))
-        found = await asyncio.gather(*map(self._kept_going, distinct))
-        by_pair = dict(zip(distinct, found, strict=True))
-        return {"judge": self.judge.name, "verdicts": [_written(by_pair[pair]) for pair in pairs]}
-
-    def _kept_going(self, pair: Pair) -> asyncio.Future[Verdict]:
-        """The verdict, worked for even when nobody waits any more."""
-        task = asyncio.create_task(self._verdict(pair))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return asyncio.shield(task)
+        tasks = {pair: asyncio.create_task(self._verdict(pair)) for pair in dict.fromkeys(pairs)}
+        self.metrics.known.add(len(pairs) - len(tasks))
+        for task in tasks.values():  # held here: a verdict is worked for even when nobody waits for it any more
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        found = dict(zip(tasks, await asyncio.gather(*map(asyncio.shield, tasks.values())), strict=True))
+        written = {
+            pair: {"p": verdict.p, "label": verdict.label, "why": verdict.why, "judge": verdict.judge}
+            for pair, verdict in found.items()
+        }
+        return {"judge": self.judge.name, "verdicts": [written[pair] for pair in pairs]}
 
     async def _verdict(self, pair: Pair) -> Verdict:
         async def compute() -> bytes:
@@ -102,16 +97,15 @@ class Judging:
                 raise _AbstainedError(verdict)
             return msgspec.json.encode(verdict)
 
+        prompt = prompting.load(pair.task).digest
+        key = key_of(judge=self._identity, prompt=prompt, pair=msgspec.structs.astuple(pair))
         try:
-            value, known = await self.cache.get_or_compute(self._key(pair), compute)
+            value, known = await self.cache.get_or_compute(key, compute)
         except _AbstainedError as abstained:
             self.metrics.abstained.add()
             return abstained.verdict
         self.metrics.known.add(known)
         return _DECODER.decode(value)
-
-    def _key(self, pair: Pair) -> str:
-        return key_of(judge=self._identity, prompt=prompting.load(pair.task).digest, pair=msgspec.structs.astuple(pair))
 
     def _judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         start = time.perf_counter()
@@ -127,7 +121,13 @@ class Judging:
             found = self.judge.judge_batch(pairs)
             if len(found) != len(pairs):
                 raise JudgeError(f"{self.judge.name} gave {len(found)} verdicts for {len(pairs)} pairs")
-            return list(map(_checked, found))
+            # JSON has no NaN, and a p that is no probability must not be kept
+            return [
+                verdict
+                if verdict.p is None or 0 <= verdict.p <= 1
+                else Verdict(None, None, f"the judge gave p = {verdict.p}", verdict.judge)
+                for verdict in found
+            ]
         except JudgeError as error:
             return [Verdict(None, None, str(error), self.judge.name)] * len(pairs)
         except Exception as error:
@@ -146,40 +146,18 @@ class _AbstainedError(Exception):
         self.verdict = verdict
 
 
-def _checked(verdict: Verdict) -> Verdict:
-    """An abstention in place of a p that is none: JSON has no NaN, and it must not be kept."""
-    if verdict.p is None or 0 <= verdict.p <= 1:
-        return verdict
-    return Verdict(None, None, f"the judge gave p = {verdict.p}", verdict.judge)
-
-
-def _written(verdict: Verdict) -> dict[str, Any]:
-    return {"p": verdict.p, "label": verdict.label, "why": verdict.why, "judge": verdict.judge}
-
-
 def identity(judge: Judge) -> list[Any]:
-    """What a verdict depends on besides the pair: the judge's kind, name and settings, and which weights it has.
-
-    Example:
-        >>> from faithful_search.judges import LexicalJudge
-        >>> identity(LexicalJudge())
-        ['LexicalJudge', 'lexical', [['how', 'squad']], []]
-    """
+    """What a verdict depends on besides the pair: the judge's kind, name and settings, and which weights it has."""
     known: Any = judge
     fields: Sequence[Any] = dataclasses.fields(known) if dataclasses.is_dataclass(judge) else ()
     settings = [[item.name, getattr(judge, item.name)] for item in fields if item.repr]
     plain = [[name, value] for name, value in settings if isinstance(value, (str, int, float, bool, type(None)))]
-    return [type(judge).__name__, judge.name, plain, _weights(judge)]
-
-
-def _weights(judge: Any) -> list[Any]:
-    """The revision on the Hub, or size and time of every file in the model's directory."""
-    held = next((getattr(judge, name) for name in ("generator", "encoder") if hasattr(judge, name)), judge)
+    # the weights: the revision on the Hub, or size and time of every file in the model's directory
+    held = next((getattr(judge, name) for name in ("generator", "encoder") if hasattr(judge, name)), known)
     config = getattr(getattr(held, "model", None), "config", None)
-    found: list[Any] = [commit] if (commit := getattr(config, "_commit_hash", None)) else []
-    place = getattr(judge, "source", None) or getattr(held, "source", None) or getattr(config, "name_or_path", "")
-    folder = Path(place) if place else None
-    if folder is None or not folder.is_dir():
-        return found
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    return [*found, *([path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files)]
+    weights: list[Any] = [commit] if (commit := getattr(config, "_commit_hash", None)) else []
+    place = getattr(known, "source", None) or getattr(held, "source", None) or getattr(config, "name_or_path", "")
+    if place and Path(place).is_dir():
+        files = sorted(path for path in Path(place).iterdir() if path.is_file())
+        weights += [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    return [type(judge).__name__, judge.name, plain, weights]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import re
 import socket
 from collections.abc import Sequence
 from typing import Any
 
-from .app import App, refusal, send_reply
-from .bodies import Bodies, GoneError, Receive, header
+from ..wire.guard import as_address
+from .app import App, Bodies, GoneError, Receive, header, refusal, send_reply
 from .wire import Limits, RequestError
 
 _PLACE = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]*)?")
@@ -22,6 +21,7 @@ def guarded(app: App, token: str) -> App:
 
     async def ask(scope: Any, receive: Receive, send: Any) -> None:
         given = header(scope, b"authorization")
+        # compared in constant time, so that how long it takes tells nothing about the token
         if scope["type"] == "http" and scope["path"] != "/health" and not hmac.compare_digest(given, wanted):
             return await send_reply(send, refusal(RequestError("a token is needed: Authorization: Bearer …", 401)))
         return await app(scope, receive, send)
@@ -36,23 +36,21 @@ def addressed(app: App, names: Sequence[str] = ()) -> App:
     the page's own. Such requests carry the page's name in `Host`, so a name has to be known here: `localhost`, what the
     machine calls itself, or one of `names`. An IP address cannot be rebound and is always right. A request with an
     `Origin` comes from a page, which must be one of this machine's (loopback) or of `names`.
-
-    Args:
-        app: what is asked.
-        names: more names of this server.
     """
     named = {name.lower() for name in names}
-    own = {socket.gethostname().lower(), *named}
+    own = {"localhost", socket.gethostname().lower(), *named}
 
     def check(scope: Any) -> None:
-        for place in _every(scope, b"host") or [""]:
+        headers = [(key, value.decode("latin-1")) for key, value in scope["headers"]]
+        # every one of them: which of several an application would take is its own affair
+        for place in [value for key, value in headers if key == b"host"] or [""]:
             host = _host_in(place)
-            if not (_address(host) or host == "localhost" or host in own):
+            if as_address(host) is None and host not in own:
                 told = (
                     f"start it with --allow-host {host[:80]} where that is its name" if host else "send a Host header"
                 )
                 raise RequestError(f"this server does not know itself by the name {host[:80]!r}: {told}", 421)
-        for origin in _every(scope, b"origin"):
+        for origin in (value for key, value in headers if key == b"origin"):
             page = _host_in(origin.partition("://")[2])
             if not (is_loopback(page) or page in named):
                 raise RequestError(f"pages of {origin[:80]!r} are not answered", 403)
@@ -70,7 +68,6 @@ def addressed(app: App, names: Sequence[str] = ()) -> App:
 
 def in_time(app: App, limits: Limits) -> App:
     """The application, which gets a request as soon as its body is whole; bodies too late or too large are refused."""
-
     bodies = Bodies(limits)
 
     async def ask(scope: Any, receive: Receive, send: Any) -> None:
@@ -97,22 +94,11 @@ def is_loopback(host: str) -> bool:
         >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("::1"), is_loopback("0.0.0.0")
         (True, True, True, False)
     """
-    address = _address(host)
+    address = as_address(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
-def _every(scope: Any, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
-
-
 def _host_in(place: str) -> str:
-    """The host of `host:port`, without port and brackets; empty where it is none."""
+    """The host of `host:port`, without port and brackets; empty for anything else."""
     found = _PLACE.fullmatch(place.lower())
     return (found[1] or found[2]) if found else ""
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None

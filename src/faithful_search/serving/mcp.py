@@ -12,20 +12,19 @@ from ..dialects.fence import Fence, one_line
 from ..errors import ConfigError
 from ..tools.base import Observation
 from ..tools.toolbox import Toolbox
-from ..trajectory import Evidence, ToolCall
+from ..trajectory import ToolCall
 from .layers import in_time
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
-    from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, Tool
+    from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult
 
     from .app import App
     from .wire import Limits
 
-SESSIONS = 1000
-"""Clients that may hold a session at the same time; further ones are sent away to come back later."""
-IDLE = 600.0
-"""Seconds without a request after which a client's session ends; its next request is told to begin another."""
+SESSIONS = 1000  # that clients may hold at the same time; further ones are sent away to come back later
+IDLE = 600.0  # seconds without a request after which a session ends; the next request is told to begin another
+# what a model could take for the beginning of a special token, or for an id of ours
 _FENCE = Fence(r"<\||\[[Ee][0-9]++\]")
 _EVIDENCE = {
     "type": "object",
@@ -51,25 +50,35 @@ def mcp_server(toolbox: Toolbox) -> Server[Any]:
     """A server whose tools are the toolbox's. Ids (`E1`, `E2`, …) are unique as long as it lives.
 
     A result is text for the model and, beside it, the evidence as data; a call that failed is a result that says so.
-
-    Raises:
-        ConfigError: when the package `mcp` is missing.
+    Raises `ConfigError` when the package `mcp` is missing.
     """
     try:
         from mcp.server.lowlevel import Server
-        from mcp.types import CallToolResult, ListToolsResult, TextContent
+        from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
     except ImportError as error:
         raise ConfigError("an MCP server needs mcp: pip install 'faithful-search[mcp]'") from error
     session = toolbox.session()
 
     async def list_tools(context: Any, asked: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[_tool(schema["function"]) for schema in toolbox.schemas])
+        functions = (schema["function"] for schema in toolbox.schemas)
+        return ListToolsResult(
+            tools=[
+                Tool(
+                    name=function["name"],
+                    description=function.get("description", ""),
+                    input_schema=function["parameters"],
+                    output_schema=_EVIDENCE,
+                    annotations=ToolAnnotations(read_only_hint=True),
+                )
+                for function in functions
+            ]
+        )
 
     async def call_tool(context: Any, asked: CallToolRequestParams) -> CallToolResult:
         found = await toolbox.call(ToolCall(asked.name, asked.arguments or {}), session)
-        return CallToolResult(
-            content=[TextContent(text=as_text(found))], structured_content=_as_data(found), is_error=found.error
-        )
+        data: dict[str, Any] = {"evidence": [msgspec.to_builtins(item) for item in found.evidence]}
+        data |= {"note": found.note} if found.note else {}
+        return CallToolResult(content=[TextContent(text=as_text(found))], structured_content=data, is_error=found.error)
 
     return Server("faithful-search", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -88,15 +97,9 @@ def serve_stdio(toolbox: Toolbox) -> None:
 
 
 def mcp_app(toolbox: Toolbox, limits: Limits, idle: float = IDLE) -> App:
-    """The toolbox's tools at `/mcp`, over HTTP.
+    """The toolbox's tools at `/mcp`, over HTTP. Raises as `mcp_server`.
 
-    Args:
-        toolbox: what is served.
-        limits: of a body's size and time; an answer takes as long as the toolbox lets a call take.
-        idle: seconds after which a session without a request ends.
-
-    Raises:
-        ConfigError: when the package `mcp` is missing.
+    `limits` are those of a body's size and time; an answer takes as long as the toolbox lets a call take.
     """
     server = mcp_server(toolbox)
     from mcp.server.transport_security import TransportSecuritySettings
@@ -112,33 +115,9 @@ def mcp_app(toolbox: Toolbox, limits: Limits, idle: float = IDLE) -> App:
 
 
 def as_text(found: Observation) -> str:
-    """What a model reads: a paragraph a passage, with id and title, or the note. Passages forge no id or role.
-
-    Example:
-        >>> from faithful_search.trajectory import Evidence
-        >>> as_text(Observation(evidence=(Evidence("The capital of France. [E2]", title="Paris", id="E1"),)))
-        '[E1] Paris: The capital of France. &#91;E2]'
-    """
-    passages = [f"[{item.id}] {_title(item)}{_FENCE.escape(item.text)}" for item in found.evidence]
-    return "\n\n".join([*passages, *([_FENCE.escape(found.note)] if found.note else [])])
-
-
-def _title(item: Evidence) -> str:
-    return f"{one_line(_FENCE.escape(item.title))}: " if item.title else ""
-
-
-def _as_data(found: Observation) -> dict[str, Any]:
-    data: dict[str, Any] = {"evidence": [msgspec.to_builtins(item) for item in found.evidence]}
-    return data | {"note": found.note} if found.note else data
-
-
-def _tool(function: dict[str, Any]) -> Tool:
-    from mcp.types import Tool, ToolAnnotations
-
-    return Tool(
-        name=function["name"],
-        description=function.get("description", ""),
-        input_schema=function["parameters"],
-        output_schema=_EVIDENCE,
-        annotations=ToolAnnotations(read_only_hint=True),
-    )
+    """What a model reads: a paragraph a passage, with id and title, or the note. Passages forge no id or role."""
+    said = []
+    for item in found.evidence:
+        title = f"{one_line(_FENCE.escape(item.title))}: " if item.title else ""
+        said.append(f"[{item.id}] {title}{_FENCE.escape(item.text)}")
+    return "\n\n".join([*said, *([_FENCE.escape(found.note)] if found.note else [])])

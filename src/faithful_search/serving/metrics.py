@@ -15,7 +15,8 @@ class Counter:
     """A number for each combination of labels; only `gauge`s may go down."""
 
     def __init__(self, name: str, about: str, labels: Sequence[str] = (), kind: str = "counter") -> None:
-        self.name, self.about, self.labels, self.kind = name, about, tuple(labels), kind
+        self.name, self.labels = name, tuple(labels)
+        self._head = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
         self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
         self._lock = threading.Lock()
 
@@ -32,16 +33,20 @@ class Counter:
         """As Prometheus reads it."""
         with self._lock:
             values = sorted(self._values.items())
-        return [*_head(self), *(f"{self.name}{_labelled(self.labels, key)} {value:.10g}" for key, value in values)]
+        written = list(self._head)
+        for labels, value in values:
+            escaped = (text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for text in labels)
+            pairs = ",".join(f'{name}="{text}"' for name, text in zip(self.labels, escaped, strict=True))
+            written.append(f"{self.name}{f'{{{pairs}}}' if pairs else ''} {value:.10g}")
+        return written
 
 
 class Histogram:
     """How many observations were at most how large."""
 
-    kind = "histogram"
-
     def __init__(self, name: str, about: str, bounds: Sequence[float]) -> None:
-        self.name, self.about, self.bounds = name, about, tuple(bounds)
+        self.name, self.bounds = name, tuple(bounds)
+        self._head = [f"# HELP {name} {about}", f"# TYPE {name} histogram"]
         self._counts, self._sum = [0] * (len(self.bounds) + 1), 0.0
         self._lock = threading.Lock()
 
@@ -55,7 +60,7 @@ class Histogram:
         """As Prometheus reads it: cumulative counts."""
         with self._lock:
             counts, total = list(self._counts), self._sum
-        written, sofar = _head(self), 0
+        written, sofar = list(self._head), 0
         for bound, count in zip((*(f"{bound:g}" for bound in self.bounds), "+Inf"), counts, strict=True):
             sofar += count
             written.append(f'{self.name}_bucket{{le="{bound}"}} {sofar}')
@@ -96,16 +101,3 @@ class JudgeMetrics(Metrics):
         self.abstained = Counter("faithful_search_pairs_abstained_total", "Pairs answered without a verdict.")
         self.batches = Histogram("faithful_search_batch_pairs", "Different pairs judged at once.", _SIZES)
         self.judging = Histogram("faithful_search_judge_seconds", "Time to judge a batch.", _SECONDS)
-
-
-def _head(item: Counter | Histogram) -> list[str]:
-    return [f"# HELP {item.name} {item.about}", f"# TYPE {item.name} {item.kind}"]
-
-
-def _labelled(names: Sequence[str], values: Sequence[str]) -> str:
-    pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
-    return "{" + ",".join(pairs) + "}" if names else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -23,7 +23,7 @@ Query = tuple[str, int]
 Found = list[Evidence] | ToolError
 """Passages, or why there are none: what refuses one query concerns no other of its batch."""
 
-_FEW, _THREADS = 4, 8
+_FEW, _THREADS = 4, 8  # queries that are searched on the event loop, and threads for more
 
 
 class Retrieval:
@@ -65,16 +65,18 @@ class Retrieval:
         wanted = [(query, asked.top_k) for query in asked.queries]
         if self._quick and len(wanted) <= _FEW:
             return _written(asked, self._search(wanted))
-        return self._batched(asked, wanted)
 
-    async def _batched(self, asked: Asked, wanted: list[Query]) -> Any:
-        return _written(asked, await asyncio.gather(*map(self._batcher.ask, wanted)))
+        async def batched() -> Any:
+            return _written(asked, await asyncio.gather(*map(self._batcher.ask, wanted)))
+
+        return batched()
 
     def _search(self, batch: Sequence[Query]) -> list[Found]:
         """Each different query once: rollouts of one question often ask the same."""
         found: dict[Query, Found] = {item: [] for item in batch if not item[0].strip()}
         wanted = dict.fromkeys(item for item in batch if item not in found)
         self.metrics.batches.observe(len(wanted))
+        # an index takes one number of passages for all queries of a call
         for top_k in dict.fromkeys(top_k for _, top_k in wanted):
             queries = [query for query, number in wanted if number == top_k]
             results = found_by_each(self.index, top_k, queries)
@@ -83,10 +85,9 @@ class Retrieval:
 
 
 def _written(asked: Asked, found: Sequence[Found]) -> Any:
-    return asked.write([_passages(items) for items in found])
-
-
-def _passages(found: Found) -> list[Evidence]:
-    if isinstance(found, ToolError):
-        raise found
-    return found
+    results: list[list[Evidence]] = []
+    for items in found:
+        if isinstance(items, ToolError):
+            raise items
+        results.append(items)
+    return asked.write(results)

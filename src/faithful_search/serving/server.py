@@ -18,22 +18,21 @@ if TYPE_CHECKING:
 
     from .app import App
 
-_KEEP_ALIVE = 75
-"""Seconds an idle connection stays open: longer than clients keep theirs, so that none sends into a closed one."""
+_KEEP_ALIVE = 75  # seconds an idle connection stays open: longer than clients keep theirs, or they would lose requests
 _BACKLOG = 2048
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at that address, not yet listening: who connects is refused until `serve`. Port 0 takes a free one.
+    """A socket at that address, on which clients are refused until `serve`. Port 0 takes a free one.
 
-    Raises:
-        ConfigError: when the port is taken or the address is not of this machine.
+    Raises `ConfigError` when the port is taken or the address is not of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
+    # a server that was ended leaves its port reserved for a while
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
@@ -68,11 +67,11 @@ def serve(
         app: what to serve.
         bound: from `bind`; closed at the end.
         drain: seconds.
-        ready: called as soon as nobody who connects is refused any more.
+        ready: called as soon as clients can connect.
         names: of this server, besides its addresses, see `layers.addressed`.
 
     Raises:
-        ConfigError: when another server began to listen there meanwhile.
+        ConfigError: when another server has begun to listen there since `bind`.
     """
     server = _server(app, drain, names)
 
@@ -83,7 +82,7 @@ def serve(
     try:
         bound.listen(_BACKLOG)
         ready()
-        server.run(sockets=[bound])  # it has its own handlers meanwhile, and afterwards repeats to ours what came
+        server.run(sockets=[bound])  # it installs handlers of its own, and passes on to ours afterwards what came
     except OSError as error:
         raise ConfigError(f"cannot listen on {url_of(bound)}: {error.strerror}") from error
     finally:
@@ -94,12 +93,7 @@ def serve(
 
 @contextmanager
 def running(app: App, host: str = "127.0.0.1", drain: float = 10.0) -> Iterator[str]:
-    """Serve on a free port from a thread, for tests and notebooks; gives the URL.
-
-    Example:
-        with running(application(Retrieval(index).answers)) as url:
-            ...
-    """
+    """Serve on a free port from a thread, for tests and notebooks; gives the URL."""
     bound = bind(host, 0)
     server = _server(app, drain)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="faithful-search-serve", daemon=True)

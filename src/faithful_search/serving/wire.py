@@ -40,8 +40,6 @@ class Limits:
 
     Args:
         body_bytes: of its body.
-        bodies_bytes: of the bodies of all requests together, from their first byte until they are answered. A body
-            that comes in one piece (some 64 kB) is always taken.
         queries: in one request.
         query_chars: in one query.
         top_k: passages for a query.
@@ -49,6 +47,8 @@ class Limits:
         requests: at the same time; further ones are sent away to come back later.
         pairs: in one request to a served judge.
         pair_chars: of the texts of one pair together.
+        bodies_bytes: of the bodies of all requests together, from their first byte until they are answered. A body
+            that comes in one piece (some 64 kB) is always taken.
     """
 
     body_bytes: int = 16_000_000
@@ -71,6 +71,7 @@ class Asked:
     write: Callable[[Results], Any]
 
 
+# trainers send null for what they leave out, so every option may be that
 class _Retrieve(msgspec.Struct):
     queries: list[str]
     topk: int | None = None
@@ -83,66 +84,62 @@ class _Search(msgspec.Struct):
     return_score: bool | None = False
 
 
-class _Judge(msgspec.Struct):
-    pairs: list[Pair]
-
-
 class _BatchSearch(msgspec.Struct):
     query: list[str]
     top_n: int | None = None
     return_score: bool | None = False
 
 
+class _Judge(msgspec.Struct):
+    pairs: list[Pair]
+
+
+_KINDS = {
+    list[str]: "list of strings",
+    list[Pair]: 'list of {"premise": string, "hypothesis": string, "question": string, "task": string}',
+    str: "string",
+    int | None: "number",
+    bool | None: "true or false",
+}
+
+
 def read_retrieve(body: bytes, limits: Limits, top_k: int) -> Asked:
     """Search-R1's request; `top_k` is what it gets without asking. No queries and empty ones are allowed there.
 
-    Raises:
-        RequestError: for what is no such request (400, 422) or asks for too much (413).
+    Raises `RequestError` for anything else (400, 422) and for what asks for too much (413).
     """
     asked = _decode(body, _Retrieve)
-    write = _scored if asked.return_scores else _plain
-    return _within(
-        limits, Asked(asked.queries, _count("topk", asked.topk, top_k), lambda found: {"result": write(found)})
-    )
+
+    def write(found: Results) -> Any:
+        if not asked.return_scores:
+            return {"result": _documents(found)}
+        scored = [[{"document": _document(item), "score": item.score} for item in items] for items in found]
+        return {"result": scored}
+
+    return _within(limits, asked.queries, "topk", asked.topk, top_k, write)
 
 
 def read_search(body: bytes, limits: Limits, top_k: int) -> Asked:
-    """ReCall's request for one query, which must not be empty.
-
-    Raises:
-        RequestError: as `read_retrieve`.
-    """
+    """ReCall's request for one query, which must not be empty. Raises as `read_retrieve`."""
     asked = _decode(body, _Search)
     if not asked.query.strip():
         raise RequestError("query is empty: say what to search for")
-    write = _with_scores if asked.return_score else _plain
 
     def first(found: Results) -> Any:
-        written = write(found)
+        written = _recall(found, asked.return_score)
         return tuple(part[0] for part in written) if asked.return_score else written[0]
 
-    return _within(limits, Asked([asked.query], _count("top_n", asked.top_n, top_k), first))
+    return _within(limits, [asked.query], "top_n", asked.top_n, top_k, first)
 
 
 def read_batch_search(body: bytes, limits: Limits, top_k: int) -> Asked:
-    """ReCall's request for many queries.
-
-    Raises:
-        RequestError: as `read_retrieve`.
-    """
+    """ReCall's request for many queries. Raises as `read_retrieve`."""
     asked = _decode(body, _BatchSearch)
-    write = _with_scores if asked.return_score else _plain
-    return _within(limits, Asked(asked.query, _count("top_n", asked.top_n, top_k), write))
+    return _within(limits, asked.query, "top_n", asked.top_n, top_k, lambda found: _recall(found, asked.return_score))
 
 
 def read_judge(body: bytes, limits: Limits) -> list[Pair]:
-    """The pairs that a judge is asked about: `{"pairs": [{"premise": "…", "hypothesis": "…"}]}`.
-
-    A pair may have a `question` and a `task`; see `judges.base.Task` for the tasks there are.
-
-    Raises:
-        RequestError: as `read_retrieve`.
-    """
+    """The pairs that a judge is asked about, which may have a `question` and a `task`. Raises as `read_retrieve`."""
     pairs: list[Pair] = _decode(body, _Judge).pairs
     if len(pairs) > limits.pairs:
         raise RequestError(f"{len(pairs)} pairs in a request; at most {limits.pairs}: send several", 413)
@@ -156,41 +153,28 @@ def read_judge(body: bytes, limits: Limits) -> list[Pair]:
 def _decode(body: bytes, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(body, type=shape)
-    except msgspec.ValidationError as error:
-        raise RequestError(f"{error}; expected {_form(shape)}", 422) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"the body is not JSON: {error}; expected {_form(shape)}") from error
+        fields = ", ".join(f'"{field.name}": {_KINDS[field.type]}' for field in msgspec.structs.fields(shape))
+        if isinstance(error, msgspec.ValidationError):
+            raise RequestError(f"{error}; expected {{{fields}}}", 422) from error
+        raise RequestError(f"the body is not JSON: {error}; expected {{{fields}}}") from error
 
 
-def _form(shape: type[Any]) -> str:
-    fields = msgspec.structs.fields(shape)
-    return "{" + ", ".join(f'"{field.name}": {_KINDS[field.type]}' for field in fields) + "}"
-
-
-_KINDS = {
-    list[str]: "list of strings",
-    list[Pair]: 'list of {"premise": string, "hypothesis": string, "question": string, "task": string}',
-    str: "string",
-    int | None: "number",
-    bool | None: "true or false",
-}
-
-
-def _count(name: str, asked: int | None, default: int) -> int:
-    if asked is not None and asked < 0:
-        raise RequestError(f"{name} must not be negative, got {asked}", 422)
-    return asked or default
-
-
-def _within(limits: Limits, asked: Asked) -> Asked:
-    if len(asked.queries) > limits.queries:
-        raise RequestError(f"{len(asked.queries)} queries in a request; at most {limits.queries}: send several", 413)
-    if asked.top_k > limits.top_k:
-        raise RequestError(f"{asked.top_k} passages asked for; at most {limits.top_k}", 422)
-    for place, query in enumerate(asked.queries):
+def _within(
+    limits: Limits, queries: list[str], name: str, wanted: int | None, top_k: int, write: Callable[[Results], Any]
+) -> Asked:
+    """The request, when it asks for no more than the limits; `wanted` is what it says in the field `name`."""
+    if wanted is not None and wanted < 0:
+        raise RequestError(f"{name} must not be negative, got {wanted}", 422)
+    if len(queries) > limits.queries:
+        raise RequestError(f"{len(queries)} queries in a request; at most {limits.queries}: send several", 413)
+    top_k = wanted or top_k
+    if top_k > limits.top_k:
+        raise RequestError(f"{top_k} passages asked for; at most {limits.top_k}", 422)
+    for place, query in enumerate(queries):
         if len(query) > limits.query_chars:
             raise RequestError(f"query {place} has {len(query)} characters; at most {limits.query_chars}", 413)
-    return asked
+    return Asked(queries, top_k, write)
 
 
 def _document(item: Evidence) -> dict[str, str]:
@@ -198,13 +182,9 @@ def _document(item: Evidence) -> dict[str, str]:
     return document | {"url": item.url} if item.url else document
 
 
-def _plain(found: Results) -> list[list[dict[str, str]]]:
+def _documents(found: Results) -> list[list[dict[str, str]]]:
     return [[_document(item) for item in items] for items in found]
 
 
-def _scored(found: Results) -> list[list[dict[str, Any]]]:
-    return [[{"document": _document(item), "score": item.score} for item in items] for items in found]
-
-
-def _with_scores(found: Results) -> tuple[list[list[dict[str, str]]], list[list[float | None]]]:
-    return _plain(found), [[item.score for item in items] for items in found]
+def _recall(found: Results, scores: bool | None) -> Any:
+    return (_documents(found), [[item.score for item in items] for items in found]) if scores else _documents(found)

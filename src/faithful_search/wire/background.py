@@ -22,25 +22,19 @@ Item = TypeVar("Item")
 MOST = 1024
 """Threads of one executor, those included that hang for ever."""
 
-_Job = tuple["Future[Any]", Callable[[], Any]]
-
 
 class DaemonThreads(ThreadPoolExecutor):
     """An executor of daemon threads: a call that never returns holds up neither other calls nor the program's end.
 
     Python's own executor waits for all its threads at exit. It is the base class because event loops accept no other;
     its threads are never started.
-
-    Example:
-        >>> with DaemonThreads() as threads:
-        ...     threads.submit(sum, [1, 2]).result()
-        3
     """
 
     def __init__(self, most: int = MOST) -> None:
         super().__init__(1)
-        self._most, self._jobs = most, queue.SimpleQueue[_Job | None]()
-        self._guard, self._idle, self._count, self._ended = threading.Lock(), 0, 0, False
+        self._most, self._count, self._idle, self._ended = most, 0, 0, False
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._guard = threading.Lock()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run `fn` on an idle thread or a new one. Raises `RuntimeError` after `shutdown`."""
@@ -65,29 +59,21 @@ class DaemonThreads(ThreadPoolExecutor):
                     self._jobs.put(None)
 
     def _serve(self) -> None:
-        while (job := self._next()) is not None:
-            _run(*job)
-            del job  # keeps nothing alive while it waits
-
-    def _next(self) -> _Job | None:
-        with self._guard:
-            with suppress(queue.Empty):
-                return self._jobs.get_nowait()
-            self._idle += 1
-        return self._jobs.get()
-
-
-def _run(future: Future[Any], call: Callable[[], Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = call()
-    except StopIteration as error:  # no event loop takes it: whoever awaits the call would wait for ever
-        future.set_exception(RuntimeError(f"the call raised {kind_of(error)}"))
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+        while True:
+            with self._guard:  # a thread counts as idle for one job only, or a job would wait for one that hangs
+                self._idle += self._jobs.empty()
+            job = self._jobs.get()
+            if job is None:
+                return
+            future, call = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except StopIteration as error:  # no event loop takes it: whoever awaits the call would wait for ever
+                    future.set_exception(RuntimeError(f"the call raised {kind_of(error)}"))
+                except BaseException as error:
+                    future.set_exception(error)
+            del job, future, call  # keeps nothing alive while it waits
 
 
 class Background:
@@ -100,14 +86,14 @@ class Background:
         threads: how many `asyncio.to_thread` calls may run at once on it; on daemon threads, too.
     """
 
+    _loop: _Loop | None
+
     def __init__(self, threads: int = MOST) -> None:
         self._threads = threads
         self._start_fresh()
 
     def _start_fresh(self) -> None:
         self._pid, self._lock, self._loop = os.getpid(), threading.Lock(), None
-
-    _loop: _Loop | None
 
     def run(self, work: Coroutine[Any, Any, T], patience: float = 60.0) -> T:
         """The result of `work`, however long it takes, as long as the loop itself is alive.
@@ -121,29 +107,6 @@ class Background:
             TimeoutError: when something blocks the loop or has cancelled all that runs on it, or it has ended. It is
                 left behind then, and the next call starts another.
         """
-        loop = self._usable_loop()
-        try:
-            return loop.run(work, patience)
-        except TimeoutError:
-            if not loop.responds():
-                with self._lock:
-                    self._loop = None if self._loop is loop else self._loop
-                loop.stop(wait=0)
-            raise
-
-    def stop(self, wait: float = 1.0) -> None:
-        """Cancel what runs and end the thread; after `wait` seconds a stuck one is left behind, being a daemon."""
-        if self._pid != os.getpid():
-            return
-        with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.stop(wait)
-
-    def __reduce__(self) -> tuple[type[Background], tuple[int]]:
-        return Background, (self._threads,)
-
-    def _usable_loop(self) -> _Loop:
         if self._pid != os.getpid():  # a forked child has no such thread, and the lock may be held for ever
             self._start_fresh()
         with self._lock:
@@ -152,7 +115,27 @@ class Background:
                 # Garbage is collected on any thread, the loop's own included: do not wait. What the owner had open on
                 # the loop is collected with it, and closes on the loop in the next moments.
                 weakref.finalize(self, self._loop.stop, wait=0, after=0.1)
-            return self._loop
+            loop = self._loop
+        try:
+            return loop.run(work, patience)
+        except TimeoutError:  # of the work, or of a loop that hangs
+            if not loop.responds():
+                with self._lock:
+                    self._loop = None if self._loop is loop else self._loop
+                loop.stop(wait=0)
+            raise
+
+    def stop(self) -> None:
+        """Cancel what runs and end the thread; after a second a stuck one is left behind, being a daemon."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.stop(wait=1.0)
+
+    def __reduce__(self) -> tuple[type[Background], tuple[int]]:
+        return Background, (self._threads,)
 
 
 class _Loop:
@@ -184,15 +167,15 @@ class _Loop:
         finally:
             future.cancel()
 
-    def responds(self, wait: float = 1.0) -> bool:
+    def responds(self) -> bool:
         answered = threading.Event()
         try:
             self.loop.call_soon_threadsafe(answered.set)
-        except RuntimeError:
+        except RuntimeError:  # it was closed
             return False
-        return answered.wait(wait)
+        return answered.wait(1.0)
 
-    def stop(self, wait: float = 1.0, after: float = 0.0) -> None:
+    def stop(self, wait: float, after: float = 0.0) -> None:
         if not self.usable:
             return
         self._stopping = True
@@ -216,7 +199,7 @@ class _Loop:
             task.cancel()
         if rest:
             await asyncio.wait(rest, timeout=0.5)
-        # a task that outlives its cancellation is left behind without a word
+        # asyncio would complain about a task that outlives its cancellation
         self.loop.set_exception_handler(lambda loop, context: None)
         try:
             await self.loop.shutdown_asyncgens()
@@ -226,14 +209,7 @@ class _Loop:
 
 
 async def map_concurrently(work: Callable[[Item], Coroutine[Any, Any, T]], items: Iterable[Item], most: int) -> list[T]:
-    """The results of `work` in the items' order, at most `most` at a time; the first failure ends the others.
-
-    Example:
-        >>> async def double(number):
-        ...     return 2 * number
-        >>> asyncio.run(map_concurrently(double, [1, 2, 3], most=2))
-        [2, 4, 6]
-    """
+    """The results of `work` in the items' order, at most `most` at a time; the first failure ends the others."""
     gate = asyncio.Semaphore(most)
 
     async def gated(item: Item) -> T:
@@ -249,15 +225,10 @@ async def map_concurrently(work: Callable[[Item], Coroutine[Any, Any, T]], items
 
 
 class PerLoop(Generic[T]):
-    """One resource for each event loop, such as a connection pool; closed when its loop shuts down.
-
-    Args:
-        close: closes one.
-    """
+    """One resource for each event loop, such as a connection pool; `close` closes it when its loop shuts down."""
 
     def __init__(self, close: Callable[[T], Coroutine[Any, Any, object]]) -> None:
-        self._close = close
-        self._lock = threading.Lock()
+        self._close, self._lock = close, threading.Lock()
         self._known: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[None, None]]] = (
             weakref.WeakKeyDictionary()
         )
@@ -266,8 +237,7 @@ class PerLoop(Generic[T]):
         """The running loop's, made where there is none yet."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            known = self._known.get(loop)
-            if known is not None:
+            if known := self._known.get(loop):
                 return known[0]
             for old in [old for old in self._known if old.is_closed()]:
                 del self._known[old]
@@ -289,7 +259,7 @@ class PerLoop(Generic[T]):
 
 
 async def _keep(made: T, close: Callable[[T], Coroutine[Any, Any, object]]) -> AsyncGenerator[None, None]:
-    """Closes it when the loop shuts its generators down, as `asyncio.run` does, or when nothing refers to it."""
+    """A generator, since a loop itself ends those: when it shuts down, as in `asyncio.run`, or nothing holds them."""
     try:
         yield
     finally:

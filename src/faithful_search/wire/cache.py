@@ -12,9 +12,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import ConfigError, DataError
 from .single_flight import once
@@ -30,26 +30,18 @@ _PUT = """
 INSERT INTO entries VALUES (?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, made = excluded.made WHERE made <= ?
 """  # what is there stays, unless it is too old
-_INDEX = "CREATE INDEX IF NOT EXISTS oldest ON entries (made)"
 _OLDEST = "DELETE FROM entries WHERE key IN (SELECT key FROM entries ORDER BY made LIMIT ?)"
 _PAGES = "SELECT page_count, freelist_count, page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
 _CHUNK = 500  # keys of one query: SQLite limits its parameters
 _LEAST = 1_000_000  # bytes: less would be the journal's alone
-_SPLITS = 8  # pages that putting one entry may take besides its own: B-trees that split
 _BATCH = 16  # entries evicted in one transaction, so that the journal stays small
 _AROUND = 400  # bytes that an entry in memory takes besides the characters of its key and value
 _ABSENT = (None, float("-inf"))
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 def key_of(**parts: Any) -> str:
-    """The name of a result: SHA-256 over the canonical JSON of everything that it depends on.
-
-    Example:
-        >>> key_of(model="m", seed=0) == key_of(seed=0, model="m")
-        True
-    """
+    """The name of a result: SHA-256 over the canonical JSON of everything that it depends on."""
     canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
@@ -57,17 +49,17 @@ def key_of(**parts: Any) -> str:
 class Cache:
     """Bytes by key in a SQLite file (WAL), safe for many threads and processes.
 
-    Concurrent callers of a process share the computation of a key, its result or its exception, whichever thread or
-    event loop they run on. Two processes may both compute it; the first result stays. An exception is never kept. What
-    was put or read lately is in memory, too; another process may have removed it from the file meanwhile, but never
-    changed it. A pickle carries the settings.
+    Concurrent callers in a process share the computation of a key, its result or its exception, whichever thread or
+    event loop they run on. Two processes may both compute it; the first result stays. Exceptions are never kept. What
+    was put or read lately is in memory, too; another process may since have removed it from the file, but never changes
+    it. A pickle carries the settings.
 
     Args:
-        path: the file; it and its folders are made when missing.
+        path: the file; it and its folders are created when missing.
         patience: seconds to wait for another process that writes.
         max_age: seconds after which an entry counts as absent; the next result takes its place.
-        max_bytes: how large the file may grow, its journal included: the oldest entries make room for the next. A
-            value of more than a tenth of it is not kept. A file that is larger already is made smaller when opened.
+        max_bytes: how large the file may grow, its journal included: the oldest entries make room for new ones. A
+            value of more than a tenth of it is not kept. A file that is already larger is made smaller when opened.
         memory: bytes of entries held in memory; 0 for none.
 
     Raises:
@@ -110,8 +102,7 @@ class Cache:
 
     def get(self, key: str) -> bytes | None:
         """The value kept under `key`."""
-        there = self.recent(key)
-        return self.get_many([key]).get(key) if there is None else there
+        return self.get_many([key]).get(key)
 
     def recent(self, key: str) -> bytes | None:
         """The value under `key` where it is in memory; touches no file and never waits."""
@@ -138,15 +129,27 @@ class Cache:
             return
         entry = (key, value, time.time(), self._too_old())
         with self._connection() as connection:
-            if self.max_bytes is None:
-                stored = connection.execute(_PUT, entry).rowcount > 0
-            else:
-                stored = self._put_within(connection, entry, self.max_bytes)
+            while True:
+                try:
+                    stored = connection.execute(_PUT, entry).rowcount > 0
+                    break
+                except sqlite3.OperationalError as error:
+                    if self.max_bytes is None or error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                        raise
+                    most = connection.execute("PRAGMA max_page_count").fetchone()[0]
+                    # removing may take a page before it frees others
+                    connection.execute(f"PRAGMA max_page_count = {most + _BATCH}")
+                    removed = connection.execute(_OLDEST, (_BATCH,)).rowcount
+                    connection.execute(f"PRAGMA max_page_count = {most}")
+                    if not removed:
+                        raise
+                    self._shorten_journal(connection)
+            self._shorten_journal(connection)
             if stored:
                 self._remember(*entry[:3])
 
     def keep(self, key: str, value: bytes) -> None:
-        """As `put`, but a value that cannot be written is logged: a result is worth more than its place in the file."""
+        """As `put`, but a failure is only logged: a result is worth more than its place in the file."""
         try:
             self.put(key, value)
         except DataError as error:
@@ -211,46 +214,6 @@ class Cache:
         """An entry made then or before counts as absent."""
         return float("-inf") if self.max_age is None else time.time() - self.max_age
 
-    def _put_within(self, connection: sqlite3.Connection, entry: tuple[Any, ...], max_bytes: int) -> bool:
-        """Room is looked for and taken in one transaction, so that processes cannot take the same twice."""
-        while True:
-            connection.execute("BEGIN IMMEDIATE")
-            pages, free, size = connection.execute(_PAGES).fetchone()
-            # an entry larger than a page goes to overflow pages, each of which begins with the next one's number
-            needed = (len(entry[0]) + len(entry[1])) // (size - 4) + _SPLITS
-            fits = pages - free + needed <= _room(max_bytes) // size
-            changed = connection.execute(_PUT, entry) if fits else connection.execute(_OLDEST, (_BATCH,))
-            connection.execute("COMMIT")
-            self._shorten_journal(connection, max_bytes)
-            if fits or not changed.rowcount:
-                return fits and changed.rowcount > 0
-
-    def _shorten_journal(self, connection: sqlite3.Connection, max_bytes: int) -> None:
-        """SQLite empties it only when no other connection reads at that moment; under load it would only grow."""
-        try:
-            length = os.stat(f"{self.path}-wal").st_size
-        except FileNotFoundError:
-            return
-        if length > max_bytes // 10:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def _shrink(self, connection: sqlite3.Connection, max_bytes: int) -> None:
-        """Make a file that is too large already fit. Where others use it, the next who opens it does this."""
-        pages, free, size = connection.execute(_PAGES).fetchone()
-        while pages * size > _room(max_bytes):
-            share = 1 - 0.9 * _room(max_bytes) / ((pages - free) * size)
-            entries = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
-            connection.execute(_OLDEST, (max(0, int(entries * share)),))
-            try:
-                connection.execute("VACUUM")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            except sqlite3.OperationalError as error:
-                _log.warning("the cache %s could not be made smaller: %s", self.path, error)
-                return
-            before, (pages, free, size) = pages, connection.execute(_PAGES).fetchone()
-            if pages >= before:
-                return
-
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
@@ -267,29 +230,34 @@ class Cache:
             self.path, timeout=self.patience, isolation_level=None, check_same_thread=False, cached_statements=16
         )
         try:
-            self._prepare(connection)
-        except BaseException:  # also Ctrl-C: nobody else holds the connection yet
+            self._check_owner(connection)
+            connection.execute("BEGIN IMMEDIATE")  # shows now, not after the first paid answer, that it can be written
+            try:
+                if self._check_owner(connection) == "new":
+                    connection.execute(f"PRAGMA application_id = {_OURS}")
+                    connection.execute(f"PRAGMA user_version = {_VERSION}")
+                    connection.execute(_TABLE)
+            except BaseException:  # also Ctrl-C: an open transaction would keep every other process out
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            deadline = time.monotonic() + self.patience
+            while True:
+                try:
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    break
+                except sqlite3.OperationalError:  # another process opens it at this moment: SQLite does not wait then
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.01)
+            connection.execute("PRAGMA synchronous = NORMAL")
+            if self.max_bytes is not None:
+                connection.execute("CREATE INDEX IF NOT EXISTS oldest ON entries (made)")
+                self._limit(connection, self.max_bytes * 3 // 4)  # the rest is for the journal
+        except BaseException:  # nobody else holds the connection yet
             connection.close()
             raise
         return connection
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        self._check_owner(connection)
-        connection.execute("BEGIN IMMEDIATE")  # shows now, not after the first paid answer, that nothing can be written
-        try:
-            if self._check_owner(connection) == "new":
-                connection.execute(f"PRAGMA application_id = {_OURS}")
-                connection.execute(f"PRAGMA user_version = {_VERSION}")
-                connection.execute(_TABLE)
-        except BaseException:  # also Ctrl-C: an open transaction would keep every other process out
-            connection.execute("ROLLBACK")
-            raise
-        connection.execute("COMMIT")
-        self._use_wal(connection)
-        connection.execute("PRAGMA synchronous = NORMAL")
-        if self.max_bytes is not None:
-            connection.execute(_INDEX)
-            self._shrink(connection, self.max_bytes)
 
     def _check_owner(self, connection: sqlite3.Connection) -> str:
         """`new` or `ours`. Only reads: a file of something else must stay as it is."""
@@ -302,17 +270,30 @@ class Cache:
             raise DataError(f"the cache {self.path} was written by another version of this package; name another file")
         return "ours"
 
-    def _use_wal(self, connection: sqlite3.Connection) -> None:
-        """Another process that opens the file at this moment makes SQLite refuse at once, without its usual wait."""
-        deadline = time.monotonic() + self.patience
-        while True:
+    def _limit(self, connection: sqlite3.Connection, most: int) -> None:
+        """Let the file grow to this size; a larger one is made smaller, unless others use it at this moment."""
+        pages, free, size = connection.execute(_PAGES).fetchone()
+        while pages * size > most:
+            entries = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
+            share = 1 - 0.9 * most / ((pages - free) * size)
+            connection.execute(_OLDEST, (max(0, int(entries * share)),))
             try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except sqlite3.OperationalError as error:
+                _log.warning("the cache %s could not be made smaller: %s", self.path, error)
+                break
+            before, (pages, free, size) = pages, connection.execute(_PAGES).fetchone()
+            if pages >= before:
+                break
+        connection.execute(f"PRAGMA max_page_count = {most // size}")
+
+    def _shorten_journal(self, connection: sqlite3.Connection) -> None:
+        """SQLite empties it only when no other connection reads at that moment; under load it would only grow."""
+        if self.max_bytes is not None:
+            with suppress(FileNotFoundError):
+                if os.stat(f"{self.path}-wal").st_size > self.max_bytes // 10:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _explain(self, error: Exception) -> str:
         said = str(error)
@@ -325,8 +306,3 @@ class Cache:
         else:
             advice = "free space or name another file"
         return f"cannot use the cache {self.path} ({said}): {advice}"
-
-
-def _room(max_bytes: int) -> int:
-    """Bytes that the file itself may take; one transaction more may go to a journal that is nearly full."""
-    return max_bytes * 3 // 4

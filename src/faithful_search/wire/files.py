@@ -16,9 +16,9 @@ except ImportError:  # Windows: writers are then kept apart by the system alone
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path beside `path` to write to: it takes the file's place when the block ends, and goes when the block fails.
+    """A path to write to, which replaces the file at `path` when the block ends and is removed when it fails.
 
-    So a reader sees the old file or the whole new one, also when the writer is killed.
+    Readers see the old file or the whole new one, even if the writer is killed.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
@@ -32,15 +32,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def lock(file: IO[Any] | int, wait: bool = False) -> bool:
     """Lock an open file against other processes until it is closed; whether that worked.
 
-    Where the system or the file system knows no locks, it counts as locked. The lock is on the file itself and leaves
-    no other file behind, as `filelock` would beside files that are kept under version control.
+    Where the system or the file system knows no locks, it counts as locked. The lock is on the file itself: `filelock`
+    would leave a second file beside files that are kept under version control.
     """
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
     return True

@@ -1,9 +1,8 @@
 """Which addresses a policy may fetch: the public web, and what the user allows besides.
 
-An agent chooses its URLs itself, so `Guard` is the border between what a page tells it to read and the networks of
-whoever runs it. It judges twice. `check` judges the URL as written: http or https, no user name, a plain host, a port
-of the web. `admit` judges the addresses that the host resolves to, and the connection is then made to one of these very
-addresses (see `network.Network`), so that a name cannot mean one machine when checked and another when connected to.
+An agent chooses its URLs itself. So they are judged twice: as written, and again by the addresses that the host
+resolves to, to one of which the connection is then made: a name cannot mean one machine when checked, another when
+connected to.
 """
 
 from __future__ import annotations
@@ -35,6 +34,8 @@ _NAME = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)
 _NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _PRIVATE = "arpa corp home internal intranet invalid lan local localdomain localhost onion private test"
 _PRIVATE_ENDS = frozenset(_PRIVATE.split())
+_USUAL_PORT = {"http": 80, "https": 443}
+_NO_HOST = "the host of this URL is not a plain name or IP address"
 
 # Written out, because what the standard library takes for public differs between Python's versions. The last one looks
 # public, but holds the host's own services on one cloud.
@@ -54,11 +55,7 @@ class Refused(ToolError):
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """The IP addresses of a host by the system's resolver, best first. Blocks.
-
-    Raises:
-        socket.gaierror: when there are none.
-    """
+    """The IP addresses of a host by the system's resolver, best first. Blocks; raises `socket.gaierror`."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(item[4][0]) for item in found))
 
@@ -67,10 +64,6 @@ def is_public(address: Address) -> bool:
     """Whether an address belongs to the public internet, and to no tunnel, test net or cloud's metadata service.
 
     An IPv4 address inside an IPv6 one (`::ffff:…`, or `64:ff9b::…` of networks that have no IPv4) counts as itself.
-
-    Example:
-        >>> [is_public(ipaddress.ip_address(text)) for text in ("9.9.9.9", "169.254.169.254", "::ffff:10.0.0.1")]
-        [True, False, False]
     """
     address = _inner(address)
     if isinstance(address, ipaddress.IPv4Address):
@@ -79,11 +72,11 @@ def is_public(address: Address) -> bool:
 
 
 def _inner(address: Address) -> Address:
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-    return address.ipv4_mapped or address
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _NAT64:
+            return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+        return address.ipv4_mapped or address
+    return address
 
 
 @dataclass(frozen=True)
@@ -118,52 +111,58 @@ class Guard:
     def __post_init__(self) -> None:
         if isinstance(self.allow, str):
             raise ConfigError(f"allow is a tuple of entries, not one string: {self.allow!r}")
-        for entry in self.allow:
-            _read_entry(entry)
+        self._entries()
 
     def check(self, url: str) -> str:
-        """The URL in plain form, without its fragment.
-
-        Raises:
-            Refused: saying what about it is not allowed.
-        """
+        """The URL in plain form, without its fragment; raises `Refused`, saying what about it is not allowed."""
         scheme, host, port, rest = _split(url)
-        if not self._listed(host, port) and not self._networks():
+        hosts, networks = self._entries()
+        # a name may lead to an allowed network, which only its addresses can tell: `admit` judges them
+        if not networks and not hosts & {(host, None), (host, port)}:
             _check_public(host, port)
         shown = f"[{host}]" if ":" in host else host
-        usual = port == {"http": 80, "https": 443}[scheme]
+        usual = port == _USUAL_PORT[scheme]
         return f"{scheme}://{shown}{'' if usual else f':{port}'}{rest if rest.startswith('/') else f'/{rest}'}"
 
     def admit(self, host: str, port: int, addresses: Sequence[str]) -> None:
         """Judge a connection to a host by all the addresses it resolved to.
 
-        Raises:
-            Refused: when the host is not listed and some address is neither public nor of an allowed network.
+        Raises `Refused` when the host is not listed and some address is neither public nor of an allowed network.
         """
-        if self._listed(host, port):
+        hosts, networks = self._entries()
+        if hosts & {(host, None), (host, port)}:
             return
-        networks = self._networks()
-        outside = [item for item in map(_address, addresses) if not any(_within(item, known) for known in networks)]
-        if all(item is not None and is_public(item) for item in outside):
-            if outside:
+        for address in map(as_address, addresses):
+            if address is None:
+                raise Refused(f"the address of {host} is not public")
+            if not any(address in network or _inner(address) in network for network in networks):
+                if not is_public(address):
+                    raise Refused(f"the address of {host} is not public")
                 _check_public(host, port)
-            return
-        raise Refused(f"the address of {host} is not public")
 
-    def _listed(self, host: str, port: int) -> bool:
-        entries = [_read_entry(entry) for entry in self.allow]
-        return (host, None) in entries or (host, port) in entries
-
-    def _networks(self) -> list[Block]:
-        return [entry for entry in map(_read_entry, self.allow) if not isinstance(entry, tuple)]
+    def _entries(self) -> tuple[set[tuple[str, int | None]], list[Block]]:
+        """What is allowed besides: hosts with a port, or `None` for every port, and networks."""
+        hosts: set[tuple[str, int | None]] = set()
+        networks: list[Block] = []
+        for entry in self.allow:
+            try:
+                if "/" in entry:
+                    networks.append(ipaddress.ip_network(entry))
+                elif (address := as_address(entry)) is not None:
+                    hosts.add((str(address), None))
+                else:
+                    _, host, port, _ = _split(f"http://{entry}/")
+                    hosts.add((host, port if re.search(r":[0-9]+\Z", entry) else None))
+            except (ValueError, TypeError, Refused):
+                raise ConfigError(
+                    f"{entry!r} cannot be allowed: write a host (wiki.intranet), "
+                    "host:port (127.0.0.1:8081) or network (10.1.0.0/16)"
+                ) from None
+        return hosts, networks
 
 
 def _split(url: str) -> tuple[str, str, int, str]:
-    """Scheme, host, port and the rest (path and query) of a URL.
-
-    Raises:
-        Refused: for what browsers, resolvers and libraries read in different ways.
-    """
+    """Scheme, host, port and the rest of a URL; refuses what browsers, resolvers and libraries read differently."""
     url = url.strip(" \t\r\n") if isinstance(url, str) else ""
     if len(url) > LONGEST_URL:
         raise Refused(f"this URL is longer than {LONGEST_URL} characters")
@@ -178,8 +177,8 @@ def _split(url: str) -> tuple[str, str, int, str]:
         raise Refused("this URL holds a user name or password: leave it out")
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:
-        raise Refused("the host of this URL is not a plain name or IP address")
-    port = int(parts[2]) if parts[2] else {"http": 80, "https": 443}[scheme]
+        raise Refused(_NO_HOST)
+    port = int(parts[2]) if parts[2] else _USUAL_PORT[scheme]
     if not 0 < port < 65536:
         raise Refused("the port of this URL is not between 1 and 65535")
     return scheme, _host(parts[1]), port, rest
@@ -188,37 +187,33 @@ def _split(url: str) -> tuple[str, str, int, str]:
 def _host(written: str) -> str:
     """A host in its one plain form: lower-case ASCII, no trailing dot, addresses as the standard library writes them.
 
-    Raises:
-        Refused: for every other form, such as an address in one number, octal or hexadecimal.
+    Refuses every other form, such as an address in one number, octal or hexadecimal.
     """
     bracketed = written.startswith("[")
-    name = written[1:-1] if bracketed else _ascii(written).removesuffix(".")
-    address = _address(name)
+    if bracketed:
+        name = written[1:-1]
+    else:
+        # compatibility forms first: full-width or circled digits are digits to some resolvers
+        name = unicodedata.normalize("NFKC", written).replace("\u3002", ".").lower()
+        try:
+            name = name if name.isascii() else httpx.URL(f"http://{name}/").raw_host.decode("ascii")
+        except (httpx.InvalidURL, UnicodeError):
+            raise Refused(_NO_HOST) from None
+        name = name.removesuffix(".")
+    address = as_address(name)
     if address is not None:
         return str(address)
     if bracketed or not _NAME.fullmatch(name) or _NUMBER.fullmatch(name):
-        raise Refused("the host of this URL is not a plain name or IP address")
+        raise Refused(_NO_HOST)
     return name
 
 
-def _ascii(host: str) -> str:
-    """The name as resolvers get it. Compatibility forms first: full-width or circled digits are digits to some."""
-    host = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower()
-    try:
-        return host if host.isascii() else httpx.URL(f"http://{host}/").raw_host.decode("ascii")
-    except (httpx.InvalidURL, UnicodeError):
-        raise Refused("the host of this URL is not a plain name or IP address") from None
-
-
-def _address(text: str) -> Address | None:
+def as_address(text: str) -> Address | None:
+    """An IP address without a zone (`%eth0`); `None` for any other text."""
     try:
         return None if "%" in text else ipaddress.ip_address(text)
     except ValueError:
         return None
-
-
-def _within(address: Address | None, network: Block) -> bool:
-    return address is not None and (address in network or _inner(address) in network)
 
 
 def is_private(host: str) -> bool:
@@ -228,7 +223,7 @@ def is_private(host: str) -> bool:
         >>> is_private("wiki.local"), is_private("redis"), is_private("10.0.0.1"), is_private("example.org")
         (True, True, True, False)
     """
-    address = _address(host)
+    address = as_address(host)
     if address is not None:
         return not is_public(address)
     return "." not in host or host.rpartition(".")[2] in _PRIVATE_ENDS
@@ -242,10 +237,10 @@ def is_loopback(url: str) -> bool:
         (True, True, False)
     """
     host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+    address = as_address(host)
+    if address is not None:
+        return address.is_loopback
+    return host == "localhost" or host.endswith(".localhost")
 
 
 def _check_public(host: str, port: int) -> None:
@@ -253,20 +248,3 @@ def _check_public(host: str, port: int) -> None:
         raise Refused(f"the address of {host} is not public")
     if port not in PORTS:
         raise Refused(f"port {port} of {host} is not one of the web")
-
-
-def _read_entry(entry: str) -> Block | tuple[str, int | None]:
-    """An entry of the allow-list: a network, or a host with a port or `None` for every port."""
-    try:
-        if "/" in entry:
-            return ipaddress.ip_network(entry)
-        address = _address(entry)
-        if address is not None:
-            return str(address), None
-        _, host, port, _ = _split(f"http://{entry}/")
-        return host, port if re.search(r":[0-9]+\Z", entry) else None
-    except (ValueError, TypeError, Refused):
-        raise ConfigError(
-            f"{entry!r} cannot be allowed: write a host (wiki.intranet), "
-            "host:port (127.0.0.1:8081) or network (10.1.0.0/16)"
-        ) from None

@@ -25,7 +25,7 @@ from .background import PerLoop
 from .guard import Guard, Refused, is_private
 from .network import Network, new_pool, quiet
 from .redact import REMOVED, SHORTEST
-from .reply import ENCODINGS, Reply, TooLarge, Undecodable, accepts, media_type, read_headers, unpack
+from .reply import ENCODINGS, Reply, TooLarge, Undecodable, media_type, read_headers, unpack
 from .retry import TRANSIENT, Breaker, Patience, retry_after
 
 AGENT = f"faithful-search/{__version__}"
@@ -34,9 +34,14 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _BODILESS = frozenset({204, 205})
 _MOST_PIECES = 50_000  # a body in crumbs costs time for each crumb, whatever its size
 _KEY_HEADER = re.compile("auth|key|token", re.IGNORECASE)
-_CALLS = 5
-"""In a row that fail, with all their repetitions, before a host is left alone."""
+_PLAIN_TYPE = re.compile(r"[a-z0-9/+.-]{0,79}")
+_CALLS = 5  # in a row that fail, with all their repetitions, before a host is left alone
 _MOST_HOSTS = 1024
+_OURS = "the service"
+_FAILURES = (
+    *(httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError),
+    *(OSError, ValueError, TooLarge, Undecodable),
+)
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,13 @@ class Http:
     Keys belong into headers: nothing of these, and nothing of a URL but its host, gets into a log or a message.
     `Reply.url` holds the whole URL, with its `params`.
 
-    What fails but may pass (no connection, the statuses `retry.TRANSIENT`) is tried again with `patience`, and a host
-    that goes on failing is left alone for a while. The error raised in the end is marked as `tried`. Answers
-    may be packed with gzip or deflate, at most twice; other encodings are not asked for and not read.
+    Transient failures (no connection, the statuses `retry.TRANSIENT`) are retried with `patience`, and a host that goes
+    on failing is left alone for a while. The error raised in the end is marked as `tried`. Answers may be packed with
+    gzip or deflate, at most twice; other encodings are not asked for and not read.
 
     Args:
         timeout: seconds for everything: waiting for a slot, the name server, connecting, redirects and retries.
-        patience: for failures that pass.
+        patience: for transient failures.
         per_host: exchanges with one host at a time, on one event loop.
         max_bytes: of a body, both as received and as unpacked.
         max_redirects: followed in one exchange.
@@ -104,8 +109,8 @@ class Http:
             url: absolute.
             params: added to the URL's query.
             headers: for this host only.
-            accept: media types (`text/html`, `text/*`); another is refused before its body is read. An answer that
-                names no type is let through, for the caller to look at. Empty for any.
+            accept: media types (`text/html`, `text/*`); another is refused before its body is read, an answer that
+                names none is let through. Empty for any.
 
         Raises:
             ToolError: saying which host did what; never a query, a header or a private address of ours.
@@ -118,7 +123,7 @@ class Http:
         return await self._ask(_Request("POST", self._address(url, None), dict(headers or {}), content))
 
     async def aclose(self) -> None:
-        """Close this event loop's connections. Else that happens when the loop shuts down its generators."""
+        """Close this event loop's connections. Otherwise that happens when the loop shuts down its generators."""
         await self._clients.aclose()
 
     def __reduce__(self) -> tuple[Callable[..., Http], tuple[Any, ...]]:
@@ -135,7 +140,8 @@ class Http:
         return found.copy_with(fragment=None)
 
     async def _ask(self, request: _Request) -> Reply:
-        client = await self._clients.get(lambda: _Client(self))
+        # a copy of the settings: were this one held by its clients, they would not be closed when it is thrown away
+        client = await self._clients.get(lambda: _Client(replace(self)))
         token = quiet.set(True)
         try:
             return await client.ask(request)
@@ -152,14 +158,14 @@ class _Request:
     accept: tuple[str, ...] = ()
     deadline: float = math.inf
     who: str = ""
-    alone: bool = False
 
-    def raw(self, agent: str) -> httpcore.Request:
+    def raw(self, settings: Http) -> httpcore.Request:
         """As it goes over the wire, here still before TLS."""
-        headers = httpx.Headers({"User-Agent": agent, "Accept": ", ".join(self.accept) or "*/*"})
+        headers = httpx.Headers({"User-Agent": settings.user_agent, "Accept": ", ".join(self.accept) or "*/*"})
         headers.update(self.headers)
         headers.update({"Host": self.url.netloc.decode("ascii"), "Accept-Encoding": ENCODINGS})
-        if self.alone:
+        if settings.guard:
+            # on a kept connection, a stranger's server could send the answer to the next question along with this one
             headers["Connection"] = "close"
         if self.method == "POST":
             headers.update({"Content-Type": "application/json", "Content-Length": str(len(self.content))})
@@ -168,14 +174,16 @@ class _Request:
         )
         return httpcore.Request(self.method, url, headers=headers.raw, content=self.content or None)
 
+    def accepts(self, kind: str) -> bool:
+        wanted = {kind, f"{kind.partition('/')[0]}/*", "*/*"}
+        return not kind or not self.accept or not wanted.isdisjoint(self.accept)
+
 
 class _Client:
     """The connections, slots and breakers of one `Http` on one event loop."""
 
     def __init__(self, settings: Http) -> None:
-        self._timeout, self._patience, self._per_host = settings.timeout, settings.patience, settings.per_host
-        self._max_bytes, self._max_redirects = settings.max_bytes, settings.max_redirects
-        self._guard, self._agent = settings.guard, settings.user_agent
+        self._settings, self._guard = settings, settings.guard
         self._network = Network(settings.guard)
         self.pool = new_pool(self._network)
         self._slots: weakref.WeakValueDictionary[bytes, asyncio.Semaphore] = weakref.WeakValueDictionary()
@@ -187,16 +195,15 @@ class _Client:
 
     async def ask(self, request: _Request) -> Reply:
         """Everything that belongs to one call, within its time."""
-        deadline = time.monotonic() + self._timeout
-        # On a kept connection, a stranger's server could send the answer to the next question along with this one.
-        alone, who = self._guard is not None, _spoken(request.url.host, self._guard)
-        request = replace(request, deadline=deadline, who=who, alone=alone)
+        timeout, host = self._settings.timeout, request.url.host
+        # a policy is not told the names of services in the user's own network
+        who = _OURS if self._guard is None and is_private(host) else host
+        request = replace(request, deadline=time.monotonic() + timeout, who=who)
         try:
-            async with asyncio.timeout(self._timeout):
-                return await self._patience.persist(lambda: self._follow(request), deadline)
+            async with asyncio.timeout(timeout):
+                return await self._settings.patience.persist(lambda: self._follow(request), request.deadline)
         except TimeoutError:
-            late = f"{request.who} took longer than {self._timeout:g} seconds"
-            raise ToolError(late, passing=True, tried=True) from None
+            raise ToolError(f"{who} took longer than {timeout:g} seconds", passing=True, tried=True) from None
         except ToolError as error:
             error.tried = True
             raise
@@ -207,33 +214,32 @@ class _Client:
         answer = await self._exchange(request)
         while not isinstance(answer, Reply):
             try:
-                request = self._redirected(request, answer)
+                target = request.url.join(answer)
+                target = httpx.URL(self._guard.check(str(target))) if self._guard else target
+                home = _same_server(request.url, target)
+                if self._guard is None and not home:
+                    raise ToolError(f"{request.who} redirects to another server: only the one configured is asked")
+                # headers, which may hold keys, stay with the host they were given for
+                request = replace(request, url=target.copy_with(fragment=None), headers=request.headers if home else {})
                 if request.url in seen:
                     raise ToolError(f"{request.who} redirects in a circle")
                 seen.add(request.url)
-                if len(seen) > self._max_redirects + 1:
-                    raise ToolError(f"{request.who} redirects more than {self._max_redirects} times")
+                if len(seen) > self._settings.max_redirects + 1:
+                    raise ToolError(f"{request.who} redirects more than {self._settings.max_redirects} times")
                 answer = await self._exchange(request)
-            except Refused:
+            except (Refused, httpx.InvalidURL, ValueError):
                 raise Refused(f"{request.who} redirects to an address that is refused") from None
         return answer
-
-    def _redirected(self, request: _Request, location: str) -> _Request:
-        try:
-            target = request.url.join(location)
-            target = httpx.URL(self._guard.check(str(target))) if self._guard else target.copy_with(fragment=None)
-        except (httpx.InvalidURL, ValueError):
-            raise Refused from None
-        home = _same_server(request.url, target)
-        if self._guard is None and not home:
-            raise ToolError(f"{request.who} redirects to another server: only the one configured is asked")
-        return replace(request, url=target, headers=request.headers if home else {})
 
     async def _exchange(self, request: _Request) -> Reply | str:
         """One request and its answer, or where it redirects to."""
         server = request.url.netloc
-        breaker = self._breaker(server)
-        async with self._slots.setdefault(server, asyncio.Semaphore(self._per_host)):
+        # the least recently asked is forgotten first: a policy may name any number of hosts
+        breaker = self._breakers.pop(server, None) or Breaker(_CALLS * (1 + self._settings.patience.retries))
+        self._breakers[server] = breaker
+        if len(self._breakers) > _MOST_HOSTS:
+            self._breakers.popitem(last=False)
+        async with self._slots.setdefault(server, asyncio.Semaphore(self._settings.per_host)):
             if wait := breaker.refusal():
                 rest = f"{request.who} keeps failing: leave it alone for {math.ceil(wait)} seconds"
                 raise ToolError(rest, passing=True, tried=True)
@@ -243,123 +249,80 @@ class _Client:
                 (breaker.failed if error.passing else breaker.succeeded)()
                 raise
             except asyncio.CancelledError:
-                # Cancelled before its time, the caller lost interest: that says nothing of the host.
+                # cancelled before its time, the caller lost interest: that says nothing about the host
                 if time.monotonic() >= request.deadline:
                     breaker.failed()
                 raise
             breaker.succeeded()
             return answer
 
-    def _breaker(self, server: bytes) -> Breaker:
-        # the least recently asked is forgotten first: a policy may name any number of hosts
-        breaker = self._breakers.pop(server, None) or Breaker(failures=_CALLS * (1 + self._patience.retries))
-        self._breakers[server] = breaker
-        if len(self._breakers) > _MOST_HOSTS:
-            self._breakers.popitem(last=False)
-        return breaker
-
     async def _send(self, request: _Request) -> Reply | str:
         try:
-            response = await self.pool.handle_async_request(request.raw(self._agent))
+            response = await self.pool.handle_async_request(request.raw(self._settings))
             try:
                 return await self._read(request, response)
             finally:
                 await response.aclose()
         except _FAILURES as error:
-            raise self._told(request.who, error) from None
+            raise self._failure(request.who, error) from None
 
     async def _read(self, request: _Request, response: httpcore.Response) -> Reply | str:
-        headers = read_headers(response.headers)
+        status, headers = response.status, read_headers(response.headers)
         # a POST is not sent on: its body may hold what is meant for this server only
-        if response.status in _REDIRECTS and request.method == "GET" and "location" in headers:
+        if status in _REDIRECTS and request.method == "GET" and "location" in headers:
             return headers["location"]
-        if not 200 <= response.status < 300:
-            raise _refusal(request.who, response.status, headers)
+        if not 200 <= status < 300:
+            phrases = {item.value: item.phrase for item in http.HTTPStatus}
+            said, wait = f"{request.who}: {status} {phrases.get(status, '')}", retry_after(headers.get("retry-after"))
+            raise ToolError(said.strip(), passing=status in TRANSIENT, retry_after=wait, status=status)
         kind = media_type(headers)
-        if kind and not accepts(request.accept, kind):
-            raise ToolError(f"{request.who} sent {_plain(kind)}, which cannot be read here")
-        body = b"" if response.status in _BODILESS else await self._body(response, headers)
-        return Reply(response.status, headers, _without_keys(request.headers, body), str(request.url))
+        if not request.accepts(kind):
+            # a server can write anything there, and a policy reads it
+            shown = kind if _PLAIN_TYPE.fullmatch(kind) else "an unknown type"
+            raise ToolError(f"{request.who} sent {shown}, which cannot be read here")
+        body = b"" if status in _BODILESS else await self._body(response, headers)
+        # what a server repeats of the keys that it was sent would go on into evidence, caches and files
+        for name, value in request.headers.items():
+            key = value.rpartition(" ")[2].encode("ascii", "replace")
+            if _KEY_HEADER.search(name) and len(key) >= SHORTEST:
+                body = body.replace(key, REMOVED.encode())
+        return Reply(status, headers, body, str(request.url))
 
     async def _body(self, response: httpcore.Response, headers: Mapping[str, str]) -> bytes:
-        length = headers.get("content-length", "")
-        if length.isdecimal() and len(length) < 20 and int(length) > self._max_bytes:
+        most, length = self._settings.max_bytes, headers.get("content-length", "")
+        if length.isdecimal() and len(length) < 20 and int(length) > most:
             raise TooLarge
         body, pieces = bytearray(), 0
         async for piece in response.aiter_stream():
             body += piece
             pieces += 1
-            if len(body) > self._max_bytes or pieces > _MOST_PIECES:
+            if len(body) > most or pieces > _MOST_PIECES:
                 raise TooLarge
-        return unpack(bytes(body), headers.get("content-encoding", ""), self._max_bytes)
+        return unpack(bytes(body), headers.get("content-encoding", ""), most)
 
-    def _told(self, who: str, error: Exception) -> ToolError:
+    def _failure(self, who: str, error: Exception) -> ToolError:
+        """The library's error in words for a policy; its own may show keys."""
         if isinstance(error, TooLarge):
-            return ToolError(f"{who} sent more than {self._max_bytes:,} bytes")
+            return ToolError(f"{who} sent more than {self._settings.max_bytes:,} bytes")
         if isinstance(error, Undecodable):
             return ToolError(f"what {who} sent cannot be unpacked")
         if isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN:
             return ToolError(f"there is no host {who}" if who != _OURS else f"{who} could not be found")
         if isinstance(error, (httpcore.LocalProtocolError, UnicodeEncodeError)):
             return ToolError("the request cannot be sent: is there a line break or an accent in a header or key?")
-        if isinstance(error, httpcore.ConnectError) and _of(error, ssl.SSLCertVerificationError):
-            return ToolError(f"{who} has no valid certificate")
         if isinstance(error, (httpcore.ReadError, httpcore.WriteError, httpcore.ProtocolError)):
             return ToolError(f"{who} broke off or garbled its answer", passing=True)
+        cause: BaseException | None = error
+        while isinstance(error, httpcore.ConnectError) and cause is not None:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                return ToolError(f"{who} has no valid certificate")
+            cause = cause.__cause__ or cause.__context__
         return ToolError(f"{who} could not be reached", passing=True)
 
 
-def _without_keys(sent: Mapping[str, str], body: bytes) -> bytes:
-    """What a server repeats of the keys that it was sent would go on into evidence, caches and files."""
-    for name, value in sent.items():
-        key = value.rpartition(" ")[2].encode("ascii", "replace")
-        if _KEY_HEADER.search(name) and len(key) >= SHORTEST:
-            body = body.replace(key, REMOVED.encode())
-    return body
-
-
-_OURS = "the service"
-_FAILURES = (
-    httpcore.NetworkError,
-    httpcore.TimeoutException,
-    httpcore.ProtocolError,
-    OSError,
-    ValueError,
-    TooLarge,
-    Undecodable,
-)
-
-
-def _spoken(host: str, guard: Guard | None) -> str:
-    """What a policy is told instead of a host: a service of the user's own network is not named to it."""
-    return _OURS if guard is None and is_private(host) else host
-
-
 def _same_server(one: httpx.URL, other: httpx.URL) -> bool:
+    """The same host and port, or the same host by https after http, as sites do that upgrade their visitors."""
     if one.host != other.host:
         return False
     upgraded = (one.scheme, one.port, other.scheme, other.port) == ("http", None, "https", None)
     return upgraded or (one.scheme, one.port) == (other.scheme, other.port)
-
-
-def _refusal(who: str, status: int, headers: Mapping[str, str]) -> ToolError:
-    known = {item.value: item.phrase for item in http.HTTPStatus}
-    message = f"{who}: {status} {known.get(status, '')}".strip()
-    return ToolError(
-        message, passing=status in TRANSIENT, retry_after=retry_after(headers.get("retry-after")), status=status
-    )
-
-
-def _plain(kind: str) -> str:
-    """A media type as a policy may read it: a server can write anything there."""
-    return kind if len(kind) < 80 and set(kind) <= _TYPE_CHARACTERS else "an unknown type"
-
-
-_TYPE_CHARACTERS = set("abcdefghijklmnopqrstuvwxyz0123456789/+-.")
-
-
-def _of(error: BaseException | None, kind: type[BaseException]) -> bool:
-    """Whether an error was caused by one of that kind."""
-    while error is not None and not isinstance(error, kind):
-        error = error.__cause__ or error.__context__
-    return error is not None

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import httpcore
@@ -29,21 +30,18 @@ for _name in ("httpcore.connection", "httpcore.http11"):
     logging.getLogger(_name).addFilter(lambda _: not quiet.get())
 
 
-class Network(httpcore.AsyncNetworkBackend):
+class Network(httpcore.AnyIOBackend):
     """Resolves a host, lets the guard judge all its addresses, and connects to one of them by number.
 
     Judging and connecting are one step, so a name server that answers differently the second time gains nothing: it is
     asked once. TLS still checks the certificate against the host's name. Lookups run in daemon threads: one that hangs
-    keeps neither its caller (who may be cancelled) nor the program's end waiting. Belongs to one event loop.
-
-    Args:
-        guard: judges every connection; `None` lets all through.
+    keeps neither its caller (who may be cancelled) nor the program's end waiting. Belongs to one event loop. Without a
+    guard, every connection is let through.
     """
 
     def __init__(self, guard: Guard | None) -> None:
         self.guard = guard
         self.lookups = DaemonThreads(_LOOKUPS)
-        self._tcp = httpcore.AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -53,33 +51,24 @@ class Network(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """A connection to the host.
-
-        Raises:
-            Refused: by the guard.
-            socket.gaierror: when the name cannot be resolved.
-            httpcore.ConnectError: when no address answers.
-            httpcore.ConnectTimeout: when none answers in time.
-        """
-        addresses = await self._addresses(host, port)
+        """A connection to the host; raises what the guard, the resolver or the last address does."""
+        try:
+            addresses: Sequence[str] = [str(ipaddress.ip_address(host))]
+        except ValueError:
+            addresses = await self._lookup(host, port)
         if self.guard is not None:
             self.guard.admit(host, port, addresses)
+        connect = functools.partial(
+            super().connect_tcp, port=port, local_address=local_address, socket_options=socket_options
+        )
         *first, last = addresses[:_MOST_ADDRESSES]
         short = _FIRST_ADDRESSES if timeout is None else min(timeout, _FIRST_ADDRESSES)
         for address in first:
             with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
-                return _Stream(await self._tcp.connect_tcp(address, port, short, local_address, socket_options))
-        return _Stream(await self._tcp.connect_tcp(last, port, timeout, local_address, socket_options))
+                return _Stream(await connect(address, timeout=short))
+        return _Stream(await connect(last, timeout=timeout))
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
-
-    async def _addresses(self, host: str, port: int) -> list[str]:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            with contextlib.suppress(OSError):
-                socket.inet_pton(family, host)
-                return [host]
+    async def _lookup(self, host: str, port: int) -> Sequence[str]:
         resolver = resolve if self.guard is None else self.guard.resolve
         try:
             found = await asyncio.get_running_loop().run_in_executor(self.lookups, resolver, host, port)
@@ -89,7 +78,7 @@ class Network(httpcore.AsyncNetworkBackend):
             raise socket.gaierror(socket.EAI_AGAIN, "the name could not be looked up") from error
         if not found:
             raise socket.gaierror(socket.EAI_NONAME, "no address")
-        return list(found)
+        return found
 
 
 class _Stream(httpcore.AsyncNetworkStream):

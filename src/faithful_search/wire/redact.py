@@ -13,7 +13,7 @@ SHORTEST = 6  # of what counts as a key: shorter ones are words, and taking thes
 _NAMES = re.compile(
     r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(?:PASS|PAT)|_PWD)S?\d*(?![^_])", re.IGNORECASE
 )
-_PLACES = re.compile(r"_(?:PATH|FILE|DIR)\Z", re.IGNORECASE)  # of a key, not the key
+_PLACES = re.compile(r"_(?:PATH|FILE|DIR)\Z", re.IGNORECASE)  # these say where a key lies, and are not the key
 _SHAPES = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:hf_|gh[opsur]_|github_pat_|sk-)[A-Za-z0-9_-]{20,}|xox[abeprs]-[A-Za-z0-9-]{20,}"
     r"|AIza[A-Za-z0-9_-]{35}|A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9]))"
@@ -37,7 +37,8 @@ def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
         >>> redact(["https://me:pass@host/?api_key=1&q=x", "k-123456"], secrets=["k-123456"])
         ['https://[secret]@host/?api_key=[secret]&q=x', '[secret]']
     """
-    found = {*_environment_secrets(), *(secret for secret in secrets if secret)}
+    found = {*_environment_secrets(), *filter(None, secrets)}
+    # the longest first: one key may be the beginning of another, whose rest would stay
     forms = sorted({form for secret in found for form in _forms(secret)}, key=lambda form: (-len(form), form))
     return _walk(value, re.compile("|".join(map(re.escape, forms)) or r"(?!)"))
 
@@ -58,13 +59,15 @@ def _walk(value: Any, known: re.Pattern[str]) -> Any:
 def _environment_secrets() -> Iterator[str]:
     for name, value in os.environ.items():
         if _NAMES.search(name) and not _PLACES.search(name):
-            yield from (part for part in (value, *re.split(r"[,;\s]+", value)) if len(part) >= SHORTEST)
-        elif "://" in value:
-            words = (found.partition(":")[2] for found in _USERINFO.findall(value))
-            yield from (word for word in words if len(word) >= SHORTEST)
+            # some variables hold a list of keys, which a program then uses one by one
+            parts = [value, *re.split(r"[,;\s]+", value)]
+        else:
+            parts = [found.partition(":")[2] for found in _USERINFO.findall(value)]
+        yield from (part for part in parts if len(part) >= SHORTEST)
 
 
 def _forms(secret: str) -> set[str]:
+    """As it may be written in a URL, too."""
     encoded = (quote(secret, safe="", errors="replace"), quote_plus(secret, errors="replace"))
     lowered = (re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), form) for form in encoded)
     return {secret, *encoded, *lowered}

@@ -29,18 +29,10 @@ class Undecodable(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """A successful answer.
+    """A successful answer, its body unpacked.
 
-    Attributes:
-        status: 200 to 299.
-        headers: by lower-case name; repeated ones joined by commas.
-        body: unpacked.
-        url: where it came from in the end, after redirects, without fragment.
-
-    Example:
-        >>> reply = Reply(200, {"content-type": "Application/JSON; charset=utf-8"}, b'{"capital": "Paris"}', "")
-        >>> reply.media_type, reply.json()
-        ('application/json', {'capital': 'Paris'})
+    `headers` are by lower-case name, repeated ones joined by commas. `url` is where it came from in the end, after
+    redirects, without fragment.
     """
 
     status: int
@@ -54,11 +46,7 @@ class Reply:
         return media_type(self.headers)
 
     def json(self) -> Any:
-        """The body read as JSON.
-
-        Raises:
-            ToolError: when it is not JSON.
-        """
+        """The body read as JSON; raises `ToolError` when it is something else."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -66,7 +54,7 @@ class Reply:
 
 
 def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by lower-case name; those named several times are joined by commas."""
+    """Headers as in `Reply.headers`."""
     headers: dict[str, str] = {}
     for name, value in raw:
         try:
@@ -79,18 +67,8 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """What kind of body the headers announce: `text/html`; empty when they do not say."""
+    """See `Reply.media_type`."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def accepts(accept: tuple[str, ...], kind: str) -> bool:
-    """Whether a media type is among those wanted.
-
-    Example:
-        >>> accepts(("text/*", "application/pdf"), "text/html"), accepts(("text/*",), "image/png"), accepts((), "a/b")
-        (True, False, True)
-    """
-    return not accept or kind in accept or f"{kind.partition('/')[0]}/*" in accept or "*/*" in accept
 
 
 def unpack(body: bytes, encoding: str, most: int) -> bytes:
@@ -99,10 +77,6 @@ def unpack(body: bytes, encoding: str, most: int) -> bytes:
     Raises:
         TooLarge: when one does; nothing beyond the limit is unpacked, so that a small answer cannot become a huge one.
         Undecodable: when the encoding is unknown or has more than two layers, or the data is damaged or cut short.
-
-    Example:
-        >>> unpack(zlib.compress(b"paris " * 2), "deflate", most=1000)
-        b'paris paris '
     """
     names = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
     if len(names) > _MOST_LAYERS or not set(names) <= {"gzip", "x-gzip", "deflate"}:
@@ -115,8 +89,13 @@ def unpack(body: bytes, encoding: str, most: int) -> bytes:
 def _inflate(packed: bytes, most: int) -> bytes:
     found = b""
     for _ in range(_MOST_MEMBERS):
-        inflate, piece = _member(packed, most + 1 - len(found))
-        found += piece
+        for header in (_ANY_HEADER, -zlib.MAX_WBITS):  # some servers leave out the header that belongs to deflate
+            inflate = zlib.decompressobj(header)
+            with suppress(zlib.error):
+                found += inflate.decompress(packed, most + 1 - len(found))
+                break
+        else:
+            raise Undecodable
         if len(found) > most:
             raise TooLarge
         if not inflate.eof:
@@ -124,13 +103,4 @@ def _inflate(packed: bytes, most: int) -> bytes:
         packed = inflate.unused_data
         if not packed.startswith(b"\x1f\x8b"):  # a gzip file may follow; what else follows is ignored, as browsers do
             return found
-    raise Undecodable
-
-
-def _member(packed: bytes, room: int) -> tuple[Any, bytes]:
-    """One compressed file, unpacked to at most `room` bytes, with the object that knows where it ended."""
-    for header in (_ANY_HEADER, -zlib.MAX_WBITS):  # some servers send deflate without the header that belongs to it
-        inflate = zlib.decompressobj(header)
-        with suppress(zlib.error):
-            return inflate, inflate.decompress(packed, room)
     raise Undecodable

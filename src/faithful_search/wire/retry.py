@@ -1,4 +1,4 @@
-"""Failures that pass: which they are, how long to wait before the next try, when to leave a service alone."""
+"""Transient failures: which they are, how long to wait before the next try, when to leave a service alone."""
 
 from __future__ import annotations
 
@@ -21,26 +21,16 @@ TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 52
 
 
 def passing(error: BaseException) -> bool:
-    """Whether to try the same call a little later.
+    """Whether to make the same call again a little later.
 
-    That is what the error itself says (`passing`), unless whoever raised it has tried again already (`tried`): two
-    layers must not multiply their retries. Of other errors, what the network raises passes.
-
-    Example:
-        >>> from faithful_search.errors import ToolError
-        >>> passing(TimeoutError()), passing(ToolError("busy", passing=True)), passing(ToolError("no such page"))
-        (True, True, False)
+    The error itself says so (`passing`), unless whoever raised it has retried already (`tried`): two layers must not
+    multiply their retries. Of other errors, those of the network are transient.
     """
     return bool(getattr(error, "passing", isinstance(error, OSError))) and not getattr(error, "tried", False)
 
 
 def retry_after(header: str | None) -> float | None:
-    """Seconds that a server asks to wait, whether it wrote a number or a date; `None` when it did not ask.
-
-    Example:
-        >>> retry_after("7"), retry_after("soon"), retry_after("Wed, 01 Jan 2020 00:00:00 GMT")
-        (7.0, None, 0.0)
-    """
+    """Seconds that a server asks to wait, whether it wrote a number or a date; `None` when it did not ask."""
     written = (header or "").strip()
     try:
         seconds = float(written) if written.isascii() else math.nan
@@ -66,12 +56,6 @@ class Patience:
 
     Raises:
         ConfigError: for a negative value.
-
-    Example:
-        >>> async def answer() -> str:
-        ...     return "found"
-        >>> asyncio.run(Patience().persist(answer))
-        'found'
     """
 
     retries: int = 2
@@ -88,9 +72,9 @@ class Patience:
         deadline: float | None = None,
         on_retry: Callable[[], object] = lambda: None,
     ) -> T:
-        """The result of `attempt`, called again after a failure that passes while retries and time are left.
+        """The result of `attempt`, called again after a transient failure while retries and time are left.
 
-        Raises the last failure unchanged. No pause is begun that would end behind `deadline` (`time.monotonic`), and
+        Raises the last failure unchanged. No pause is begun that would end after `deadline` (`time.monotonic`), and
         none by a task that is cancelled, whatever failure `attempt` made of the cancellation. `on_retry` is called
         before each pause.
         """
@@ -113,7 +97,7 @@ class Patience:
             return None
         if asked:
             return asked * random.uniform(1.0, 1.1)
-        # Full jitter: callers that failed together do not come back together.
+        # full jitter: callers that failed together do not come back together
         return random.uniform(0, min(self.longest, self.first * 2.0 ** min(retry - 1, 60)))
 
 
@@ -128,13 +112,6 @@ class Breaker:
 
     After `cooldown` seconds one call is let through. Its success lets all through again, its failure starts the next
     cooldown. A trial call that never reports is replaced after another cooldown. Thread-safe.
-
-    Example:
-        >>> breaker = Breaker(failures=2, cooldown=30)
-        >>> breaker.failed(), breaker.refusal(), breaker.failed()
-        (None, 0.0, None)
-        >>> 29 < breaker.refusal() <= 30
-        True
     """
 
     def __init__(self, failures: int = 5, cooldown: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -147,16 +124,14 @@ class Breaker:
     @property
     def remaining(self) -> float:
         """Seconds for which callers have to leave the service alone; asking does not make one the trial call."""
-        with self._lock:
-            return self._remaining(self._clock())
+        return max(0.0, self._until - self._clock()) if self._in_a_row >= self.failures else 0.0
 
     def refusal(self) -> float:
-        """As `remaining`, for a caller that goes on at 0.0: it is the trial call where one is due."""
+        """As `remaining`, for a caller that makes its call at 0.0: it becomes the trial call where one is due."""
         with self._lock:
-            now = self._clock()
-            remaining = self._remaining(now)
+            remaining = self.remaining
             if not remaining and self._in_a_row >= self.failures:
-                self._until = now + self.cooldown  # the others wait for what this caller learns
+                self._until = self._clock() + self.cooldown  # the others wait for what this caller learns
             return remaining
 
     def succeeded(self) -> None:
@@ -165,10 +140,10 @@ class Breaker:
             self._in_a_row, self._answered = 0, self._clock()
 
     def failed(self, since: float | None = None) -> None:
-        """The service failed in a way that passes.
+        """The service had a transient failure.
 
-        Where `since` is given, the clock's time at which the call began, and the service has answered another call
-        after that, the failure says something about the call rather than the service and does not count.
+        `since` is the clock's time at which the call began. Where the service has answered another call after that,
+        the failure says something about the call rather than the service and does not count.
         """
         with self._lock:
             if since is not None and since < self._answered:
@@ -176,6 +151,3 @@ class Breaker:
             self._in_a_row += 1
             if self._in_a_row >= self.failures:
                 self._until = self._clock() + self.cooldown
-
-    def _remaining(self, now: float) -> float:
-        return max(0.0, self._until - now) if self._in_a_row >= self.failures else 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -13,7 +12,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _flights: dict[Hashable, Future[Any]] = {}
-_guard = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    # in a forked child no thread does the work that its parent had begun
+    os.register_at_fork(after_in_child=_flights.clear)
 
 
 class _Cancelled(Exception):
@@ -25,57 +26,28 @@ async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | N
 
     Concurrent callers share the result or the exception. When the caller who computes is cancelled, one of the others
     takes over; one that has waited `wait` seconds does the work itself, because the other's event loop may be blocked.
-
-    Example:
-        >>> async def work():
-        ...     await asyncio.sleep(0.01)
-        ...     return "done"
-        >>> async def ask():
-        ...     return await asyncio.gather(once("a", work), once("a", work))
-        >>> asyncio.run(ask())
-        [('done', False), ('done', True)]
     """
     while True:
-        with _guard:
-            flight = _flights.get(name)
-            if flight is None:
-                _flights[name] = own = Future[Any]()
-                own.set_running_or_notify_cancel()  # so that a caller who waits and leaves does not cancel it
-        if flight is None:
-            return await _compute(name, own, work), False
+        own: Future[T] = Future()
+        own.set_running_or_notify_cancel()  # so that a caller who stops waiting does not cancel it
+        flight = _flights.setdefault(name, own)  # one atomic step, so it needs no lock
+        if flight is not own:
+            try:
+                async with asyncio.timeout(wait) as limit:
+                    with suppress(_Cancelled):
+                        return await asyncio.wrap_future(flight), True
+            except TimeoutError:
+                if not limit.expired():  # the work itself raised it
+                    raise
+                return await work(), False
+            continue
         try:
-            async with asyncio.timeout(wait) as limit:
-                with suppress(_Cancelled):
-                    return await asyncio.wrap_future(flight), True
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return await work(), False
-
-
-async def _compute(name: Hashable, flight: Future[T], work: Callable[[], Awaitable[T]]) -> T:
-    try:
-        result = await work()
-    except BaseException as error:
-        _end(name)
-        flight.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
-        raise
-    _end(name)
-    flight.set_result(result)
-    return result
-
-
-def _end(name: Hashable) -> None:
-    with _guard:
+            result = await work()
+        except BaseException as error:
+            # forgotten first: a caller that is woken by a cancellation looks for the flight again
+            _flights.pop(name, None)
+            own.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
+            raise
         _flights.pop(name, None)
-
-
-def _forget() -> None:
-    """In a forked child no thread does the work that its parent had begun."""
-    global _guard
-    _guard = threading.Lock()
-    _flights.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+        own.set_result(result)
+        return result, False
