@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -187,13 +186,6 @@ def test_a_transcript_that_cannot_be_written_costs_no_answer(ask, tmp_path):
 
 
 def test_no_terminal_obeys_what_a_page_says(capsys):
-    from rich.console import Console
-
-    step = Step("hm", evidence=(Evidence("a\x1b[2Jb [bold]c[/bold]", "T\x1b]0;owned\x07", "E1"),))
-    Teller().step(1, 1, step)
-    plain = capsys.readouterr().out
-    teller, shown = Teller(), io.StringIO()
-    teller._console = Console(file=shown, force_terminal=True, width=200)
-    teller.step(1, 1, step)
-    for text in (plain, shown.getvalue()):
-        assert "\x1b[2J" not in text and "\x1b]0" not in text and "\\x1b[2J" in text and "[bold]c[/bold]" in text
+    Teller().step(1, 1, Step("hm", evidence=(Evidence("a\x1b[2Jb", "T\x1b]0;owned\x07", "E1"),)))
+    shown = capsys.readouterr().out
+    assert "\x1b[2J" not in shown and "\x1b]0" not in shown and "\\x1b[2J" in shown

@@ -207,7 +207,7 @@ def test_the_bar_moves_with_the_verdicts_of_a_slow_judge(run, tmp_path, monkeypa
     file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)])
     told: list[str] = []
     monkeypatch.setattr("tqdm.auto.tqdm.set_description", lambda self, text, refresh=True: told.append(text))
-    monkeypatch.setattr("faithful_search.cli.flags._PAUSE", 0)
+    monkeypatch.setattr("faithful_search.cli.auditing._PAUSE", 0)
     with StubServer() as server:
         endpoint = ("--judge", "endpoint", "--judge-model", "m", "--judge-url", server.url, "--judge-cache", "c.sqlite")
         asked = ("audit", "a.jsonl", "--no-report", "--metrics", "info_think_faithfulness", *endpoint)
