@@ -10,7 +10,8 @@ import yaml
 from huggingface_hub import ModelCard
 
 from faithful_search.errors import ConfigError
-from faithful_search.hub import model_card, usage
+from faithful_search.hub import model_card
+from faithful_search.hub.policy_card import usage
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.stats import Estimate, mean_ci
 

@@ -40,7 +40,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import faithful_search as fs
 from faithful_search.cli.asking import _trained_in
-from faithful_search.hub.policy_card import license_of
+from faithful_search.hub.card import license_of
 from faithful_search.inference.loading import open_generator
 from faithful_search.judges import Pair, load
 

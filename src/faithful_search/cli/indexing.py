@@ -23,7 +23,9 @@ _SHOWN = 5
 @click.command()
 @click.argument("corpus")
 @click.argument("out")
-@click.option("--kind", type=click.Choice(["bm25", "dense", "hybrid"]), help="How a folder is searched; bm25 by default.")
+@click.option(
+    "--kind", type=click.Choice(["bm25", "dense", "hybrid"]), help="How a folder is searched; bm25 by default."
+)
 @click.option("--model", help="Encoder of the vectors, for dense, hybrid and Qdrant: Hub id or directory.")
 @click.option("--revision", help="Of the model on the Hub.")
 @click.option("--hnsw", is_flag=True, help="A graph for approximate search, quick in millions of passages.")

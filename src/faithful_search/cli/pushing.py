@@ -82,10 +82,10 @@ def push_policy(folder: Path, repository: str, merged: bool, benchmark: str | No
     is a folder here, push it --merged. With --benchmark its results are also written to .eval_results, where the Hub
     shows those on known benchmarks.
     """
-    from ..hub import eval_results, merged_model, merged_repository
+    from ..hub.policy_card import eval_results
+    from ..hub.pushing import policy_folders
 
-    model = _repository(repository, "model", given)
-    folders = {model: folder} | ({merged_repository(model): merged_model(folder)} if merged else {})
+    folders = policy_folders(folder, _repository(repository, "model", given), merged)
     results = eval_results(folder, benchmark) if benchmark else {}
     for to, of in folders.items():
         _push_model(of, to, ("config.json", "adapter_config.json"), given, results)
@@ -108,7 +108,7 @@ def push_metrics(owner: str, **given: Any) -> None:
 
     evaluate.load("OWNER/name") takes it from there.
     """
-    from ..hub import metric_folders, staged
+    from ..hub.pushing import metric_folders, staged
 
     for space, folder in metric_folders(_repository(owner, "space", given)).items():
         _publish(staged(folder, space), space, "Upload metric", given)
@@ -149,7 +149,7 @@ def push_world(repository: str, **given: Any) -> None:
 @_options
 def push_space(repository: str, wheel: Path | None, **given: Any) -> None:
     """Push the page of `demo` as a Space."""
-    from ..hub import staged_space
+    from ..hub.pushing import staged_space
 
     space = _repository(repository, "space", given)
     _publish(staged_space(space, wheel), space, "Upload the faithfulness explorer", given)
@@ -158,7 +158,7 @@ def push_space(repository: str, wheel: Path | None, **given: Any) -> None:
 def _push_model(
     folder: Path, model: Repository, marks: tuple[str, ...], given: dict[str, Any], results: Files | None = None
 ) -> None:
-    from ..hub import staged, stays
+    from ..hub.pushing import staged, stays
 
     if folder.is_dir() and not any((folder / mark).exists() for mark in marks):
         raise click.UsageError(f"in {folder} there is no {' nor '.join(marks)}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from importlib.resources import files as resources
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from ..errors import ConfigError, DataError
 from ..measure.rows import read_trajectories
 from ..measure.writers import WRITERS, Document
 from ..tasks import load_tasks
-from ..text import as_markdown
 from ..trajectory import Trajectory
 from ..wire.redact import redact
 from ..world import SPLITS
+from .card import render, with_front
 from .repository import Files
 
 logger = logging.getLogger(__name__)
@@ -67,8 +67,9 @@ def stage_trajectories(
         raise DataError(f"{source}: no row of it is a trajectory: {skipped[0] if skipped else 'it is empty'}")
     for reason in skipped:
         logger.warning("%s: left out: %s", source, reason)
-    card = _template("trajectories").format(
-        title=as_markdown(name.rpartition("/")[2]),
+    card = render(
+        "trajectories_card.md",
+        title=name.rpartition("/")[2],
         rows=many,
         dialects=", ".join(f"`{dialect}` ({count:,})" for dialect, count in dialects.items()),
         version=__version__,
@@ -97,7 +98,7 @@ def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
         path = out / f"{part.replace('/', '-')}.parquet"
         counts[part.partition("/")[0]] += _write(path, rows)
         files[f"data/{part}.parquet"] = path
-    card = _template("world").format(title=as_markdown(name.rpartition("/")[2]), version=__version__, **counts)
+    card = render("world_card.md", title=name.rpartition("/")[2], version=__version__, **counts)
     splits = {split: f"data/questions/{split}.parquet" for split in SPLITS}
     more = {part: f"data/{part}/train.parquet" for part in ("passages", "triples")}
     tags = ["faithful-search", "multi-hop", "question-answering"]
@@ -187,8 +188,6 @@ def _passages() -> Iterator[dict[str, Any]]:
 
 
 def _lines(name: str) -> Iterator[dict[str, Any]]:
-    import gzip
-
     with gzip.open(world_file(name), "rt", encoding="utf-8") as file:
         yield from map(json.loads, file)
 
@@ -217,15 +216,11 @@ def _write(path: Path, rows: Iterable[dict[str, Any]], schema: Any = None) -> in
 def _card(body: str, splits: dict[str, str], tags: list[str], more: dict[str, str] | None = None, **data: Any) -> bytes:
     from huggingface_hub import DatasetCard, DatasetCardData
 
-    own = {"config_name": "questions" if more else "default", "data_files": _files(splits.items())}
-    others = [{"config_name": name, "data_files": _files([("train", path)])} for name, path in (more or {}).items()]
+    own = {"config_name": "questions" if more else "default", "data_files": _files(splits)}
+    others = [{"config_name": name, "data_files": _files({"train": path})} for name, path in (more or {}).items()]
     front = DatasetCardData(tags=tags, task_categories=["question-answering"], configs=[own, *others], **data)
-    return str(DatasetCard(redact(f"---\n{front.to_yaml()}\n---\n\n{body}"))).encode()
+    return str(DatasetCard(with_front(front, body))).encode()
 
 
-def _template(name: str) -> str:
-    return (resources(__package__) / f"{name}_card.md").read_text(encoding="utf-8")
-
-
-def _files(splits: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
-    return [{"split": split, "path": path} for split, path in splits]
+def _files(splits: dict[str, str]) -> list[dict[str, str]]:
+    return [{"split": split, "path": path} for split, path in splits.items()]
