@@ -144,7 +144,7 @@ def test_evidence_is_changed_exchanged_and_deleted():
     assert "continent of Italy" in lure and "Europe" not in lure and changed.removesuffix(".").split(" is ")[1] in lure
     assert "Italy" not in breaking.replacement(ITALY, "exchange it")
     assert breaking.replacement(ITALY, "delete it") == ""
-    with pytest.raises(DataError, match="none of the bundled world"):
+    with pytest.raises(DataError, match="not from the bundled world"):
         breaking.replacement(Evidence("The moon is a cheese."), "change its fact")
 
 

@@ -26,7 +26,7 @@ _BINS = 10
 
 
 class Bin(msgspec.Struct, frozen=True):
-    """A part of a metric's scale: its name, the rows with such a score, its height in percent of the highest."""
+    """A part of a metric's scale, the rows with such a score, and its height in percent of the highest."""
 
     name: str
     rows: tuple[int, ...]
@@ -34,7 +34,7 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """A line of the table: the mean with its interval over `n` questions, and how the rows lie on its scale."""
+    """A line of the table: the mean with its interval over `n` questions, and a histogram of the rows."""
 
     name: str
     asks: str
@@ -44,7 +44,7 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A trajectory and where it stood; `value` is its score by the metric that the rows are sorted by."""
+    """A trajectory and its row in the file; `value` is its score by the metric that the rows are sorted by."""
 
     number: int
     value: float | None
@@ -52,7 +52,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Audited(msgspec.Struct, frozen=True):
-    """What was found: sentences, a line for each metric, the rows from the worst on, and `scores.jsonl`."""
+    """An audit in sentences, a line for each metric, the rows from the worst on, and `scores.jsonl`."""
 
     words: tuple[str, ...]
     table: tuple[Metric, ...]
@@ -92,18 +92,14 @@ def audited(text: str, dialect: str | None = None) -> Audited:
             for line in read_scores(scores)
         }
         rows = [Row(number, values[number].get(found.primary or ""), one) for number, one in read.items()]
-        table = [
+        rows.sort(key=lambda row: (row.value is None, row.value))
+        table = tuple(
             Metric(name, asks(name), interval(row), row.n, _bins(name, values, found.bounds.get(name)))
             for name, row in found.rows.items()
             if row.n
-        ]
-        return Audited(
-            tuple(_words(found, list(read.values()), text)),
-            tuple(table),
-            tuple(sorted(rows, key=lambda row: (row.value is None, row.value))),
-            found,
-            scores.read_text("utf-8"),
         )
+        words = tuple(_words(found, list(read.values()), text))
+        return Audited(words, table, tuple(rows), found, scores.read_text("utf-8"))
 
 
 def _source(text: str, folder: Path) -> Path:
@@ -142,11 +138,12 @@ def _fetched(address: str) -> bytes:
 
 
 def _bins(name: str, scores: Mapping[int, Mapping[str, float]], bounds: tuple[float, float] | None) -> tuple[Bin, ...]:
-    """Equal parts of the scale with their rows; none for what is not a score of rows."""
+    """Equal parts of the scale with their rows; none for a metric that does not score rows."""
     values = {row: found[name] for row, found in scores.items() if name in found}
     if not values or bounds is None:
         return ()
     low, width = bounds[0], (bounds[1] - bounds[0]) / _BINS
+    # 1e-9: 0.3 / 0.1 is a little less than 3
     places = {row: min(_BINS - 1, int((value - low) / width + 1e-9)) for row, value in values.items()}
     groups = [tuple(row for row, at in places.items() if at == place) for place in range(_BINS)]
     most = max(map(len, groups))

@@ -140,7 +140,7 @@ def model_card(
         config=as_json(config),
         plots=list(map(Path, plots)),
         dataset=dataset,
-        table=table(*evaluated, names=names) if evaluated else None,
+        table=table(evaluated[0], evaluated[1] if len(evaluated) > 1 else None, names=names) if evaluated else None,
         made_by=last.made_by if last else {},
         license=license,
     )
