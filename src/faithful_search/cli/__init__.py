@@ -43,6 +43,8 @@ for command in (
     *(label, merge, metrics, push, serve, serve_judge),
 ):
     cli.add_command(command)
+    for one in command.commands.values() if isinstance(command, click.Group) else [command]:
+        debug(one)
 
 
 def main() -> None:

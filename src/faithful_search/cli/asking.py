@@ -15,7 +15,7 @@ from msgspec import to_builtins
 
 from ..bundled import BUNDLED, bundled_policy
 from ..errors import ConfigError
-from .options import AT_LEAST_1, FILE, config, debug, echo, judge_flags, judge_of, trust_remote_code
+from .options import AT_LEAST_1, FILE, config, echo, judge_flags, judge_of, trust_remote_code
 from .telling import Teller, cost_line, sources_of
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ _SEVERAL = 0.7  # the temperature at which several threads differ, PokeeResearch
 @judge_flags
 @trust_remote_code
 @config
-@debug
-@click.pass_context
-def ask(ctx: click.Context, question: str, transcript: Path, as_json: bool, **given: Any) -> None:
+def ask(question: str, transcript: Path, as_json: bool, **given: Any) -> None:
     """Answer QUESTION with tools, and show which evidence supports the answer.
 
     Without options the bundled tiny policy answers questions about the bundled world, such as "What is the capital of
@@ -107,7 +105,7 @@ def ask(ctx: click.Context, question: str, transcript: Path, as_json: bool, **gi
         first = found.threads[0]
         why = first.meta.get("why") or END_REASONS.get(first.stop_reason or "", first.stop_reason)
         echo(f"no answer: {why}", err=True)
-        ctx.exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def environment_of(given: Mapping[str, Any], dialect: str, corpus: str, **more: Any) -> EnvironmentArguments:

@@ -12,19 +12,7 @@ import click
 
 from ..judges import Judge
 from ..measure.settings import AuditSettings, LabelSettings
-from .options import (
-    ANY_PATH,
-    FOLDER,
-    UNFINISHED,
-    config,
-    debug,
-    echo,
-    flags,
-    judge_flags,
-    judge_of,
-    taken,
-    trust_remote_code,
-)
+from .options import ANY_PATH, FOLDER, UNFINISHED, config, echo, flags, judge_flags, judge_of, taken, trust_remote_code
 
 if TYPE_CHECKING:
     from ..measure.audit import Audit
@@ -49,9 +37,7 @@ _estimate = click.option(
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
 @click.option("--report-rows", type=click.IntRange(min=0), default=200, help="Rows shown in the report.")
 @config
-@debug
-@click.pass_context
-def audit(ctx: click.Context, file: str, policy: Path | None, out: Path | None, estimate: bool, **given: Any) -> None:
+def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **given: Any) -> None:
     """Measure how faithful the trajectories in FILE are to their evidence.
 
     FILE is .jsonl, .json (both also .gz), .parquet, or - for JSON lines on the standard input; its rows are texts, chat
@@ -90,7 +76,7 @@ def audit(ctx: click.Context, file: str, policy: Path | None, out: Path | None, 
     echo(f"{', '.join(written)} in {folder}")
     if not found.complete:
         echo(_unfinished_audit(found), err=True)
-        ctx.exit(UNFINISHED)
+        raise click.exceptions.Exit(UNFINISHED)
 
 
 @click.command()
@@ -102,9 +88,7 @@ def audit(ctx: click.Context, file: str, policy: Path | None, out: Path | None, 
 @click.option("--push-to", metavar="REPO", help="Upload the folder to this dataset of the Hub, OWNER/NAME.")
 @click.option("--private", is_flag=True, help="Make that dataset a private one.")
 @config
-@debug
-@click.pass_context
-def label(ctx: click.Context, files: tuple[Path, ...], out: Path, estimate: bool, **given: Any) -> None:
+def label(files: tuple[Path, ...], out: Path, estimate: bool, **given: Any) -> None:
     """Ask a judge about the pairs of texts in the trajectories of FILES, and keep its labels as a dataset.
 
     FILES are what audit reads. Run the same command again to go on after an interruption, and to ask again about pairs
@@ -132,7 +116,7 @@ def label(ctx: click.Context, files: tuple[Path, ...], out: Path, estimate: bool
         echo(push(out, Repository(given["push_to"], "dataset", given["private"]), "Upload labelled pairs"))
     if not found.complete:
         echo(_unfinished_labels(found), err=True)
-        ctx.exit(UNFINISHED)
+        raise click.exceptions.Exit(UNFINISHED)
 
 
 def _unfinished_audit(found: Audit) -> str:

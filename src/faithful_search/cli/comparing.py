@@ -8,13 +8,12 @@ from typing import Any
 import click
 
 from ..errors import ConfigError, DataError
-from .options import ANY_PATH, AT_LEAST_1, FOLDER, debug, echo, trust_remote_code
+from .options import ANY_PATH, AT_LEAST_1, FOLDER, echo, trust_remote_code
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--out", type=FOLDER, default=Path("comparison"), help="Folder of the results.")
-@debug
 def compare(paths: tuple[str, ...], out: Path) -> None:
     """Compare audits or evaluations of the same questions: each with the first, in paired differences.
 
@@ -46,7 +45,6 @@ def compare(paths: tuple[str, ...], out: Path) -> None:
 @click.option("--seed", type=int, default=0, help="Of the sample and of the intervals.")
 @click.option("--out", type=FOLDER, default=Path("agreement"), help="Folder of the results.")
 @trust_remote_code
-@debug
 def agreement(
     data: tuple[Path, ...], specs: tuple[str, ...], split: Any, labels: Path | None, out: Path, **given: Any
 ) -> None:

@@ -14,7 +14,7 @@ from msgspec import structs, to_builtins
 
 from ..errors import ConfigError, DataError, FaithfulSearchError
 from .asking import environment_of
-from .options import AT_LEAST_1, FOLDER, UNFINISHED, config, debug, echo, trust_remote_code
+from .options import AT_LEAST_1, FOLDER, UNFINISHED, config, echo, trust_remote_code
 
 if TYPE_CHECKING:
     from ..measure.control_study import Agent, Study
@@ -54,9 +54,7 @@ _PASSAGE = 600  # characters of a passage, where the corpus cannot be read
 @click.option("--overwrite", is_flag=True, help="Begin anew and replace what the folder holds.")
 @trust_remote_code
 @config
-@debug
-@click.pass_context
-def controls(ctx: click.Context, policy: str, out: Path | None, overwrite: bool, **given: Any) -> None:
+def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> None:
     """Ask POLICY questions with its evidence, without it, and with other evidence: does the answer depend on it?
 
     POLICY is a directory, a Hub id, 'tiny' or 'tiny_memory' (bundled), or with --url a served model's name. Tools
@@ -109,7 +107,7 @@ def controls(ctx: click.Context, policy: str, out: Path | None, overwrite: bool,
     if study.failed:
         why = next(iter(study.failed.values()))
         echo(f"{len(study.failed)} rollouts failed and count nowhere; the same command tries again: {why}", err=True)
-        ctx.exit(UNFINISHED)
+        raise click.exceptions.Exit(UNFINISHED)
 
 
 def _passages(environment: EnvironmentArguments) -> Iterable[Evidence]:

@@ -9,7 +9,7 @@ import click
 
 from ..measure.settings import Reading
 from ..measure.writers import WRITERS
-from .options import ANY_PATH, UNFINISHED, debug, echo, flags, taken
+from .options import ANY_PATH, UNFINISHED, echo, flags, taken
 
 
 @click.command()
@@ -19,9 +19,7 @@ from .options import ANY_PATH, UNFINISHED, debug, echo, flags, taken
 @click.option("--scores", type=ANY_PATH, help="An audit of FILE, whose scores become metadata.")
 @click.option("--scrub", is_flag=True, help="Take out what looks like a key or password.")
 @flags(Reading)
-@debug
-@click.pass_context
-def convert(ctx: click.Context, file: str, out: Path, to: str, scores: Path | None, scrub: bool, **given: Any) -> None:
+def convert(file: str, out: Path, to: str, scores: Path | None, scrub: bool, **given: Any) -> None:
     """Write the trajectories in FILE in another format: OUT.jsonl with a row a line, or a folder with a file for each.
 
     FILE is what audit reads. A pi session is always a file of its own. Where rows could not be read the exit code is 3.
@@ -34,4 +32,4 @@ def convert(ctx: click.Context, file: str, out: Path, to: str, scores: Path | No
     if lines := converting.told(found, scrub):
         echo("\n".join(lines), err=True)
     if found.unread:
-        ctx.exit(UNFINISHED)
+        raise click.exceptions.Exit(UNFINISHED)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import AT_LEAST_1, config, debug, echo
+from .options import AT_LEAST_1, config, echo
 
 if TYPE_CHECKING:
     from ..tools.retrieval.corpus import BrokenRow
@@ -40,7 +40,6 @@ _SHOWN = 5
 @click.option("--limit", type=AT_LEAST_1, help="Only this many of the first passages.")
 @click.option("--overwrite", is_flag=True, help="Replace another index in OUT.")
 @config
-@debug
 def index(corpus: str, out: str, kind: str | None, model: str | None, overwrite: bool, **given: Any) -> None:
     """Make CORPUS searchable: write its index into the folder OUT, or its passages into the search engine OUT.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import ANY_PATH, FOLDER, Commands, debug, echo, together, trust_remote_code
+from .options import ANY_PATH, FOLDER, Commands, echo, together, trust_remote_code
 
 if TYPE_CHECKING:
     from ..hub import Repository
@@ -28,7 +28,6 @@ _SHOWN = 10
     help="Of the weights; by default that of the base model's files.",
 )
 @trust_remote_code
-@debug
 def merge(adapter: str, out: Path, dtype: str | None, trust_remote_code: bool) -> None:
     """Write the full model of the LoRA adapter in ADAPTER, a folder or Hub id, to the folder OUT.
 
@@ -64,7 +63,6 @@ _options = together(
     click.option("--tag", help="Put this tag on the commit."),
     click.option("--collection", metavar="TITLE", help="Add it to this collection of the owner's."),
     click.option("--dry-run", is_flag=True, help="Push nothing; show the files and the card."),
-    debug,
 )
 
 

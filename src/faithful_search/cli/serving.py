@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ConfigError
-from .options import AT_LEAST_1, FILE, F, config, debug, echo, read_yaml, together, trust_remote_code
+from .options import AT_LEAST_1, FILE, F, config, echo, read_yaml, together, trust_remote_code
 
 if TYPE_CHECKING:
     from socket import socket
@@ -54,7 +54,6 @@ def _listening(port: int) -> Callable[[F], F]:
     help="For MCP: a YAML file with the recipes' flags of more tools, such as `web_search: ddgs`.",
 )
 @config
-@debug
 def serve(
     corpus: str, topk: int, mcp: bool, mcp_http: bool, triples: str | None, tools: Path | None, **given: Any
 ) -> None:
@@ -113,7 +112,6 @@ def serve(
 @click.option("--timeout", type=_SECONDS, default=600.0, help="Seconds an answer may take.")
 @trust_remote_code
 @config
-@debug
 def serve_judge(spec: str, cache: Path | None, **given: Any) -> None:
     """Serve the judge SPEC (KIND, KIND:MODEL or endpoint:MODEL@URL, such as generator:DIR) to runs that ask it with
     `--judge remote --judge_url URL`.
@@ -151,7 +149,6 @@ def serve_judge(spec: str, cache: Path | None, **given: Any) -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=7860, help="Port to listen on.")
 @click.option("--endpoint", help="Base URL of an OpenAI-compatible server that visitors may ask, with keys of theirs.")
 @click.option("--model", help="The model that it serves.")
-@debug
 def demo(host: str, port: int, endpoint: str | None, model: str | None) -> None:
     """Serve a page to ask an agent, audit trajectories, and change evidence to see who follows it."""
     if (endpoint is None) is not (model is None):

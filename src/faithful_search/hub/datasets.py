@@ -38,12 +38,10 @@ def stage_trajectories(
 
     Args:
         source: whatever `read_trajectories` reads: `trajectories.jsonl` of a run, or another agent's log.
-        folder: where the parquet file is made.
-        name: `OWNER/NAME`, for the card.
         dialect: of all rows; by default each row's own.
 
     Returns:
-        The dataset's files by their path in the repository. Rows that cannot be read are told and left out.
+        The dataset's files by their path in the repository. Rows that cannot be read are logged and left out.
 
     Raises:
         ConfigError: when pyarrow is not installed.

@@ -38,11 +38,9 @@ def judge_card(
     """Write `README.md`, a distilled judge's model card, into `output_dir`, without the secrets of `wire.redact`.
 
     Args:
-        output_dir: the judge's folder.
-        file: its `judges.distilled.JudgeFile`.
+        file: the judge's `judges.distilled.JudgeFile`.
         base_model: what training started from; a Hub id also goes into the front matter.
         agreement: the held-out measurement (`measure.agreement.table.Agreement`); `None` where there is none.
-        recipe, command, config: how it was trained.
         license: of the weights, front matter; left out where it is not known.
         sources: provenance and terms of each source of pairs.
         repo_id: what the snippet loads; default the folder.

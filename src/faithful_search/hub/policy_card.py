@@ -78,12 +78,9 @@ def model_card(
     No secret is written, wherever it stands: see `wire.redact`.
 
     Args:
-        output_dir: the policy's folder.
         base_model: what training started from; a Hub id also goes into the front matter (an adapter's own base does).
-        dialect, recipe, command, tools: how it was trained.
-        config: its settings. The snippet takes tools and limits from `corpus`, `triples`, `search_top_k`, `turns`,
-            `turn_tokens`, `total_tokens`, `observation_tokens`, `force_answer` and `verify`.
         metrics: evaluations `before` and `after`, or `after` alone; `None` leaves the results out.
+        config: the run's settings, from which the snippet takes tools and limits.
         license: of the weights; default that of `base_model` (`license_of`).
         tags: front matter.
         repo_id: what the snippet loads; default the folder.
@@ -150,11 +147,7 @@ def model_card(
 def eval_results(folder: str | os.PathLike[str], benchmark: str) -> dict[str, bytes]:
     """The rows of the last evaluation in a folder's `metrics.json` as a file of `.eval_results`, by its path there.
 
-    The Hub shows results on datasets that it knows as benchmarks; each row is a task of that name.
-
-    Args:
-        folder: the policy's.
-        benchmark: the dataset of the Hub that the questions come from.
+    The Hub shows results on datasets that it knows as benchmarks, here `benchmark`; each row is a task of that name.
 
     Raises:
         ConfigError: when there is no evaluation in it.

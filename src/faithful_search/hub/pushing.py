@@ -34,7 +34,7 @@ _LOADED = re.compile(r'(?:open_generator\(|load\("\w+", )("(?:[^"\\]|\\.)*")\)')
 
 
 def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:
-    """What of a folder may be pushed there (`MAY_BE_PUSHED`); the card's code loads it from there, not from the folder.
+    """The files of a folder that may be pushed there; its card's code then loads the model from there.
 
     Raises:
         ConfigError: when there is no such folder or nothing in it that may be pushed.
@@ -44,7 +44,7 @@ def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:
         raise ConfigError(f"nothing to push: {folder} is not a folder")
     files: dict[str, Path | bytes] = {path: folder / path for path in _pushed(folder, repository.type)}
     if not files:
-        raise ConfigError(f"nothing to push: in {folder} is none of {', '.join(MAY_BE_PUSHED[repository.type])}")
+        raise ConfigError(f"nothing to push: {folder} has none of {', '.join(MAY_BE_PUSHED[repository.type])}")
     if "README.md" in files:
         files["README.md"] = _renamed((folder / "README.md").read_text(encoding="utf-8"), repository.id).encode()
     return files
@@ -67,10 +67,7 @@ def stays(folder: str | os.PathLike[str], repo_type: str = "model") -> list[str]
 def takes_over(args: Any) -> Repository | None:
     """Take `--push_to_hub` from a trainer's settings, which would upload everything in its folder: `push_run` does it.
 
-    The repository is made now, so that a missing token or a wrong name is told before training and not after it.
-
-    Args:
-        args: the trainer's; its `push_to_hub` is false afterwards.
+    The repository is created now, so that a missing token or a wrong name is told before training and not after it.
 
     Returns:
         The repository, by its full name; `None` where nothing was to be pushed.
