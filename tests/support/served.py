@@ -60,6 +60,13 @@ def app_of(index: Index, limits=None, **settings):
     return application(retrieval.answers, limits=limits, metrics=retrieval.metrics, about={"passages": len(index)})
 
 
+def free_port() -> int:
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def connected(url: str) -> socket.socket:
     """A bare connection, for what no client would send."""
     host, _, port = url.removeprefix("http://").rpartition(":")
