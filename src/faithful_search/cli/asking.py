@@ -16,7 +16,7 @@ from msgspec import to_builtins
 from ..bundled import BUNDLED, bundled_policy
 from ..errors import ConfigError
 from .options import AT_LEAST_1, FILE, config, echo, judge_flags, judge_of, trust_remote_code
-from .telling import Teller, cost_line, sources_of
+from .telling import Teller, sources_of
 
 if TYPE_CHECKING:
     from ..judges import Writer
@@ -90,14 +90,13 @@ def ask(question: str, transcript: Path, as_json: bool, **given: Any) -> None:
         teller.wait("searching")
         begun = time.monotonic()
         found = _researched(agent, writer, task, given["threads"], dialect, transcript, teller)
-    cost = _cost(found, stats, time.monotonic() - begun)
     claims = claims_of(found.trajectory, judge)
+    cost = _cost(found, stats, time.monotonic() - begun)
     if as_json:
-        told = _told(found, claims) | {"model": given["model"], "dialect": dialect, "cost": cost}
-        click.echo(json.dumps(told | {"transcript": str(transcript)}, ensure_ascii=False, indent=1))
+        about = {"model": given["model"], "dialect": dialect, "cost": cost, "transcript": str(transcript)}
+        click.echo(json.dumps(_told(found, claims) | about, ensure_ascii=False, indent=1))
     else:
-        teller.answer(found, claims)
-        teller.say(cost_line(cost), "dim")
+        teller.answer(found, claims, cost)
         teller.say(f"transcript: {transcript} (faithful-search audit {transcript})", "dim")
     if found.trajectory.answer is None:
         from ..rollout.episode import END_REASONS

@@ -62,18 +62,26 @@ class Teller:
         if step.note:
             self.say(f"      {_line(step.note)}", "note")
 
-    def answer(self, found: Research, claims: Sequence[Claim]) -> None:
-        """The answer, how it was chosen, which evidence supports each of its claims, and that evidence."""
+    def answer(self, found: Research, claims: Sequence[Claim], cost: Mapping[str, float]) -> None:
+        """The answer, how it was chosen, which evidence supports each of its claims, that evidence, and the cost."""
         trajectory = found.trajectory
         self.say("")
         if found.by != "thread":
             given = "; ".join(_line(one.answer or f"none ({one.stop_reason})") for one in found.threads)
             self.say(f"threads: {given}", "dim")
-        if trajectory.answer is None:
-            return
-        if found.by != "thread":
-            self.say(f"by {found.by}: {_line(trajectory.meta['research']['analysis'])}", "dim")
-        self.say(f"answer: {trajectory.answer}", "answer")
+            if trajectory.answer is not None:
+                self.say(f"by {found.by}: {_line(trajectory.meta['research']['analysis'])}", "dim")
+        if trajectory.answer is not None:
+            self._supported(trajectory.answer, found, claims)
+        requests, calls = (
+            f"{cost[name]:,} {what}{'s' if cost[name] != 1 else ''}"
+            for name, what in (("requests", "request"), ("tool_calls", "tool call"))
+        )
+        tokens = f"{cost['tokens_read']:,} tokens read, {cost['tokens_written']:,} written"
+        self.say(f"{requests}, {calls}, {tokens}, {cost['seconds']:.1f} s", "dim")
+
+    def _supported(self, answer: str, found: Research, claims: Sequence[Claim]) -> None:
+        self.say(f"answer: {answer}", "answer")
         for claim in claims:
             self.say(f'  "{claim.text}"{_support(claim)}', "" if claim.supported else "unsupported")
         if not claims:
@@ -93,16 +101,6 @@ def sources_of(found: Research, claims: Sequence[Claim]) -> list[tuple[Evidence,
     cited = {item.id for item in cited_evidence(found.trajectory)}
     used = cited | {source for claim in claims for source in claim.sources}
     return [(item, item.id in cited) for item in distinct(found.trajectory) if item.id in used]
-
-
-def cost_line(cost: Mapping[str, float]) -> str:
-    """What it took, in a line."""
-    requests, calls = (
-        f"{cost[name]:,} {what}{'s' if cost[name] != 1 else ''}"
-        for name, what in (("requests", "request"), ("tool_calls", "tool call"))
-    )
-    tokens = f"{cost['tokens_read']:,} tokens read, {cost['tokens_written']:,} written"
-    return f"{requests}, {calls}, {tokens}, {cost['seconds']:.1f} s"
 
 
 def _support(claim: Claim) -> str:

@@ -71,7 +71,7 @@ def is_hub_id(name: str) -> bool:
         validate_repo_id(name)
     except HFValidationError:
         return False
-    return name.count("/") == 1 and not Path(name).exists()
+    return name.count("/") == 1 and not Path(name).exists()  # outputs/pou has the form of an id, too
 
 
 def license_of(model: str) -> str | None:
@@ -147,9 +147,10 @@ def merged_card(adapter: str | Path, out: str | Path) -> Path:
     base, own = str(config.get("base_model_name_or_path")), adapter_note(config, str(adapter))
     merged = f"The weights are full ones: those of `{base}`, with the adapter\n`{adapter}` merged into them."
     card: Any = ModelCard.load(adapter / "README.md") if (adapter / "README.md").exists() else ModelCard("")
+    # Only a card of ours has our paragraph; any other would say something wrong of the merged model
     text = card.text.replace(own, merged) if own in card.text else f"# {out.name}\n\nA search agent. {merged}\n"
     card.text = text.replace(json.dumps(str(adapter)), json.dumps(str(out)))
-    card.data.library_name = "transformers"
+    card.data.library_name = "transformers"  # no longer peft
     card.data.tags = [tag for tag in card.data.tags or ["faithful-search"] if tag not in TAGS]
     card.data.base_model = base if is_hub_id(base) else None
     ModelCard(redact(str(card))).save(out / "README.md")  # an older version's card may hold a secret

@@ -28,7 +28,7 @@ from .repository import Files
 
 logger = logging.getLogger(__name__)
 _AT_ONCE = 1000  # rows of a parquet row group
-_SESSIONS = 500  # files that a repository is burdened with
+_SESSIONS = 500  # of so many rows a session is written: each is a file of the repository
 
 
 def stage_trajectories(
@@ -47,6 +47,7 @@ def stage_trajectories(
         ConfigError: when pyarrow is not installed.
         DataError: when the file cannot be read, or not one row of it.
     """
+    # The file is read twice: parquet needs all columns before the first row, and a log may be larger than the memory
     names = sorted({part for one in _read(source, dialect) for part in _scores(one)})
     dialects: dict[str, int] = {}
     skipped: list[str] = []
@@ -56,7 +57,9 @@ def stage_trajectories(
         for number, one in enumerate(_read(source, dialect, skipped), start=1):
             dialects[one.dialect] = dialects.get(one.dialect, 0) + 1
             if number <= _SESSIONS:
-                sessions[f"sessions/{number:06}.jsonl"] = _session(number, one)
+                document = Document(number, one, datetime.now(UTC), _scores(one), one.meta.get("reasons") or {})
+                lines = (msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document))
+                sessions[f"sessions/{number:06}.jsonl"] = b"".join(lines)
             yield _row(one, names)
 
     path = Path(folder) / "train-00000.parquet"
@@ -111,12 +114,6 @@ def _read(source: Any, dialect: str | None, skipped: list[str] | None = None) ->
             skipped.append(f"row {row.number}: {row.error}")
 
 
-def _session(number: int, one: Trajectory) -> bytes:
-    """The lines of a Pi session, which the Hub shows as a conversation."""
-    document = Document(number, one, datetime.now(UTC), _scores(one), one.meta.get("reasons") or {})
-    return b"".join(msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document))
-
-
 def _scores(one: Trajectory) -> dict[str, Any]:
     scores = one.meta.get("scores")
     return scores if isinstance(scores, dict) else {}
@@ -150,24 +147,17 @@ def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:
 def _schema(names: list[str]) -> Any:
     import pyarrow as pa
 
-    texts = pa.list_(pa.string())
-    item = {name: pa.string() for name in ("id", "title", "text", "source", "url")} | {"score": pa.float64()}
+    # Given, not inferred: a column that is empty in the first group of rows has a type all the same
+    text, texts, whole, real = pa.string(), pa.list_(pa.string()), pa.int64(), pa.float64()
+    item = dict.fromkeys(("id", "title", "text", "source", "url"), text) | {"score": real}
+    lists = {"evidence": pa.list_(pa.struct(item)), "cited": texts, "issues": texts}
     return pa.schema(
         {
-            **{name: pa.string() for name in ("id", "question")},
-            "gold": texts,
-            **{name: pa.string() for name in ("answer", "stop_reason", "dialect")},
-            "calls": pa.int64(),
-            "tools": texts,
-            "evidence": pa.list_(pa.struct(item)),
-            "cited": texts,
-            "issues": texts,
-            "text": pa.string(),
-            "step": pa.int64(),
-            "reward": pa.float64(),
-            **{f"score_{name}": pa.float64() for name in names},
-            **{f"why_{name}": pa.string() for name in names},
-            "trajectory": pa.string(),
+            **{"id": text, "question": text, "gold": texts, "answer": text, "stop_reason": text, "dialect": text},
+            **{"calls": whole, "tools": texts, **lists, "text": text, "step": whole, "reward": real},
+            **{f"score_{name}": real for name in names},
+            **{f"why_{name}": text for name in names},
+            "trajectory": text,
         }
     )
 

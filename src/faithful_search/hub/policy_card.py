@@ -98,7 +98,7 @@ def model_card(
     title = name.rstrip("/").rsplit("/", 1)[-1]
     dataset = dataset or str(config.get("eval_questions") or config.get("questions") or "world")
     in_world = "world" in (config.get("corpus", "world"), config.get("triples", "world"))
-    question = _WORLD_QUESTION if in_world else _ANY_QUESTION
+    question = _WORLD_QUESTION if in_world else _ANY_QUESTION  # the world's would find nothing elsewhere
     adapter = adapter_config(folder)
     base = str(adapter.get("base_model_name_or_path")) if adapter else base_model
     license = license or license_of(base)
@@ -129,7 +129,7 @@ def model_card(
         dialect=dialect,
         adapter=adapter_note(adapter, name) if adapter else "",
         tools=tools,
-        question=question.replace('"', "'"),
+        question=question.replace('"', "'"),  # it stands in quotes of the shell
         name=shlex.quote(name),
         asked="".join(f" --{flag} {value}" for flag, value in given.items()),
         snippet=usage(name, dialect, tools, config, question),
@@ -232,7 +232,7 @@ def _made(tool: str, search_tool: str | None, config: Mapping[str, Any]) -> str:
     corpus, triples = str(config.get("corpus") or "world"), str(config.get("triples") or "world")
     if tool in ("local_search", search_tool):
         if is_engine(corpus) and not is_server(corpus):
-            return ""
+            return ""  # what opens it is not in `faithful_search.tools`
         kind = "RemoteSearch" if is_server(corpus) else "LocalSearch.from_corpus"
         return call(kind, corpus, "" if tool == "local_search" else tool)
     if tool == "knowledge_graph":

@@ -29,7 +29,7 @@ MAY_BE_PUSHED = {
     "space": (*_CARD, "*.py", "requirements.txt"),
 }
 """By kind of repository the files that may leave this machine; whatever else lies in a folder stays."""
-_STAYS = ("*checkpoint-*/**", f"{MERGED}/**")
+_STAYS = ("*checkpoint-*/**", f"{MERGED}/**")  # `*` matches folders, too: a checkpoint's plots, say
 _LOADED = re.compile(r'(?:open_generator\(|load\("\w+", )("(?:[^"\\]|\\.)*")\)')
 
 
@@ -83,7 +83,7 @@ def takes_over(args: Any) -> Repository | None:
             "--hub_strategy checkpoint or all_checkpoints is not supported: the policy is pushed once, at the end; "
             "checkpoints hold pickled settings and stay here"
         )
-    args.push_to_hub = False
+    args.push_to_hub = False  # or the trainer would upload its whole folder, pickled settings included
     name = str(args.hub_model_id or Path(args.output_dir).absolute().name)
     repository = Repository(name, private=bool(args.hub_private_repo), revision=args.hub_revision)
     return repository if args.process_index else replace(repository, id=repository.make())

@@ -75,7 +75,7 @@ class Repository:
         from huggingface_hub.utils import filter_repo_objects
 
         api = self._api()
-        _check_clean(files, str(api.token))
+        _check_clean(files, str(api.token))  # before anything is created
         own = replace(self, id=self.make())
         place: dict[str, Any] = {"repo_id": own.id, "repo_type": own.type}
         added = [
@@ -120,6 +120,7 @@ class Repository:
             code = getattr(getattr(error, "response", None), "status_code", None)
             told = getattr(error, "server_message", None)
             said = redact(" ".join((f"{code}, {told}" if told else str(error)).split()), [str(api.token)])
+            # Without its cause, whose message may hold the token
             raise ConfigError(f"{what}: {said}{f'; {_ADVICE[code]}' if code in _ADVICE else ''}") from None
 
 
