@@ -41,6 +41,9 @@ def test_an_audit_prints_a_table_and_leaves_its_files(run, tmp_path):
     assert sum(f"Lighthouse {n} stands in" in page for n in range(12)) == 4
     assert run("audit", "a.jsonl", "--no-report", "--out", "bare").exit_code == 0
     assert not (tmp_path / "bare" / "report.html").exists()
+    refused = run("audit", "a.jsonl", "--how", "pokee")
+    assert refused.exit_code == 1 and "--overwrite" in refused.stderr and "'squad' there, 'pokee' now" in refused.stderr
+    assert run("audit", "a.jsonl", "--how", "pokee", "--overwrite").exit_code == 0
 
 
 @pytest.mark.parametrize("escape", ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\r", "\u202e"])
@@ -89,14 +92,6 @@ def test_what_cannot_be_done_is_one_line_and_no_traceback(run, tmp_path, content
     for arguments in (("--debug", "audit", "a.jsonl"), ("audit", "a.jsonl", "--debug", "--overwrite")):
         again = run(*arguments)
         assert isinstance(again.exception, fs.FaithfulSearchError) and message in str(again.exception)
-
-
-def test_other_settings_need_overwrite(run, tmp_path):
-    file_of(tmp_path / "a.jsonl", [rollout(0)])
-    assert run("audit", "a.jsonl", "--no-report").exit_code == 0
-    refused = run("audit", "a.jsonl", "--no-report", "--how", "pokee")
-    assert refused.exit_code == 1 and "--overwrite" in refused.stderr and "'squad' there, 'pokee' now" in refused.stderr
-    assert run("audit", "a.jsonl", "--no-report", "--how", "pokee", "--overwrite").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -212,10 +207,8 @@ def test_what_may_be_spent_is_a_limit_and_only_paid_judges_have_a_bill(run, tmp_
 
 
 def test_judges_are_compared_with_labels_and_audits_with_each_other(run, tmp_path):
-    rows = [
-        {"evidence": f"Rain fell on day {n}.", "claim": "Rain fell." if n % 2 else "Snow lay deep.", "label": n % 2}
-        for n in range(20)
-    ]
+    claims = ("Snow lay deep.", "Rain fell.")
+    rows = [{"evidence": f"Rain fell on day {n}.", "claim": claims[n % 2], "label": n % 2} for n in range(20)]
     file_of(tmp_path / "labels.jsonl", rows)
     done = run("agreement", "labels.jsonl", "--judge", "lexical", "--judge", "containment", "--limit", "16")
     assert done.exit_code == 0 and "lexical" in done.output, done.output

@@ -139,19 +139,19 @@ def test_evidence_is_changed_exchanged_and_deleted():
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "read", "said"),
+    ("answer", "read", "said"),
     [
-        ("Europe", "Asia", "The continent of Italy is Asia.", breaking.FOLLOWED),
-        ("Europe", "Europe", "The continent of Italy is Asia.", breaking.MEMORY),
-        ("Europe", "Europe", "Italy lies in Europe.", breaking.ELSEWHERE),
-        ("Europe", "Africa", "The continent of Italy is Asia.", breaking.INVENTED),
-        ("Europe", "unknown", "Bread dough rests.", breaking.NOTICED),
-        ("Europe", None, "Bread dough rests.", breaking.NOTICED),
+        ("Asia", "The continent of Italy is Asia.", breaking.FOLLOWED),
+        ("Europe", "The continent of Italy is Asia.", breaking.MEMORY),
+        ("Europe", "Italy lies in Europe.", breaking.ELSEWHERE),
+        ("Africa", "The continent of Italy is Asia.", breaking.INVENTED),
+        ("unknown", "Bread dough rests.", breaking.NOTICED),
+        (None, "Bread dough rests.", breaking.NOTICED),
     ],
 )
-def test_the_sentence_says_what_became_of_the_answer(before, after, read, said):
+def test_the_sentence_says_what_became_of_the_answer(answer, read, said):
     step = Step(evidence=(Evidence(read, id="E1"),))
-    assert breaking.verdict(Trajectory((step,), answer=before), Trajectory((step,), answer=after)) == said
+    assert breaking.verdict(Trajectory((step,), answer="Europe"), Trajectory((step,), answer=answer)) == said
 
 
 def test_the_examples_are_what_the_bundled_policy_does():

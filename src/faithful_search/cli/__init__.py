@@ -2,6 +2,8 @@
 
 Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a labelling that ended
 with rows that could not be read or judged; 130 interrupted.
+
+Commands import what they need inside their functions, so that `--help` and usage errors come at once.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ for command in (
     *(label, merge, metrics, push, serve, serve_judge),
 ):
     cli.add_command(command)
+    # A command and its subcommands take --debug; the group above takes it in front of their names
     for one in command.commands.values() if isinstance(command, click.Group) else [command]:
         debug(one)
 

@@ -77,6 +77,7 @@ def ask(question: str, transcript: Path, as_json: bool, **given: Any) -> None:
     judge = judge_of(given)
     task = Task(f"ask-{datetime.now(UTC):%Y%m%d-%H%M%S}", question.strip())
     dialect = given["dialect"] or ("openai" if given["endpoint"] else _trained_in(given["model"]))
+    # Asked to search the web, nobody wants answers about the bundled world
     corpus = given["corpus"] or ("none" if given["web_search"] or given["browse"] else "world")
     tools = {name: given[name] or "none" for name in ("web_search", "browse")}
     environment = environment_of(
@@ -161,6 +162,7 @@ def _served(question: str, environment: EnvironmentArguments, toolbox: Toolbox, 
         raise ConfigError("--endpoint needs the served model's name: give --model NAME")
     how = {name: given[name] for name in ("turns", "seed", "verify")} | {"max_tokens": given["turn_tokens"]}
     agent = ServedAgent(model, url, toolbox, temperature=_temperature(given), dialect=environment.dialect, **how)
+    # Summaries are of rollouts that were sampled just now, so a cache would never be read
     writer = EndpointJudge(model, url, cache=None, write_tokens=_SUMMARY_TOKENS)
     return agent, writer, (agent.stats, writer.stats)
 
@@ -181,6 +183,7 @@ def _local(question: str, environment: EnvironmentArguments, toolbox: Toolbox, g
     source = bundled_policy(given["model"], environment.dialect)
     generator = open_generator(source, trust_remote_code=given["trust_remote_code"])
     policy = Metered(generator)
+    # An episode must fit into the model with its prompt, which has the question and the tools' schemas
     fits = max_tokens(generator.model, generator.tokenizer) or _TOTAL_TOKENS
     chat = ChatFormat.of(generator.tokenizer, dialects.load(environment.dialect))
     room = fits - len(chat.prompt_ids(question, toolbox.schemas))
@@ -236,7 +239,7 @@ def _cost(found: Research, stats: Sequence[Any], seconds: float) -> dict[str, fl
     steps = [step for thread in found.threads for step in thread.steps]
     return {
         "requests": sum(one.calls for one in stats),
-        "tool_calls": sum(bool(step.evidence or step.note) for step in steps),
+        "tool_calls": sum(bool(step.evidence or step.note) for step in steps),  # an answer has neither
         "tokens_read": sum(one.prompt_tokens for one in stats),
         "tokens_written": sum(one.completion_tokens for one in stats),
         "seconds": round(seconds, 2),

@@ -65,7 +65,7 @@ def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **gi
     echo(f"{found}\n")
     written = ["audit.json", "scores.jsonl"]
     if not given["no_report"]:
-        source = folder / SPOOLED if file == "-" else Path(file)
+        source = folder / SPOOLED if file == "-" else Path(file)  # the standard input cannot be read again
         try:  # the rows that are shown are read once more; the audit stands without its page
             chosen = choose_rows(folder / SCORES, found.primary, given["report_rows"], found.n + found.errors)
             shown = pick(source, chosen, settings.dialect, settings.text_column)
@@ -102,6 +102,7 @@ def label(files: tuple[Path, ...], out: Path, estimate: bool, **given: Any) -> N
         from ..measure.metrics import names
 
         reading = {name: getattr(settings, name) for name in ("dialect", "text_column", "limit")}
+        # Pairs are counted as the metric of that name would ask about them in an audit
         metric = settings.metric if settings.metric in names() else f"{settings.metric}_faithfulness"
         return echo(_bill(files, judge, metrics=(metric,), **reading))
     found = collect(files, out, judge=progress.of(judge), on_progress=progress, **vars(settings))
@@ -169,7 +170,7 @@ class _Progress:
 
     def of(self, judge: Judge | None) -> Judge | None:
         """The judge, which now reports its verdicts here if it can."""
-        if hasattr(judge, "on_progress"):
+        if hasattr(judge, "on_progress"):  # those that run here are as quick as the rows
             judge = self._judge = replace(judge, on_progress=self._heard)  # type: ignore[type-var]
         return judge
 

@@ -78,8 +78,10 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
     if questions in WORLD and corpus != "world":
         raise ConfigError(f"the world's questions cannot be answered from {corpus!r}: give --questions, too")
     conditions = [name.strip() for name in given["conditions"].split(",")]
+    # Neither is worked out unless its condition is asked for: both may read the whole corpus
     changes = _changes(questions, given["split"], environment) if CHANGED in conditions else None
     found = plan(tasks, conditions, partial(_passages, environment), changes)
+    # A chat model answers in sentences, a trained policy with the answer alone
     match = given["match"] or ("contains" if url else "exact")
     weights = sorted(Path(policy).glob("*.safetensors")) if Path(policy).is_dir() else []
     settings = {
@@ -98,7 +100,7 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
             asked = {(condition, id): task for condition, own in found.asked.items() for id, task in own.items()}
             due = [task.question for key, task in asked.items() if key not in done]
             echo(_cost(due, environment, toolbox, url))
-            if not given["yes"] and sys.stdin.isatty():
+            if not given["yes"] and sys.stdin.isatty():  # a script has nobody to answer
                 click.confirm("Ask the endpoint?", abort=True)
         agents = _agents(policy, given, environment, toolbox)
         right = exact_match if match == "exact" else sub_exact_match
@@ -141,7 +143,7 @@ def _agents(
     """The agent for each condition: the same policy, with tools that return nothing in the closed one."""
     from ..measure.controls import BLOCKED, CHANGED, CLOSED, OPEN, Closed
 
-    agents: list[Any]
+    agents: list[Any]  # with all tools, and with tools that return nothing
     if given["url"]:
         from ..rollout import ServedAgent
 

@@ -65,7 +65,7 @@ def index(corpus: str, out: str, kind: str | None, model: str | None, overwrite:
     encoder = {name: given[name] for name in ("device", "batch_size") if given[name] is not None}
     reading: dict[str, Any] = {name: given[name] for name in ("paragraph_characters", "limit")}
     reading |= {"on_broken": left_out, "progress": partial(tqdm, disable=None)}
-    start, more = time.monotonic(), ""
+    start, more = time.monotonic(), ""  # an engine says neither kind nor size
     try:
         if is_engine(out):
             if kind or given["hnsw"] or given["half"] or overwrite:

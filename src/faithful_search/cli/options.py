@@ -40,6 +40,7 @@ class Commands(click.Group):
         except FaithfulSearchError as error:
             if ctx.meta.get(_DEBUG):
                 raise
+            # An error may quote a request or an address with its key
             echo(f"error: {redact(' '.join(str(error).split()))}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt as stop:
@@ -72,6 +73,7 @@ def _from_file(ctx: click.Context, parameter: click.Parameter, value: Path | Non
     names |= {name: name for name in names.values()}
     if unknown := [key for key in found if key not in names]:
         raise click.BadParameter(f"{value}: this command has no option {', '.join(unknown)}")
+    # The options that take several values take them by commas
     plain = {key: ",".join(map(str, item)) if isinstance(item, list) else item for key, item in found.items()}
     ctx.default_map = {**(ctx.default_map or {}), **{names[key]: item for key, item in plain.items()}}
 
@@ -122,7 +124,7 @@ def _option(item: Field[Any], hint: Any, off: str | None) -> Callable[[F], F]:
         item.name,
         default=default,
         type=hint,
-        show_default=default not in (None, "", False),
+        show_default=default not in (None, "", False),  # says nothing
         help=f"{text[0].upper()}{text[1:]}.",
         **more,
     )
@@ -158,7 +160,7 @@ config = click.option(
     "--config",
     type=FILE,
     expose_value=False,
-    is_eager=True,
+    is_eager=True,  # the defaults must be there before other options are read
     callback=_from_file,
     help="A YAML file with options by their names; what is typed wins.",
 )

@@ -43,6 +43,7 @@ def merge(adapter: str, out: Path, dtype: str | None, trust_remote_code: bool) -
 
 
 class _Kinds(Commands):
+    # `push FOLDER REPOSITORY` is an easy mistake: the error says the whole command
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             ctx.fail(f"say what is pushed, one of {', '.join(self.commands)}: push policy {' '.join(args)}")
@@ -168,6 +169,7 @@ def _push_model(
 def _repository(name: str, kind: str, given: dict[str, Any]) -> Repository:
     from ..hub import Repository
 
+    # The options have the names of the repository's attributes
     return Repository(name, kind, **{key: value for key, value in given.items() if key != "dry_run"})
 
 

@@ -151,7 +151,7 @@ def serve_judge(spec: str, cache: Path | None, **given: Any) -> None:
 @click.option("--model", help="The model that it serves.")
 def demo(host: str, port: int, endpoint: str | None, model: str | None) -> None:
     """Serve a page to ask an agent, audit trajectories, and change evidence to see who follows it."""
-    if (endpoint is None) is not (model is None):
+    if (endpoint is None) is not (model is None):  # visitors choose neither
         raise click.UsageError("--endpoint and --model go together")
     from ..demo.agents import Served
     from ..demo.app import launch
@@ -184,6 +184,7 @@ def _serve(app: App, bound: socket, given: dict[str, Any], line: str) -> None:
     from ..serving.server import serve
     from ..tools.remote_search import TOKEN
 
+    # A request must name this server by one of these, against DNS rebinding
     names = [name.strip() for name in (given["host"], *(given["allow_host"] or "").split(",")) if name.strip()]
     app = guarded(app, os.environ.get(TOKEN, ""))
     serve(app, bound, given["drain"], lambda: echo(line), names)
@@ -193,6 +194,7 @@ def _toolbox(corpus: str, topk: int, given: dict[str, Any]) -> Toolbox:
     from ..tools.arguments import ToolArguments
 
     triples, more = given["triples"], given["tools"]
+    # What is typed wins over the file, the file over the world's facts
     own = {"corpus": corpus, "search_top_k": topk, **({"triples": triples} if triples else {})}
     flags = {"triples": "world" if corpus == "world" else "none", **(read_yaml(more) if more else {}), **own}
     if unknown := flags.keys() - {item.name for item in fields(ToolArguments)}:

@@ -41,7 +41,7 @@ class Teller:
 
     def wait(self, what: str) -> None:
         """Say on a terminal what takes long."""
-        if sys.stdout.isatty():
+        if sys.stdout.isatty():  # not into a file
             self.say(f"{what} …", "dim")
 
     def step(self, thread: int, number: int, step: Step) -> None:

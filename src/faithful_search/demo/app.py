@@ -153,6 +153,7 @@ def run_on(trajectory: Trajectory, id: str | None, text: str) -> Iterator[str]:
 def build(served: Served | None = None) -> gradio.Blocks:
     """The page, ready for `launch`; a served model can be asked beside the bundled agents."""
     first = next(iter(examples().values()))
+    # One visitor at a time asks an agent: they share its model
     waits: Any = {"concurrency_id": "agents", "concurrency_limit": 1, "api_visibility": "private"}
     private: Any = {"api_visibility": "private", "show_progress": "hidden"}
     with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 600)) as page:
@@ -236,9 +237,9 @@ def launch(
         server_port=port,
         head=view.head(),
         theme=gradio.themes.Default(primary_hue="blue", font=["system-ui", "sans-serif"]),
-        max_file_size="5mb",
+        max_file_size="5mb",  # as `auditing.MOST_CHARACTERS`
         state_session_capacity=200,
-        run_history=False,
+        run_history=False,  # would keep what visitors typed
         footer_links=["gradio", "settings"],
         ssr_mode=False,
         share=False,

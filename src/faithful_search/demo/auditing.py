@@ -84,7 +84,7 @@ def audited(text: str, dialect: str | None = None) -> Audited:
     with TemporaryDirectory() as folder:
         source = _source(text.strip(), Path(folder))
         scores = Path(folder) / "audit" / SCORES
-        quiet = partial(tqdm, disable=True)
+        quiet = partial(tqdm, disable=True)  # a server's terminal is not for its visitors' rows
         found = audit(source, scores.parent, dialect=dialect, limit=MOST_ROWS, workers=1, on_progress=quiet)
         read = dict(pick(source, choose_rows(scores, found.primary, MOST_ROWS), dialect))
         values = {
@@ -105,6 +105,7 @@ def audited(text: str, dialect: str | None = None) -> Audited:
 def _source(text: str, folder: Path) -> Path:
     """The text as a file of rows as `measure.rows` reads them: a chat and a plain text become one row."""
     if text.startswith(HUB) and "\n" not in text:
+        # The endings alone: they say how it is read, and the rest of the name is a stranger's
         source = folder / f"rows{''.join(PurePosixPath(text).suffixes[-2:])}"
         source.write_bytes(_fetched(text))
         return source
@@ -112,6 +113,7 @@ def _source(text: str, folder: Path) -> Path:
     try:
         value = json.loads(text)
     except ValueError:
+        # JSON lines begin like JSON; anything else is one trajectory as plain text
         text = text if text.startswith("{") else json.dumps({"text": text})
     else:
         if isinstance(value, list) and all(isinstance(item, dict) and "role" in item for item in value):

@@ -55,7 +55,7 @@ def replacement(item: Evidence, kind: Kind, seed: int = 0) -> str:
     """
     if kind == "delete it":
         return ""
-    draw = random.Random(f"{seed}:{item.text}")
+    draw = random.Random(f"{seed}:{item.text}")  # the same proposal whenever the same passage is chosen
     if kind == "exchange it":
         return draw.choice(NEUTRAL)[1]
     told = _stated(item)
@@ -123,6 +123,7 @@ def _probed(own: Agent, before: Trajectory, edits: Mapping[str, str | None]) -> 
     p_yes = p_answer = None
     judged = [at + 1 for at in responses if at + 1 < len(before.steps) and before.steps[at + 1].helpful is not None]
     if judged:
+        # The verdict after the first changed response; later ones follow from what the agent did with it
         place = locate_verdict(chat.tokenizer, turn_ids(tokens, judged[0]))
         yes = choice_ids(chat, place.lead, "yes")
         [[was], [now]] = generator.choice_probs(both(judged[0], place.index), [[yes]] * 2)
