@@ -42,7 +42,7 @@ def compare(paths: tuple[str, ...], out: Path) -> None:
 @click.option("--split", type=click.Choice(["train", "heldout", "overlap"]), help="Only this split of labelled rows.")
 @click.option("--labels", type=ANY_PATH, help="A scores.jsonl whose pairs a person has labelled.")
 @click.option("--limit", type=AT_LEAST_1, help="At most this many rows of each source.")
-@click.option("--seed", type=int, default=0, help="Of the sample and of the intervals.")
+@click.option("--seed", type=int, default=0, help="Seed of the sample and of the intervals.")
 @click.option("--out", type=FOLDER, default=Path("agreement"), help="Folder of the results.")
 @trust_remote_code
 def agreement(

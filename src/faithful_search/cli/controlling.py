@@ -34,24 +34,26 @@ _PASSAGE = 600  # characters of a passage, where the corpus cannot be read
 @click.option("--questions", default="world", help="'world', a file or a Hub dataset.")
 @click.option("--split", default="validation", help="Split of the questions.")
 @click.option("--limit", type=AT_LEAST_1, default=100, help="How many questions.")
-@click.option("--seed", type=int, help="Draws them at random; by default they are the first ones.")
+@click.option("--seed", type=int, help="Draw the questions at random; by default the first ones are asked.")
 @click.option("--corpus", default="world", help="What local_search searches, as in the recipes.")
 @click.option("--triples", help="Facts of knowledge_graph; by default the world's with the world's corpus, else none.")
 @click.option("--top-k", type=AT_LEAST_1, default=3, help="Passages a search returns.")
-@click.option("--dialect", default="pou", help="How the policy writes; a served one: openai.")
-@click.option("--conditions", default="closed,blocked,changed", help="Asked besides the open one, by commas.")
+@click.option("--dialect", default="pou", help="How the policy writes; always openai for a served model.")
+@click.option(
+    "--conditions", default="closed,blocked,changed", help="Asked in addition to the open one, comma-separated."
+)
 @click.option(
     "--match",
     type=click.Choice(["exact", "contains"]),
     help="When an answer is right; by default exact, for a served model contains: it holds a gold answer.",
 )
-@click.option("--turns", type=AT_LEAST_1, default=10, help="Of an episode.")
-@click.option("--turn-tokens", type=AT_LEAST_1, default=256, help="Of a turn or reply.")
-@click.option("--total-tokens", type=AT_LEAST_1, default=2048, help="Of an episode; not if served.")
+@click.option("--turns", type=AT_LEAST_1, default=10, help="Turns of an episode.")
+@click.option("--turn-tokens", type=AT_LEAST_1, default=256, help="Tokens of a turn or reply.")
+@click.option("--total-tokens", type=AT_LEAST_1, default=2048, help="Tokens of an episode; not for a served model.")
 @click.option("--concurrency", type=AT_LEAST_1, default=16, help="Requests to the endpoint at once.")
 @click.option("--yes", is_flag=True, help="Ask the endpoint without asking me first.")
 @click.option("--out", type=FOLDER, help="Folder of the results; by default NAME-controls here.")
-@click.option("--overwrite", is_flag=True, help="Begin anew and replace what the folder holds.")
+@click.option("--overwrite", is_flag=True, help="Start over and replace what the folder holds.")
 @trust_remote_code
 @config
 def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> None:

@@ -27,7 +27,7 @@ _SHOWN = 5
     "--kind", type=click.Choice(["bm25", "dense", "hybrid"]), help="How a folder is searched; bm25 by default."
 )
 @click.option("--model", help="Encoder of the vectors, for dense, hybrid and Qdrant: Hub id or directory.")
-@click.option("--revision", help="Of the model on the Hub.")
+@click.option("--revision", help="Revision of the model on the Hub.")
 @click.option("--hnsw", is_flag=True, help="A graph for approximate search, quick in millions of passages.")
 @click.option("--half", is_flag=True, help="Vectors in half precision: half the size.")
 @click.option("--device", help="Where the encoder runs; by default a GPU if there is one.")

@@ -154,7 +154,7 @@ debug = click.option(
     "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_debug, help="Show the traceback of an error."
 )
 trust_remote_code = click.option(
-    "--trust-remote-code", is_flag=True, help="Run the Python code that lies beside a model, where it needs some."
+    "--trust-remote-code", is_flag=True, help="Run the Python code beside a model, where it needs some."
 )
 config = click.option(
     "--config",
@@ -162,6 +162,6 @@ config = click.option(
     expose_value=False,
     is_eager=True,  # the defaults must be there before other options are read
     callback=_from_file,
-    help="A YAML file with options by their names; what is typed wins.",
+    help="A YAML file with options by their names; the command line wins.",
 )
 judge_flags = flags(JudgeArguments, {"judge": KINDS}, {"judge_together": "judge-apart"})

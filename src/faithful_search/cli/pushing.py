@@ -25,7 +25,7 @@ _SHOWN = 10
 @click.option(
     "--dtype",
     type=click.Choice(["bfloat16", "float16", "float32"]),
-    help="Of the weights; by default that of the base model's files.",
+    help="Type of the weights; by default that of the base model's files.",
 )
 @trust_remote_code
 def merge(adapter: str, out: Path, dtype: str | None, trust_remote_code: bool) -> None:
@@ -71,7 +71,7 @@ _options = together(
 @click.argument("folder", type=FOLDER)
 @click.argument("repository")
 @click.option("--merged", is_flag=True, help="Push the full model in FOLDER/merged, too, as REPOSITORY-merged.")
-@click.option("--benchmark", metavar="DATASET", help="Of the Hub, OWNER/NAME: where the held-out questions lie.")
+@click.option("--benchmark", metavar="DATASET", help="Dataset of the Hub, OWNER/NAME, with the held-out questions.")
 @_options
 def push_policy(folder: Path, repository: str, merged: bool, benchmark: str | None, **given: Any) -> None:
     """Push the policy in FOLDER.
@@ -144,7 +144,7 @@ def push_world(repository: str, **given: Any) -> None:
 
 @push.command("space")
 @click.argument("repository")
-@click.option("--wheel", type=ANY_PATH, help="Of the package, installed there in place of PyPI's.")
+@click.option("--wheel", type=ANY_PATH, help="Wheel of the package to install there instead of PyPI's.")
 @_options
 def push_space(repository: str, wheel: Path | None, **given: Any) -> None:
     """Push the page of `demo` as a Space."""

@@ -28,7 +28,7 @@ from .repository import Files
 
 logger = logging.getLogger(__name__)
 _AT_ONCE = 1000  # rows of a parquet row group
-_SESSIONS = 500  # of so many rows a session is written: each is a file of the repository
+_SESSIONS = 500  # rows that also become a session, each a file of the repository
 
 
 def stage_trajectories(

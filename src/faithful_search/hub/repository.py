@@ -21,7 +21,7 @@ _ADVICE = {
     403: "the token may not write there: it needs write access to this owner's repositories",
     409: "somebody else changes it at the same time, or the name is taken by another kind: try again",
     412: "somebody else changed it at the same time: try again",
-    429: "the Hub asks to be left alone for a while: try again later",
+    429: "the Hub has had too many requests: try again later",
 }
 
 
