@@ -52,12 +52,7 @@ _SEVERAL = 0.7  # the temperature at which several threads differ, PokeeResearch
 @click.option("--turns", type=AT_LEAST_1, default=10, help="Turns that a thread may have.")
 @click.option("--turn-tokens", type=AT_LEAST_1, default=512, help="Tokens of a turn or reply.")
 @click.option("--total-tokens", type=AT_LEAST_1, help="Tokens of a thread; default: all that the model takes.")
-@click.option(
-    "--transcript",
-    type=FILE,
-    default=Path("ask.jsonl"),
-    help="What was done is appended here, for `audit`.",
-)
+@click.option("--transcript", type=FILE, default=Path("ask.jsonl"), help="Appended to; `audit` reads it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @judge_flags
 @trust_remote_code
@@ -80,9 +75,8 @@ def ask(question: str, transcript: Path, as_json: bool, **given: Any) -> None:
     # Asked to search the web, nobody wants answers about the bundled world
     corpus = given["corpus"] or ("none" if given["web_search"] or given["browse"] else "world")
     tools = {name: given[name] or "none" for name in ("web_search", "browse")}
-    environment = environment_of(
-        given, dialect, corpus, **tools, searxng_url=given["searxng_url"], verify=given["verify"]
-    )
+    tools |= {name: given[name] for name in ("searxng_url", "verify")}
+    environment = environment_of(given, dialect, corpus, **tools)
     teller = Teller(quiet=as_json, several=given["threads"] > 1)
     with environment.toolbox() as toolbox:
         teller.wait("loading")
@@ -91,8 +85,8 @@ def ask(question: str, transcript: Path, as_json: bool, **given: Any) -> None:
         teller.wait("searching")
         begun = time.monotonic()
         found = _researched(agent, writer, task, given["threads"], dialect, transcript, teller)
-    claims = claims_of(found.trajectory, judge)
     cost = _cost(found, stats, time.monotonic() - begun)
+    claims = claims_of(found.trajectory, judge)
     if as_json:
         about = {"model": given["model"], "dialect": dialect, "cost": cost, "transcript": str(transcript)}
         click.echo(json.dumps(_told(found, claims) | about, ensure_ascii=False, indent=1))

@@ -80,7 +80,7 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
     if questions in WORLD and corpus != "world":
         raise ConfigError(f"the world's questions cannot be answered from {corpus!r}: give --questions, too")
     conditions = [name.strip() for name in given["conditions"].split(",")]
-    # Neither is worked out unless its condition is asked for: both may read the whole corpus
+    # Changes and gold passages are worked out only for their conditions: both may read the whole corpus
     changes = _changes(questions, given["split"], environment) if CHANGED in conditions else None
     found = plan(tasks, conditions, partial(_passages, environment), changes)
     # A chat model answers in sentences, a trained policy with the answer alone
