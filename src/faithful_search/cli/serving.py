@@ -54,9 +54,7 @@ def _listening(port: int) -> Callable[[F], F]:
     help="For MCP: a YAML file with the recipes' flags of more tools, such as `web_search: ddgs`.",
 )
 @config
-def serve(
-    corpus: str, topk: int, mcp: bool, mcp_http: bool, triples: str | None, tools: Path | None, **given: Any
-) -> None:
+def serve(corpus: str, topk: int, mcp: bool, mcp_http: bool, **given: Any) -> None:
     """Serve CORPUS to training code: "world", a corpus, an index that `faithful-search index` made, or a search engine
     (qdrant+URL, opensearch+URL).
 
