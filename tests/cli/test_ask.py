@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
+from subprocess import PIPE
 
 import pytest
 from click.testing import CliRunner
+from served import COMMAND
 from stub_server import StubServer
 
 from faithful_search.cli import cli
 from faithful_search.cli.telling import Teller
 from faithful_search.trajectory import Evidence, Step, read_jsonl
 
+UNBUFFERED = {**os.environ, "PYTHONUNBUFFERED": "1"}
 QUESTION = "Who is the keeper of Belt?"
 CORPUS = [
     {"id": "p0", "title": "Arvon harbour", "text": "The keeper of Arvon is Mila Dorn."},
@@ -91,10 +92,8 @@ def test_an_endpoint_answers_and_a_claim_says_which_passage_it_rests_on(ask):
         done = ask(QUESTION, "--endpoint", server.url, "--model", "stub", "--corpus", "corpus.jsonl")
     assert done.exit_code == 0, done.output
     assert "answer: The keeper of Belt is Ivo Kast." in done.output
-    assert (
-        '"The keeper of Belt is Ivo Kast." is supported by E1' in done.output
-        and "E2" not in done.output.split("sources:")[1]
-    )
+    assert '"The keeper of Belt is Ivo Kast." is supported by E1' in done.output
+    assert "E2" not in done.output.split("sources:")[1]
 
 
 def test_an_endpoint_in_pokees_dialect_checks_its_answer(ask, tmp_path):
@@ -116,9 +115,8 @@ def test_threads_of_an_endpoint_differ_in_their_seed_and_are_put_together(ask):
         seeds = {body["seed"] for body in server.requests}
     assert told["by"] == "synthesis" and told["answer"] == "Ivo Kast" and {0, 1} <= seeds
     assert told["replaced"] == ["summary of thread 1", "summary of thread 2"]
-    assert [source["id"] for source in told["sources"]] == [
-        "1.E1"
-    ]  # no thread gave that answer: their findings together
+    # No thread gave that answer: the findings of all were put together
+    assert [source["id"] for source in told["sources"]] == ["1.E1"]
 
 
 def test_no_answer_is_exit_code_1_and_says_why(ask, tmp_path):
@@ -154,25 +152,17 @@ def test_an_interrupt_leaves_a_readable_transcript(ask, tmp_path):
             time.sleep(30)
         return calls(messages)
 
-    command = "from faithful_search.cli import main; main()"
-    given = ["--model", "stub", "--corpus", "corpus.jsonl"]
+    given = ["ask", QUESTION, "--model", "stub", "--corpus", "corpus.jsonl", "--endpoint"]
     with StubServer(label=slow) as server:
-        process = subprocess.Popen(
-            [sys.executable, "-c", command, "ask", QUESTION, "--endpoint", server.url, *given],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
+        process = subprocess.Popen([*COMMAND, *given, server.url], stdout=PIPE, stderr=PIPE, text=True, env=UNBUFFERED)
         line = process.stdout.readline()
         while "E1" not in line:
             line = process.stdout.readline()
             assert line, process.stderr.read()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
-    assert (
-        process.returncode == 130 and "what was done until then is in ask.jsonl" in errors and "Traceback" not in errors
-    )
+    assert process.returncode == 130 and "what was done until then is in ask.jsonl" in errors
+    assert "Traceback" not in errors
     [kept] = read_jsonl(tmp_path / "ask.jsonl")
     assert kept.stop_reason == "interrupted" and kept.steps[0].evidence[0].text.startswith("The keeper of")
     audited = CliRunner().invoke(cli, ["audit", "ask.jsonl", "--no-report"])
@@ -187,13 +177,6 @@ def test_a_transcript_that_cannot_be_written_costs_no_answer(ask, tmp_path):
 
 
 def test_no_terminal_obeys_what_a_page_says(capsys):
-    from rich.console import Console
-
-    step = Step("hm", evidence=(Evidence("a\x1b[2Jb [bold]c[/bold]", "T\x1b]0;owned\x07", "E1"),))
-    Teller().step(1, 1, step)
-    plain = capsys.readouterr().out
-    teller, shown = Teller(), io.StringIO()
-    teller._console = Console(file=shown, force_terminal=True, width=200)
-    teller.step(1, 1, step)
-    for text in (plain, shown.getvalue()):
-        assert "\x1b[2J" not in text and "\x1b]0" not in text and "\\x1b[2J" in text and "[bold]c[/bold]" in text
+    Teller().step(1, 1, Step("hm", evidence=(Evidence("a\x1b[2Jb", "T\x1b]0;owned\x07", "E1"),)))
+    shown = capsys.readouterr().out
+    assert "\x1b[2J" not in shown and "\x1b]0" not in shown and "\\x1b[2J" in shown

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from agent_rows import JUDGED, CountingJudge, file_of, rollout
 from click.testing import CliRunner, Result
+from served import COMMAND
 from stub_server import StubServer
 
 import faithful_search as fs
@@ -32,22 +31,19 @@ def run(tmp_path, monkeypatch):
 
 
 def test_an_audit_prints_a_table_and_leaves_its_files(run, tmp_path):
-    file_of(tmp_path / "rollouts.jsonl", [rollout(n) for n in range(6)])
-    done = run("audit", "rollouts.jsonl")
-    assert done.exit_code == 0, done.output
-    assert "info_think_lexical" in done.output and "in rollouts-audit" in done.output
-    assert json.loads((tmp_path / "rollouts-audit" / "audit.json").read_text())["n"] == 6
-    assert len((tmp_path / "rollouts-audit" / "scores.jsonl").read_text().splitlines()) == 6
-
-
-def test_the_report_shows_the_chosen_rows(run, tmp_path):
     file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(12)])
-    done = run("audit", "a.jsonl", "--report-rows", "4", "--out", "out")
-    assert done.exit_code == 0 and "report.html" in done.output, done.output
-    page = (tmp_path / "out" / "report.html").read_text()
+    done = run("audit", "a.jsonl", "--report-rows", "4")
+    assert done.exit_code == 0, done.output
+    assert "info_think_lexical" in done.output and "report.html, audit.json, scores.jsonl in a-audit" in done.output
+    assert json.loads((tmp_path / "a-audit" / "audit.json").read_text())["n"] == 12
+    assert len((tmp_path / "a-audit" / "scores.jsonl").read_text().splitlines()) == 12
+    page = (tmp_path / "a-audit" / "report.html").read_text()
     assert sum(f"Lighthouse {n} stands in" in page for n in range(12)) == 4
     assert run("audit", "a.jsonl", "--no-report", "--out", "bare").exit_code == 0
     assert not (tmp_path / "bare" / "report.html").exists()
+    refused = run("audit", "a.jsonl", "--how", "pokee")
+    assert refused.exit_code == 1 and "--overwrite" in refused.stderr and "'squad' there, 'pokee' now" in refused.stderr
+    assert run("audit", "a.jsonl", "--how", "pokee", "--overwrite").exit_code == 0
 
 
 @pytest.mark.parametrize("escape", ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\r", "\u202e"])
@@ -66,29 +62,16 @@ def test_no_terminal_obeys_what_stands_in_a_file(run, tmp_path, escape):
 def test_rows_that_could_not_be_read_give_another_exit_code_and_are_named(run, tmp_path):
     file_of(tmp_path / "a.jsonl", [rollout(0), "{half", rollout(1)])
     done = run("audit", "a.jsonl", "--no-report")
-    assert done.exit_code == 3
-    assert (
-        "rows that could not be read: 1" in done.stderr
-        and "row 2: not JSON" in done.stderr
-        and "scores.jsonl" in done.stderr
-    )
+    assert done.exit_code == 3 and "rows that could not be read: 1\n  row 2: not JSON" in done.stderr
+    assert "scores.jsonl" in done.stderr
 
 
 def test_rows_without_a_verdict_give_another_exit_code_and_are_named(run, tmp_path, monkeypatch):
     file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(5)])
     judge = CountingJudge(abstains="Lighthouse 3")
     monkeypatch.setattr("faithful_search.judges.arguments.load", lambda kind, model, **knobs: judge)
-    command = (
-        "audit",
-        "a.jsonl",
-        "--judge",
-        "endpoint",
-        "--judge-model",
-        "m",
-        "--no-report",
-        "--metrics",
-        ",".join(JUDGED),
-    )
+    command = ["audit", "a.jsonl", "--judge", "endpoint", "--judge-model", "m", "--no-report"]
+    command += ["--metrics", ",".join(JUDGED)]
     done = run(*command)
     assert done.exit_code == 3
     assert "row 4, info_think_faithfulness: the judge abstained: timed out" in done.stderr
@@ -109,14 +92,6 @@ def test_what_cannot_be_done_is_one_line_and_no_traceback(run, tmp_path, content
     for arguments in (("--debug", "audit", "a.jsonl"), ("audit", "a.jsonl", "--debug", "--overwrite")):
         again = run(*arguments)
         assert isinstance(again.exception, fs.FaithfulSearchError) and message in str(again.exception)
-
-
-def test_other_settings_need_overwrite(run, tmp_path):
-    file_of(tmp_path / "a.jsonl", [rollout(0)])
-    assert run("audit", "a.jsonl", "--no-report").exit_code == 0
-    refused = run("audit", "a.jsonl", "--no-report", "--how", "pokee")
-    assert refused.exit_code == 1 and "--overwrite" in refused.stderr and "'squad' there, 'pokee' now" in refused.stderr
-    assert run("audit", "a.jsonl", "--no-report", "--how", "pokee", "--overwrite").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -140,17 +115,16 @@ def test_wrong_usage_has_its_own_exit_code(run, arguments):
 
 def test_a_file_of_options_is_read_and_what_is_typed_wins(run, tmp_path, monkeypatch):
     file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(3)])
-    (tmp_path / "c.yaml").write_text(
-        "how: pokee\nmetrics: [answer_correctness, tool_use]\nno-report: true\nout: there\nlimit: 2\n"
-    )
-    assert run("audit", "a.jsonl", "--config", "c.yaml").exit_code == 0
-    found = json.loads((tmp_path / "there" / "audit.json").read_text())
-    assert found["settings"]["how"] == "pokee" and found["settings"]["metrics"] == ["answer_correctness", "tool_use"]
-    assert found["n"] == 2 and not (tmp_path / "there" / "report.html").exists()
+    options = "how: pokee\nmetrics: [answer_correctness, tool_use]\nno-report: true\nout: there\nlimit: 2\n"
+    (tmp_path / "c.yaml").write_text(options)
+    from_file = ["audit", "a.jsonl", "--config", "c.yaml"]
     assert (
-        run("audit", "a.jsonl", "--config", "c.yaml", "--how", "squad", "--out", "here", "--limit", "1").exit_code == 0
+        run(*from_file).exit_code == run(*from_file, "--how", "squad", "--out", "here", "--limit", "1").exit_code == 0
     )
-    assert json.loads((tmp_path / "here" / "audit.json").read_text())["settings"]["how"] == "squad"
+    there, here = (json.loads((tmp_path / name / "audit.json").read_text()) for name in ("there", "here"))
+    assert there["settings"]["how"] == "pokee" and there["settings"]["metrics"] == ["answer_correctness", "tool_use"]
+    assert there["n"] == 2 and not (tmp_path / "there" / "report.html").exists()
+    assert here["settings"]["how"] == "squad" and here["n"] == 1
     seen = {}
     monkeypatch.setattr(
         "faithful_search.judges.arguments.load",
@@ -207,7 +181,7 @@ def test_the_bar_moves_with_the_verdicts_of_a_slow_judge(run, tmp_path, monkeypa
     file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)])
     told: list[str] = []
     monkeypatch.setattr("tqdm.auto.tqdm.set_description", lambda self, text, refresh=True: told.append(text))
-    monkeypatch.setattr("faithful_search.cli.flags._PAUSE", 0)
+    monkeypatch.setattr("faithful_search.cli.auditing._PAUSE", 0)
     with StubServer() as server:
         endpoint = ("--judge", "endpoint", "--judge-model", "m", "--judge-url", server.url, "--judge-cache", "c.sqlite")
         asked = ("audit", "a.jsonl", "--no-report", "--metrics", "info_think_faithfulness", *endpoint)
@@ -233,10 +207,8 @@ def test_what_may_be_spent_is_a_limit_and_only_paid_judges_have_a_bill(run, tmp_
 
 
 def test_judges_are_compared_with_labels_and_audits_with_each_other(run, tmp_path):
-    rows = [
-        {"evidence": f"Rain fell on day {n}.", "claim": "Rain fell." if n % 2 else "Snow lay deep.", "label": n % 2}
-        for n in range(20)
-    ]
+    claims = ("Snow lay deep.", "Rain fell.")
+    rows = [{"evidence": f"Rain fell on day {n}.", "claim": claims[n % 2], "label": n % 2} for n in range(20)]
     file_of(tmp_path / "labels.jsonl", rows)
     done = run("agreement", "labels.jsonl", "--judge", "lexical", "--judge", "containment", "--limit", "16")
     assert done.exit_code == 0 and "lexical" in done.output, done.output
@@ -256,19 +228,8 @@ def test_the_metrics_are_listed_and_installed(run, tmp_path):
     assert len([path for path in done.output.splitlines() if Path(path).is_file()]) == 10
 
 
-def test_the_command_starts_quickly_and_knows_its_version():
-    command = [sys.executable, "-c", "from faithful_search.cli import main; main()"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(fs.__file__).parents[1])}
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, env=environment)
-        seconds.append(time.perf_counter() - start)
-    assert {"audit", "agreement", "metrics"} <= set(done.stdout.split())
-    print(f"faithful-search --help: {min(seconds) * 1000:.0f} ms")
-    assert min(seconds) < 1.0
-    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, env=environment)
-    assert fs.__version__ in version.stdout
+def test_the_command_starts_without_heavy_packages_and_knows_its_version():
     heavy = "import sys, faithful_search.cli; print({'torch', 'numpy', 'huggingface_hub'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout == "set()\n"
+    assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True).stdout == "set()\n"
+    version = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert fs.__version__ in version.stdout

@@ -5,9 +5,7 @@ from __future__ import annotations
 import html
 import importlib
 import json
-import socket
 import sys
-from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from io import BytesIO
 
@@ -16,6 +14,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from paths import ROOT
+from served import free_port
 from stub_server import StubServer
 
 import faithful_search as fs
@@ -39,20 +38,17 @@ SPACE = ROOT / "spaces" / "faithfulness_explorer"
 ITALY = Evidence("The continent of Italy is Europe.", "Italy", "E1")
 
 
-@dataclass
 class Elements(HTMLParser):
-    """The tags of a fragment and its text."""
+    """The tags of a fragment, the names of their attributes, and its text."""
 
-    source: str
-    tags: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    text: str = ""
-
-    def __post_init__(self) -> None:
+    def __init__(self, source: str) -> None:
         super().__init__()
-        self.feed(self.source)
+        self.tags, self.attributes, self.text = set(), set(), ""
+        self.feed(source)
 
     def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, tuple(name for name, _ in attrs)))
+        self.tags.add(tag)
+        self.attributes.update(name for name, _ in attrs)
 
     def handle_data(self, data):
         self.text += data
@@ -60,15 +56,10 @@ class Elements(HTMLParser):
 
 def everywhere(text: str) -> Trajectory:
     """A trajectory with the text in every field that is shown."""
-    search = Step(
-        think=text,
-        call=ToolCall(text, {text: text}, text),
-        evidence=(Evidence(text, text, "E1", url=text), Evidence(text, text, text)),
-        note=text,
-        issues=(Issue(text, text),),
-    )
-    last = Step(think=text, helpful=True, refs=("E1", text, f"{text} 2"), answer=text)
     issues = (Issue(text, text),)
+    found = (Evidence(text, text, "E1", url=text), Evidence(text, text, text))
+    search = Step(text, ToolCall(text, {text: text}, text), found, note=text, issues=issues)
+    last = Step(think=text, helpful=True, refs=("E1", text, f"{text} 2"), answer=text)
     return Trajectory((search, last), text, text, text, "pou", text, (text,), issues=issues, meta={WITHOUT: text})
 
 
@@ -82,9 +73,8 @@ def shown(text: str) -> str:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_in_every_field_stays_text(text):
     hostile, plain = Elements(shown(text)), Elements(shown("plain"))
-    kinds = {tag for tag, _ in plain.tags}
-    assert {tag for tag, _ in hostile.tags} <= kinds and not kinds & {"script", "img", "style"}
-    assert not [name for _, names in hostile.tags for name in names if name.startswith("on")]
+    assert hostile.tags <= plain.tags and not plain.tags & {"script", "img", "style"}
+    assert not [name for name in hostile.attributes if name.startswith("on")]
     assert hostile.text.count(text) > 10
 
 
@@ -144,24 +134,24 @@ def test_evidence_is_changed_exchanged_and_deleted():
     assert "continent of Italy" in lure and "Europe" not in lure and changed.removesuffix(".").split(" is ")[1] in lure
     assert "Italy" not in breaking.replacement(ITALY, "exchange it")
     assert breaking.replacement(ITALY, "delete it") == ""
-    with pytest.raises(DataError, match="none of the bundled world"):
+    with pytest.raises(DataError, match="not from the bundled world"):
         breaking.replacement(Evidence("The moon is a cheese."), "change its fact")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "read", "said"),
+    ("answer", "read", "said"),
     [
-        ("Europe", "Asia", "The continent of Italy is Asia.", breaking.FOLLOWED),
-        ("Europe", "Europe", "The continent of Italy is Asia.", breaking.MEMORY),
-        ("Europe", "Europe", "Italy lies in Europe.", breaking.ELSEWHERE),
-        ("Europe", "Africa", "The continent of Italy is Asia.", breaking.INVENTED),
-        ("Europe", "unknown", "Bread dough rests.", breaking.NOTICED),
-        ("Europe", None, "Bread dough rests.", breaking.NOTICED),
+        ("Asia", "The continent of Italy is Asia.", breaking.FOLLOWED),
+        ("Europe", "The continent of Italy is Asia.", breaking.MEMORY),
+        ("Europe", "Italy lies in Europe.", breaking.ELSEWHERE),
+        ("Africa", "The continent of Italy is Asia.", breaking.INVENTED),
+        ("unknown", "Bread dough rests.", breaking.NOTICED),
+        (None, "Bread dough rests.", breaking.NOTICED),
     ],
 )
-def test_the_sentence_says_what_became_of_the_answer(before, after, read, said):
+def test_the_sentence_says_what_became_of_the_answer(answer, read, said):
     step = Step(evidence=(Evidence(read, id="E1"),))
-    assert breaking.verdict(Trajectory((step,), answer=before), Trajectory((step,), answer=after)) == said
+    assert breaking.verdict(Trajectory((step,), answer="Europe"), Trajectory((step,), answer=answer)) == said
 
 
 def test_the_examples_are_what_the_bundled_policy_does():
@@ -213,9 +203,7 @@ def test_the_page_is_served_with_an_example_in_it(monkeypatch):
     from faithful_search.demo import app
 
     monkeypatch.setattr(app, "agent", lambda name: None)  # what is seen first needs none
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     page = app.launch("127.0.0.1", port, prevent_thread_lock=True, quiet=True)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:
@@ -245,9 +233,8 @@ def test_the_tabs_tell_what_went_wrong_as_text(monkeypatch):
     summary, downloads, _, left, right = app.show_audit(EXAMPLE)
     assert "citation_validity" in summary and downloads.visible and not right.visible and "Teska" in left
     told = app.audit(EXAMPLE)
-    assert (
-        told["metrics"]["citation_validity"]["mean"].startswith("1.000") and told["worst rows"][0]["answer"] == "Teska"
-    )
+    assert told["metrics"]["citation_validity"]["mean"].startswith("1.000")
+    assert told["worst rows"][0]["answer"] == "Teska"
 
 
 def test_without_gradio_the_command_says_what_to_install(monkeypatch):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 from chromium import chromium
+from served import free_port
 
 from faithful_search.errors import DataError
 from faithful_search.measure.widget import EXAMPLE, QUESTION
@@ -35,9 +35,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def address(browser):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     served = app.launch("127.0.0.1", port, prevent_thread_lock=True, quiet=True)
     yield f"http://127.0.0.1:{port}/"
     served.close()
@@ -54,10 +52,8 @@ def visit(browser, address):
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: problems.append(dialog.message))
-        page.on(
-            "request",
-            lambda sent: None if sent.url.startswith((address, "blob:", "data:")) else problems.append(sent.url),
-        )
+        known = (address, "blob:", "data:")
+        page.on("request", lambda sent: None if sent.url.startswith(known) else problems.append(sent.url))
         page.goto(f"{address}{query}")
         page.wait_for_selector(".trajectory")
         return page

@@ -10,7 +10,8 @@ import yaml
 from huggingface_hub import ModelCard
 
 from faithful_search.errors import ConfigError
-from faithful_search.hub import model_card, usage
+from faithful_search.hub import model_card
+from faithful_search.hub.policy_card import usage
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.stats import Estimate, mean_ci
 
@@ -36,12 +37,15 @@ SETTINGS = {
 }
 
 
+BOTH = ["local_search", "knowledge_graph"]
+
+
 def card(path, **changes):
     metrics = {"before": evaluation([0.0, 1.0, 0.0, 0.0]), "after": evaluation([1.0, 1.0, 1.0, 0.0]).to_dict()}
     return model_card(path, **{**SETTINGS, "metrics": metrics, **changes})
 
 
-def test_front_matter_is_what_the_hub_reads(tmp_path):
+def test_front_matter_and_body_tell_how_it_was_made_and_measured(tmp_path):
     text = card(tmp_path / "policy", tags=["demo"]).read_text(encoding="utf-8")
     front = yaml.safe_load(text.split("---\n")[1])
     assert front["library_name"] == "transformers" and "license" not in front, "the base model's is out of reach"
@@ -52,25 +56,20 @@ def test_front_matter_is_what_the_hub_reads(tmp_path):
     assert front["model-index"][0]["name"] == "policy"
     assert result["metrics"][0]["type"] == "exact_match" and result["metrics"][0]["value"] == 0.75
     assert result["metrics"][0]["args"]["n"] == 4
-    loaded = ModelCard.load(tmp_path / "policy" / "README.md")
-    assert loaded.data.eval_results[0].metric_value == 0.75
-
-
-def test_the_body_tells_how_it_was_made_and_measured(tmp_path):
-    text = card(tmp_path / "policy").read_text(encoding="utf-8")
+    assert ModelCard(text).data.eval_results[0].metric_value == 0.75
     assert "accelerate launch recipes/pou.py --seed 0" in text and '"learning_rate": 1e-05' in text
     assert re.search(r"exact_match +0\.250 \[.*\] +0\.750 \[.*\] +\+0\.500 \[", text)
     assert "Correctness(metric='em')" in text and "## Limitations" in text
-    assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("{}", "")
+    assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
-def test_without_metrics_or_with_a_local_base_model(tmp_path):
-    base = tmp_path / "base"
-    base.mkdir()
-    text = card(tmp_path / "policy", metrics=None, base_model=str(base)).read_text(encoding="utf-8")
-    front = yaml.safe_load(text.split("---\n")[1])
-    assert "model-index" not in front and "base_model" not in front and "license" not in front
-    assert "Not evaluated." in text and str(base) in text
+def test_without_metrics_or_with_after_alone(tmp_path):
+    text = card(tmp_path / "policy", metrics=None).read_text(encoding="utf-8")
+    assert "model-index" not in yaml.safe_load(text.split("---\n")[1]) and "Not evaluated." in text
+    text = card(tmp_path / "policy", metrics={"after": evaluation([1.0, 0.0])}).read_text(encoding="utf-8")
+    assert "value [95% CI]" in text and "paired difference" not in text
+    with pytest.raises(ConfigError, match="'before' and 'after', got: test"):
+        card(tmp_path / "policy", metrics={"test": evaluation([1.0])})
 
 
 def test_the_licence_is_the_base_models(tmp_path):
@@ -101,19 +100,6 @@ def test_the_card_tells_of_the_users_own_data(tmp_path):
     assert "Olympus" in bundled and "On the suite `world`" in bundled and 'from_triples("world")' in bundled
 
 
-def test_a_dialect_that_can_only_search_gets_its_tool_under_its_name():
-    code = usage("me/policy", "search_r1", ["search"], {"corpus": "c.jsonl", "turns": 4, "total_tokens": 900}, "Who?")
-    assert 'Toolbox([LocalSearch.from_corpus("c.jsonl", name="search")])' in code
-    assert "limits=Limits(turns=4, total_tokens=900)" in code and "add the other tools" not in code
-
-
-def test_only_after(tmp_path):
-    text = card(tmp_path / "policy", metrics={"after": evaluation([1.0, 0.0])}).read_text(encoding="utf-8")
-    assert "value [95% CI]" in text and "paired difference" not in text
-    with pytest.raises(ConfigError, match="'before' and 'after', got: test"):
-        card(tmp_path / "policy", metrics={"test": evaluation([1.0])})
-
-
 @pytest.mark.parametrize("nasty", ["yes: no", 'quote" and {brace}', "---\nlicense: mit"])
 def test_texts_from_outside_do_not_break_the_card(tmp_path, nasty):
     path = card(tmp_path / "policy", tags=[nasty], recipe=nasty, command=nasty, config={"note": nasty})
@@ -135,20 +121,18 @@ def test_the_snippet_runs(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("config", "made"),
+    ("dialect", "tools", "config", "made"),
     [
-        ({"corpus": "http://127.0.0.1:9", "search_top_k": 2}, 'RemoteSearch("http://127.0.0.1:9", top_k=2)'),
-        ({"triples": "wikidata", "search_top_k": 2}, "Wikidata(top_k=2)"),
-        ({"corpus": "qdrant+http://127.0.0.1:9/wiki"}, "# add the other tools it was trained with: local_search"),
+        ("pou", BOTH, {"corpus": "http://h:9", "search_top_k": 2}, 'RemoteSearch("http://h:9", top_k=2)'),
+        ("pou", BOTH, {"triples": "wikidata", "search_top_k": 2}, "Wikidata(top_k=2)"),
+        ("pou", BOTH, {"corpus": "qdrant+http://h:9/wiki"}, "# add the other tools it was trained with: local_search"),
+        ("pou", ["local_search", "web_search"], {}, "# add the other tools it was trained with: web_search"),
+        ("pou", ["local_search"], {}, 'Toolbox([LocalSearch.from_corpus("world")])'),
+        ("search_r1", ["search"], {"corpus": "c.jsonl"}, 'LocalSearch.from_corpus("c.jsonl", name="search")'),
+        ("search_r1", ["search"], {"turns": 4, "total_tokens": 900}, "limits=Limits(turns=4, total_tokens=900)"),
     ],
 )
-def test_the_snippet_makes_remote_tools_too(config, made):
-    code = usage("me/policy", "pou", ["local_search", "knowledge_graph"], config, "Who?")
+def test_the_snippet_makes_the_tools_of_training(dialect, tools, config, made):
+    code = usage("me/policy", dialect, tools, config, 'What is "it"?')
     compile(code, "usage", "exec")
-    assert made in code
-
-
-def test_tools_that_are_not_bundled_are_named():
-    code = usage("me/policy", "pou", ["local_search", "web_search"], {}, 'What is "it"?')
-    compile(code, "usage", "exec")
-    assert code.endswith("web_search") and "KnowledgeGraph" not in code and "Limits()" in code
+    assert made in code and ("add the other" in code) == made.startswith("#")

@@ -40,7 +40,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import faithful_search as fs
 from faithful_search.cli.asking import _trained_in
-from faithful_search.hub.policy_card import license_of
+from faithful_search.hub.card import license_of
 from faithful_search.inference.loading import open_generator
 from faithful_search.judges import Pair, load
 
@@ -66,9 +66,7 @@ print(json.dumps({
 """
 ROLLOUT = Trajectory(
     steps=(
-        Step(
-            think="S", call=ToolCall("local_search", {"query": "q", "top_k": 2}), evidence=(Evidence("T", "t", "E1"),)
-        ),
+        Step("S", ToolCall("local_search", {"query": "q", "top_k": 2}), (Evidence("T", "t", "E1"),)),
         Step(answer="Paris", helpful=True, refs=("E1",)),
     ),
     question="Where?",
@@ -105,9 +103,8 @@ def staged(tmp_path_factory):
     model_card(policy, base_model="tiny", dialect="search_r1", metrics=None, plots=("rewards.png",), **how)
     row = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "stderr": 0.1}
     measured = {"rows": {"exact_match": row}, "questions": ["q"], "values": {"exact_match": [0.5]}, "tool_calls": {}}
-    (policy / "metrics.json").write_text(
-        json.dumps({"after": {**measured, "made_by": {}}, "settings": settings, "steps": 5})
-    )
+    found = {"after": {**measured, "made_by": {}}, "settings": settings, "steps": 5}
+    (policy / "metrics.json").write_text(json.dumps(found))
     (policy / "rewards.png").write_bytes(b"png")
     (policy / "trajectories.jsonl").write_text("stays")
     (policy / "merged").mkdir()
@@ -167,10 +164,8 @@ def test_a_policy_is_there_byte_for_byte_and_its_card_loads_it_from_there(hub, s
     assert 'open_generator("me/policy")' in text and "--model me/policy" in text and "# policy" in text
     assert f"--output_dir {staged / 'policy'}" in text, "the command is the one that was run"
     assert "license: apache-2.0" in text and "![rewards, over training](rewards.png)" in text
-    assert (
-        b"- dataset:\n    id: me/world\n    task_id: exact_match\n  value: 0.5\n"
-        in files[".eval_results/faithful-search.yaml"]
-    )
+    measured = files[".eval_results/faithful-search.yaml"]
+    assert b"- dataset:\n    id: me/world\n    task_id: exact_match\n  value: 0.5\n" in measured
 
 
 def test_everything_loads_from_there_and_says_the_same(hub, staged, pushed, tmp_path):
@@ -223,15 +218,14 @@ def test_refusals_are_one_line_that_says_what_to_do(hub, pushed, tmp_path):
     policy = tiny_policy()
     hub.fail("POST", "/api/datasets/me/world/commit", 409)
     hub.fail("POST", "/api/collections", 500)
-    done = run(
-        hub,
-        tmp_path,
+    refused = [
         ["push", "policy", policy, "stranger/policy"],
         ["push", "policy", policy, "me/policy", "--tag", "v1"],
         ["push", "world", "me/world"],
         ["push", "space", "me/explorer", "--collection", "Faithful search"],
         ["push", "policy", policy, "me/no name"],
-    )
+    ]
+    done = run(hub, tmp_path, *refused)
     lines = done.stderr.splitlines()
     assert done.stdout.count("exit 1") == 5 and len(lines) == 5, done.stderr
     assert "403, You don't have the rights" in lines[0] and "it needs write access to this owner" in lines[0]

@@ -40,9 +40,8 @@ def test_a_smolagents_agent_answers_with_what_it_found():
 @pytest.fixture
 def every_tool(monkeypatch):
     monkeypatch.setenv("SERPER_API_KEY", "k")
-    script = ToolArguments(
-        web_search="serper", browse="jina", triples="wikidata", domain_corpus="world", negative_tool=True
-    )
+    remote = {"web_search": "serper", "browse": "jina", "triples": "wikidata"}
+    script = ToolArguments(**remote, domain_corpus="world", negative_tool=True)
     with script.build_toolbox() as toolbox:
         yield toolbox
 
@@ -69,10 +68,9 @@ def test_smolagents_describes_every_tool_and_calls_it(every_tool):
     tools = load("smolagents_agent").smolagents_tools(every_tool)
     described = {tool.name: models.get_tool_json_schema(tool)["function"]["parameters"] for tool in tools}
     assert list(described) == every_tool.names
-    lists = [
-        described[tool]["properties"][name] for tool, name in (("web_search", "query_list"), ("browse", "url_list"))
-    ]
-    assert [(each["type"], each["items"]["type"]) for each in lists] == [("array", "string")] * 2
+    for tool, name in (("web_search", "query_list"), ("browse", "url_list")):
+        given = described[tool]["properties"][name]
+        assert (given["type"], given["items"]["type"]) == ("array", "string")
     assert described["web_search"]["required"] == [] and described["local_search"]["required"] == ["query"]
     assert "not public" in tools[1](url_list=["http://127.0.0.1/"])
     assert "not both" in tools[0](query="a", query_list=["b"])
@@ -83,19 +81,9 @@ def test_smolagents_describes_every_tool_and_calls_it(every_tool):
 def test_trls_trainer_runs_the_episodes(plain, tmp_path):
     trl = pytest.importorskip("trl")
     policy, tokenizer = scripted_policy(TURNS)
-    args = trl.GRPOConfig(
-        str(tmp_path / "out"),
-        per_device_train_batch_size=2,
-        num_generations=2,
-        max_steps=2,
-        max_completion_length=4096,
-        use_cpu=True,
-        bf16=False,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        log_completions=False,
-    )
+    size = {"per_device_train_batch_size": 2, "num_generations": 2, "max_steps": 2, "max_completion_length": 4096}
+    quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "log_completions": False}
+    args = trl.GRPOConfig(str(tmp_path / "out"), use_cpu=True, bf16=False, **size, **quiet)
     with Toolbox([LocalSearch.from_corpus("world", top_k=1)]) as toolbox:
         trainer = load("trl_tools").train(policy, tokenizer, toolbox, args, plain=plain, limit=4)
         stats = toolbox.stats()["local_search"]

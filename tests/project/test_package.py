@@ -38,7 +38,6 @@ LAYERS = (
     {"training", "measure", "coldstart", "distil"},
     {"analysis", "hub", "serving", "demo"},
     {"cli"},
-    {"__main__"},
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 TORCH = {"torch", "transformers", "trl", "accelerate", "peft"}
@@ -50,6 +49,13 @@ def run_python(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def readme_block(holds: str) -> tuple[str, str]:
+    """The README's block of Python that holds these words, and the output that it promises below."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (found,) = re.findall(rf"```python\n([^`]*{holds}[^`]*)```(?:\n\n```text\n([^`]*)```)?", text)
+    return found
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -95,13 +101,10 @@ def inner_edges() -> set[tuple[str, str]]:
 def test_every_public_name_can_be_imported_and_is_listed():
     assert len(set(fs.__all__)) == len(fs.__all__)
     assert set(fs.__all__) <= set(dir(fs))
-    for name in set(fs.__all__) - NEEDS_TORCH:
-        assert getattr(fs, name) is not None
-
-
-@pytest.mark.parametrize("name", sorted(NEEDS_TORCH))
-def test_names_that_need_torch_can_be_imported(name):
-    assert inspect.isclass(getattr(fs, name))
+    for name in fs.__all__:
+        assert getattr(fs, name) is not None and (name not in NEEDS_TORCH or inspect.isclass(getattr(fs, name)))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = fs.no_such_name
 
 
 def test_type_checkers_see_the_same_names():
@@ -114,44 +117,19 @@ def test_type_checkers_see_the_same_names():
             assert getattr(importlib.import_module(f"faithful_search.{module}"), name) is getattr(fs, name)
 
 
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no_such_name"):
-        _ = fs.no_such_name
-
-
-def test_importing_is_quick_and_brings_no_heavy_package():
-    code = (
-        "import sys, time; start = time.perf_counter(); import faithful_search; print(time.perf_counter() - start);"
-        "print(sorted({'torch', 'transformers', 'numpy', 'datasets', 'msgspec'} & set(sys.modules)))"
-    )
-    runs = [run_python(code).splitlines() for _ in range(3)]
-    seconds = min(float(first) for first, _ in runs)
-    print(f"import faithful_search: {seconds * 1000:.1f} ms")
-    assert seconds < 0.6
-    assert runs[0][1] == "[]"
-
-
-def test_scoring_pasted_text_needs_no_torch():
-    output = run_python(
-        f"{readme_example()[0]}\nimport sys\nprint({sorted(TORCH)!r}, set({sorted(TORCH)!r}) & set(sys.modules))"
-    )
-    assert output.endswith("set()\n")
-
-
-def readme_example() -> tuple[str, str]:
-    """The README's scoring example and the output it promises."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    match = re.search(r"```python\n([^`]*rewards\.load[^`]*)```\n\n```text\n([^`]*)```", text)
-    assert match is not None
-    return match[1], match[2]
+def test_importing_and_scoring_pasted_text_bring_no_heavy_package():
+    loaded = "import sys\nprint(sorted({'torch', 'transformers', 'numpy', 'datasets', 'msgspec'} & set(sys.modules)))"
+    assert run_python(f"import faithful_search\n{loaded}") == "[]\n"
+    code, promised = readme_block(r"rewards\.load")
+    output = run_python(f"{code}\nimport sys\nprint({TORCH!r} & set(sys.modules))")
+    assert output == f"{promised}set()\n" and len([line for line in code.splitlines() if line]) <= 12
 
 
 def test_the_readmes_own_agent_trains_on_a_cpu(tmp_path, monkeypatch, capsys):
     """As it stands, in a folder where its names are there: the model is the bundled one, the corpus the world's."""
     from faithful_search.bundled import tiny_policy, world_file
 
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n([^`]*SearchGRPOTrainer[^`]*)```", text)
+    code, _ = readme_block("SearchGRPOTrainer")
     (tmp_path / "your").mkdir()
     (tmp_path / "your" / "model").symlink_to(tiny_policy("pou"))
     (tmp_path / "corpus.jsonl.gz").symlink_to(world_file("passages.jsonl.gz"))
@@ -165,15 +143,8 @@ def test_the_readmes_own_agent_trains_on_a_cpu(tmp_path, monkeypatch, capsys):
     assert "'train_loss'" in capsys.readouterr().out
 
 
-def test_the_readmes_example_prints_what_it_says():
-    code, promised = readme_example()
-    assert run_python(code) == promised
-    assert len([line for line in code.splitlines() if line]) <= 12
-
-
 def test_the_readmes_metric_example_prints_what_it_says(tmp_path, monkeypatch):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code, promised = re.search(r"```python\n([^`]*evaluate\.load[^`]*)```\n\n```text\n([^`]*)```", text).groups()
+    code, promised = readme_block(r"evaluate\.load")
     for name, value in (("HF_HOME", str(tmp_path)), ("HF_MODULES_CACHE", str(tmp_path)), ("HF_EVALUATE_OFFLINE", "1")):
         monkeypatch.setenv(name, value)
     assert run_python(f"import faithful_search as fs\nfs.install_metrics()\n{code}") == promised
@@ -182,8 +153,7 @@ def test_the_readmes_metric_example_prints_what_it_says(tmp_path, monkeypatch):
 @pytest.mark.parametrize("in_a_chat", [False, True])
 def test_the_readmes_reward_function_scores_what_a_trainer_gives_it(in_a_chat):
     """A cited answer, the same with a citation of what is not there, a wrong answer, and neither call nor answer."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n([^`]*def proof_of_use[^`]*)```", text)
+    code, _ = readme_block("def proof_of_use")
     names: dict[str, Any] = {}
     exec(code, names)
     call, found = '{"name": "local_search", "arguments": {"query": "Peru"}}', "Peru [E1]: The capital of Peru is Lima."
@@ -238,7 +208,7 @@ def test_only_the_rooms_for_it_import_torch():
 
 def test_the_examples_in_docstrings_give_what_they_say():
     names = [f"faithful_search.{name}".removesuffix(".__init__") for name, _ in modules()]
-    results = {name: doctest.testmod(importlib.import_module(name)) for name in names if "__main__" not in name}
+    results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
     assert [name for name, result in results.items() if result.failed] == []
     assert sum(result.attempted for result in results.values()) > 100
 
@@ -265,38 +235,23 @@ def test_what_the_readmes_commands_install_is_pinned():
     assert [version for version in pins.values() if not re.fullmatch(r"[\d.]+(post\d+)?", version)] == []
 
 
-def test_the_bundled_world_is_in_the_package():
-    assert {"passages.jsonl.gz", "triples.jsonl.gz", "train.jsonl.gz"} <= {
-        path.name for path in (PACKAGE / "data" / "world").iterdir()
-    }
-
-
-POLICY = PACKAGE / "data" / "tiny_policy"
-POLICIES = [
-    POLICY,
-    *(PACKAGE / "data" / name for name in ("tiny_search_r1", "tiny_self_eval", "tiny_pokee", "tiny_memory")),
-]
+POLICIES = [PACKAGE / "data" / f"tiny_{name}" for name in ("policy", "search_r1", "self_eval", "pokee", "memory")]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
-def test_the_bundled_policies_are_small(policy):
+def test_the_bundled_policies_are_small_and_know_every_name_whole(policy):
+    from transformers import AutoTokenizer
+
     with (policy / "model.safetensors").open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     parameters = sum(math.prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
     assert 2e6 <= parameters <= 6e6
     assert sum(path.stat().st_size for path in policy.iterdir()) <= 8 * 2**20
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
-def test_the_bundled_policies_tokenizers_know_every_name_whole(policy):
-    from transformers import AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(policy)
-    if policy.name != "tiny_search_r1":
+    assert (tokenizer.chat_template is None) == (policy.name == "tiny_search_r1")
+    if tokenizer.chat_template is not None:
         chat = [{"role": "user", "content": "Where?"}]
         assert "Where?" in tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    else:
-        assert tokenizer.chat_template is None
     names = json.loads((PACKAGE / "data" / "world" / "names.json").read_text(encoding="utf-8"))
     ids = tokenizer(list(names), add_special_tokens=False)["input_ids"]
     assert [name for name, own in zip(names, ids, strict=True) if len(own) != 1] == [] and len(names) > 500

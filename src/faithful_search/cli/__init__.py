@@ -2,6 +2,8 @@
 
 Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a labelling that ended
 with rows that could not be read or judged; 130 interrupted.
+
+Commands import what they need inside their functions, so that `--help` and usage errors come at once.
 """
 
 from __future__ import annotations
@@ -13,23 +15,20 @@ import click
 
 from .. import __version__
 from .asking import ask
-from .auditing import audit
+from .auditing import audit, label
 from .comparing import agreement, compare
 from .controlling import controls
 from .converting import convert
-from .demo import demo
 from .indexing import index
-from .judging import serve_judge
-from .labelling import label
 from .metrics import metrics
 from .options import Commands, debug
-from .policies import merge
-from .pushing import push
-from .serving import serve
+from .pushing import merge, push
+from .serving import demo, serve, serve_judge
 
 _SPELLING = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 110,
+    "show_default": True,
     "token_normalize_func": lambda token: token.replace("_", "-"),  # the recipes' --judge_url, too
 }
 
@@ -41,17 +40,19 @@ def cli() -> None:
     """Search agents that use their evidence: measure whether they do."""
 
 
-COMMANDS = (
+for command in (
     *(agreement, ask, audit, compare, controls, convert, demo, index),
     *(label, merge, metrics, push, serve, serve_judge),
-)
-for command in COMMANDS:
+):
     cli.add_command(command)
+    # A command and its subcommands take --debug; the group above takes it in front of their names
+    for one in command.commands.values() if isinstance(command, click.Group) else [command]:
+        debug(one)
 
 
 def main() -> None:
     """The entry point of the command."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # redirected, an old code page knows neither lines nor κ
+        if isinstance(stream, TextIOWrapper):  # an old code page lacks κ and the lines of tables
             stream.reconfigure(errors="replace")
     cli(prog_name="faithful-search")

@@ -4,72 +4,60 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
+from msgspec import to_builtins
 
 from ..bundled import BUNDLED, bundled_policy
 from ..errors import ConfigError
-from .flags import judge_flags, judge_of
-from .options import config, debug, echo, trust_remote_code
-from .telling import Teller, cost_line
+from .options import AT_LEAST_1, FILE, config, echo, judge_flags, judge_of, trust_remote_code
+from .telling import Teller, sources_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..judges import Writer
+    from ..measure.claims import Claim
     from ..rollout.arguments import EnvironmentArguments
     from ..rollout.threads import Research, Researcher
+    from ..tasks import Task
     from ..tools import Toolbox
     from ..trajectory import Step, Trajectory
 
-_AT_LEAST_1 = click.IntRange(min=1)
+    Asked = tuple[Researcher, Writer | None, Sequence[Any]]  # the agent, who puts threads together, what counts tokens
+
 _SUMMARY_TOKENS = 1024
-_TOTAL_TOKENS = 16_384
-"""Of an episode, where the model takes so many: what a local model of 7 billion parameters is at home with."""
-_SEVERAL = 0.7
-"""The temperature at which several threads differ (PokeeResearch's own)."""
+_TOTAL_TOKENS = 16_384  # of an episode, where the model takes more: a local model of 7 billion parameters copes with it
+_SEVERAL = 0.7  # the temperature at which several threads differ, PokeeResearch's own
 
 
 @click.command()
 @click.argument("question")
-@click.option("--model", default="tiny", show_default=True, help="A directory, a Hub id, a bundled policy, or NAME.")
+@click.option("--model", default="tiny", help="A directory, a Hub id, a bundled policy, or NAME.")
 @click.option("--endpoint", help="Base URL of an OpenAI-compatible server that serves --model NAME.")
-@click.option("--dialect", help="How it writes; by default as it was trained, a served model: openai.")
+@click.option("--dialect", help="How the model writes; default: as it was trained, or openai for a served model.")
 @click.option("--corpus", help="What local_search searches, as in the recipes; by default the bundled world, or none.")
 @click.option("--triples", help="Facts of knowledge_graph; by default the world's with the world's corpus.")
 @click.option("--web-search", type=click.Choice(["ddgs", "searxng", "serper"]), help="Search the web, too.")
 @click.option("--searxng-url", help="Your SearXNG server.")
 @click.option("--browse", type=click.Choice(["fetch", "jina"]), help="Read web pages, too.")
-@click.option("--top-k", type=_AT_LEAST_1, default=3, show_default=True, help="Passages a search returns.")
-@click.option("--threads", type=_AT_LEAST_1, default=1, show_default=True, help="Researched so many times at once.")
+@click.option("--top-k", type=AT_LEAST_1, default=3, help="Passages a search returns.")
+@click.option("--threads", type=AT_LEAST_1, default=1, help="How many times the question is researched at once.")
 @click.option("--verify", is_flag=True, help="The model checks its answers (dialect pokee).")
 @click.option("--temperature", type=click.FloatRange(min=0), help="By default 0, and 0.7 with several threads.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling.")
-@click.option("--turns", type=_AT_LEAST_1, default=10, show_default=True, help="A thread may have.")
-@click.option("--turn-tokens", type=_AT_LEAST_1, default=512, show_default=True, help="Of a turn or reply.")
-@click.option("--total-tokens", type=_AT_LEAST_1, help="Of a thread; by default what the model takes. Not if served.")
-@click.option(
-    "--transcript",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("ask.jsonl"),
-    show_default=True,
-    help="What was done is appended here, for `audit`.",
-)
+@click.option("--seed", type=int, default=0, help="Seed of the sampling.")
+@click.option("--turns", type=AT_LEAST_1, default=10, help="Turns that a thread may have.")
+@click.option("--turn-tokens", type=AT_LEAST_1, default=512, help="Tokens of a turn or reply.")
+@click.option("--total-tokens", type=AT_LEAST_1, help="Tokens of a thread; default: all that the model takes.")
+@click.option("--transcript", type=FILE, default=Path("ask.jsonl"), help="Appended to; `audit` reads it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @judge_flags
 @trust_remote_code
 @config
-@debug
-@click.pass_context
-def ask(ctx: click.Context, question: str, transcript: Path, as_json: bool, **given: Any) -> None:
+def ask(question: str, transcript: Path, as_json: bool, **given: Any) -> None:
     """Answer QUESTION with tools, and show which evidence supports the answer.
 
     Without options the bundled tiny policy answers questions about the bundled world, such as "What is the capital of
@@ -77,110 +65,58 @@ def ask(ctx: click.Context, question: str, transcript: Path, as_json: bool, **gi
     `faithful-search audit`, also after Ctrl-C.
     """
     from ..measure.claims import claims_of
-    from ..rollout.threads import research
     from ..tasks import Task
 
     if not question.strip():
         raise click.UsageError("the question is empty")
     judge = judge_of(given)
     task = Task(f"ask-{datetime.now(UTC):%Y%m%d-%H%M%S}", question.strip())
-    environment = _environment(given)
+    dialect = given["dialect"] or ("openai" if given["endpoint"] else _trained_in(given["model"]))
+    # Asked to search the web, nobody wants answers about the bundled world
+    corpus = given["corpus"] or ("none" if given["web_search"] or given["browse"] else "world")
+    tools = {name: given[name] or "none" for name in ("web_search", "browse")}
+    tools |= {name: given[name] for name in ("searxng_url", "verify")}
+    environment = environment_of(given, dialect, corpus, **tools)
     teller = Teller(quiet=as_json, several=given["threads"] > 1)
     with environment.toolbox() as toolbox:
-        with teller.working("loading"):
-            asked = _asked(question, environment, toolbox, given)
-        log = _Log(task.question, environment.dialect, transcript, teller)
+        teller.wait("loading")
+        open_agent = _served if given["endpoint"] else _local
+        agent, writer, stats = open_agent(task.question, environment, toolbox, given)
+        teller.wait("searching")
         begun = time.monotonic()
-        with log.kept(), teller.working("searching"):
-            found = research(asked.agent, task, given["threads"], asked.writer, log.add)
-    log.write(list({one.id: one for one in (*found.threads, found.trajectory)}.values()))
-    cost = _cost(found, asked.meters, time.monotonic() - begun)
+        found = _researched(agent, writer, task, given["threads"], dialect, transcript, teller)
+    cost = _cost(found, stats, time.monotonic() - begun)
     claims = claims_of(found.trajectory, judge)
     if as_json:
-        told = _told(found, claims, cost, given["model"], environment.dialect, transcript)
-        click.echo(json.dumps(told, ensure_ascii=False, indent=1))
+        about = {"model": given["model"], "dialect": dialect, "cost": cost, "transcript": str(transcript)}
+        click.echo(json.dumps(_told(found, claims) | about, ensure_ascii=False, indent=1))
     else:
-        teller.answer(found, claims)
-        teller.say(cost_line(cost), "dim")
+        teller.answer(found, claims, cost)
         teller.say(f"transcript: {transcript} (faithful-search audit {transcript})", "dim")
     if found.trajectory.answer is None:
-        echo(f"no answer: {_why(found)}", err=True)
-        ctx.exit(1)
+        from ..rollout.episode import END_REASONS
+
+        first = found.threads[0]
+        why = first.meta.get("why") or END_REASONS.get(first.stop_reason or "", first.stop_reason)
+        echo(f"no answer: {why}", err=True)
+        raise click.exceptions.Exit(1)
 
 
-@dataclass
-class _Asked:
-    """Who is asked, who puts threads together, and what counts the tokens of both."""
-
-    agent: Researcher
-    writer: Writer | None
-    meters: Sequence[Any]
-
-
-@dataclass
-class _Log:
-    """The steps as they come, so that what is interrupted leaves a transcript, too."""
-
-    question: str
-    dialect: str
-    path: Path
-    teller: Teller
-    steps: dict[str, list[Step]] = field(default_factory=dict)
-
-    def add(self, name: str, step: Step) -> None:
-        """A step of the thread of that id, as `research` tells it."""
-        own = self.steps.setdefault(name, [])
-        own.append(step)
-        self.teller.step(int(name.rpartition("#")[2]) + 1 if "#" in name else 1, len(own), step)
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Whatever ends the research early, what was done until then is written down."""
-        try:
-            yield
-        except BaseException as error:
-            if not self.steps:
-                raise
-            self.write(list(self._unfinished()))
-            if isinstance(error, KeyboardInterrupt):
-                raise KeyboardInterrupt(f"interrupted; what was done until then is in {self.path}") from None
-            raise
-
-    def write(self, trajectories: Sequence[Trajectory]) -> None:
-        """Append them to the transcript."""
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(f"{trajectory.to_json()}\n" for trajectory in trajectories)
-        except OSError as error:  # the answer is worth more than its transcript
-            echo(f"no transcript: {self.path} cannot be written: {error.strerror}", err=True)
-
-    def _unfinished(self) -> Iterator[Trajectory]:
-        from ..trajectory import Trajectory
-
-        for name, steps in self.steps.items():
-            answer = next((step.answer for step in reversed(steps) if step.answer is not None), None)
-            yield Trajectory(tuple(steps), self.question, answer, "interrupted", self.dialect, name)
-
-
-def _environment(given: Mapping[str, Any]) -> EnvironmentArguments:
-    """The tools that were asked for; the bundled world where none was."""
+def environment_of(given: Mapping[str, Any], dialect: str, corpus: str, **more: Any) -> EnvironmentArguments:
+    """The tools and limits that the options name."""
     from .. import dialects
     from ..rollout.arguments import EnvironmentArguments
 
-    dialect = given["dialect"] or ("openai" if given["endpoint"] else _trained_in(given["model"]))
-    corpus = given["corpus"] or ("none" if given["web_search"] or given["browse"] else "world")
+    # The world's facts go with the world's corpus, except where the dialect can only search
     alone = corpus != "world" or dialects.load(dialect).search_tool is not None
     return EnvironmentArguments(
         corpus=corpus,
         triples=given["triples"] or ("none" if alone else "world"),
-        web_search=given["web_search"] or "none",
-        searxng_url=given["searxng_url"],
-        browse=given["browse"] or "none",
         search_top_k=given["top_k"],
         dialect=dialect,
         turns=given["turns"],
         turn_tokens=given["turn_tokens"],
-        verify=given["verify"],
+        **more,
     )
 
 
@@ -197,7 +133,7 @@ def _trained_in(model: str) -> str:
     if not local and find_spec("torch"):
         from ..inference.loading import check_there
 
-        check_there(model)
+        check_there(model)  # first: a download from a Hub that is out of reach is tried again for minutes
     try:
         path = Path(model) / "metrics.json" if local else hf_hub_download(model, "metrics.json")
         return str(json.loads(Path(path).read_text(encoding="utf-8"))["settings"]["dialect"])
@@ -205,41 +141,27 @@ def _trained_in(model: str) -> str:
         return "pou"
 
 
-def _asked(question: str, environment: EnvironmentArguments, toolbox: Toolbox, given: Mapping[str, Any]) -> _Asked:
-    temperature = given["temperature"]
-    if temperature is None:
-        temperature = _SEVERAL if given["threads"] > 1 else 0.0
-    if given["endpoint"]:
-        return _served(environment, toolbox, temperature, given)
-    return _local(question, environment, toolbox, temperature, given)
+def _temperature(given: Mapping[str, Any]) -> float:
+    if given["temperature"] is not None:
+        return float(given["temperature"])
+    return _SEVERAL if given["threads"] > 1 else 0.0
 
 
-def _served(
-    environment: EnvironmentArguments, toolbox: Toolbox, temperature: float, given: Mapping[str, Any]
-) -> _Asked:
+def _served(question: str, environment: EnvironmentArguments, toolbox: Toolbox, given: Mapping[str, Any]) -> Asked:
     from ..judges.endpoint import EndpointJudge
     from ..rollout import ServedAgent
 
-    if given["model"] in BUNDLED:
+    model, url = given["model"], given["endpoint"]
+    if model in BUNDLED:
         raise ConfigError("--endpoint needs the served model's name: give --model NAME")
-    agent = ServedAgent(
-        given["model"],
-        given["endpoint"],
-        toolbox,
-        turns=given["turns"],
-        max_tokens=given["turn_tokens"],
-        temperature=temperature,
-        seed=given["seed"],
-        dialect=environment.dialect,
-        verify=given["verify"],
-    )
-    writer = EndpointJudge(given["model"], given["endpoint"], cache=None, write_tokens=_SUMMARY_TOKENS)
-    return _Asked(agent, writer, (agent, writer))
+    how = {name: given[name] for name in ("turns", "seed", "verify")} | {"max_tokens": given["turn_tokens"]}
+    agent = ServedAgent(model, url, toolbox, temperature=_temperature(given), dialect=environment.dialect, **how)
+    # Summaries are of rollouts that were sampled just now, so a cache would never be read
+    writer = EndpointJudge(model, url, cache=None, write_tokens=_SUMMARY_TOKENS)
+    return agent, writer, (agent.stats, writer.stats)
 
 
-def _local(
-    question: str, environment: EnvironmentArguments, toolbox: Toolbox, temperature: float, given: Mapping[str, Any]
-) -> _Asked:
+def _local(question: str, environment: EnvironmentArguments, toolbox: Toolbox, given: Mapping[str, Any]) -> Asked:
     try:
         from ..inference.loading import max_tokens, open_generator, sample_alike
     except ImportError as error:
@@ -255,67 +177,81 @@ def _local(
     source = bundled_policy(given["model"], environment.dialect)
     generator = open_generator(source, trust_remote_code=given["trust_remote_code"])
     policy = Metered(generator)
+    # An episode must fit into the model with its prompt, which has the question and the tools' schemas
     fits = max_tokens(generator.model, generator.tokenizer) or _TOTAL_TOKENS
     chat = ChatFormat.of(generator.tokenizer, dialects.load(environment.dialect))
     room = fits - len(chat.prompt_ids(question, toolbox.schemas))
     if room < 1:
         raise ConfigError(f"the question and the tools' descriptions leave none of the model's {fits} tokens")
     limits = environment.limits(min(given["total_tokens"] or _TOTAL_TOKENS, room))
-    engine = Engine(policy, toolbox, environment.dialect, limits, Sampling(temperature=temperature))
-    # the bundled policies know no language to sum up in: their threads vote
-    bundled = given["model"] in BUNDLED
-    writer = None if bundled else GeneratorJudge(policy, source, window=fits, max_new_tokens=_SUMMARY_TOKENS)
-    return _Asked(engine, writer, (policy,))
+    engine = Engine(policy, toolbox, environment.dialect, limits, Sampling(temperature=_temperature(given)))
+    if given["model"] in BUNDLED:  # they cannot write a summary: their threads vote
+        return engine, None, (policy,)
+    return engine, GeneratorJudge(policy, source, window=fits, max_new_tokens=_SUMMARY_TOKENS), (policy,)
 
 
-def _cost(found: Research, meters: Sequence[Any], seconds: float) -> dict[str, float]:
+def _researched(
+    agent: Researcher, writer: Writer | None, task: Task, threads: int, dialect: str, transcript: Path, teller: Teller
+) -> Research:
+    """Show the steps as they come, and append what was done to the transcript, also when it is interrupted."""
+    from ..rollout.threads import research
+    from ..trajectory import Trajectory
+
+    steps: dict[str, list[Step]] = {}
+
+    def show(name: str, step: Step) -> None:
+        own = steps.setdefault(name, [])
+        own.append(step)
+        teller.step(int(name.rpartition("#")[2]) + 1 if "#" in name else 1, len(own), step)
+
+    try:
+        found = research(agent, task, threads, writer, show)
+    except BaseException as error:
+        done = []
+        for name, own in steps.items():
+            answer = next((step.answer for step in reversed(own) if step.answer is not None), None)
+            done.append(Trajectory(tuple(own), task.question, answer, "interrupted", dialect, name))
+        if done:
+            _append(transcript, done)
+        if done and isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; what was done until then is in {transcript}") from None
+        raise
+    _append(transcript, {one.id: one for one in (*found.threads, found.trajectory)}.values())
+    return found
+
+
+def _append(path: Path, trajectories: Iterable[Trajectory]) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{trajectory.to_json()}\n" for trajectory in trajectories)
+    except OSError as error:  # the answer is worth more than its transcript
+        echo(f"no transcript: {path} cannot be written: {error.strerror}", err=True)
+
+
+def _cost(found: Research, stats: Sequence[Any], seconds: float) -> dict[str, float]:
     """What the answer took. A request is one turn or text that was asked for."""
-    stats = [getattr(meter, "stats", meter) for meter in meters]
     steps = [step for thread in found.threads for step in thread.steps]
     return {
         "requests": sum(one.calls for one in stats),
-        "tool_calls": sum(bool(step.evidence or step.note) for step in steps),
+        "tool_calls": sum(bool(step.evidence or step.note) for step in steps),  # an answer has neither
         "tokens_read": sum(one.prompt_tokens for one in stats),
         "tokens_written": sum(one.completion_tokens for one in stats),
         "seconds": round(seconds, 2),
     }
 
 
-def _told(
-    found: Research, claims: Sequence[Any], cost: Mapping[str, float], model: str, dialect: str, transcript: Path
-) -> dict[str, Any]:
-    from ..measure.claims import distinct
-    from ..rewards import cited_evidence
-
-    used = {source for claim in claims for source in claim.sources}
-    cited = {item.id for item in cited_evidence(found.trajectory)}
-    sources = [
-        {**msgspec.to_builtins(item), "cited": item.id in cited}
-        for item in distinct(found.trajectory)
-        if item.id in used | cited
-    ]
+def _told(found: Research, claims: Sequence[Claim]) -> dict[str, Any]:
     return {
         "question": found.trajectory.question,
         "answer": found.trajectory.answer,
         "stop_reason": found.trajectory.stop_reason,
         "verified": found.trajectory.steps[-1].verified if found.trajectory.steps else None,
-        "claims": msgspec.to_builtins(claims),
-        "sources": sources,
+        "claims": to_builtins(claims),
+        "sources": [{**to_builtins(item), "cited": cited} for item, cited in sources_of(found, claims)],
         "by": found.by,
         "threads": [
             {"id": one.id, "answer": one.answer, "stop_reason": one.stop_reason, "steps": len(one.steps)}
             for one in found.threads
         ],
         "replaced": list(found.replaced),
-        "model": model,
-        "dialect": dialect,
-        "cost": cost,
-        "transcript": str(transcript),
     }
-
-
-def _why(found: Research) -> str:
-    from ..rollout.episode import END_REASONS
-
-    first = found.threads[0]
-    return str(first.meta.get("why") or END_REASONS.get(first.stop_reason or "", first.stop_reason))

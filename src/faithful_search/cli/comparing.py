@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-import msgspec
 
 from ..errors import ConfigError, DataError
-from .options import FOLDER, debug, echo, trust_remote_code
-
-if TYPE_CHECKING:
-    from ..measure.agreement import Agreement
+from .options import ANY_PATH, AT_LEAST_1, FOLDER, echo, trust_remote_code
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True)
-@click.option("--out", type=FOLDER, default=Path("comparison"), show_default=True, help="Folder of the results.")
-@debug
+@click.option("--out", type=FOLDER, default=Path("comparison"), help="Folder of the results.")
 def compare(paths: tuple[str, ...], out: Path) -> None:
     """Compare audits or evaluations of the same questions: each with the first, in paired differences.
 
     PATHS are folders of audits, or folders of runs and evaluations with a metrics.json, whose evaluations are all
     compared; FOLDER#NAME is one of them. Rows are paired by their question, else by their id.
     """
+    from msgspec import to_builtins
+
     from ..measure import comparison
     from ..measure.report import page
     from ..measure.writing import results_folder, write_result
 
     sides = comparison.open_sides(paths)
     found = comparison.compare(sides)
-    write_result(results_folder(out) / "comparison.json", msgspec.to_builtins(found))
+    write_result(results_folder(out) / "comparison.json", to_builtins(found))
     try:
         page.write_comparison(out / "comparison.html", found, sides)
     except OSError as error:
@@ -40,26 +37,16 @@ def compare(paths: tuple[str, ...], out: Path) -> None:
 
 
 @click.command()
-@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("data", nargs=-1, required=True, type=ANY_PATH)
 @click.option("--judge", "specs", multiple=True, help="KIND, KIND:MODEL or endpoint:MODEL@URL; several may be given.")
-@click.option(
-    "--split", type=click.Choice(["train", "heldout", "overlap"]), help="Only this split of the labelled rows."
-)
-@click.option("--labels", type=click.Path(path_type=Path), help="A scores.jsonl whose pairs a person has labelled.")
-@click.option("--limit", type=click.IntRange(min=1), help="So many rows of each source.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the sample and of the intervals.")
-@click.option("--out", type=FOLDER, default=Path("agreement"), show_default=True, help="Folder of the results.")
+@click.option("--split", type=click.Choice(["train", "heldout", "overlap"]), help="Only this split of labelled rows.")
+@click.option("--labels", type=ANY_PATH, help="A scores.jsonl whose pairs a person has labelled.")
+@click.option("--limit", type=AT_LEAST_1, help="At most this many rows of each source.")
+@click.option("--seed", type=int, default=0, help="Seed of the sample and of the intervals.")
+@click.option("--out", type=FOLDER, default=Path("agreement"), help="Folder of the results.")
 @trust_remote_code
-@debug
 def agreement(
-    data: tuple[Path, ...],
-    specs: tuple[str, ...],
-    split: Any,
-    labels: Path | None,
-    limit: int | None,
-    seed: int,
-    out: Path,
-    trust_remote_code: bool,
+    data: tuple[Path, ...], specs: tuple[str, ...], split: Any, labels: Path | None, out: Path, **given: Any
 ) -> None:
     """Compare judges with labels and with each other.
 
@@ -69,21 +56,18 @@ def agreement(
     from ..measure import agreement as comparing
 
     if all(comparing.is_scores(path) for path in data):
-        found = comparing.from_scores(data, out, labels, seed=seed)
+        found = comparing.from_scores(data, out, labels, seed=given["seed"])
     else:
         rows = [row for path in data for row in comparing.load(path, split)]
-        judges = comparing.parse_judges(specs or ("lexical",), trust_remote_code)
-        found = comparing.run(rows, judges, out, limit=limit, seed=seed)
-    drawn = " and reliability.png" if found.curves and _drawn(found, out) else ""
+        judges = comparing.parse_judges(specs or ("lexical",), given["trust_remote_code"])
+        found = comparing.run(rows, judges, out, limit=given["limit"], seed=given["seed"])
+    drawn = ""
+    if found.curves:
+        try:
+            from ..analysis import reliability
+
+            reliability(found.curves, out / "reliability.png")
+            drawn = " and reliability.png"
+        except ConfigError as error:
+            echo(f"no reliability.png: {error}", err=True)
     echo(f"{found.table()}\n\nagreement.json{drawn} in {out}")
-
-
-def _drawn(found: Agreement, out: Path) -> bool:
-    try:
-        from ..analysis import reliability
-
-        reliability(found.curves, out / "reliability.png")
-    except ConfigError as error:
-        echo(f"no reliability.png: {error}", err=True)
-        return False
-    return True

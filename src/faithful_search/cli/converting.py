@@ -9,32 +9,27 @@ import click
 
 from ..measure.settings import Reading
 from ..measure.writers import WRITERS
-from .auditing import UNFINISHED
-from .flags import flags, taken
-from .options import debug, echo
+from .options import ANY_PATH, UNFINISHED, echo, flags, taken
 
 
 @click.command()
 @click.argument("file")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=ANY_PATH)
 @click.option("--to", required=True, type=click.Choice(sorted(WRITERS)), help="The format.")
-@click.option("--scores", type=click.Path(path_type=Path), help="An audit of FILE, whose scores become metadata.")
+@click.option("--scores", type=ANY_PATH, help="An audit of FILE, whose scores become metadata.")
 @click.option("--scrub", is_flag=True, help="Take out what looks like a key or password.")
 @flags(Reading)
-@debug
-@click.pass_context
-def convert(ctx: click.Context, file: str, out: Path, to: str, scores: Path | None, scrub: bool, **given: Any) -> None:
+def convert(file: str, out: Path, to: str, scores: Path | None, scrub: bool, **given: Any) -> None:
     """Write the trajectories in FILE in another format: OUT.jsonl with a row a line, or a folder with a file for each.
 
     FILE is what audit reads. A pi session is always a file of its own. Where rows could not be read the exit code is 3.
     """
-    from ..measure.convert import convert as make
-    from ..measure.convert import told
+    from ..measure import convert as converting
 
-    found = make(file, out, to, scores=scores, scrub=scrub, **vars(taken(Reading, given)))
+    found = converting.convert(file, out, to, scores=scores, scrub=scrub, **vars(taken(Reading, given)))
     with_scores = f", {found.scored:,} with scores" if scores else ""
     echo(f"{found.written:,} trajectories as {to}{with_scores} in {out}")
-    if lines := told(found, scrub):
+    if lines := converting.told(found, scrub):
         echo("\n".join(lines), err=True)
     if found.unread:
-        ctx.exit(UNFINISHED)
+        raise click.exceptions.Exit(UNFINISHED)

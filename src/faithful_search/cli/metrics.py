@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .options import FOLDER, debug, echo
+from .options import FOLDER, echo
 
 
 @click.group()
@@ -24,7 +24,6 @@ def list_metrics() -> None:
 
 @metrics.command("install")
 @click.option("--cache", type=FOLDER, help="The modules cache; by default the one that evaluate looks into.")
-@debug
 def install_metrics(cache: Path | None) -> None:
     """Put the metrics where evaluate.load("info_think_faithfulness") finds them by bare name."""
     from ..measure.install import install_metrics as install

@@ -1,22 +1,33 @@
-"""What the commands share: one-line errors, `--debug`, and `--config` for options from a YAML file."""
+"""What the commands share: errors of one line, common options, and options made of the fields of a settings class."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from ..errors import FaithfulSearchError
+from ..errors import ConfigError, FaithfulSearchError
+from ..judges import KINDS, Judge
+from ..judges.arguments import JudgeArguments
 from ..text import printable
+from ..wire.redact import redact
 
-INTERRUPTED = 130
+UNFINISHED, INTERRUPTED = 3, 130
 FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+ANY_PATH = click.Path(path_type=Path)
+AT_LEAST_1 = click.IntRange(min=1)
 _DEBUG = "faithful_search.debug"
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def echo(message: object, err: bool = False) -> None:
-    """Print what may hold words of files and servers, so that a terminal obeys none of them."""
+    """Print text that may come from files and servers: control characters in it are spelled out."""
     click.echo(printable(str(message)), err=err)
 
 
@@ -29,8 +40,7 @@ class Commands(click.Group):
         except FaithfulSearchError as error:
             if ctx.meta.get(_DEBUG):
                 raise
-            from ..wire.redact import redact  # the tools take long to import
-
+            # An error may quote a request or an address with its key
             echo(f"error: {redact(' '.join(str(error).split()))}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt as stop:
@@ -38,27 +48,38 @@ class Commands(click.Group):
             ctx.exit(INTERRUPTED)
 
 
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """One decorator for several options."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value:
+    if value:  # --debug stands before or after the command's name
         ctx.meta[_DEBUG] = True
 
 
 def _from_file(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> None:
-    """The options of a YAML file become the defaults; what is typed wins."""
+    """The options in a YAML file become the defaults; options on the command line win."""
     if value is None:
         return
     found = read_yaml(value)
     names = {option.lstrip("-"): item.name for item in ctx.command.params for option in item.opts}
     names |= {name: name for name in names.values()}
-    unknown = [str(key) for key in found if str(key) not in names]
-    if unknown:
-        raise click.BadParameter(f"{value}: no option of this command is called {', '.join(unknown)}")
-    given = {names[str(key)]: _plain(item) for key, item in found.items()}
-    ctx.default_map = {**(ctx.default_map or {}), **given}
+    if unknown := [key for key in found if key not in names]:
+        raise click.BadParameter(f"{value}: this command has no option {', '.join(unknown)}")
+    # The options that take several values take them by commas
+    plain = {key: ",".join(map(str, item)) if isinstance(item, list) else item for key, item in found.items()}
+    ctx.default_map = {**(ctx.default_map or {}), **{names[key]: item for key, item in plain.items()}}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The options in a file. Raises `BadParameter` when it holds none."""
+    """The options in a file. Raises `BadParameter` where it cannot be read or is not a mapping."""
     import yaml
 
     try:
@@ -70,21 +91,77 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()}
 
 
-def _plain(value: Any) -> Any:
-    return ",".join(map(str, value)) if isinstance(value, list) else value
+def flags(
+    settings: type, choices: Mapping[str, Sequence[str]] | None = None, off: Mapping[str, str] | None = None
+) -> Callable[[F], F]:
+    """Give a command an option for each field of a dataclass: name, type, default and `help` are the field's.
+
+    Args:
+        settings: the dataclass.
+        choices: by field, the allowed values where the type does not list them.
+        off: by field, the flag that says no.
+    """
+    hints: dict[str, Any] = get_type_hints(settings)
+    hints |= {name: Literal[*values] for name, values in (choices or {}).items()}
+    return together(*(_option(item, hints[item.name], (off or {}).get(item.name)) for item in fields(settings)))
+
+
+def _option(item: Field[Any], hint: Any, off: str | None) -> Callable[[F], F]:
+    name = f"--{item.name.replace('_', '-')}"
+    more: dict[str, Any] = {}
+    if get_origin(hint) is Literal:
+        hint = click.Choice(get_args(hint))
+    else:  # of `int | None` the part that is not None
+        hint = next(kind for kind in (*get_args(hint), hint) if kind is not NoneType)
+    if hint is bool:
+        name, hint, more = name + (f"/--{off}" if off else ""), None, {"is_flag": True}
+    elif get_origin(hint) is tuple:
+        hint, more = str, {"callback": _listed}
+    default = None if item.default is MISSING else item.default
+    text = item.metadata["help"]
+    return click.option(
+        *(name, *item.metadata.get("aliases", ())),
+        item.name,
+        default=default,
+        type=hint,
+        show_default=default not in (None, "", False),  # says nothing
+        help=f"{text[0].upper()}{text[1:]}.",
+        **more,
+    )
+
+
+def _listed(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def taken(settings: type[T], given: dict[str, Any]) -> T:
+    """The settings among the options. Raises `UsageError` for a value that they refuse."""
+    try:
+        return settings(**{item.name: given[item.name] for item in fields(settings)})  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def judge_of(given: dict[str, Any]) -> Judge | None:
+    """The judge that `judge_flags` name; `None` is the comparison of words."""
+    try:
+        return taken(JudgeArguments, given).load_judge()
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
 
 
 debug = click.option(
     "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_debug, help="Show the traceback of an error."
 )
 trust_remote_code = click.option(
-    "--trust-remote-code", is_flag=True, help="Run the Python code that lies beside a model, where it needs some."
+    "--trust-remote-code", is_flag=True, help="Run the Python code beside a model, where it needs some."
 )
 config = click.option(
     "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     expose_value=False,
-    is_eager=True,
+    is_eager=True,  # the defaults must be there before other options are read
     callback=_from_file,
-    help="A YAML file with options by their names; what is typed wins.",
+    help="A YAML file with options by their names; the command line wins.",
 )
+judge_flags = flags(JudgeArguments, {"judge": KINDS}, {"judge_together": "judge-apart"})

@@ -1,25 +1,49 @@
-"""`faithful-search push`: policies, judges, datasets, metrics and the demo as repositories of the Hub."""
+"""`faithful-search push`: policies, judges, datasets, metrics and the demo as repositories of the Hub; `merge`: a
+trained adapter as a full model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import FOLDER, Commands, debug, echo
+from .options import ANY_PATH, FOLDER, Commands, echo, together, trust_remote_code
 
 if TYPE_CHECKING:
     from ..hub import Repository
     from ..hub.repository import Files
 
-F = TypeVar("F", bound=Callable[..., Any])
 _SHOWN = 10
 
 
+@click.command()
+@click.argument("adapter")
+@click.argument("out", type=FOLDER)
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    help="Type of the weights; by default that of the base model's files.",
+)
+@trust_remote_code
+def merge(adapter: str, out: Path, dtype: str | None, trust_remote_code: bool) -> None:
+    """Write the full model of the LoRA adapter in ADAPTER, a folder or Hub id, to the folder OUT.
+
+    What lies at OUT is replaced when all is written. It is done on the CPU and takes the memory of the full model.
+    """
+    from ..hub import merged_card
+    from ..training.saving import merge_adapter
+
+    merge_adapter(adapter, out, dtype, trust_remote_code)
+    if Path(adapter).is_dir():
+        merged_card(adapter, out)
+    echo(f"the merged model is in {out}")
+
+
 class _Kinds(Commands):
+    # `push FOLDER REPOSITORY` is an easy mistake: the error says the whole command
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             ctx.fail(f"say what is pushed, one of {', '.join(self.commands)}: push policy {' '.join(args)}")
@@ -34,26 +58,22 @@ def push() -> None:
     """
 
 
-def _options(command: F) -> F:
-    for option in (
-        click.option("--private", is_flag=True, help="Make it for those who may see the owner's private repositories."),
-        click.option("--revision", metavar="BRANCH", help="Push to this branch; by default main."),
-        click.option("--tag", help="Put this tag on the commit."),
-        click.option("--collection", metavar="TITLE", help="Add it to this collection of the owner's."),
-        click.option("--dry-run", is_flag=True, help="Push nothing; show the files and the card."),
-        debug,
-    ):
-        command = option(command)
-    return command
+_options = together(
+    click.option("--private", is_flag=True, help="Make it for those who may see the owner's private repositories."),
+    click.option("--revision", metavar="BRANCH", help="Push to this branch; by default main."),
+    click.option("--tag", help="Put this tag on the commit."),
+    click.option("--collection", metavar="TITLE", help="Add it to this collection of the owner's."),
+    click.option("--dry-run", is_flag=True, help="Push nothing; show the files and the card."),
+)
 
 
 @push.command("policy")
 @click.argument("folder", type=FOLDER)
 @click.argument("repository")
 @click.option("--merged", is_flag=True, help="Push the full model in FOLDER/merged, too, as REPOSITORY-merged.")
-@click.option("--benchmark", metavar="DATASET", help="Of the Hub, OWNER/NAME: where the held-out questions lie.")
+@click.option("--benchmark", metavar="DATASET", help="Dataset of the Hub, OWNER/NAME, with the held-out questions.")
 @_options
-def push_policy(folder: Path, repository: str, merged: bool, benchmark: str | None, **settings: Any) -> None:
+def push_policy(folder: Path, repository: str, merged: bool, benchmark: str | None, **given: Any) -> None:
     """Push the policy in FOLDER.
 
     REPOSITORY is a model of the Hub, OWNER/NAME. Weights, tokenizer, configuration, card, metrics and plots are
@@ -61,44 +81,44 @@ def push_policy(folder: Path, repository: str, merged: bool, benchmark: str | No
     is a folder here, push it --merged. With --benchmark its results are also written to .eval_results, where the Hub
     shows those on known benchmarks.
     """
-    from ..hub import eval_results, merged_model, merged_repository
+    from ..hub.policy_card import eval_results
+    from ..hub.pushing import policy_folders
 
-    model = _repository(repository, "model", settings)
-    folders = {model: folder} | ({merged_repository(model): merged_model(folder)} if merged else {})
+    folders = policy_folders(folder, _repository(repository, "model", given), merged)
     results = eval_results(folder, benchmark) if benchmark else {}
     for to, of in folders.items():
-        _push_model(of, to, ("config.json", "adapter_config.json"), settings, results)
+        _push_model(of, to, ("config.json", "adapter_config.json"), given, results)
 
 
 @push.command("judge")
 @click.argument("folder", type=FOLDER)
 @click.argument("repository")
 @_options
-def push_judge(folder: Path, repository: str, **settings: Any) -> None:
+def push_judge(folder: Path, repository: str, **given: Any) -> None:
     """Push the distilled judge in FOLDER to the model REPOSITORY."""
-    _push_model(folder, _repository(repository, "model", settings), ("judge.json",), settings)
+    _push_model(folder, _repository(repository, "model", given), ("judge.json",), given)
 
 
 @push.command("metrics")
 @click.argument("owner")
 @_options
-def push_metrics(owner: str, **settings: Any) -> None:
+def push_metrics(owner: str, **given: Any) -> None:
     """Push every metric as a Space.
 
     evaluate.load("OWNER/name") takes it from there.
     """
-    from ..hub import metric_folders, staged
+    from ..hub.pushing import metric_folders, staged
 
-    for space, folder in metric_folders(_repository(owner, "space", settings)).items():
-        _publish(staged(folder, space), space, "Upload metric", settings)
+    for space, folder in metric_folders(_repository(owner, "space", given)).items():
+        _publish(staged(folder, space), space, "Upload metric", given)
 
 
 @push.command("trajectories")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=ANY_PATH)
 @click.argument("repository")
 @click.option("--dialect", help="How the rows are written; by default each as it says or looks.")
 @_options
-def push_trajectories(file: Path, repository: str, dialect: str | None, **settings: Any) -> None:
+def push_trajectories(file: Path, repository: str, dialect: str | None, **given: Any) -> None:
     """Push a file of trajectories as a dataset.
 
     FILE is whatever `audit` reads; it becomes parquet with a column for each score and its reason. Keys of yours
@@ -108,53 +128,53 @@ def push_trajectories(file: Path, repository: str, dialect: str | None, **settin
 
     with TemporaryDirectory() as folder:
         files = stage_trajectories(file, folder, repository, dialect)
-        _publish(files, _repository(repository, "dataset", settings), "Upload trajectories", settings)
+        _publish(files, _repository(repository, "dataset", given), "Upload trajectories", given)
 
 
 @push.command("world")
 @click.argument("repository")
 @_options
-def push_world(repository: str, **settings: Any) -> None:
+def push_world(repository: str, **given: Any) -> None:
     """Push the bundled world as a dataset."""
     from ..hub import stage_world
 
     with TemporaryDirectory() as folder:
-        files = stage_world(folder, repository)
-        _publish(files, _repository(repository, "dataset", settings), "Upload the world", settings)
+        _publish(stage_world(folder, repository), _repository(repository, "dataset", given), "Upload the world", given)
 
 
 @push.command("space")
 @click.argument("repository")
-@click.option("--wheel", type=click.Path(path_type=Path), help="Of the package, installed there in place of PyPI's.")
+@click.option("--wheel", type=ANY_PATH, help="Wheel of the package to install there instead of PyPI's.")
 @_options
-def push_space(repository: str, wheel: Path | None, **settings: Any) -> None:
+def push_space(repository: str, wheel: Path | None, **given: Any) -> None:
     """Push the page of `demo` as a Space."""
-    from ..hub import staged_space
+    from ..hub.pushing import staged_space
 
-    space = _repository(repository, "space", settings)
-    _publish(staged_space(space, wheel), space, "Upload the faithfulness explorer", settings)
+    space = _repository(repository, "space", given)
+    _publish(staged_space(space, wheel), space, "Upload the faithfulness explorer", given)
 
 
 def _push_model(
-    folder: Path, model: Repository, marks: tuple[str, ...], settings: dict[str, Any], results: Files | None = None
+    folder: Path, model: Repository, marks: tuple[str, ...], given: dict[str, Any], results: Files | None = None
 ) -> None:
-    from ..hub import staged, stays
+    from ..hub.pushing import staged, stays
 
     if folder.is_dir() and not any((folder / mark).exists() for mark in marks):
         raise click.UsageError(f"in {folder} there is no {' nor '.join(marks)}")
-    _publish({**staged(folder, model), **(results or {})}, model, "Upload search agent", settings)
+    _publish({**staged(folder, model), **(results or {})}, model, "Upload search agent", given)
     if left := stays(folder):
         echo(f"not uploaded: {', '.join(left[:_SHOWN])}{' …' if len(left) > _SHOWN else ''}", err=True)
 
 
-def _repository(name: str, kind: str, settings: dict[str, Any]) -> Repository:
+def _repository(name: str, kind: str, given: dict[str, Any]) -> Repository:
     from ..hub import Repository
 
-    return Repository(name, kind, **{key: value for key, value in settings.items() if key != "dry_run"})
+    # The options have the names of the repository's attributes
+    return Repository(name, kind, **{key: value for key, value in given.items() if key != "dry_run"})
 
 
-def _publish(files: Files, repository: Repository, message: str, settings: dict[str, Any]) -> None:
-    if not settings["dry_run"]:
+def _publish(files: Files, repository: Repository, message: str, given: dict[str, Any]) -> None:
+    if not given["dry_run"]:
         echo(repository.commit(files, message))
         return
     echo(f"{repository.type} {repository.id}{' (private)' if repository.private else ''}:")

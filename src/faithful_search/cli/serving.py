@@ -1,7 +1,11 @@
-"""`faithful-search serve`: a corpus as a retrieval server, or its tools over MCP."""
+"""`faithful-search serve`: a corpus as a retrieval server, or its tools over MCP; `serve-judge`: a judge for runs that
+must not hold its model; `demo`: the faithfulness explorer in a browser.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,51 +13,48 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ConfigError
-from .address import Address, address_options
-from .options import config, debug, read_yaml
+from .options import AT_LEAST_1, FILE, F, config, echo, read_yaml, together, trust_remote_code
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from ..serving.app import App
-    from ..serving.wire import Limits
     from ..tools import Toolbox
 
-_AT_LEAST_1 = click.IntRange(min=1)
 _SECONDS = click.FloatRange(min=0.1)
+_host = click.option("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 for all.")
+
+
+def _listening(port: int) -> Callable[[F], F]:
+    """The options of where a command listens and for whom; `_bind` and `_serve` read them."""
+    return together(
+        _host,
+        click.option("--port", type=click.IntRange(0, 65535), default=port, help="0 takes a free one."),
+        click.option("--allow-host", help="Names that clients call this server by, comma-separated; IPs need none."),
+        click.option("--without-token", is_flag=True, help="Serve everybody at an address that others can reach."),
+        click.option("--drain", type=_SECONDS, default=10.0, help="Seconds for running requests at the end."),
+        click.option("--body-limit", type=AT_LEAST_1, default=16_000_000, help="Most bytes of a request."),
+    )
 
 
 @click.command()
 @click.argument("corpus")
-@address_options(8000)
-@click.option("--topk", type=_AT_LEAST_1, default=3, show_default=True, help="Passages where no number is asked for.")
-@click.option("--topk-limit", type=_AT_LEAST_1, default=100, show_default=True, help="Most passages for a query.")
-@click.option("--queries-limit", type=_AT_LEAST_1, default=8192, show_default=True, help="Most queries in a request.")
-@click.option("--body-limit", type=_AT_LEAST_1, default=16_000_000, show_default=True, help="Most bytes of a request.")
-@click.option("--batch", type=_AT_LEAST_1, default=64, show_default=True, help="Queries searched for at once.")
-@click.option("--timeout", type=_SECONDS, default=120.0, show_default=True, help="Seconds an answer may take.")
+@_listening(8000)
+@click.option("--topk", type=AT_LEAST_1, default=3, help="Passages where no number is asked for.")
+@click.option("--topk-limit", type=AT_LEAST_1, default=100, help="Most passages for a query.")
+@click.option("--queries-limit", type=AT_LEAST_1, default=8192, help="Most queries in a request.")
+@click.option("--batch", type=AT_LEAST_1, default=64, help="Queries searched for at once.")
+@click.option("--timeout", type=_SECONDS, default=120.0, help="Seconds an answer may take.")
 @click.option("--mcp", is_flag=True, help="Serve tools over MCP instead, on standard input and output.")
 @click.option("--mcp-http", is_flag=True, help="Serve tools over MCP instead, at /mcp.")
 @click.option("--triples", help="Facts for the MCP tool knowledge_graph; world brings its own.")
 @click.option(
     "--tools",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="For MCP: a YAML file with the recipes' flags of more tools, such as `web_search: ddgs`.",
 )
 @config
-@debug
-def serve(
-    corpus: str,
-    topk: int,
-    topk_limit: int,
-    queries_limit: int,
-    body_limit: int,
-    batch: int,
-    timeout: float,
-    mcp: bool,
-    mcp_http: bool,
-    triples: str | None,
-    tools: Path | None,
-    **where: Any,
-) -> None:
+def serve(corpus: str, topk: int, mcp: bool, mcp_http: bool, **given: Any) -> None:
     """Serve CORPUS to training code: "world", a corpus, an index that `faithful-search index` made, or a search engine
     (qdrant+URL, opensearch+URL).
 
@@ -63,29 +64,23 @@ def serve(
     """
     if mcp and mcp_http:
         raise click.UsageError("--mcp and --mcp-http exclude each other")
-    if (triples or tools) and not (mcp or mcp_http):
+    if (given["triples"] or given["tools"]) and not (mcp or mcp_http):
         raise click.UsageError("--triples and --tools are for --mcp and --mcp-http")
     if mcp:
         from ..serving.mcp import serve_stdio
 
-        with _toolbox(corpus, topk, triples, tools) as toolbox:
+        with _toolbox(corpus, topk, given) as toolbox:
             return serve_stdio(toolbox)
     from ..serving.server import url_of
     from ..serving.wire import Limits
 
-    address = Address(**where)
-    bound = address.bind()  # before the index, which may take long to open
-    limits = Limits(body_limit, queries_limit, top_k=topk_limit, seconds=timeout)
+    bound = _bind(given)  # before the index, which may take long to open
+    url = url_of(bound)
+    limits = Limits(given["body_limit"], given["queries_limit"], top_k=given["topk_limit"], seconds=given["timeout"])
     if mcp_http:
         from ..serving.mcp import mcp_app
 
-        app, line = mcp_app(_toolbox(corpus, topk, triples, tools), limits), f"MCP tools at {url_of(bound)}/mcp"
-    else:
-        app, line = _retrieval(corpus, topk, limits, batch, url_of(bound))
-    address.serve(app, bound, line)
-
-
-def _retrieval(corpus: str, topk: int, limits: Limits, batch: int, url: str) -> tuple[App, str]:
+        return _serve(mcp_app(_toolbox(corpus, topk, given), limits), bound, given, f"MCP tools at {url}/mcp")
     from ..serving.app import application
     from ..serving.metrics import RetrievalMetrics
     from ..serving.retrieval import Retrieval
@@ -96,17 +91,110 @@ def _retrieval(corpus: str, topk: int, limits: Limits, batch: int, url: str) -> 
     if not isinstance(search, LocalSearch):
         raise ConfigError(f"{corpus} is served already: use it as it is, or over MCP with --mcp or --mcp-http")
     index = search.index
-    retrieval = Retrieval(index, topk, limits, metrics, batch)
+    retrieval = Retrieval(index, topk, limits, metrics, given["batch"])
     app = application(retrieval.answers, limits=limits, metrics=metrics, about={"passages": len(index)})
     example = f'curl {url}/retrieve -d \'{{"queries": ["capital"], "topk": {topk}}}\''
-    return app, f"{len(index):,} passages of {corpus} at {url}, try: {example}"
+    _serve(app, bound, given, f"{len(index):,} passages of {corpus} at {url}, try: {example}")
 
 
-def _toolbox(corpus: str, topk: int, triples: str | None, more: Path | None) -> Toolbox:
+@click.command("serve-judge")
+@click.argument("spec")
+@_listening(8001)
+@click.option(
+    "--cache",
+    type=FILE,
+    help="A SQLite file that keeps the verdicts for the next start; without it they last as long as the server.",
+)
+@click.option("--batch", type=AT_LEAST_1, default=256, help="Pairs judged at once.")
+@click.option("--pairs-limit", type=AT_LEAST_1, default=4096, help="Most pairs in a request.")
+@click.option("--timeout", type=_SECONDS, default=600.0, help="Seconds an answer may take.")
+@trust_remote_code
+@config
+def serve_judge(spec: str, cache: Path | None, **given: Any) -> None:
+    """Serve the judge SPEC (KIND, KIND:MODEL or endpoint:MODEL@URL, such as generator:DIR) to runs that ask it with
+    `--judge remote --judge_url URL`.
+
+    Identical pairs of all clients are judged once. Speaks JSON at POST /judge, and has GET /health and /metrics. Where
+    the environment has FAITHFUL_SEARCH_SERVE_TOKEN, clients must send it as a bearer token; an address that other
+    machines reach needs one.
+    """
+    from ..judges import distilled
+    from ..measure.agreement import parse_judge
+    from ..serving.app import application
+    from ..serving.judging import Judging
+    from ..serving.server import url_of
+    from ..serving.wire import Limits
+    from ..wire.cache import Cache
+    from ..wire.redact import redact
+
+    bound = _bind(given)  # before the model, which may take long to open
+    limits = Limits(given["body_limit"], seconds=given["timeout"], pairs=given["pairs_limit"])
+    name, judge = parse_judge(spec, given["trust_remote_code"])
+    verdicts = None if cache is None else Cache(cache)
+    if verdicts is not None:
+        len(verdicts)  # opens it: a file that cannot be used is told now, not with the first verdict
+    judging = Judging(judge, verdicts, limits, batch=given["batch"])
+    kind, _, model = spec.partition(":")
+    own = distilled.read(model) if kind in ("nli", "generator") else None
+    about = {**judging.about, "model": redact(model) or None, "task": own.task if own else None}
+    app = application(judging.answers, limits=limits, metrics=judging.metrics, about=about)
+    url = url_of(bound)
+    _serve(app, bound, given, f"{name} at {url}, use: --judge remote --judge_url {url}")
+
+
+@click.command()
+@_host
+@click.option("--port", type=click.IntRange(1, 65535), default=7860, help="Port to listen on.")
+@click.option("--endpoint", help="Base URL of an OpenAI-compatible server that visitors may ask, with keys of theirs.")
+@click.option("--model", help="The model that it serves.")
+def demo(host: str, port: int, endpoint: str | None, model: str | None) -> None:
+    """Serve a page to ask an agent, audit trajectories, and change evidence to see who follows it."""
+    if (endpoint is None) is not (model is None):  # visitors choose neither
+        raise click.UsageError("--endpoint and --model go together")
+    from ..demo.agents import Served
+    from ..demo.app import launch
+
+    launch(host, port, Served(endpoint, model) if endpoint and model else None)
+
+
+def _bind(given: dict[str, Any]) -> socket:
+    """A socket, not yet listening.
+
+    Raises:
+        ConfigError: when the address cannot be had, or when others can reach it and there is no token.
+    """
+    from ..serving.server import bind, is_public
+    from ..tools.remote_search import TOKEN
+
+    bound = bind(given["host"], given["port"])
+    if is_public(bound) and not given["without_token"] and not os.environ.get(TOKEN):
+        bound.close()
+        raise ConfigError(
+            f"anybody who reaches {given['host']} could use this server: set {TOKEN} to a token that clients must "
+            "send, or say --without-token"
+        )
+    return bound
+
+
+def _serve(app: App, bound: socket, given: dict[str, Any], line: str) -> None:
+    """Serve to clients that send the environment's token, to all where it has none; `line` says that it is ready."""
+    from ..serving.layers import guarded
+    from ..serving.server import serve
+    from ..tools.remote_search import TOKEN
+
+    # A request must name this server by one of these, against DNS rebinding
+    names = [name.strip() for name in (given["host"], *(given["allow_host"] or "").split(",")) if name.strip()]
+    app = guarded(app, os.environ.get(TOKEN, ""))
+    serve(app, bound, given["drain"], lambda: echo(line), names)
+
+
+def _toolbox(corpus: str, topk: int, given: dict[str, Any]) -> Toolbox:
     from ..tools.arguments import ToolArguments
 
+    triples, more = given["triples"], given["tools"]
+    # What is typed wins over the file, the file over the world's facts
     own = {"corpus": corpus, "search_top_k": topk, **({"triples": triples} if triples else {})}
     flags = {"triples": "world" if corpus == "world" else "none", **(read_yaml(more) if more else {}), **own}
     if unknown := flags.keys() - {item.name for item in fields(ToolArguments)}:
-        raise ConfigError(f"{more}: no flag of the recipes' tools is called {', '.join(sorted(unknown))}")
+        raise ConfigError(f"{more}: the recipes' tools have no flag {', '.join(sorted(unknown))}")
     return ToolArguments(**flags).build_toolbox()

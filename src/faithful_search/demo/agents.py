@@ -1,4 +1,4 @@
-"""The bundled policies in the bundled world, answering a question with their evidence and without it."""
+"""The agents of the demo, answering a question with their evidence and without it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from ..tools import Toolbox
 from ..trajectory import Step, Trajectory
 from ..world import SPLITS
 
-POLICIES = {"reads its evidence": "tiny", "can be fooled": "tiny_memory"}
-"""By what a visitor is told of them."""
+POLICIES = {"reads its evidence": "tiny", "can be fooled": "tiny_memory"}  # by what a visitor is told of them
 WITHOUT = "without_evidence"
 """In `Trajectory.meta`: the answer of the same policy when no search returns anything."""
 _LONGEST = 448  # tokens of a question; with those of an episode what the bundled policies take
@@ -48,20 +47,20 @@ class Agent:
             return self.engine.run(tasks)
 
     def ask(self, question: str) -> Iterator[Trajectory]:
-        """The trajectory as it grows; the last one is whole, and has the answer `WITHOUT` evidence in its `meta`.
+        """The trajectory as it grows; the last one is complete, with the answer `WITHOUT` evidence in its `meta`.
 
         Raises:
             DataError: for a question that is empty or too long.
         """
         task = task_of(question)
-        if not task.question or len(self.engine.chat.prompt_ids(task.question, [])) > _LONGEST:
-            raise DataError("the question is too long" if task.question else "the question is empty")
+        if len(self.engine.chat.prompt_ids(task.question, [])) > _LONGEST:
+            raise DataError("the question is too long")
         with self._lock:
             yield from _growing(self.engine.run, self._closed.run, task)
 
 
 class Served(msgspec.Struct, frozen=True):
-    """A model behind an OpenAI-compatible endpoint, named by whoever starts the page: visitors choose no addresses."""
+    """A model behind an OpenAI-compatible endpoint. Whoever starts the page names it: visitors choose no addresses."""
 
     url: str
     model: str
@@ -74,8 +73,6 @@ class Served(msgspec.Struct, frozen=True):
             JudgeError: when it refuses the key or the model.
         """
         task = task_of(question)
-        if not task.question:
-            raise DataError("the question is empty")
         run, closed = (
             ServedAgent(self.model, self.url, tools, turns=8, timeout=60, key=key).run
             for tools in (_toolbox(), Closed(_toolbox()))
@@ -102,6 +99,10 @@ def _growing(
     yield msgspec.structs.replace(found, tokens=None, meta={**found.meta, WITHOUT: without.answer})
 
 
+_agent = lru_cache(Agent)
+_OPENING = Lock()  # a cache alone would let two visitors open the same agent
+
+
 def agent(name: str) -> Agent:
     """The agent of one of `POLICIES`, opened once. Raises `ConfigError` where PyTorch is not installed."""
     with _OPENING:
@@ -109,13 +110,10 @@ def agent(name: str) -> Agent:
 
 
 def task_of(question: str) -> Task:
-    """The question, with its gold answers where it is one of the bundled ones."""
-    question = " ".join(question.split())
+    """The question, with its gold answers where it is one of the bundled ones. Raises `DataError` where it is empty."""
+    if not (question := " ".join(question.split())):
+        raise DataError("the question is empty")
     return Task("demo", question, _golds().get(question, ()))
-
-
-_agent = lru_cache(Agent)
-_OPENING = Lock()
 
 
 @lru_cache

@@ -31,34 +31,19 @@ except ImportError as error:
 TITLE = "Faithfulness explorer"
 ABOUT = f"""# {TITLE}
 Does a search agent answer from what it found, or from memory? Ask one, audit your own agent's trajectories, or change
-the evidence and watch. The agents here are tiny and know one small world; the measures are those for agents of any
-size."""
+the evidence and watch. The agents here are tiny and know one small world; the measures work for agents of any size."""
 NO_TORCH = "**No agent can run here**: PyTorch is missing (`pip install 'faithful-search[demo]'`). Audit works."
 DETECT = "detect it"
 UPLOADS = (".jsonl", ".json", ".txt")
 KINDS: tuple[breaking.Kind, ...] = get_args(breaking.Kind)
-LONGEST = 300
-"""Characters of a question."""
+LONGEST = 300  # characters of a question
 READS = next(iter(POLICIES))
-
-CHOSEN = """element.addEventListener('click', (event) => {
-  const button = event.target.closest('[data-side]');
-  if (button) trigger('select', { side: button.dataset.side, row: Number(button.parentElement.dataset.row) });
-});"""
-DOWNLOAD = """(text) => {
-  const link = document.createElement('a');
-  link.href = URL.createObjectURL(new Blob([text]));
-  link.download = 'NAME';
-  link.click();
-  URL.revokeObjectURL(link.href);
-}"""
 
 
 @lru_cache
 def examples() -> dict[str, Trajectory]:
-    """Trajectories that were asked for beforehand, by question: what is seen before anything is computed."""
-    path = Path(str(files(__package__) / "examples.jsonl"))
-    return {one.question or "": one for one in read_jsonl(path)}
+    """Recorded trajectories by question: the page shows them before anything is computed."""
+    return {one.question or "": one for one in read_jsonl(Path(str(files(__package__) / "examples.jsonl")))}
 
 
 def link(question: str, policy: str) -> str:
@@ -67,7 +52,7 @@ def link(question: str, policy: str) -> str:
 
 
 def linked(request: gradio.Request) -> tuple[str, str, str]:
-    """The question and the agent that the page's address names, and the question again where it must be asked."""
+    """The question and the agent in the page's address, and the question again where it is not shown yet."""
     first = next(iter(examples()))
     question = request.query_params.get("question", first)[:LONGEST]
     policy = request.query_params.get("agent", READS)
@@ -76,7 +61,7 @@ def linked(request: gradio.Request) -> tuple[str, str, str]:
 
 
 def ask(question: str, policy: str, key: str = "", served: Served | None = None) -> Iterator[tuple[str, Trajectory]]:
-    """The view of the agent's trajectory as it grows, and the trajectory. Only a served model is given the key."""
+    """The agent's trajectory as it grows: its view, and itself. Only a served model is given the key."""
     with _shown():
         here = policy in POLICIES or served is None
         grown = agent(POLICIES[policy]).ask(question) if here else served.ask(question, key)  # type: ignore[union-attr]
@@ -86,7 +71,7 @@ def ask(question: str, policy: str, key: str = "", served: Served | None = None)
 
 
 def show_audit(text: str, upload: str | None = None, dialect: str = DETECT) -> tuple[Any, ...]:
-    """The summary of a pasted text or an uploaded file, the downloads, all of it, the worst row, and none beside it."""
+    """Audit a pasted text or an uploaded file: summary, downloads, result, the worst row, and no row beside it."""
     with _shown():
         if upload:
             if Path(upload).suffix not in UPLOADS:
@@ -125,23 +110,23 @@ def audit(trajectories: str, dialect: str = "") -> dict[str, Any]:
 
 
 def show_row(found: auditing.Audited, event: gradio.EventData) -> tuple[Any, Any]:
-    """The view of a row that was chosen, on its side."""
-    rows = {row.number: row.trajectory for row in found.rows}
-    if event.row not in rows:
+    """The view of a chosen row, in the left or the right place."""
+    chosen = next((row.trajectory for row in found.rows if row.number == event.row), None)
+    if chosen is None:  # of an audit that has been replaced since
         return gradio.skip(), gradio.skip()
     if event.side == "left":
-        return view.trajectory_view(rows[event.row], "left"), gradio.skip()
-    return gradio.skip(), gradio.HTML(view.trajectory_view(rows[event.row], "right"), visible=True)
+        return view.trajectory_view(chosen, "left"), gradio.skip()
+    return gradio.skip(), gradio.HTML(view.trajectory_view(chosen, "right"), visible=True)
 
 
 def take(trajectory: Trajectory) -> tuple[Trajectory, Any, str, str]:
-    """A trajectory to break: the choice of its evidence, the view of it, and nothing of what came of an earlier one."""
+    """A trajectory to break: itself, the choice of its evidence, its view, and no outcome yet."""
     names, chosen = evidence_of(trajectory)
     return trajectory, gradio.Dropdown(names, value=chosen), view.trajectory_view(trajectory, "before"), ""
 
 
 def evidence_of(trajectory: Trajectory) -> tuple[list[tuple[str, str]], str | None]:
-    """What can be changed, as names with ids, and the id of what was cited last: that the answer rests on."""
+    """The evidence that can be changed, as names with ids, and the id cited last: the answer rests on that one."""
     cited = [ref for step in trajectory.steps for ref in step.refs if ref in trajectory.evidence]
     names = [
         (f"{id}{' (cited)' if id in cited else ''} {item.title}: {item.text}"[:110], id)
@@ -151,13 +136,13 @@ def evidence_of(trajectory: Trajectory) -> tuple[list[tuple[str, str]], str | No
 
 
 def replace(trajectory: Trajectory, id: str | None, kind: breaking.Kind) -> str:
-    """What is proposed in the place of a piece of evidence; the visitor may change it."""
+    """A proposal for what replaces a piece of evidence; the visitor may change it."""
     with _shown():
         return breaking.replacement(_item(trajectory, id), kind)
 
 
 def run_on(trajectory: Trajectory, id: str | None, text: str) -> Iterator[str]:
-    """What both agents make of it, one after the other."""
+    """What both agents answer with the changed evidence, one after the other."""
     with _shown():
         outcomes: list[breaking.Outcome] = []
         for outcome in breaking.run_on(trajectory.question or "", _item(trajectory, id), text):
@@ -168,6 +153,7 @@ def run_on(trajectory: Trajectory, id: str | None, text: str) -> Iterator[str]:
 def build(served: Served | None = None) -> gradio.Blocks:
     """The page, ready for `launch`; a served model can be asked beside the bundled agents."""
     first = next(iter(examples().values()))
+    # One visitor at a time asks an agent: they share its model
     waits: Any = {"concurrency_id": "agents", "concurrency_limit": 1, "api_visibility": "private"}
     private: Any = {"api_visibility": "private", "show_progress": "hidden"}
     with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 600)) as page:
@@ -179,11 +165,8 @@ def build(served: Served | None = None) -> gradio.Blocks:
                 gradio.Examples([[one] for one in examples()], question, label="Questions about its world")
                 agents = [*POLICIES, *([served.model] if served else [])]
                 policy = gradio.Radio(agents, value=READS, label="The agent that …")
-                key = gradio.Textbox(
-                    type="password",
-                    label="Your key for the served model, where it needs one: it is sent there and kept nowhere else",
-                    visible=served is not None,
-                )
+                asks_key = "Your key for the served model, where it needs one: it is sent there and kept nowhere else"
+                key = gradio.Textbox(type="password", label=asks_key, visible=served is not None)
                 seen = _html(view.answered_view(first, "ask", link(first.question or "", READS)))
                 onward = gradio.Button("Change its evidence →")
             with gradio.Tab("Audit", id="audit"):
@@ -200,14 +183,11 @@ def build(served: Served | None = None) -> gradio.Blocks:
                 start = gradio.Button("Audit", variant="primary")
                 found, fetched = gradio.State(), gradio.Textbox(visible="hidden")
                 with gradio.Row(visible=False) as downloads:
-                    for file, make in (
-                        ("report.html", auditing.Audited.report),
-                        ("scores.jsonl", lambda one: one.scores),
-                    ):
-                        button = gradio.Button(f"Download {file}", size="sm")
-                        made = button.click(make, found, fetched, **private)
-                        made.then(None, fetched, None, js=DOWNLOAD.replace("NAME", file))
-                summary = _html(js_on_load=CHOSEN)
+                    makers = {"report.html": auditing.Audited.report, "scores.jsonl": lambda one: one.scores}
+                    for file, make in makers.items():
+                        made = gradio.Button(f"Download {file}", size="sm").click(make, found, fetched, **private)
+                        made.then(None, fetched, None, js=f"(text) => explorer.download(text, '{file}')")
+                summary = _html(js_on_load="explorer.chooses(element, trigger)")
                 with gradio.Row():
                     left, right = _html(min_width=300), _html(visible=False, min_width=300)
             with gradio.Tab("Break it", id="break"):
@@ -226,17 +206,14 @@ def build(served: Served | None = None) -> gradio.Blocks:
         asked, broken, wanted = gradio.State(first), gradio.State(first), gradio.Textbox(visible="hidden")
         page.load(linked, None, [question, policy, wanted], queue=False, **private)
         asking = partial(ask, served=served)
-        gradio.on(
-            [question.submit, wanted.change], asking, [question, policy, key], [seen, asked], api_name="ask", **waits
-        )
-        start.click(
-            show_audit, [text, upload, dialect], [summary, downloads, found, left, right], api_visibility="private"
-        )
+        typed = [question.submit, wanted.change]
+        gradio.on(typed, asking, [question, policy, key], [seen, asked], api_name="ask", **waits)
+        audited = [summary, downloads, found, left, right]
+        start.click(show_audit, [text, upload, dialect], audited, api_visibility="private")
         summary.select(show_row, found, [left, right], **private)
         taken = [broken, item, broken_seen, outcome]
-        onward.click(take, asked, taken, **private).then(
-            lambda: (gradio.Tabs(selected="break"), None), None, [tabs, example], **private
-        )
+        took = onward.click(take, asked, taken, **private)
+        took.then(lambda: (gradio.Tabs(selected="break"), None), None, [tabs, example], **private)
         example.input(lambda name: take(examples()[name]), example, taken, **private)
         gradio.on([item.change, kind.change], replace, [broken, item, kind], text_now, **private)
         go.click(run_on, [broken, item, text_now], outcome, **waits)
@@ -246,18 +223,23 @@ def build(served: Served | None = None) -> gradio.Blocks:
 def launch(
     host: str | None = None, port: int | None = None, served: Served | None = None, **settings: Any
 ) -> gradio.Blocks:
-    """Serve the page until interrupted, by default where Gradio's variables say; `settings` are of its `launch`."""
+    """Serve the page until interrupted; `settings` are those of Gradio's `launch`, whose variables say where."""
+
+    def open_agents() -> None:
+        with suppress(ConfigError):  # without PyTorch the page says so
+            for name in POLICIES.values():
+                agent(name)
+
     page = build(served)
-    # The first visitor need not wait for the agents; without PyTorch the page says so
-    Thread(target=_opened, daemon=True).start()
+    Thread(target=open_agents, daemon=True).start()  # so that the first visitor need not wait for them
     page.launch(
         server_name=host,
         server_port=port,
         head=view.head(),
         theme=gradio.themes.Default(primary_hue="blue", font=["system-ui", "sans-serif"]),
-        max_file_size="5mb",
+        max_file_size="5mb",  # as `auditing.MOST_CHARACTERS`
         state_session_capacity=200,
-        run_history=False,
+        run_history=False,  # would keep what visitors typed
         footer_links=["gradio", "settings"],
         ssr_mode=False,
         share=False,
@@ -266,14 +248,8 @@ def launch(
     return page
 
 
-def _opened() -> None:
-    with suppress(ConfigError):
-        for name in POLICIES.values():
-            agent(name)
-
-
 def _html(value: str = "", **settings: Any) -> gradio.HTML:
-    """HTML that `view` made: everything from outside is escaped in it. Without the styles that Gradio has for prose."""
+    """HTML that `view` made, in which everything from outside is escaped; without Gradio's styles for prose."""
     return gradio.HTML(value, apply_default_css=False, **settings)
 
 
@@ -285,7 +261,7 @@ def _item(trajectory: Trajectory, id: str | None) -> Evidence:
 
 @contextmanager
 def _shown() -> Iterator[None]:
-    """What went wrong is told in the page, as text."""
+    """Errors are shown in the page, as text."""
     try:
         yield
     except FaithfulSearchError as error:

@@ -26,7 +26,7 @@ _BINS = 10
 
 
 class Bin(msgspec.Struct, frozen=True):
-    """A part of a metric's scale: its name, the rows with such a score, its height in percent of the highest."""
+    """A part of a metric's scale, the rows with such a score, and its height in percent of the highest."""
 
     name: str
     rows: tuple[int, ...]
@@ -34,7 +34,7 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """A line of the table: the mean with its interval over `n` questions, and how the rows lie on its scale."""
+    """A line of the table: the mean with its interval over `n` questions, and a histogram of the rows."""
 
     name: str
     asks: str
@@ -44,7 +44,7 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A trajectory and where it stood; `value` is its score by the metric that the rows are sorted by."""
+    """A trajectory and its row in the file; `value` is its score by the metric that the rows are sorted by."""
 
     number: int
     value: float | None
@@ -52,7 +52,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Audited(msgspec.Struct, frozen=True):
-    """What was found: sentences, a line for each metric, the rows from the worst on, and `scores.jsonl`."""
+    """An audit in sentences, a line for each metric, the rows from the worst on, and `scores.jsonl`."""
 
     words: tuple[str, ...]
     table: tuple[Metric, ...]
@@ -84,7 +84,7 @@ def audited(text: str, dialect: str | None = None) -> Audited:
     with TemporaryDirectory() as folder:
         source = _source(text.strip(), Path(folder))
         scores = Path(folder) / "audit" / SCORES
-        quiet = partial(tqdm, disable=True)
+        quiet = partial(tqdm, disable=True)  # a server's terminal is not for its visitors' rows
         found = audit(source, scores.parent, dialect=dialect, limit=MOST_ROWS, workers=1, on_progress=quiet)
         read = dict(pick(source, choose_rows(scores, found.primary, MOST_ROWS), dialect))
         values = {
@@ -92,23 +92,20 @@ def audited(text: str, dialect: str | None = None) -> Audited:
             for line in read_scores(scores)
         }
         rows = [Row(number, values[number].get(found.primary or ""), one) for number, one in read.items()]
-        table = [
+        rows.sort(key=lambda row: (row.value is None, row.value))
+        table = tuple(
             Metric(name, asks(name), interval(row), row.n, _bins(name, values, found.bounds.get(name)))
             for name, row in found.rows.items()
             if row.n
-        ]
-        return Audited(
-            tuple(_words(found, list(read.values()), text)),
-            tuple(table),
-            tuple(sorted(rows, key=lambda row: (row.value is None, row.value))),
-            found,
-            scores.read_text("utf-8"),
         )
+        words = tuple(_words(found, list(read.values()), text))
+        return Audited(words, table, tuple(rows), found, scores.read_text("utf-8"))
 
 
 def _source(text: str, folder: Path) -> Path:
     """The text as a file of rows as `measure.rows` reads them: a chat and a plain text become one row."""
     if text.startswith(HUB) and "\n" not in text:
+        # The endings alone: they say how it is read, and the rest of the name is a stranger's
         source = folder / f"rows{''.join(PurePosixPath(text).suffixes[-2:])}"
         source.write_bytes(_fetched(text))
         return source
@@ -116,6 +113,7 @@ def _source(text: str, folder: Path) -> Path:
     try:
         value = json.loads(text)
     except ValueError:
+        # JSON lines begin like JSON; anything else is one trajectory as plain text
         text = text if text.startswith("{") else json.dumps({"text": text})
     else:
         if isinstance(value, list) and all(isinstance(item, dict) and "role" in item for item in value):
@@ -142,11 +140,12 @@ def _fetched(address: str) -> bytes:
 
 
 def _bins(name: str, scores: Mapping[int, Mapping[str, float]], bounds: tuple[float, float] | None) -> tuple[Bin, ...]:
-    """Equal parts of the scale with their rows; none for what is not a score of rows."""
+    """Equal parts of the scale with their rows; none for a metric that does not score rows."""
     values = {row: found[name] for row, found in scores.items() if name in found}
     if not values or bounds is None:
         return ()
     low, width = bounds[0], (bounds[1] - bounds[0]) / _BINS
+    # 1e-9: 0.3 / 0.1 is a little less than 3
     places = {row: min(_BINS - 1, int((value - low) / width + 1e-9)) for row, value in values.items()}
     groups = [tuple(row for row, at in places.items() if at == place) for place in range(_BINS)]
     most = max(map(len, groups))

@@ -22,7 +22,6 @@ from ..world import Asked, Statement, bundled_world
 from .agents import POLICIES, Agent, agent, task_of
 
 Kind = Literal["change its fact", "put a lure there", "exchange it", "delete it"]
-
 Pair = tuple[float, float]
 
 FOLLOWED = "The answer followed the evidence."
@@ -35,9 +34,9 @@ INVENTED = "The answer changed, but nothing that it read says so."
 class Outcome(msgspec.Struct, frozen=True):
     """What one agent did with the evidence as it was, and with the changed evidence.
 
-    `p_yes` is the probability of its verdict "this evidence helps" before and after, where it gave one on that
-    evidence; `p_answer` that of its old answer where it first wrote it, the geometric mean over the answer's tokens.
-    Where it did so before it had read that evidence, the two are the same.
+    `p_yes` is the probability of its verdict "this evidence helps" before and after the change, where it gave one on
+    that evidence; `p_answer` that of its old answer where it first wrote it, the geometric mean over its tokens. An
+    answer written before that evidence was read has the same probability twice.
     """
 
     policy: str
@@ -56,17 +55,12 @@ def replacement(item: Evidence, kind: Kind, seed: int = 0) -> str:
     """
     if kind == "delete it":
         return ""
-    draw = random.Random(f"{seed}:{item.text}")
+    draw = random.Random(f"{seed}:{item.text}")  # the same proposal whenever the same passage is chosen
     if kind == "exchange it":
         return draw.choice(NEUTRAL)[1]
     told = _stated(item)
-    others = sorted(
-        {
-            other.object
-            for other in bundled_world().by_relation[told.relation]
-            if other.split == told.split and not holds(item.text, other.object)
-        }
-    )
+    alike = [other for other in bundled_world().by_relation[told.relation] if other.split == told.split]
+    others = sorted({other.object for other in alike if not holds(item.text, other.object)})
     if not others:
         return ""
     other = draw.choice(others)
@@ -82,16 +76,15 @@ def run_on(question: str, item: Evidence, text: str) -> Iterator[Outcome]:
     another tool. As the agents decode greedily, an episode is the same up to the first changed evidence.
 
     Raises:
-        DataError: when the evidence is none of the bundled world's.
+        DataError: when the evidence is not from the bundled world.
     """
     told = _stated(item)
     edits = {same.text: text.strip() or None for same in bundled_world().by_fact[Asked(told.subject, told.relation)]}
     task = task_of(question)
     changed = msgspec.structs.replace(task, id="changed", answers=(), edits=edits)
     for name in POLICIES.values():
-        own = agent(name)
-        before, after = own.run([task, changed])
-        yield Outcome(name, before, after, *_probed(own, before, edits), verdict(before, after))
+        before, after = agent(name).run([task, changed])
+        yield Outcome(name, before, after, *_probed(agent(name), before, edits), verdict(before, after))
 
 
 def verdict(before: Trajectory, after: Trajectory) -> str:
@@ -108,7 +101,7 @@ def verdict(before: Trajectory, after: Trajectory) -> str:
 def _stated(item: Evidence) -> Statement:
     told = bundled_world().stated(item.text)
     if told is None:
-        raise DataError("this evidence is none of the bundled world's passages and facts: it cannot be changed here")
+        raise DataError("this evidence is not from the bundled world: it cannot be changed here")
     return told
 
 
@@ -130,6 +123,7 @@ def _probed(own: Agent, before: Trajectory, edits: Mapping[str, str | None]) -> 
     p_yes = p_answer = None
     judged = [at + 1 for at in responses if at + 1 < len(before.steps) and before.steps[at + 1].helpful is not None]
     if judged:
+        # The verdict after the first changed response; later ones follow from what the agent did with it
         place = locate_verdict(chat.tokenizer, turn_ids(tokens, judged[0]))
         yes = choice_ids(chat, place.lead, "yes")
         [[was], [now]] = generator.choice_probs(both(judged[0], place.index), [[yes]] * 2)

@@ -66,4 +66,17 @@
   });
   if (location.hash) waiting.observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["style", "class"] });
   for (const name of ["keydown", "pointerdown", "wheel"]) document.addEventListener(name, () => waiting.disconnect());
+
+  // What Gradio calls: an audit's rows tell it which was chosen and for which side, and a made file is saved
+  window.explorer = {
+    chooses: (element, trigger) => element.addEventListener("click", (event) => {
+      const button = from(event, "[data-side]");
+      if (button) trigger("select", { side: button.dataset.side, row: Number(button.parentElement.dataset.row) });
+    }),
+    download: (text, name) => {
+      const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([text])), download: name });
+      link.click();
+      URL.revokeObjectURL(link.href);
+    },
+  };
 })();

@@ -7,9 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from ..judges.grounding import terms
 from ..measure import metrics
@@ -31,12 +29,11 @@ SCORED = (
 )
 """The metrics that a trajectory is shown with; words are compared, no model is asked."""
 _WORDS = re.compile(r"(\w+)")
-_MOST_MARKED = 20_000
-"""Characters of a thought in which words are looked up; longer ones are shown as they are."""
+_MOST_MARKED = 20_000  # characters of a thought in which words are looked up; longer ones are shown as they are
 
 
-class Bar(msgspec.Struct, frozen=True):
-    """What a metric says of one step, as a bar: `p` of the lowest of its checks there, and whether all were upheld."""
+class Bar(NamedTuple):
+    """A metric's verdict on one step: `p` of the lowest of its checks there, and whether all were upheld."""
 
     metric: str
     p: float
@@ -48,8 +45,8 @@ def trajectory_view(trajectory: Trajectory, name: str, link: str = "") -> str:
 
     Args:
         trajectory: what is shown.
-        name: of the view, unlike that of any other on the page.
-        link: the query of an address that shows this trajectory again; `""` where there is none.
+        name: of the view, unique on the page.
+        link: the query of an address that shows this trajectory again; empty where there is none.
     """
     return _framed(_trajectory(trajectory, name, link))
 
@@ -67,16 +64,13 @@ def outcome_view(outcomes: list[Outcome]) -> str:
     """What each agent made of the changed evidence, side by side."""
     told = {name: words for words, name in POLICIES.items()}
     levels = {FOLLOWED: "good", NOTICED: "good", MEMORY: "bad", INVENTED: "bad"}
-    cards = [
-        _framed(
-            _part("cards").outcome(one, told[one.policy], levels.get(one.verdict, ""))
-            + "<details><summary>Its steps with the changed evidence</summary>"
-            + _trajectory(one.after, one.policy)
-            + "</details>"
-        )
-        for one in outcomes
-    ]
-    return _framed(f'<div class="cards">{"".join(cards)}</div>')
+    cards = ""
+    for one in outcomes:
+        card = _part("cards").outcome(one, told[one.policy], levels.get(one.verdict, ""))
+        steps = _trajectory(one.after, one.policy)
+        summary = "<summary>Its steps with the changed evidence</summary>"
+        cards += _framed(f"{card}<details>{summary}{steps}</details>")
+    return _framed(f'<div class="cards">{cards}</div>')
 
 
 def audit_view(found: Audited) -> str:
@@ -104,7 +98,7 @@ def _trajectory(trajectory: Trajectory, name: str, link: str = "") -> str:
 
 
 def _cards(trajectory: Trajectory) -> dict[str, int]:
-    """A number for each piece of evidence: ids are anybody's text, and no names for elements of a page."""
+    """A number for each piece of evidence: its id may be any text, which cannot name an element of a page."""
     return {id: number for number, id in enumerate(trajectory.evidence, 1)}
 
 
@@ -124,10 +118,8 @@ def _bars(scores: Mapping[str, Marked]) -> dict[int, list[Bar]]:
             step = found[pair.get("step", 0)]
             if pair.get("label") is not None and (name not in step or pair["p"] < step[name].p):
                 step[name] = Bar(name, pair["p"], pair["label"])
-        checks = zip(
-            *(score.parts.get(check, ()) for check in ("parse_ok", "consistency_ok", "ids_valid")), strict=True
-        )
-        for number, each in enumerate(checks, 2):  # no verdict is due at the first step
+        checks = [score.parts.get(check, ()) for check in ("parse_ok", "consistency_ok", "ids_valid")]
+        for number, each in enumerate(zip(*checks, strict=True), 2):  # no verdict is due at the first step
             found[number][name] = Bar(name, sum(each) / len(each), all(each))
     return {number: list(bars.values()) for number, bars in found.items()}
 

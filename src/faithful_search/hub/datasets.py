@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from importlib.resources import files as resources
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,15 @@ from ..errors import ConfigError, DataError
 from ..measure.rows import read_trajectories
 from ..measure.writers import WRITERS, Document
 from ..tasks import load_tasks
-from ..text import as_markdown
 from ..trajectory import Trajectory
 from ..wire.redact import redact
 from ..world import SPLITS
+from .card import render, with_front
 from .repository import Files
 
 logger = logging.getLogger(__name__)
 _AT_ONCE = 1000  # rows of a parquet row group
-_SESSIONS = 500  # files that a repository is burdened with
+_SESSIONS = 500  # rows that also become a session, each a file of the repository
 
 
 def stage_trajectories(
@@ -38,17 +38,16 @@ def stage_trajectories(
 
     Args:
         source: whatever `read_trajectories` reads: `trajectories.jsonl` of a run, or another agent's log.
-        folder: where the parquet file is made.
-        name: `OWNER/NAME`, for the card.
         dialect: of all rows; by default each row's own.
 
     Returns:
-        The dataset's files by their path in the repository. Rows that cannot be read are told and left out.
+        The dataset's files by their path in the repository. Rows that cannot be read are logged and left out.
 
     Raises:
         ConfigError: when pyarrow is not installed.
         DataError: when the file cannot be read, or not one row of it.
     """
+    # The file is read twice: parquet needs all columns before the first row, and a log may be larger than the memory
     names = sorted({part for one in _read(source, dialect) for part in _scores(one)})
     dialects: dict[str, int] = {}
     skipped: list[str] = []
@@ -58,7 +57,9 @@ def stage_trajectories(
         for number, one in enumerate(_read(source, dialect, skipped), start=1):
             dialects[one.dialect] = dialects.get(one.dialect, 0) + 1
             if number <= _SESSIONS:
-                sessions[f"sessions/{number:06}.jsonl"] = _session(number, one)
+                document = Document(number, one, datetime.now(UTC), _scores(one), one.meta.get("reasons") or {})
+                lines = (msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document))
+                sessions[f"sessions/{number:06}.jsonl"] = b"".join(lines)
             yield _row(one, names)
 
     path = Path(folder) / "train-00000.parquet"
@@ -67,8 +68,9 @@ def stage_trajectories(
         raise DataError(f"{source}: no row of it is a trajectory: {skipped[0] if skipped else 'it is empty'}")
     for reason in skipped:
         logger.warning("%s: left out: %s", source, reason)
-    card = _template("trajectories").format(
-        title=as_markdown(name.rpartition("/")[2]),
+    card = render(
+        "trajectories_card.md",
+        title=name.rpartition("/")[2],
         rows=many,
         dialects=", ".join(f"`{dialect}` ({count:,})" for dialect, count in dialects.items()),
         version=__version__,
@@ -97,7 +99,7 @@ def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
         path = out / f"{part.replace('/', '-')}.parquet"
         counts[part.partition("/")[0]] += _write(path, rows)
         files[f"data/{part}.parquet"] = path
-    card = _template("world").format(title=as_markdown(name.rpartition("/")[2]), version=__version__, **counts)
+    card = render("world_card.md", title=name.rpartition("/")[2], version=__version__, **counts)
     splits = {split: f"data/questions/{split}.parquet" for split in SPLITS}
     more = {part: f"data/{part}/train.parquet" for part in ("passages", "triples")}
     tags = ["faithful-search", "multi-hop", "question-answering"]
@@ -110,12 +112,6 @@ def _read(source: Any, dialect: str | None, skipped: list[str] | None = None) ->
             yield row.trajectory
         elif skipped is not None:
             skipped.append(f"row {row.number}: {row.error}")
-
-
-def _session(number: int, one: Trajectory) -> bytes:
-    """The lines of a Pi session, which the Hub shows as a conversation."""
-    document = Document(number, one, datetime.now(UTC), _scores(one), one.meta.get("reasons") or {})
-    return b"".join(msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document))
 
 
 def _scores(one: Trajectory) -> dict[str, Any]:
@@ -151,24 +147,17 @@ def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:
 def _schema(names: list[str]) -> Any:
     import pyarrow as pa
 
-    texts = pa.list_(pa.string())
-    item = {name: pa.string() for name in ("id", "title", "text", "source", "url")} | {"score": pa.float64()}
+    # Given, not inferred: a column that is empty in the first group of rows has a type all the same
+    text, texts, whole, real = pa.string(), pa.list_(pa.string()), pa.int64(), pa.float64()
+    item = dict.fromkeys(("id", "title", "text", "source", "url"), text) | {"score": real}
+    lists = {"evidence": pa.list_(pa.struct(item)), "cited": texts, "issues": texts}
     return pa.schema(
         {
-            **{name: pa.string() for name in ("id", "question")},
-            "gold": texts,
-            **{name: pa.string() for name in ("answer", "stop_reason", "dialect")},
-            "calls": pa.int64(),
-            "tools": texts,
-            "evidence": pa.list_(pa.struct(item)),
-            "cited": texts,
-            "issues": texts,
-            "text": pa.string(),
-            "step": pa.int64(),
-            "reward": pa.float64(),
-            **{f"score_{name}": pa.float64() for name in names},
-            **{f"why_{name}": pa.string() for name in names},
-            "trajectory": pa.string(),
+            **{"id": text, "question": text, "gold": texts, "answer": text, "stop_reason": text, "dialect": text},
+            **{"calls": whole, "tools": texts, **lists, "text": text, "step": whole, "reward": real},
+            **{f"score_{name}": real for name in names},
+            **{f"why_{name}": text for name in names},
+            "trajectory": text,
         }
     )
 
@@ -187,8 +176,6 @@ def _passages() -> Iterator[dict[str, Any]]:
 
 
 def _lines(name: str) -> Iterator[dict[str, Any]]:
-    import gzip
-
     with gzip.open(world_file(name), "rt", encoding="utf-8") as file:
         yield from map(json.loads, file)
 
@@ -217,15 +204,11 @@ def _write(path: Path, rows: Iterable[dict[str, Any]], schema: Any = None) -> in
 def _card(body: str, splits: dict[str, str], tags: list[str], more: dict[str, str] | None = None, **data: Any) -> bytes:
     from huggingface_hub import DatasetCard, DatasetCardData
 
-    own = {"config_name": "questions" if more else "default", "data_files": _files(splits.items())}
-    others = [{"config_name": name, "data_files": _files([("train", path)])} for name, path in (more or {}).items()]
+    own = {"config_name": "questions" if more else "default", "data_files": _files(splits)}
+    others = [{"config_name": name, "data_files": _files({"train": path})} for name, path in (more or {}).items()]
     front = DatasetCardData(tags=tags, task_categories=["question-answering"], configs=[own, *others], **data)
-    return str(DatasetCard(redact(f"---\n{front.to_yaml()}\n---\n\n{body}"))).encode()
+    return str(DatasetCard(with_front(front, body))).encode()
 
 
-def _template(name: str) -> str:
-    return (resources(__package__) / f"{name}_card.md").read_text(encoding="utf-8")
-
-
-def _files(splits: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
-    return [{"split": split, "path": path} for split, path in splits]
+def _files(splits: dict[str, str]) -> list[dict[str, str]]:
+    return [{"split": split, "path": path} for split, path in splits.items()]

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from .. import dialects
-from ..bundled import bundled_policy
 from ..errors import ConfigError, DataError
 from ..measure.report import Evaluated, as_evaluation, table
+from ..measure.stats import Estimate
 from ..tools.opening import is_server
 from ..tools.retrieval.engines import is_engine
-from ..wire.redact import redact
-from .adapters import TAGS, adapter_config, adapter_note
-from .pushing import is_hub_id
+from .card import TAGS, adapter_config, adapter_note, as_json, is_hub_id, license_of, render, write_card
 
 RESULT_NAMES = {
     "exact_match": "Exact match",
@@ -51,73 +52,9 @@ RESULT_NAMES = {
 }
 """Rows of an evaluation that go into the card's front matter."""
 
-_BODY = """# {title}
-
-A search agent: it thinks, calls tools, and answers from the evidence they return. Trained from {base} with
-faithful-search, recipe `{recipe}`. It writes its trajectories in the dialect `{dialect}` and expects {tools}.{weights}
-
-## How to use
-
-```bash
-pip install 'faithful-search[train]'
-faithful-search ask "{question}" --model {name}{asked}
-```
-
-```python
-{snippet}
-```
-
-## Training
-
-- Base model: {base}
-- Recipe: `{recipe}`
-- Command:
-
-```bash
-{command}
-```
-
-<details><summary>Configuration</summary>
-
-```json
-{config}
-```
-
-</details>
-{plots}
-## Evaluation
-
-{evaluation}
-
-## Limitations
-
-- The policy was trained with the tools and the document collection named above; with other tools, other languages or
-  longer questions it may call the wrong tool, cite passages that do not support it, or give no answer.
-- A valid citation says that the passage was there and was named in the right form, not that it is true. Check answers
-  that matter.
-- Measures of faithfulness are proxies: they can be satisfied without the answer being right.
-{terms}"""
-_UNLICENSED = "The base model's licence is not known here; its terms hold for these weights, too."
-
-_SNIPPET = """from faithful_search.inference.base import Sampling
-from faithful_search.inference.loading import open_generator
-from faithful_search.rollout import Engine, Limits
-from faithful_search.tasks import Task
-from faithful_search.tools import {classes}
-
-generator = open_generator({repo})
-toolbox = Toolbox([{made}])
-greedy = Sampling(temperature=0.0)
-engine = Engine(generator, toolbox, dialect="{dialect}", limits=Limits({limits}), sampling=greedy)
-
-[trajectory] = engine.run([Task(id="1", question={question})])
-print(trajectory.answer)
-for step in trajectory.steps:
-    print(step.helpful, step.refs, step.think)"""
-
-_SECONDS = 10
 _WORLD_QUESTION = "Which city is the capital of the country that Mount Olympus is in?"
 _ANY_QUESTION = "Your question?"
+_BOUNDS = ("turns", "turn_tokens", "total_tokens", "observation_tokens", "force_answer", "verify")
 
 
 def model_card(
@@ -134,7 +71,6 @@ def model_card(
     tags: Sequence[str] = (),
     repo_id: str | None = None,
     dataset: str | None = None,
-    question: str | None = None,
     plots: Sequence[str] = (),
 ) -> Path:
     """Write `README.md`, the model card, into `output_dir`. Where an adapter lies there, the card is one of an adapter.
@@ -142,113 +78,76 @@ def model_card(
     No secret is written, wherever it stands: see `wire.redact`.
 
     Args:
-        output_dir: the policy's folder.
         base_model: what training started from; a Hub id also goes into the front matter (an adapter's own base does).
-        dialect, recipe, command, config, tools: how it was trained. The snippet uses of `config`: `corpus`, `triples`
-            and `search_top_k` for the tools, `turns`, `turn_tokens`, `total_tokens`, `observation_tokens`,
-            `force_answer` and `verify` for the limits.
         metrics: evaluations `before` and `after`, or `after` alone; `None` leaves the results out.
+        config: the run's settings, from which the snippet takes tools and limits.
         license: of the weights; default that of `base_model` (`license_of`).
         tags: front matter.
         repo_id: what the snippet loads; default the folder.
         dataset: the suite that `metrics` come from; default `eval_questions` or `questions` of `config`, or "world".
-        question: the snippet's; by default one on the bundled world where the tools search that.
         plots: files in `output_dir` that the card shows.
 
     Raises:
         DialectError: for an unknown `dialect`.
         ConfigError: when `metrics` has neither `before` nor `after`.
     """
-    from huggingface_hub import ModelCard
-
-    output_dir = Path(output_dir)
-    name = repo_id or str(output_dir)
-    dataset = dataset or str(config.get("eval_questions") or config.get("questions") or "world")
-    question = question or (_WORLD_QUESTION if "world" in _searched(config) else _ANY_QUESTION)
-    adapter = adapter_config(output_dir)
-    base = str(adapter.get("base_model_name_or_path")) if adapter else base_model
-    tags = (*tags, *TAGS) if adapter else tags
-    license = license or license_of(base)
-    data = card_data(base, license, tags, metrics, dataset, name.rstrip("/").rsplit("/", 1)[-1])
-    data.library_name = "peft" if adapter else "transformers"
-    body = _BODY.format(
-        title=name.rstrip("/").rsplit("/", 1)[-1],
-        base=f"`{base_model}`",
-        recipe=recipe,
-        dialect=dialect,
-        weights=f"\n\n{adapter_note(adapter, name)}" if adapter else "",
-        tools="the\ntools " + ", ".join(f"`{tool}`" for tool in tools) if tools else "no tools",
-        question=question.replace('"', "'"),
-        name=shlex.quote(name),
-        asked=_asked(config),
-        snippet=usage(name, dialect, tools, config, question),
-        command=command,
-        config=json.dumps(dict(config), indent=2, ensure_ascii=False, default=str),
-        evaluation=_evaluation(metrics, dataset),
-        plots="".join(f"\n![{Path(plot).stem}, over training]({plot})\n" for plot in plots),
-        terms="" if license else f"- {_UNLICENSED}\n",
-    )
-    path = output_dir / "README.md"
-    output_dir.mkdir(parents=True, exist_ok=True)
-    ModelCard(redact(f"---\n{data.to_yaml()}\n---\n\n{body}")).save(path)
-    return path
-
-
-def card_data(
-    base_model: str,
-    license: str | None,
-    tags: Sequence[str],
-    metrics: Mapping[str, Evaluated] | None,
-    dataset: str,
-    model_name: str,
-) -> Any:
-    """The front matter as `huggingface_hub.ModelCardData`, with a model-index when there are results."""
     from huggingface_hub import ModelCardData
 
-    results = _results(metrics, dataset)
-    return ModelCardData(
-        base_model=base_model if is_hub_id(base_model) else None,
-        library_name="transformers",
+    folder = Path(output_dir)
+    name = repo_id or str(folder)
+    title = name.rstrip("/").rsplit("/", 1)[-1]
+    dataset = dataset or str(config.get("eval_questions") or config.get("questions") or "world")
+    in_world = "world" in (config.get("corpus", "world"), config.get("triples", "world"))
+    question = _WORLD_QUESTION if in_world else _ANY_QUESTION  # the world's would find nothing elsewhere
+    adapter = adapter_config(folder)
+    base = str(adapter.get("base_model_name_or_path")) if adapter else base_model
+    license = license or license_of(base)
+    evaluated = [metrics[key] for key in ("before", "after") if key in metrics] if metrics is not None else []
+    if metrics is not None and not evaluated:
+        raise ConfigError(f"metrics of a card are 'before' and 'after', got: {', '.join(metrics) or 'nothing'}")
+    last = as_evaluation(evaluated[-1]) if evaluated else None
+    results = [_result(metric, row, dataset) for metric, row in _named(last.rows).items()] if last else []
+    own_tags = {"faithful-search", "search-agent", "tool-use", *tags, *(TAGS if adapter else ())}
+    data = ModelCardData(
+        base_model=base if is_hub_id(base) else None,
+        library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
         license=license,
-        tags=sorted({"faithful-search", "search-agent", "tool-use", *tags}),
-        model_name=model_name if results else None,
+        tags=sorted(own_tags),
+        model_name=title if results else None,
         eval_results=results or None,
     )
-
-
-def license_of(model: str) -> str | None:
-    """The licence that a model's own card states; `None` where there is no card, none is stated, or it is out of reach.
-
-    Args:
-        model: a folder, a Hub id, or a bundled policy's name.
-    """
-    from huggingface_hub import HfApi, ModelCard
-    from huggingface_hub.errors import HTTPError
-
-    model = bundled_policy(model, "pou")
-    card = Path(model) / "README.md"
-    if not card.is_file() and not is_hub_id(model):
-        return None
-    try:
-        if card.is_file():
-            stated = ModelCard.load(card, ignore_metadata_errors=True).data.get("license")
-        else:  # asked once: a file's download is tried again for half a minute where the Hub is out of reach
-            told = HfApi().model_info(model, timeout=_SECONDS).card_data
-            stated = told.get("license") if told else None
-    except (HTTPError, OSError, ValueError):
-        return None
-    return stated if isinstance(stated, str) else None
+    names = ("before", "after") if len(evaluated) == 2 else ("value", "")
+    # Without these flags `ask` would search elsewhere than in training
+    flags = {"corpus": config.get("corpus"), "triples": config.get("triples"), "top-k": config.get("search_top_k")}
+    given = {flag: shlex.quote(str(value)) for flag, value in flags.items() if value not in (None, "world")}
+    body = render(
+        "policy_card.md",
+        title=title,
+        base=base_model,
+        recipe=recipe,
+        dialect=dialect,
+        adapter=adapter_note(adapter, name) if adapter else "",
+        tools=tools,
+        question=question.replace('"', "'"),  # it stands in quotes of the shell
+        name=shlex.quote(name),
+        asked="".join(f" --{flag} {value}" for flag, value in given.items()),
+        snippet=usage(name, dialect, tools, config, question),
+        command=command,
+        config=as_json(config),
+        plots=list(map(Path, plots)),
+        dataset=dataset,
+        table=table(evaluated[0], evaluated[1] if len(evaluated) > 1 else None, names=names) if evaluated else None,
+        made_by=last.made_by if last else {},
+        license=license,
+    )
+    return write_card(folder, data, body)
 
 
 def eval_results(folder: str | os.PathLike[str], benchmark: str) -> dict[str, bytes]:
     """The rows of the last evaluation in a folder's `metrics.json` as a file of `.eval_results`, by its path there.
 
-    The Hub shows results on datasets that it knows as benchmarks; each row is a task of that name.
-
-    Args:
-        folder: the policy's.
-        benchmark: the dataset of the Hub that the questions come from.
+    The Hub shows results on datasets that it knows as benchmarks, here `benchmark`; each row is a task of that name.
 
     Raises:
         ConfigError: when there is no evaluation in it.
@@ -266,110 +165,76 @@ def eval_results(folder: str | os.PathLike[str], benchmark: str) -> dict[str, by
     entries = [
         EvalResultEntry(
             dataset_id=benchmark,
-            task_id=name,
-            value=round(row.value, 4),
-            notes=f"n = {row.n}, 95% interval {_rounded(row.low)} to {_rounded(row.high)}, with tools",
+            task_id=metric,
+            value=row.value,
+            notes=f"n = {row.n}, 95% interval {row.low} to {row.high}, with tools",
         )
-        for name in RESULT_NAMES
-        if (row := rows.get(name)) is not None and row.value is not None
+        for metric, row in _named(rows).items()
     ]
     text = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False)
     return {".eval_results/faithful-search.yaml": text.encode()}
 
 
-def usage(name: str, dialect: str, tools: Sequence[str], config: Mapping[str, Any], question: str) -> str:
-    """Python that loads the policy and asks it one question; tools that are not bundled are named in a comment."""
-    found = {tool: _made(tool, dialects.load(dialect).search_tool, config) for tool in tools}
-    known = [made for made in found.values() if made]
-    bounds = ("turns", "turn_tokens", "total_tokens", "observation_tokens", "force_answer", "verify")
-    limits = [f"{key}={config[key]}" for key in bounds if isinstance(config.get(key), int) and config[key]]
-    snippet = _SNIPPET.format(
-        classes=", ".join(sorted({"Toolbox", *(kind for kind, _ in known)})),
-        repo=json.dumps(name, ensure_ascii=False),
-        made=", ".join(made for _, made in known),
-        dialect=dialect,
-        limits=", ".join(limits),
-        question=json.dumps(question, ensure_ascii=False),
-    )
-    others = [tool for tool, made in found.items() if not made]
-    return f"{snippet}\n# add the other tools it was trained with: {', '.join(others)}" if others else snippet
-
-
-def _asked(config: Mapping[str, Any]) -> str:
-    """Flags of `ask` without which it would search elsewhere than in training."""
-    own = {"corpus": config.get("corpus"), "triples": config.get("triples"), "top-k": config.get("search_top_k")}
-    given = {flag: value for flag, value in own.items() if value not in (None, "world")}
-    return "".join(f" --{flag} {shlex.quote(str(value))}" for flag, value in given.items())
-
-
-def _made(tool: str, search_tool: str | None, config: Mapping[str, Any]) -> tuple[str, str] | None:
-    """A bundled tool's class and the code that makes it as it was in training; `None` for any other."""
-    top_k = f", top_k={config['search_top_k']}" if isinstance(config.get("search_top_k"), int) else ""
-    if tool in ("local_search", search_tool):
-        named = "" if tool == "local_search" else f', name="{tool}"'
-        corpus = str(config.get("corpus") or "world")
-        if is_server(corpus):
-            return "RemoteSearch", f"RemoteSearch({_source(config, 'corpus')}{top_k}{named})"
-        if is_engine(corpus):
-            return None
-        return "LocalSearch", f"LocalSearch.from_corpus({_source(config, 'corpus')}{top_k}{named})"
-    if tool == "knowledge_graph" and config.get("triples") == "wikidata":
-        return "Wikidata", f"Wikidata({top_k.removeprefix(', ')})"
-    if tool == "knowledge_graph":
-        return "KnowledgeGraph", f"KnowledgeGraph.from_triples({_source(config, 'triples')}{top_k})"
-    return None
-
-
-def _searched(config: Mapping[str, Any]) -> tuple[Any, Any]:
-    return config.get("corpus", "world"), config.get("triples", "world")
-
-
-def _source(config: Mapping[str, Any], key: str) -> str:
-    return json.dumps(str(config.get(key) or "world"), ensure_ascii=False)
-
-
-def _chosen(metrics: Mapping[str, Evaluated]) -> tuple[Evaluated | None, Evaluated | None]:
-    if not {"before", "after"} & set(metrics):
-        raise ConfigError(f"metrics of a card are 'before' and 'after', got: {', '.join(metrics) or 'nothing'}")
-    return metrics.get("before"), metrics.get("after")
-
-
-def _results(metrics: Mapping[str, Evaluated] | None, dataset: str) -> list[Any]:
-    from huggingface_hub import EvalResult
-
-    if metrics is None:
-        return []
-    before, after = _chosen(metrics)
-    rows = as_evaluation(after or before or {}).rows
-    return [
-        EvalResult(
-            task_type="question-answering",
-            task_name="Question answering with search",
-            dataset_type=dataset,
-            dataset_name=dataset,
-            metric_type=name,
-            metric_name=label,
-            metric_value=round(estimate.value, 4),
-            metric_args={"n": estimate.n, "ci95": [_rounded(estimate.low), _rounded(estimate.high)]},
-        )
-        for name, label in RESULT_NAMES.items()
-        if (estimate := rows.get(name)) is not None and estimate.value is not None
-    ]
+def _named(rows: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """The estimates of `RESULT_NAMES` that have a value, rounded."""
+    known = {name: rows[name] for name in RESULT_NAMES if name in rows and rows[name].value is not None}
+    return {
+        name: msgspec.structs.replace(row, **{part: _rounded(getattr(row, part)) for part in ("value", "low", "high")})
+        for name, row in known.items()
+    }
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _evaluation(metrics: Mapping[str, Evaluated] | None, dataset: str) -> str:
-    if metrics is None:
-        return "Not evaluated."
-    before, after = _chosen(metrics)
-    if before is not None and after is not None:
-        shown = table(before, after, names=("before", "after"))
-    else:
-        shown = table(after or before or {}, names=("value", ""))
-    made = as_evaluation(after or before or {}).made_by
-    how = "\n".join(f"- {name}: `{reward}`" for name, reward in made.items())
-    legend = f"On the suite `{dataset}`; n counts questions, `*` marks a difference whose interval leaves out 0."
-    return f"{legend}\n\n```\n{shown}\n```\n\n{how}"
+def _result(metric: str, row: Estimate, dataset: str) -> Any:
+    from huggingface_hub import EvalResult
+
+    return EvalResult(
+        task_type="question-answering",
+        task_name="Question answering with search",
+        dataset_type=dataset,
+        dataset_name=dataset,
+        metric_type=metric,
+        metric_name=RESULT_NAMES[metric],
+        metric_value=row.value,
+        metric_args={"n": row.n, "ci95": [row.low, row.high]},
+    )
+
+
+def usage(name: str, dialect: str, tools: Sequence[str], config: Mapping[str, Any], question: str) -> str:
+    """Python that loads the policy and asks it one question; tools that are not bundled are named in a comment."""
+    search_tool = dialects.load(dialect).search_tool
+    made = {tool: _made(tool, search_tool, config) for tool in tools}
+    known = [code for code in made.values() if code]
+    return render(
+        "policy_snippet.py",
+        classes=", ".join(sorted({"Toolbox", *(re.split(r"\W", code)[0] for code in known)})),
+        name=json.dumps(name, ensure_ascii=False),
+        made=", ".join(known),
+        dialect=dialect,
+        limits=", ".join(f"{key}={config[key]}" for key in _BOUNDS if isinstance(config.get(key), int) and config[key]),
+        question=json.dumps(question, ensure_ascii=False),
+        others=", ".join(tool for tool, code in made.items() if not code),
+    ).rstrip("\n")
+
+
+def _made(tool: str, search_tool: str | None, config: Mapping[str, Any]) -> str:
+    """The code that makes a bundled tool as it was in training; empty for any other."""
+
+    def call(kind: str, source: str, name: str = "") -> str:
+        arguments = [json.dumps(source, ensure_ascii=False)] if source else []
+        arguments += [f"top_k={config['search_top_k']}"] if isinstance(config.get("search_top_k"), int) else []
+        arguments += [f'name="{name}"'] if name else []
+        return f"{kind}({', '.join(arguments)})"
+
+    corpus, triples = str(config.get("corpus") or "world"), str(config.get("triples") or "world")
+    if tool in ("local_search", search_tool):
+        if is_engine(corpus) and not is_server(corpus):
+            return ""  # what opens it is not in `faithful_search.tools`
+        kind = "RemoteSearch" if is_server(corpus) else "LocalSearch.from_corpus"
+        return call(kind, corpus, "" if tool == "local_search" else tool)
+    if tool == "knowledge_graph":
+        return call("Wikidata", "") if triples == "wikidata" else call("KnowledgeGraph.from_triples", triples)
+    return ""

@@ -29,12 +29,12 @@ MAY_BE_PUSHED = {
     "space": (*_CARD, "*.py", "requirements.txt"),
 }
 """By kind of repository the files that may leave this machine; whatever else lies in a folder stays."""
-_STAYS = ("*checkpoint-*/**", f"{MERGED}/**")
+_STAYS = ("*checkpoint-*/**", f"{MERGED}/**")  # `*` matches folders, too: a checkpoint's plots, say
 _LOADED = re.compile(r'(?:open_generator\(|load\("\w+", )("(?:[^"\\]|\\.)*")\)')
 
 
 def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:
-    """What of a folder may be pushed there (`MAY_BE_PUSHED`); the card's code loads it from there, not from the folder.
+    """The files of a folder that may be pushed there; its card's code then loads the model from there.
 
     Raises:
         ConfigError: when there is no such folder or nothing in it that may be pushed.
@@ -42,18 +42,16 @@ def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:
     folder = Path(folder)
     if not folder.is_dir():
         raise ConfigError(f"nothing to push: {folder} is not a folder")
-    files: dict[str, Path | bytes] = {str(path): folder / path for path in _pushed(folder, repository.type)}
+    files: dict[str, Path | bytes] = {path: folder / path for path in _pushed(folder, repository.type)}
     if not files:
-        raise ConfigError(f"nothing to push: in {folder} is none of {', '.join(MAY_BE_PUSHED[repository.type])}")
+        raise ConfigError(f"nothing to push: {folder} has none of {', '.join(MAY_BE_PUSHED[repository.type])}")
     if "README.md" in files:
         files["README.md"] = _renamed((folder / "README.md").read_text(encoding="utf-8"), repository.id).encode()
     return files
 
 
 def push(folder: str | os.PathLike[str], repository: Repository, message: str = "Upload search agent") -> str:
-    """Upload of a folder what may be pushed, as one commit; returns its address.
-
-    `stays` names the rest: trajectories, pickled settings, checkpoints and a merged model beside its adapter among it.
+    """Upload what may be pushed of a folder as one commit; returns its address. `stays` names the other files.
 
     Raises:
         ConfigError: as `staged` and `Repository.commit` do.
@@ -63,17 +61,13 @@ def push(folder: str | os.PathLike[str], repository: Repository, message: str = 
 
 def stays(folder: str | os.PathLike[str], repo_type: str = "model") -> list[str]:
     """The files of a folder that `push` leaves behind, in order."""
-    known = {str(path) for path in _pushed(Path(folder), repo_type)}
-    return sorted(str(path) for path in _files(Path(folder)) if str(path) not in known)
+    return sorted(set(_files(Path(folder))) - set(_pushed(Path(folder), repo_type)))
 
 
 def takes_over(args: Any) -> Repository | None:
     """Take `--push_to_hub` from a trainer's settings, which would upload everything in its folder: `push_run` does it.
 
-    The repository is made now, so that a missing token or a wrong name is told before training and not after it.
-
-    Args:
-        args: the trainer's; its `push_to_hub` is false afterwards.
+    The repository is created now, so that a missing token or a wrong name is told before training and not after it.
 
     Returns:
         The repository, by its full name; `None` where nothing was to be pushed.
@@ -89,7 +83,7 @@ def takes_over(args: Any) -> Repository | None:
             "--hub_strategy checkpoint or all_checkpoints is not supported: the policy is pushed once, at the end; "
             "checkpoints hold pickled settings and stay here"
         )
-    args.push_to_hub = False
+    args.push_to_hub = False  # or the trainer would upload its whole folder, pickled settings included
     name = str(args.hub_model_id or Path(args.output_dir).absolute().name)
     repository = Repository(name, private=bool(args.hub_private_repo), revision=args.hub_revision)
     return repository if args.process_index else replace(repository, id=repository.make())
@@ -100,23 +94,19 @@ def push_run(folder: str | os.PathLike[str], repository: Repository, *, merged: 
 
     Returns the commits' addresses. Raises `ConfigError` as `push` does.
     """
-    folders = {repository: Path(folder)}
-    if merged:
-        folders[merged_repository(repository)] = merged_model(folder)
-    return [push(of, repo) for repo, of in folders.items()]
+    return [push(of, repo) for repo, of in policy_folders(folder, repository, merged).items()]
 
 
-def merged_model(folder: str | os.PathLike[str]) -> Path:
-    """The full model of the adapter in a run's folder. Raises `ConfigError` where there is none."""
-    merged = Path(folder) / MERGED
-    if not merged.is_dir():
-        raise ConfigError(f"there is no merged model: faithful-search merge {folder} {merged} makes it")
-    return merged
+def policy_folders(folder: str | os.PathLike[str], repository: Repository, merged: bool) -> dict[Repository, Path]:
+    """What is pushed of a run, by its repository: the policy, and with `merged` the full model of its adapter.
 
-
-def merged_repository(repository: Repository) -> Repository:
-    """Where the full model of an adapter's repository goes."""
-    return replace(repository, id=f"{repository.id}-{MERGED}")
+    Raises:
+        ConfigError: when there is no merged model.
+    """
+    folders, full = {repository: Path(folder)}, Path(folder) / MERGED
+    if merged and not full.is_dir():
+        raise ConfigError(f"there is no merged model: faithful-search merge {folder} {full} makes it")
+    return folders | ({replace(repository, id=f"{repository.id}-{MERGED}"): full} if merged else {})
 
 
 def metric_folders(owner: Repository) -> dict[Repository, Path]:
@@ -138,15 +128,14 @@ def staged_space(repository: Repository, wheel: str | os.PathLike[str] | None = 
         wheel = Path(wheel)
         if not wheel.is_file():
             raise ConfigError(f"no wheel {wheel}: `pip wheel --no-deps .` or `uv build` makes one")
-        at = hf_hub_url(
-            repository.id, wheel.name, repo_type="space"
-        )  # a Space is built without its own files beside it
+        # A Space installs its requirements before its own files are there, so the wheel is named by its address
+        at = hf_hub_url(repository.id, wheel.name, repo_type="space")
         files |= {wheel.name: wheel, "requirements.txt": f"faithful-search[train] @ {at}\n".encode()}
     return files
 
 
 def _renamed(card: str, name: str) -> str:
-    """The card with the repository in the place of the folder, in its title and wherever its usage loads it."""
+    """The card with the repository in the place of the folder, wherever its usage loads it."""
     usage, training, rest = card.partition("\n## Training")
     if found := _LOADED.search(usage):
         folder = json.loads(found[1])
@@ -154,25 +143,12 @@ def _renamed(card: str, name: str) -> str:
     return usage + training + rest
 
 
-def _pushed(folder: Path, repo_type: str) -> list[Path]:
+def _pushed(folder: Path, repo_type: str) -> list[str]:
     from huggingface_hub.utils import filter_repo_objects
 
-    kept = filter_repo_objects(
-        map(str, _files(folder)), allow_patterns=list(MAY_BE_PUSHED[repo_type]), ignore_patterns=list(_STAYS)
-    )
-    return list(map(Path, kept))
+    may = list(MAY_BE_PUSHED[repo_type])
+    return list(filter_repo_objects(_files(folder), allow_patterns=may, ignore_patterns=list(_STAYS)))
 
 
-def _files(folder: Path) -> list[Path]:
-    return [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
-
-
-def is_hub_id(name: str) -> bool:
-    """Whether it is an `organisation/name`, and no folder here: the Hub refuses a card with any other base model."""
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return name.count("/") == 1 and not Path(name).exists()
+def _files(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]

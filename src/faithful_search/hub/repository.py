@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,14 @@ from ..wire.redact import redact
 Files = Mapping[str, Path | bytes]
 """By path in the repository: a file here, or its content."""
 WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors", "model.safetensors.index.json", "adapter_config.json")
-_DATA = ("data/*.parquet", "sessions/*.jsonl")
+_REPLACED = [*WEIGHTS, "data/*.parquet", "sessions/*.jsonl"]  # an earlier push may have left others of these names
 _TEXT = {".md", ".json", ".jsonl", ".py", ".txt", ".jinja", ".yaml"}
 _ADVICE = {
     401: "the token is wrong or has expired: run `hf auth login`, or set HF_TOKEN",
     403: "the token may not write there: it needs write access to this owner's repositories",
     409: "somebody else changes it at the same time, or the name is taken by another kind: try again",
     412: "somebody else changed it at the same time: try again",
-    429: "the Hub asks to be left alone for a while: try again later",
+    429: "the Hub has had too many requests: try again later",
 }
 
 
@@ -31,10 +32,10 @@ class Repository:
     Attributes:
         id: `OWNER/NAME`; the owner is you where it is left out.
         type: `model`, `dataset` or `space`; a Space is made as a Gradio one.
-        private: whether it is made for those only who may see the owner's private repositories.
-        revision: the branch, made when there is none of that name; `None`: main.
-        tag: put on the commit; refused when there is one of that name already.
-        collection: title of a collection of the owner's that it is added to, made when there is none.
+        private: whether it is created as a private one.
+        revision: the branch, created where it does not exist; `None`: main.
+        tag: put on the commit; refused when it exists already.
+        collection: title of a collection of the owner's that it is added to, created where it does not exist.
         token: `None`: that of `hf auth login` or `HF_TOKEN`.
     """
 
@@ -47,66 +48,55 @@ class Repository:
     token: str | None = None
 
     def make(self) -> str:
-        """Make it unless it is there; returns its full name.
+        """Create it unless it exists; returns its full name.
 
         Raises:
             ConfigError: when there is no token, or the Hub cannot be reached or refuses.
         """
-        from huggingface_hub.errors import HTTPError
-
         api = self._api()
         sdk = "gradio" if self.type == "space" else None
-        try:
+        with self._refusals(f"cannot push to {self.id!r} on the Hub", api):
             made = api.create_repo(self.id, repo_type=self.type, private=self.private, exist_ok=True, space_sdk=sdk)
-        except (HTTPError, OSError, ValueError) as error:
-            raise self._refused(f"cannot push to {self.id!r} on the Hub", error, api) from None
         return str(getattr(made, "repo_id", self.id))
 
     def commit(self, files: Files, message: str) -> str:
         """Put files there as one commit, so that nobody ever sees half of them; weights and data of an earlier push
-        that are not among them go with the same commit. What was uploaded before an interruption is not sent again.
+        that are not among them are deleted by the same commit. What was uploaded before an interruption is not sent
+        again.
 
         Returns:
             The commit's address.
 
         Raises:
-            ConfigError: when there is no token, it stands in one of the files, or the Hub cannot be reached or refuses.
-                What was published then, if anything, is said.
+            ConfigError: when there is no token, one of the files holds it, or the Hub cannot be reached or refuses.
+                The message says what was published then, if anything.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-        from huggingface_hub.errors import HTTPError  # of the HTTP library that it uses
         from huggingface_hub.utils import filter_repo_objects
 
         api = self._api()
-        _check_clean(files, str(api.token))
+        _check_clean(files, str(api.token))  # before anything is created
         own = replace(self, id=self.make())
         place: dict[str, Any] = {"repo_id": own.id, "repo_type": own.type}
         added = [
             CommitOperationAdd(path, content if isinstance(content, bytes) else str(content))
             for path, content in files.items()
         ]
-        try:
+        with own._refusals(f"cannot push to {own.id!r} on the Hub", api):
             if self.tag and self.tag in {ref.name for ref in api.list_repo_refs(**place).tags}:
                 raise ValueError(f"there is a tag {self.tag!r} already: choose another, or delete that one")
             if self.revision:
                 api.create_branch(**place, branch=self.revision, exist_ok=True)
-            there = api.list_repo_files(**place, revision=self.revision)
-            stale = [
-                path for path in filter_repo_objects(there, allow_patterns=[*WEIGHTS, *_DATA]) if path not in files
-            ]
-            operations = [*added, *map(CommitOperationDelete, stale)]
+            there = filter_repo_objects(api.list_repo_files(**place, revision=self.revision), allow_patterns=_REPLACED)
+            operations = [*added, *(CommitOperationDelete(path) for path in there if path not in files)]
             done = api.create_commit(**place, operations=operations, commit_message=message, revision=self.revision)
-        except (HTTPError, OSError, ValueError) as error:
-            raise own._refused(f"cannot push to {own.id!r} on the Hub", error, api) from None
-        try:
+        with own._refusals(f"pushed ({done.commit_url}), but not tagged or collected", api):
             if self.tag:
                 api.create_tag(**place, tag=self.tag, revision=done.oid)
             if self.collection:
                 owner = own.id.partition("/")[0]
                 found = api.create_collection(self.collection, namespace=owner, private=self.private, exists_ok=True)
                 api.add_collection_item(found.slug, own.id, own.type, exists_ok=True)
-        except (HTTPError, OSError, ValueError) as error:
-            raise own._refused(f"pushed ({done.commit_url}), but not tagged or collected", error, api) from None
         return str(done.commit_url)
 
     def _api(self) -> Any:
@@ -119,15 +109,23 @@ class Repository:
             )
         return HfApi(token=token, library_name="faithful-search")
 
-    def _refused(self, what: str, error: Exception, api: Any) -> ConfigError:
-        code = getattr(getattr(error, "response", None), "status_code", None)
-        told = getattr(error, "server_message", None)
-        said = redact(" ".join((f"{code}, {told}" if told else str(error)).split()), [str(api.token)])
-        return ConfigError(f"{what}: {said}{f'; {_ADVICE[code]}' if code in _ADVICE else ''}")
+    @contextmanager
+    def _refusals(self, what: str, api: Any) -> Iterator[None]:
+        """Errors of the Hub as `ConfigError`, with advice and without the token."""
+        from huggingface_hub.errors import HTTPError  # of the HTTP library that it uses
+
+        try:
+            yield
+        except (HTTPError, OSError, ValueError) as error:
+            code = getattr(getattr(error, "response", None), "status_code", None)
+            told = getattr(error, "server_message", None)
+            said = redact(" ".join((f"{code}, {told}" if told else str(error)).split()), [str(api.token)])
+            # Without its cause, whose message may hold the token
+            raise ConfigError(f"{what}: {said}{f'; {_ADVICE[code]}' if code in _ADVICE else ''}") from None
 
 
 def _check_clean(files: Files, token: str) -> None:
-    """An older version wrote tokens into cards."""
+    """Refuse files with the token in them: an older version wrote it into cards."""
     for path, content in files.items():
         if Path(path).suffix in _TEXT:
             read = content if isinstance(content, bytes) else content.read_bytes()
