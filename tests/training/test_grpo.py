@@ -50,11 +50,12 @@ def test_the_batch_holds_the_rollouts_ids(tmp_path):
     assert lab.tokenizer().decode(sampled) == "".join(TURNS)
 
 
-@pytest.mark.parametrize("rebuild", [False, True])
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, rebuild):
-    """α, the reward's state, the questions asked, every rollout and the weights."""
+@pytest.mark.parametrize(("rebuild", "step"), [(False, 2), (True, 3)])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, rebuild, step):
+    """α, the reward's state, the questions asked, every rollout and the weights; a pass over the questions is two
+    steps."""
     mix = Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck(), kappa=3.0)}, gate=None)
-    settings = {"restore_callback_states_from_checkpoint": rebuild}
+    settings = {"restore_callback_states_from_checkpoint": rebuild, "tasks": TASKS[:4], "save_steps": 1}
 
     def run(name: str, **more):
         log = tmp_path / name / "trajectories.jsonl"
@@ -65,7 +66,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, rebuild):
     broken, _ = run("parts", callbacks=[StopAt(3)])
     broken.train()
     resumed, resumed_log = run("parts")
-    resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-2"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / f"checkpoint-{step}"))
 
     assert whole.reward_state.mix.step == 4
     assert 0 < whole.reward_state.mix.ema < 1

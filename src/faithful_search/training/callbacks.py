@@ -48,6 +48,19 @@ class RewardState(TrainerCallback, ExportableState):
             self.values = dict(stored["attributes"]["values"])
 
 
+class QuestionOrder(TrainerCallback):
+    """Has a resumed run ask what an uninterrupted one would.
+
+    TRL's sampler draws a new order in each pass over the questions, from one generator that a resumed run begins anew.
+    """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
+        batches = train_dataloader.batch_sampler
+        batches = getattr(batches, "batch_sampler", batches)  # among several processes each has a shard of it
+        for _ in range(int(state.epoch or 0)):  # one draw for each pass that is already over
+            next(iter(batches.sampler))
+
+
 class TrajectoryLog(TrainerCallback):
     """Appends every rollout of training, with its scores and reasons, to a JSONL file as it happens.
 

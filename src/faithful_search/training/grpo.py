@@ -37,7 +37,7 @@ from ..tools import Toolbox, ToolStats
 from ..trajectory import Tokens, Trajectory
 from ..world import bundled_world
 from .advantages import ESTIMATORS, TURN_ESTIMATORS, informative, spread, turn_numbers, turn_returns
-from .callbacks import LearningWatch, RewardState, TrajectoryLog, with_scores
+from .callbacks import LearningWatch, QuestionOrder, RewardState, TrajectoryLog, with_scores
 from .changed_worlds import ChangedWorlds, asked, by_question, met, world_figures
 from .config import without_token
 from .likelihood import LIKELIHOOD, LikelihoodWatch, llds
@@ -163,7 +163,7 @@ class SearchGRPOTrainer(GRPOTrainer):
         self._learning = LearningWatch()
         shown = [RolloutTraces(self.rollout_log)] if self.rollout_log and "trackio" in (args.report_to or ()) else []
         own = [
-            *(RewardState(mix.state0), self.judge_watch, LikelihoodWatch()),
+            *(RewardState(mix.state0), self.judge_watch, LikelihoodWatch(), QuestionOrder()),
             *([self.rollout_log] if self.rollout_log else []),
             *shown,
         ]
