@@ -18,7 +18,7 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.measure.record import MERGED
 from faithful_search.training.architectures import build_shrunk, config_of
-from faithful_search.training.config import _as_installed, read_config
+from faithful_search.training.config import parse_recipe, read_config
 
 torch.set_num_threads(1)
 
@@ -139,13 +139,14 @@ def test_a_model_here_is_shrunk_with_its_own_tokenizer(tmp_path):
     assert AutoTokenizer.from_pretrained(path).chat_template == own.chat_template
 
 
-def test_settings_that_were_renamed_go_by_the_older_name_where_that_is_installed():
+def test_settings_that_were_renamed_go_by_the_older_name_where_that_is_installed(tmp_path):
     @dataclass
     class Older:
         gradient_checkpointing: bool = True
 
-    assert _as_installed({"activation_checkpointing": False, "seed": 1}, [Older]) == {
-        "gradient_checkpointing": False,
-        "seed": 1,
-    }
-    assert _as_installed({"activation_checkpointing": False}, [GRPOConfig]) == {"activation_checkpointing": False}
+    file = tmp_path / "a.yaml"
+    file.write_text("activation_checkpointing: false")
+    assert parse_recipe((Older,), [], file)[0].gradient_checkpointing is False
+    assert (
+        parse_recipe((GRPOConfig,), ["--use_cpu", "true", "--bf16", "false"], file)[0].activation_checkpointing is False
+    )

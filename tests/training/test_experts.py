@@ -15,7 +15,8 @@ from paths import SHARED
 
 from faithful_search import dialects
 from faithful_search.coldstart import experts
-from faithful_search.coldstart.experts import UNKNOWN, Habits, accept, reject
+from faithful_search.coldstart.experts import Habits
+from faithful_search.coldstart.filtering import UNKNOWN, accept, reject
 from faithful_search.coldstart.plans import (
     GRAPH,
     SEARCH,

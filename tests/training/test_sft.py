@@ -15,7 +15,8 @@ from trl import SFTConfig
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
-from faithful_search.coldstart.experts import accept, run_experts
+from faithful_search.coldstart.experts import run_experts
+from faithful_search.coldstart.filtering import accept
 from faithful_search.coldstart.plans import plan_all, planner_for
 from faithful_search.coldstart.sft import (
     IGNORED,

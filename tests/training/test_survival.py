@@ -27,8 +27,7 @@ from faithful_search.measure.stats import Estimate
 from faithful_search.tasks import Task
 from faithful_search.training import checkpoints, endings, runs
 from faithful_search.training.checkpoints import inspect, last_checkpoint, set_aside
-from faithful_search.training.endings import Terminated, heeding_sigterm, is_loss, leave
-from faithful_search.training.preemption import SaveWhenTold, between_batches
+from faithful_search.training.endings import SaveWhenTold, Terminated, between_batches, heeding_sigterm, is_loss, leave
 
 
 def test_the_newest_complete_checkpoint_is_taken_by_its_number(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from faithful_search.training.trimming import FEWEST, PASSES, by_length
+from faithful_search.training.update import FEWEST, PASSES, by_length
 
 
 class Model:

@@ -1,10 +1,4 @@
-"""Model configurations by name without a network, and small random models of the same architecture for dry runs.
-
-```
-config_of("Qwen/Qwen2.5-7B-Instruct").hidden_size        # 3584
-build_shrunk("Qwen/Qwen2.5-7B-Instruct", "outputs/dry")  # two narrow layers, grouped heads and tied matrices as there
-```
-"""
+"""Model configurations by name without a network, and small random models of the same architecture for dry runs."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 from transformers import ProgressCallback, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from ..measure.writers import WRITERS, Document
 from ..rewards import MixState, Score
 from ..trajectory import Trajectory, read_jsonl, write_jsonl
 
@@ -26,7 +28,7 @@ class RewardState(TrainerCallback, ExportableState):
     its callbacks (a restored one is found, because the trainer looks it up by type each time).
     """
 
-    def __init__(self, start: MixState | None = None) -> None:
+    def __init__(self, start: MixState | None = None) -> None:  # Transformers restores one without arguments
         self.values: dict[str, Any] = (start or MixState()).to_dict()
 
     @property
@@ -87,6 +89,34 @@ class TrajectoryLog(TrainerCallback):
         self.latest = [msgspec.structs.replace(item, tokens=None) for item in trajectories]
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(item.to_json() + "\n" for item in self.latest)
+
+
+class RolloutTraces(TrainerCallback):
+    """Logs the first rollouts of the latest step, as conversations beside their scores, to the run that
+    `--report_to trackio` has opened.
+
+    Args:
+        log: where the trainer notes its rollouts.
+        many: how many of them.
+    """
+
+    def __init__(self, log: TrajectoryLog, many: int = 4) -> None:
+        self.log, self.many = log, many
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or not self.log.latest:
+            return
+        import trackio
+
+        traces = []
+        for rollout in self.log.latest[: self.many]:
+            meta = rollout.meta
+            own = Document(meta["step"], rollout, datetime.now(UTC), meta["scores"], meta["reasons"])
+            more = {"reward": meta["reward"], "step": meta["step"], "step_scores": meta["steps"]}
+            traces.append(trackio.Trace(WRITERS["openai"](own)["messages"], {**own.metadata, **more}))
+        self.log.latest = []
+        # trackio counts what it is told; these belong to the figures that it was told just before
+        trackio.log({"rollouts": traces}, step=len(state.log_history) - 1)
 
 
 def with_scores(

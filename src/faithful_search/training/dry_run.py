@@ -23,10 +23,8 @@ from .vllm import check_settings
 
 SUFFIX = "_dry_run"
 """Of the output directory: a dry run touches nothing that a real one left."""
-
 MACHINE: dict[str, Any] = {"use_cpu": True, "tf32": None}
 """What a CPU could not accept: replaced even when the settings are first checked as they are."""
-
 _MOST = {"max_steps": 2, "eval_limit": 4, "eval_episodes": 4, "turn_tokens": 16, "max_completion_length": 192}
 _ALWAYS: dict[str, Any] = {
     **MACHINE,
@@ -40,11 +38,7 @@ _ALWAYS: dict[str, Any] = {
 
 
 def check_given(script: Any, args: Any, model_args: Any) -> None:
-    """Check the settings that a dry run replaces, as the real run would.
-
-    Raises:
-        ConfigError: if the real run would be refused.
-    """
+    """Raise `ConfigError` if the real run would be refused for settings that a dry run replaces."""
     source = str(model_args.model_name_or_path)
     check_flags(source, model_args, args, (Path(source) / "adapter_config.json").exists())
     if args.use_vllm:
@@ -61,35 +55,36 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: if the model's architecture is not known.
     """
     out, model, state = f"{values['output_dir']}{SUFFIX}", str(values["model_name_or_path"]), PartialState()
-    replaced = {**_sizes(values), **_data(values), **_ALWAYS, "output_dir": out}
+    replaced = {**_smaller(values), **_bundled(values), **_ALWAYS, "output_dir": out}
     if values.get("cassette"):  # its recorded answers need no network
         replaced = {key: value for key, value in replaced.items() if key not in ("web_search", "browse")}
-    if any(word in _name(values.get("optim")) for word in ("8bit", "4bit", "paged", "apex", "ademamix")):
+    optimizer = values.get("optim")
+    if any(
+        word in str(getattr(optimizer, "value", optimizer)) for word in ("8bit", "4bit", "paged", "apex", "ademamix")
+    ):
         replaced["optim"] = "adamw_torch"
     if "flash" in str(values.get("attn_implementation")):
         replaced["attn_implementation"] = None
     if model not in BUNDLED:
-        path = Path(out) / "random_model"
+        path = str(Path(out) / "random_model")
         with state.main_process_first():
             if state.is_main_process:
                 build_shrunk(model, path)
-        replaced["model_name_or_path"] = str(path)
+        replaced["model_name_or_path"] = path
         if values["judge"] != "lexical":  # a judge with a model may have to write, too
-            replaced |= {"judge": "generator", "judge_model": str(path), "judge_url": None}
-    small = {**values, **{key: value for key, value in replaced.items() if key in values}}
-    changed = {key: new for key, new in small.items() if new != values[key]}
+            replaced |= {"judge": "generator", "judge_model": path, "judge_url": None}
+    changed = {key: new for key, new in replaced.items() if key in values and new != values[key]}
     width = max(map(len, changed), default=0)
     state.print("dry run on a CPU, two steps; replaced:")
-    for key, new in changed.items():
-        state.print(redact(f"  {key:<{width}}  {values[key]} -> {new}"))
-    return small
+    for key in filter(changed.__contains__, values):
+        state.print(redact(f"  {key:<{width}}  {values[key]} -> {changed[key]}"))
+    return {**values, **changed}
 
 
-def _sizes(values: Mapping[str, Any]) -> dict[str, Any]:
-    def smaller(value: Any, most: int) -> Any:
-        return most if value is None or value < 0 else min(value, most)
-
-    sizes = {key: smaller(values[key], most) for key, most in _MOST.items() if key in values}
+def _smaller(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers that decide how long a run takes."""
+    given = {key: values[key] for key in _MOST if key in values}
+    sizes = {key: _MOST[key] if value is None or value < 0 else min(value, _MOST[key]) for key, value in given.items()}
     # As few rows as make whole groups; unchanged where the batches of rollouts are given otherwise.
     if values["steps_per_generation"] is None and values["generation_batch_size"] is None:
         rows = values["per_device_train_batch_size"]
@@ -98,7 +93,7 @@ def _sizes(values: Mapping[str, Any]) -> dict[str, Any]:
     return sizes
 
 
-def _data(values: Mapping[str, Any]) -> dict[str, Any]:
+def _bundled(values: Mapping[str, Any]) -> dict[str, Any]:
     """The bundled world in place of questions, passages and facts from files or services."""
     questions = "world_passages" if dialects.load(values["dialect"]).search_tool else "world"
     changes = {key: questions for key in ("questions", "eval_questions") if values[key] not in WORLD}
@@ -106,7 +101,3 @@ def _data(values: Mapping[str, Any]) -> dict[str, Any]:
         changes["eval_split"] = "validation"
     world = {key: "world" for key in ("corpus", "triples", "domain_corpus") if values[key] not in ("none", *WORLD)}
     return {**changes, **world}
-
-
-def _name(value: Any) -> str:
-    return str(getattr(value, "value", value))

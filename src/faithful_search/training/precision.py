@@ -25,9 +25,8 @@ FORBIDDING = {
 
 
 def native_bf16() -> bool:
-    """Whether this processor multiplies bfloat16 natively, and the environment does not forbid it.
-
-    PyTorch before 2.11 cannot say; then the answer is no.
+    """Whether this processor multiplies bfloat16 natively (PyTorch before 2.11 cannot say: then not), and the
+    environment does not forbid it.
 
     Example:
         >>> import os
@@ -73,14 +72,7 @@ class SearchGRPOConfig(GRPOConfig):
 
 
 def precision_line(args: Any) -> str:
-    """The first line of a run, from its `TrainingArguments`: the device, and the precision of autocast.
-
-    Example:
-        ```python
-        print(precision_line(SFTConfig("outputs/x", use_cpu=True, bf16=False)))
-        # cpu, no autocast: this processor has no native bf16
-        ```
-    """
+    """The first line of a run, from its `TrainingArguments`: the device, and the precision of autocast."""
     device = args.device.type
     # Older versions of Transformers keep it in the environment only.
     shorter = getattr(args, "mixed_precision", None) or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")

@@ -18,11 +18,9 @@ from ..errors import ConfigError
 
 def most(accelerator: Any) -> Callable[[int], int]:
     """A function that every process calls with its own number; each gets the largest."""
-
-    def largest(number: int) -> int:
-        return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
-
-    return largest if accelerator.num_processes > 1 else int
+    if accelerator.num_processes == 1:
+        return int
+    return lambda number: int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
 
 
 def check_processes(accelerator: Any) -> None:
@@ -54,13 +52,27 @@ def gathered(model: Any, accelerator: Any) -> Iterator[None]:
     """
     deepspeed, fsdp = _plugin(accelerator, "deepspeed"), _plugin(accelerator, "fsdp")
     if deepspeed is not None and deepspeed.zero_stage == 3:
-        with unwrap_model_for_generation(model, accelerator), _without_start_hook(model):
-            yield
-    elif fsdp is not None:
-        with _unsharded(model, fsdp.reshard_after_forward):
-            yield
-    else:
+        with unwrap_model_for_generation(model, accelerator):
+            # TRL removes all hooks of DeepSpeed but this one, which can wait for other processes to compare traces.
+            hooks, number = model.module._forward_pre_hooks, model.optimizer.parameter_offload.fwd_pre_hook.id
+            start = hooks.pop(number)
+            try:
+                yield
+            finally:
+                hooks[number] = start
+                hooks.move_to_end(number, last=False)
+        return
+    parts = [module for module in model.modules() if isinstance(module, FSDPModule)] if fsdp is not None else []
+    for part in parts:
+        part.unshard()
+        part.set_reshard_after_forward(False, recurse=False)
+    try:
         yield
+    finally:
+        for part in parts:
+            part.reshard()
+            # The output layer gets the layers' setting too, which costs one more gathering of it per step.
+            part.set_reshard_after_forward(fsdp.reshard_after_forward and part is not model, recurse=False)
 
 
 def meet(settings: Any) -> None:
@@ -81,30 +93,3 @@ def meet(settings: Any) -> None:
 
 def _plugin(accelerator: Any, name: str) -> Any:
     return getattr(accelerator.state, f"{name}_plugin", None)
-
-
-@contextmanager
-def _without_start_hook(engine: Any) -> Iterator[None]:
-    # TRL removes all hooks of DeepSpeed but this one, which can wait for the other processes to compare their traces.
-    hooks, number = engine.module._forward_pre_hooks, engine.optimizer.parameter_offload.fwd_pre_hook.id
-    start = hooks.pop(number)
-    try:
-        yield
-    finally:
-        hooks[number] = start
-        hooks.move_to_end(number, last=False)
-
-
-@contextmanager
-def _unsharded(model: Any, reshard: bool) -> Iterator[None]:
-    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    for part in parts:
-        part.unshard()
-        part.set_reshard_after_forward(False, recurse=False)
-    try:
-        yield
-    finally:
-        for part in parts:
-            part.reshard()
-            # The output layer gets the layers' setting too, which costs one more gathering of it per step.
-            part.set_reshard_after_forward(reshard and part is not model, recurse=False)
