@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from tqdm.auto import tqdm
@@ -183,7 +183,7 @@ class _Episode:
         episode = msgspec.structs.replace(
             read, id=plan.id, answers=plan.answers, stop_reason=self.stop_reason, meta=blind
         )
-        about = {"question": plan.question, "dialect": dialect.name, "answers": plan.answers}
+        about: dict[str, Any] = {"question": plan.question, "dialect": dialect.name, "answers": plan.answers}
         made = [
             Trajectory(steps, id=f"{plan.id}@{number}", meta={"twin": kind}, **about)
             for number, (kind, steps) in enumerate(self.twins)

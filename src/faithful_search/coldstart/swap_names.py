@@ -66,7 +66,12 @@ class NameSwapper:
             DataError: when every draw produced a forbidden pair.
         """
         known: set[str] = set()
-        _mapped(trajectory, lambda text: known.update(self.finder.find(text)) or text)
+
+        def look(text: str) -> str:
+            known.update(self.finder.find(text))
+            return text
+
+        _mapped(trajectory, look)
         kinds: defaultdict[str, list[str]] = defaultdict(list)
         for name in sorted(known):
             kinds[self.finder.names[name]].append(name)
