@@ -103,8 +103,8 @@ def lora() -> LoraConfig:
 
 def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, monkeypatch):
     kept: dict[str, Any] = {}
-    make = distillation._classifier
-    monkeypatch.setattr(distillation, "_classifier", lambda *args: kept.setdefault("trainer", make(*args)))
+    make = distillation._trainer
+    monkeypatch.setattr(distillation, "_trainer", lambda *args: kept.setdefault("trainer", make(*args)))
     own = rows()
     found = train_judge(own, encoder, settings(tmp_path), beside={"containment": LexicalJudge()})
     judge = load("nli", str(tmp_path))
@@ -141,8 +141,8 @@ def test_a_decoder_becomes_a_classifier_that_keeps_two_texts_apart(decoder, tmp_
 
 def test_a_generator_learns_its_label_is_saved_and_judges_alike(decoder, tmp_path, monkeypatch):
     kept: dict[str, Any] = {}
-    make = distillation._generator
-    monkeypatch.setattr(distillation, "_generator", lambda *args: kept.setdefault("trainer", make(*args)))
+    make = distillation._trainer
+    monkeypatch.setattr(distillation, "_trainer", lambda *args: kept.setdefault("trainer", make(*args)))
     own = rows(24)
     how = Distillation(head="generator", validation=0.2)
     args = settings(tmp_path, max_steps=4, eval_steps=2, per_device_train_batch_size=2)
@@ -245,16 +245,21 @@ class Interrupt(TrainerCallback):
             raise KeyboardInterrupt
 
 
+def interrupted(trainer: Any) -> Any:
+    trainer.add_callback(Interrupt(3))
+    return trainer
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(head, encoder, decoder, tmp_path, monkeypatch):
     model = encoder if head == "encoder" else decoder
     own, how = rows(24), Distillation(head=head, validation=0.2, untrained=False)
     peft = lora() if head == "generator" else None
     named = {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 2}
-    stopping = distillation._stopping
     whole = train_judge(own, model, settings(tmp_path / "whole", **named), how, peft_config=peft)
     with monkeypatch.context() as patch:
-        patch.setattr(distillation, "_stopping", lambda how: [*stopping(how), Interrupt(3)])
+        make = distillation._trainer
+        patch.setattr(distillation, "_trainer", lambda *args: interrupted(make(*args)))
         with pytest.raises(KeyboardInterrupt):
             train_judge(own, model, settings(tmp_path / "parts", **named), how, peft_config=peft)
     parts = train_judge(own, model, settings(tmp_path / "parts", **named), how, peft_config=peft, resume=True)
