@@ -93,11 +93,7 @@ def compare(script: EvaluationArguments) -> dict[str, Any]:
             write_jsonl(out / file, (msgspec.structs.replace(item, tokens=None) for item in found[name].trajectories))
     print(report.table(before, after, (names[0], names[-1])) if two else report.table(after, names=(names[0], "")))
     for name, evaluation in found.items():
-        # Those that there are first, then names that the policy made up.
-        calls = {**dict.fromkeys(evaluation.tool_calls, 0), **tool_counts(evaluation.trajectories)}
-        marks = {tool: "" if tool in evaluation.tool_calls else " (unknown)" for tool in calls}
-        told = ", ".join(f"{tool} {count}{marks[tool]}" for tool, count in calls.items())
-        print(f"\ncalls of {name}: {printable(told)}")
+        print(f"\ncalls of {name}: {printable(_calls(evaluation))}")
     return results
 
 
@@ -124,6 +120,13 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
     if failed:
         print(f"calls of {name} that ended in an error: {failed}", file=sys.stderr)
     return found
+
+
+def _calls(evaluation: Evaluation) -> str:
+    """How often each tool was called, those that there are first, then names that the policy made up."""
+    counts = {**dict.fromkeys(evaluation.tool_calls, 0), **tool_counts(evaluation.trajectories)}
+    unknown = {tool: "" if tool in evaluation.tool_calls else " (unknown)" for tool in counts}
+    return ", ".join(f"{tool} {count}{unknown[tool]}" for tool, count in counts.items())
 
 
 if __name__ == "__main__":

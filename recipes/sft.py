@@ -39,7 +39,7 @@ from faithful_search.coldstart.decorators import Memory
 from faithful_search.coldstart.evaluator import EvaluatorCheck
 from faithful_search.coldstart.experts import DRILL, Habits, Played, run_experts
 from faithful_search.coldstart.filtering import accept, reject
-from faithful_search.coldstart.plans import counted, plan_all, planner_for
+from faithful_search.coldstart.plans import Plan, counted, plan_all, planner_for
 from faithful_search.coldstart.reading import Reading
 from faithful_search.coldstart.rubric import Teaching, evaluator_rows, relabelled, scored_episodes, scored_file
 from faithful_search.coldstart.sft import build_dataset, check_unseen, held_out_facts, sft_trainer, swapped_copies
@@ -222,14 +222,17 @@ def episodes_of(source: Source, script: ExpertArguments, seed: int) -> tuple[lis
     tasks = load_tasks(source.questions)
     plans, skipped = plan_all(tasks, planner_for(source.kind, tasks))
     say(f"{source.questions}: {len(plans)} of {len(tasks)} questions planned; skipped: {counted(skipped)}")
-    wanted = script.episodes or len(plans)
-    # Plans again where they run out; a copy's id ends in `#n`, so that its draws differ.
-    copies = (replace(plan, id=f"{plan.id}#{copy}" if copy else plan.id) for copy in count() for plan in plans)
+    plans = repeated(plans, script.episodes or len(plans))
     with toolbox_of(source, script) as toolbox:
         habits, dialect = Habits(**mapping(script.habits)), dialects.load(script.dialect)
         progress = PartialState().is_local_main_process
-        played = run_experts(list(islice(copies, wanted)), toolbox, dialect, habits, seed, progress=progress)
-        return played, toolbox.schemas
+        return run_experts(plans, toolbox, dialect, habits, seed, progress=progress), toolbox.schemas
+
+
+def repeated(plans: Sequence[Plan], wanted: int) -> list[Plan]:
+    """The plans, again when they run out; a copy's id ends in `#n`, so its draws differ."""
+    every = (replace(plan, id=f"{plan.id}#{copy}" if copy else plan.id) for copy in count() for plan in plans)
+    return list(islice(every, wanted))
 
 
 def written_of(script: ExpertArguments, args: SFTConfig, chat: ChatFormat) -> Built:

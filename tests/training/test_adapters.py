@@ -217,10 +217,7 @@ def test_what_cannot_be_merged_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be merged"):
         merge_adapter(tmp_path / "adapter", tmp_path / "out")
     base.rename(tmp_path / "moved")
-    with pytest.raises(
-        ConfigError,
-        match=r"the base model .*base.*correct `base_model_name_or_path`",
-    ):
+    with pytest.raises(ConfigError, match=r"the base model .*base.*correct `base_model_name_or_path`"):
         merge_adapter(tmp_path / "adapter", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -48,11 +48,7 @@ def launch_step(out: Path, processes: int, rows: int, kind: str, more: dict[str,
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     found = subprocess.run(
         [sys.executable, *launch, SCRIPT, str(out), str(rows), kind, json.dumps(more)],
-        env={
-            **os.environ,
-            "DS_ACCELERATOR": "cpu",
-            "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT / "src")]),
-        },
+        env={**os.environ, "DS_ACCELERATOR": "cpu", "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT / "src")])},
         capture_output=True,
         text=True,
         timeout=600,

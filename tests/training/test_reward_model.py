@@ -21,14 +21,7 @@ from trl import SFTConfig
 from faithful_search.distil import distillation, trainers
 from faithful_search.distil.distillation import AFTER, BEFORE, SECOND, Distillation, train_judge
 from faithful_search.distil.models import entailment_index, freeze, open_classifier
-from faithful_search.distil.pairs import (
-    class_weights,
-    classifier_rows,
-    divided,
-    generator_rows,
-    pair_of,
-    resampled,
-)
+from faithful_search.distil.pairs import class_weights, classifier_rows, divided, generator_rows, pair_of, resampled
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import LexicalJudge, Pair, load

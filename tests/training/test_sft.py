@@ -18,13 +18,7 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.coldstart.experts import run_experts
 from faithful_search.coldstart.filtering import accept
 from faithful_search.coldstart.plans import plan_all, planner_for
-from faithful_search.coldstart.sft import (
-    IGNORED,
-    build_dataset,
-    check_unseen,
-    held_out_facts,
-    sft_trainer,
-)
+from faithful_search.coldstart.sft import IGNORED, build_dataset, check_unseen, held_out_facts, sft_trainer
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny, script_of, take_over
 from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.inference.chat import ChatFormat

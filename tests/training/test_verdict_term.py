@@ -161,10 +161,7 @@ def test_columns_keep_to_their_rows_however_trl_splits_them():
 
 
 def probing(**knobs) -> Mix:
-    return Mix(
-        parts={"luck": Luck(), "evidence_sensitivity": EvidenceSensitivity(**knobs)},
-        gate=None,
-    )
+    return Mix(parts={"luck": Luck(), "evidence_sensitivity": EvidenceSensitivity(**knobs)}, gate=None)
 
 
 def test_the_loss_is_trls_less_the_weighted_mean_of_the_moves(tmp_path):

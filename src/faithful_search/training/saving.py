@@ -73,10 +73,7 @@ def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) ->
 
 
 def merge_adapter(
-    adapter: str | Path,
-    out: str | Path,
-    dtype: str | torch.dtype | None = None,
-    trust_remote_code: bool = False,
+    adapter: str | Path, out: str | Path, dtype: str | torch.dtype | None = None, trust_remote_code: bool = False
 ) -> Path:
     """Write the base model with the adapter merged into its weights to `out`, for `from_pretrained` without PEFT.
 
