@@ -48,7 +48,7 @@ class RewardModelArguments(StartArguments):
     pairs: list[str] = flag(
         ["world"], "'world' (made from the bundled world), labelled files, directories or Hub datasets"
     )
-    limit: int = flag(0, "at most so many pairs of each source and split; 0: all")
+    limit: int = flag(0, "most pairs of each source and split; 0: all")
     second_labels: str | None = flag(
         None, "the same pairs, labelled once more: how far the labeller agrees with itself"
     )
@@ -59,8 +59,8 @@ class RewardModelArguments(StartArguments):
     balance: str = flag("resample", "of the labels: 'resample', 'weights' or 'none'")
     validation: float = flag(0.1, "share of the groups set aside to stop and calibrate by")
     patience: int = flag(5, "evaluations without a better kappa before it stops; 0: never")
-    freeze_embeddings: bool = flag(False, "hold an encoder's embeddings still")
-    freeze_layers: int = flag(0, "hold so many of an encoder's lowest layers still")
+    freeze_embeddings: bool = flag(False, "freeze an encoder's embeddings")
+    freeze_layers: int = flag(0, "how many of an encoder's lowest layers are frozen")
     window: int = flag(384, "tokens of a premise that an encoder reads at once")
     stride: int = flag(64, "tokens that neighbouring windows share")
     save_dtype: str | None = flag(None, "dtype of the saved weights, such as float16")

@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import dataclass
 
+import pou
 import pytest
 import torch
 from paths import RECIPES, ROOT
@@ -17,8 +18,8 @@ from trl import GRPOConfig
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.measure.record import MERGED
-from faithful_search.training.architectures import build_shrunk, config_of
 from faithful_search.training.config import parse_recipe, read_config
+from faithful_search.training.dry_run import build_shrunk, config_of
 
 torch.set_num_threads(1)
 
@@ -89,8 +90,6 @@ def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, name):
     ],
 )
 def test_a_dry_run_hides_nothing_that_the_real_run_would_refuse(tmp_path, monkeypatch, flags, said):
-    import pou
-
     monkeypatch.chdir(tmp_path)
     given = ["--config", str(RECIPES / "configs" / "pou_qwen2.5-7b.yaml"), "--dry_run", "true", *flags]
     with pytest.raises((ConfigError, SystemExit), match=said):
@@ -99,8 +98,6 @@ def test_a_dry_run_hides_nothing_that_the_real_run_would_refuse(tmp_path, monkey
 
 @pytest.mark.parametrize("name", ["pou_qwen2.5-7b", "pou_qwen2.5-7b_lora"])
 def test_the_settings_of_vllm_are_checked_though_it_is_left_out(tmp_path, monkeypatch, name):
-    import pou
-
     monkeypatch.chdir(tmp_path)
     given = ["--config", str(RECIPES / "configs" / f"{name}.yaml"), "--dry_run", "true"]
     _, args, _ = pou.parse(given)

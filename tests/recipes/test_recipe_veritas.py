@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import veritas
 from paths import RECIPES, ROOT
 from recipe_runs import call, run
 from safetensors.torch import load_file
@@ -44,8 +45,6 @@ class Nodding:
 
 
 def reward(*flags, judge=None):
-    import veritas
-
     script, args, _ = veritas.parse(list(flags))
     return veritas.build_reward(script, args, judge)
 
@@ -70,8 +69,6 @@ def test_each_ablation_changes_what_it_says(config, weights, late):
 
 def test_the_paper_is_a_configuration():
     path = RECIPES / "configs" / "veritas_qwen2.5-7b.yaml"
-    import veritas
-
     data = ("--questions", "world", "--eval_questions", "world", "--corpus", "world")
     flags = ["--config", str(path), "--bf16", "false", "--use_cpu", "true", "--judge_url", "http://127.0.0.1:9", *data]
     script, args, model_args = veritas.parse(flags)
@@ -112,8 +109,6 @@ def test_what_contradicts_itself_is_refused(flags, message):
 
 
 def test_both_kinds_of_bundled_questions_go_with_the_bundled_corpus():
-    import veritas
-
     script, _, _ = veritas.parse(["--questions", "world", "--eval_questions", "world_passages"])
     assert (script.questions, script.eval_questions, script.corpus) == ("world", "world_passages", "world")
 

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import lab
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -273,9 +274,7 @@ def test_verdicts_of_a_judge_that_lay_there_before_are_not_taken_for_the_new_one
 def test_the_labeller_is_measured_against_itself_where_it_labelled_twice(encoder, tmp_path):
     own = rows(60)
     held = [item for item in own if item.split == "heldout"]
-    changed = Labelled(
-        **{**{name: getattr(held[0], name) for name in Labelled.__struct_fields__}, "label": not held[0].label}
-    )
+    changed = msgspec.structs.replace(held[0], label=not held[0].label)
     args = settings(tmp_path, max_steps=1, eval_steps=1)
     how = Distillation(untrained=False)
     found = train_judge(own, encoder, args, how, second=[changed, *held[1:-1]])
@@ -368,8 +367,6 @@ def test_no_group_is_on_two_sides(made, share):
 def test_what_cannot_be_trained_is_told():
     with pytest.raises(DataError, match="none is left for: heldout"):
         divided([row(number, bool(number % 2)) for number in range(50)])
-    with pytest.raises(DataError, match="no pair is left to train on"):
-        distillation._dataset([])
     with pytest.raises(DataError, match="have the label True"):
         divided([row(number, True, "heldout" if number % 2 else "train") for number in range(50)])
 
@@ -400,3 +397,5 @@ def test_settings_that_do_not_fit_together(encoder, tmp_path):
         train_judge(rows(), encoder, settings(tmp_path), peft_config=lora())
     with pytest.raises(ConfigError, match="there is no model"):
         train_judge(rows(), str(tmp_path / "nothing"), settings(tmp_path))
+    with pytest.raises(DataError, match="no pair is left to train on"):
+        train_judge([msgspec.structs.replace(item, hypothesis=" ") for item in rows()], encoder, settings(tmp_path))

@@ -107,14 +107,14 @@ def exact(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
 
 
-def test_the_gradient_is_that_of_the_moves(exact):
-    assert_gradient(tiny_model())
-
-
-def test_an_adapters_gradient_is_that_of_the_moves(exact):
-    torch.manual_seed(2)
-    adapted = get_peft_model(tiny_model(), LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False))
-    assert_gradient(adapted.double())
+@pytest.mark.parametrize("lora", [False, True])
+def test_the_gradient_is_that_of_the_moves(exact, lora):
+    model = tiny_model()
+    if lora:
+        torch.manual_seed(2)
+        config = LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)
+        model = get_peft_model(model, config).double()
+    assert_gradient(model)
 
 
 def test_with_activations_computed_again(exact):

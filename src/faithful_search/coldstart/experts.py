@@ -195,6 +195,7 @@ class _Episode:
         verdict: bool | None = None
         refs: tuple[str, ...] = ()
         for number, hop in enumerate(self.plan.hops):
+            # An expert that asks for what it cannot know yet would teach to answer from memory.
             if hop.subject and not any(contains(text, unqualified(hop.subject)) for text in self.seen):
                 self.stop_reason = "not_named"
                 return
@@ -287,7 +288,7 @@ class _Episode:
         nothing, dropped, shuffled = (rng.random() < rate for rate in (habits.nothing, habits.dropped, habits.shuffled))
         if nothing and not blind:
             return NO_RESULTS
-        self.desk.shelf.put(hop, tool, evidence)
+        self.desk.shelf.put(hop, tool, evidence)  # before it is bent: foils are of what tools really return
         if dropped or blind:
             kind = "blank" if blind and self.all_blank else twins.drawn_kind(rng)
             evidence = twins.without(hop, tool, evidence, self.desk.shelf, kind, rng)

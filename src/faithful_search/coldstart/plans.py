@@ -174,6 +174,7 @@ def plan_hotpotqa(task: Task) -> Plan:
     if not task.supporting_titles:
         raise DataError("no supporting_titles")
     hops = []
+    # What the question names can be asked for at once; the others become known on the way.
     for title in sorted(dict.fromkeys(task.supporting_titles), key=lambda own: not contains(task.question, plain(own))):
         name = unqualified(title)
         queries = (SEARCH, name), (SEARCH, f"What is known about {name}?")

@@ -127,6 +127,7 @@ def spoiled(episode: Trajectory, mistake: str, names: NameFinder, rng: random.Ra
         "silent": UNKNOWN,
         "extras": rng.choice((f"{gold} and {other}", f"{other}, {gold}", f"{gold} in {other}")),
     }.get(mistake, other)
+    # Where all calls are kept, so is the expert's last thought, with the other name in it.
     think = episode.steps[-1].think or ""
     whole = len(calls) == len(episode.steps) - 1 and contains(think, gold)
     said = think.replace(gold, answer) if whole and mistake in ("misread", "invent") else f"So the answer is {answer}."

@@ -65,7 +65,7 @@ def build_dataset(
         raise DataError(f"none of {len(rows)} episodes has at most {max_length} tokens (longest: {longest})")
     if len(kept) < len(rows):
         logger.warning("%d of %d episodes left out: over %d tokens", len(rows) - len(kept), len(rows), max_length)
-    return Dataset.from_list(kept).remove_columns("copied")
+    return Dataset.from_list(kept).remove_columns("copied")  # of no use to the trainer
 
 
 def weigh_copied(rows: Sequence[dict[str, Any]], weight: float, most: float = 5.0) -> None:

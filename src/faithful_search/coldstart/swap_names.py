@@ -52,6 +52,7 @@ class NameSwapper:
         self._forbidden: dict[str, set[str]] = defaultdict(set)
         for subject, found in forbidden:
             self._forbidden[subject].add(found)
+        # A held-out object need not be a name that may be swapped.
         self._stated = NameFinder({**dict.fromkeys(set().union(*self._forbidden.values()), ""), **names})
 
     def swap(self, trajectory: Trajectory, rng: random.Random, id: str | None = None) -> Trajectory:

@@ -95,7 +95,7 @@ def without(
             return alone
     order = [kind, *(other for other in ("subject", "unrelated", "relation") if other != kind)]
     result = [item for item in evidence if not hop.gold([item])]
-    taken = {item.text for item in evidence}
+    taken = {item.text for item in evidence}  # the same passage twice would give the exchange away
     for place, item in enumerate(evidence):
         if not hop.gold([item]):
             continue
@@ -149,7 +149,7 @@ def drill(hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, rng: 
         if kind == "subject":
             found = [item for item in found if plain(item.title) != plain(hop.subject)]
         chosen += rng.sample(found, min(1, len(found)))
-    rng.shuffle(chosen)
+    rng.shuffle(chosen)  # the fact must not be told by its place
     return chosen or None
 
 

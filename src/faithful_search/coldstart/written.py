@@ -145,6 +145,7 @@ def _fit(
             found = rewritten(found, dialect)
         except DataError as error:
             raise _Rejected("unwritable", str(error), found) from error
+    # After rewriting, calls carry the dialect's own names of the tools.
     named = {dialect.tool_names.get(tool["function"]["name"], tool["function"]["name"]) for tool in tools}
     strange = [step.call.name for step in found.steps if step.call and step.call.name not in named]
     if strange and not dialect.search_tool:  # a dialect that can only search describes no tools

@@ -214,7 +214,7 @@ def _window(opened: TransformersGenerator, args: Any) -> int:
 
 def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillation) -> JudgeFile:
     """Save the model, and `judge.json` with the temperature fitted to the saved model's own p."""
-    if how.save_dtype:
+    if how.save_dtype:  # before the temperature is fitted: rounding moves p
         trainer.model.to(_dtype(how.save_dtype))
     trainer.save_model()
     judge, tasks = trainer.judging(trainer.model), {row.task for row in parts.train}

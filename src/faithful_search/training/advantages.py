@@ -32,6 +32,7 @@ def group_relative(rewards: torch.Tensor, k: int) -> torch.Tensor:
 def leave_one_out(rewards: torch.Tensor, k: int) -> torch.Tensor:
     """RLOO: `r_i − mean_{j≠i} r_j = K/(K−1) · (r_i − mean)`, as in PokeeResearch, section 3."""
     groups = rewards.view(-1, k)
+    # K is the number of rollouts that have a reward, which is not k where a judge abstained.
     valid = (~groups.isnan()).sum(dim=1, keepdim=True)
     scale = valid / (valid - 1).clamp(min=1)
     return torch.nan_to_num(scale * (groups - groups.nanmean(dim=1, keepdim=True))).view(-1)
@@ -74,7 +75,7 @@ def turn_numbers(rollouts: Sequence[Tokens], width: int) -> torch.Tensor:
     for row, tokens in zip(numbers, rollouts, strict=True):
         for number, (start, middle, _) in enumerate(tokens.turns, start=1):
             row[start:middle] = number
-        row[: len(tokens.mask)] *= torch.tensor(tokens.mask)
+        row[: len(tokens.mask)] *= torch.tensor(tokens.mask)  # a forced answer's opening is the environment's
     return numbers
 
 

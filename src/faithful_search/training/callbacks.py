@@ -67,7 +67,7 @@ class TrajectoryLog(TrainerCallback):
     """Appends every rollout of training, with its scores and reasons, to a JSONL file as it happens.
 
     On resume, rollouts made after the checkpoint are removed first: the resumed run makes them again. `latest` are
-    those written last, for whoever shows some.
+    those written last, for `RolloutTraces`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -79,6 +79,7 @@ class TrajectoryLog(TrainerCallback):
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = []
+        # A killed run may have logged steps that its last checkpoint does not have, and half a line.
         if state.global_step and self.path.exists():
             rows = read_jsonl(self.path, on_error=partial(logger.warning, "%s, line %d is dropped: %s", self.path))
             kept = [row for row in rows if row.meta.get("step", 0) < state.global_step]

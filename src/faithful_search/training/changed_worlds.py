@@ -60,6 +60,7 @@ class ChangedWorlds:
                 f"counterfactual={self.share} of num_generations={self.generations} rollouts is {changed:g}: give a "
                 "share that makes it a whole number"
             )
+        # Else questions without annotations would train unchanged, and only a metric would say so.
         found, dropped = self.world.change_all(list(self.tasks.values())[:LOOKED_AT])
         if not found:
             reasons = ", ".join(f"{count} since {reason}" for reason, count in dropped.most_common())
@@ -68,6 +69,7 @@ class ChangedWorlds:
     def due(self, ids: Sequence[str], first: int, step: int) -> list[bool]:
         """Which rows are to be in a changed world; `first` is the index of the first one in the global batch."""
         if self.groups == "own":
+            # By question and step, so that all processes and a resumed run draw the same.
             return [random.Random(f"{self.world.seed}:{step}:{name}").random() < self.share for name in ids]
         kept = self.generations - round(self.share * self.generations)
         return [(first + row) % self.generations >= kept for row in range(len(ids))]

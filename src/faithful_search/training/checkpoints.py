@@ -128,6 +128,7 @@ def last_checkpoint(output_dir: str | os.PathLike[str]) -> Checkpoint:
         ConfigError: if there is neither, saying what was found.
     """
     found = sorted(map(inspect, folders(output_dir)), key=lambda item: -item.step)
+    # An older checkpoint that gives the same numbers is better than a newer one that does not.
     usable = [item for item in found if not item.why] or [item for item in found if not item.fault]
     if not usable:
         there = "; ".join(map(str, found)) or "no checkpoint at all"
@@ -175,6 +176,7 @@ def inspect(folder: Path) -> Checkpoint:
     random = [int(path.stem.rpartition("_")[2]) for path in folder.glob("rng_state_*.pth")]
     processes = int(noted.get("processes") or max(random, default=0) + 1)
     names = ["rng_state.pth"] if processes == 1 else [f"rng_state_{number}.pth" for number in range(processes)]
+    # Without random states a run can resume: they are counted apart from other files.
     unseeded = tuple(
         number
         for number, path in enumerate(folder / name for name in names)

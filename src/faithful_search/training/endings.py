@@ -64,6 +64,7 @@ def leave(error: BaseException) -> NoReturn:
 
 def is_loss(error: BaseException) -> bool:
     """Whether an error says that another process is gone or did not answer in time."""
+    # Gloo raises plain RuntimeErrors, which only their text tells from a failed search or a full GPU.
     known = isinstance(error, RuntimeError) and _GONE.search(str(error)) is not None
     return _processes()[1] > 1 and (known or isinstance(error, distributed.DistError))
 
@@ -110,6 +111,7 @@ def ending_with_launcher() -> None:
     launcher = os.getppid()
 
     def follow() -> None:
+        # A process whose parent has ended gets another one; there is no portable signal for it.
         while os.getppid() == launcher:
             time.sleep(LOOK)
         _say(f"the launcher (process {launcher}) is gone, this process ends too")
@@ -124,7 +126,7 @@ class SaveWhenTold(TrainerCallback):
 
     The steps that use the current rollouts are still made, so that the checkpoint lies between two batches of rollouts
     and a resumed run equals an uninterrupted one. After each step the processes tell each other whether one was told,
-    so that all save together. Whoever sends the signal has to wait that long.
+    so that all save together. The sender of the signal has to wait that long.
     """
 
     def __init__(self) -> None:

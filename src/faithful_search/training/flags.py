@@ -42,9 +42,7 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
     counterfactual_groups: str = flag(
         "paired", "'own': questions are changed as a whole, so that changed rollouts compare among themselves"
     )
-    stale: float = flag(
-        0.0, "share of the training questions asked in a changed world throughout: what is known is wrong"
-    )
+    stale: float = flag(0.0, "share of the training questions always asked in a changed world, so that memory is wrong")
     save_merged: bool = flag(False, "with --use_peft: also the full model, merged, in output_dir/merged")
     dry_run: bool = flag(False, "two steps on a CPU with a random model of the same kind: are all settings accepted?")
 

@@ -123,6 +123,7 @@ class SearchGRPOTrainer(UpdateTrainer):
             world = counterfactual_world or CounterfactualWorld(bundled_world(), args.seed)
             generations = cast(int, args.num_generations)
             self.worlds = ChangedWorlds(world, by_question(tasks), counterfactual, generations, counterfactual_groups)
+        # TRL's columns hold ids and questions only; edits and annotations are looked up by them.
         self._tasks = by_question([*tasks, *as_tasks(eval_dataset or ())])
         self.judge_watch, self._learning = JudgeWatch(max_abstained), LearningWatch()
         own = [RewardState(mix.state0), QuestionOrder(), self.judge_watch, LikelihoodWatch()]
@@ -132,6 +133,7 @@ class SearchGRPOTrainer(UpdateTrainer):
                 self.rollout_log,
                 *([RolloutTraces(self.rollout_log)] if "trackio" in (args.report_to or ()) else []),
             ]
+        # A dataset and a reward function are all that TRL sees of tasks and rewards.
         with joining_server(args):
             super().__init__(
                 model=policy_source(model, name) if isinstance(model, str) else model,
@@ -255,7 +257,7 @@ class SearchGRPOTrainer(UpdateTrainer):
             msgspec.structs.replace(item, id=f"{name}@{step}#{first + number}", answers=item.answers or tuple(gold))
             for number, (item, name, gold) in enumerate(zip(trajectory, id, answers, strict=True))
         ]
-        hold_head(self.policy.model, self.accelerator)
+        hold_head(self.policy.model, self.accelerator)  # before the probes' passes, which hide it from ZeRO-3
         with self.asking(self.mix):
             components = self.mix.components(rollouts)
         holder = self.reward_state

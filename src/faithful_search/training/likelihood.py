@@ -68,7 +68,7 @@ class LikelihoodWatch(TrainerCallback):
         if LIKELIHOOD not in logs or "grad_norm" not in logs or self.warned_at or not state.is_world_process_zero:
             return
         pair = float(logs[LIKELIHOOD]), float(logs["grad_norm"])
-        if len(self.first) < self.window:
+        if len(self.first) < self.window:  # what is normal differs from policy to policy: it is measured first
             self.first.append(pair)
             return
         self.last.append(pair)

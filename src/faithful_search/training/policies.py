@@ -1,4 +1,4 @@
-"""What a trainer starts from: a model's name, or an adapter that is to be trained further."""
+"""What a trainer starts from: a model's name, or an adapter to train further."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
     trusted = {"trust_remote_code": getattr(args, "trust_remote_code", False)}  # TRL's has it
     how = {**trusted, **model_init_kwargs(model_args), **(args.model_init_kwargs or {})}
     if own:
-        args.model_init_kwargs = None
+        args.model_init_kwargs = None  # TRL refuses them beside a model that is loaded already
         return read_model(AutoModelForCausalLM, source, trainable=True, **how)
     if model_args.use_peft and model_args.lora_target_modules not in (None, "all-linear"):
         model_args.lora_target_modules = cast(list[str], _targets(source, model_args, trusted))  # or a pattern
@@ -124,6 +124,7 @@ def check_flags(source: str, model_args: ModelConfig, args: Any, is_adapter: boo
 def _targets(source: str, model_args: ModelConfig, trusted: dict[str, Any]) -> str | list[str]:
     # PEFT ignores a name that no layer has if another name fits.
     asked = cast("str | list[str]", model_args.lora_target_modules)
+    # On the meta device a model of any size has its layers' names and takes no memory.
     with opening(f"the model {source!r}"), torch.device("meta"):
         config = read_config(source, revision=model_args.model_revision, **trusted)
         model = AutoModelForCausalLM.from_config(config, **trusted)

@@ -78,7 +78,7 @@ class Value(nn.Module):
         super().__init__()
         self.trunk = trunk
         self.out = nn.Linear(hidden, 1, dtype=dtype)
-        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.weight)  # V = 0 at first: the first advantages are the returns
         nn.init.zeros_(self.out.bias)
 
     def forward(self, hidden: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
@@ -143,7 +143,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         """As `Trainer`'s, with the value's parameters in groups of their own learning rate."""
         made = super().create_optimizer(*args, **kwargs)
         own = set(map(id, self.value.parameters()))
-        for group in list(made.param_groups):
+        for group in list(made.param_groups):  # with and without weight decay
             mine = [part for part in group["params"] if id(part) in own]
             if mine:
                 group["params"] = [part for part in group["params"] if id(part) not in own]
@@ -206,7 +206,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """As `SearchGRPOTrainer`'s, with the value's loss; the KL is left out where the rewards have it."""
-        beta = self.beta
+        beta = self.beta  # which made the reference's columns; the loss must not add their KL again
         self.beta = 0.0 if self.ppo.kl_in_reward else beta
         try:
             return super().compute_loss(*args, **kwargs)

@@ -50,11 +50,11 @@ def on_cpu(settings: Any) -> bool:
 def without_emulation(settings: Any) -> list[str]:
     """Flags that turn bf16 off if it would be emulated; none if the settings can stay as they are.
 
-    It also takes back the bf16 that `accelerate launch` asks for by its environment variable, which counts even if the
-    settings say no; so this has to come before any `TrainingArguments`.
+    It also takes back the bf16 that `accelerate launch` asks for, so it has to come before any `TrainingArguments`.
     """
     if not hasattr(settings, "bf16") or not on_cpu(settings) or native_bf16():
         return []
+    # `accelerate launch` counts even where the settings say no.
     if os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16":
         os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
     return ["--bf16", "false"]

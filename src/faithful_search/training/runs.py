@@ -60,8 +60,7 @@ def build_trainer(
 ) -> SearchGRPOTrainer:
     """The trainer that the flags describe; `own` are further arguments of its `kind`.
 
-    With Transformers' `--enable_jit_checkpoint true`, SIGTERM ends training with a checkpoint: `SaveWhenTold` replaces
-    Transformers' own callback, which saves in the middle of a batch of rollouts.
+    With Transformers' `--enable_jit_checkpoint true`, SIGTERM ends training with a checkpoint, see `SaveWhenTold`.
 
     Raises:
         ConfigError, DataError, TemplateError: as `SearchGRPOTrainer` does.
@@ -71,6 +70,7 @@ def build_trainer(
     if script.stale:
         tasks, changed = with_stale(tasks, counterfactual_world(script, tasks, args.seed), script.stale)
         PartialState().print(f"{changed} of {len(tasks)} training questions are asked in a changed world (--stale)")
+    # Transformers would add its own callback for it, which saves in the middle of a batch of rollouts.
     saves, args.enable_jit_checkpoint = args.enable_jit_checkpoint, False
     revision, trusted = model_args.model_revision, args.trust_remote_code
     same = (
@@ -92,7 +92,7 @@ def build_trainer(
         **{name: getattr(script, name) for name in same},
         **own,
     )
-    for callback in (ProgressCallback, PrinterCallback):
+    for callback in (ProgressCallback, PrinterCallback):  # `StepLine` says it in a line
         trainer.remove_callback(callback)
     check_merge(trainer, script.save_merged)
     return trainer
@@ -121,7 +121,7 @@ class BeforeTraining(TrainerCallback):
 
 
 def read_before(path: Path, tasks: list[Task]) -> Evaluation | None:
-    """The evaluation that a run made when it began; `None`, with a warning, if there is none of these questions."""
+    """The evaluation that a run made when it began; `None`, with a warning, if none of these questions can be read."""
     if not tasks:
         return None
     try:
@@ -229,6 +229,7 @@ def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[
     engine = Engine(
         trainer.generator, trainer.toolbox, script.dialect, trainer.engine.limits, Sampling(temperature=0.0)
     )
+    # Every process must enter both blocks, also one that has fewer questions: weights are gathered there.
     with trainer.generating():
         episodes, blanked = run_episodes(engine, own), run_blanked(engine, own)
         controlled = run_controlled(engine, asked)

@@ -100,7 +100,7 @@ def merge_adapter(
         raise ConfigError(f"{out} already exists and is not a model directory; choose another folder")
     trusted: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     tokenizer = read_tokenizer(source, **trusted)
-    with _unsharded(), torch.no_grad():
+    with _unsharded(), torch.no_grad():  # only this process merges, so nothing may be shared out
         model = read_model(AutoModelForCausalLM, source, dtype=dtype or "auto", **trusted).eval()
         merged = _merged(model, tokenizer(_PROBE, return_tensors="pt")["input_ids"], source)
     out.parent.mkdir(parents=True, exist_ok=True)

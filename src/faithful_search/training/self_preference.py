@@ -57,7 +57,7 @@ class SelfPreference(TrainerCallback):
             return
         found = compared(pairs)
         logs.update(found)
-        state.log_history[-1].update(found)
+        state.log_history[-1].update(found)  # this row was written before the callbacks were called
         rows = [row for row in state.log_history if "self_gap" in row]
         grown = growth([row["self_gap"] for row in rows], self.window)
         parted, self.parted = self.parted, abs(grown) > self.tolerance

@@ -77,7 +77,7 @@ def owned(out: Path, resume: bool = True, overwrite: bool = False) -> Iterator[N
         file = (out / LOCK).open("ab")
     except OSError as error:
         raise ConfigError(f"--output_dir {out} cannot be written: {error.strerror}") from error
-    with file:
+    with file:  # the lock goes with the open file, so a killed run frees its folder
         lock(file, out, "run")
         if not (resume or overwrite):
             _check_empty(out)

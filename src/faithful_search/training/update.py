@@ -141,7 +141,7 @@ class UpdateTrainer(GRPOTrainer):
         loss = cast(torch.Tensor, super().compute_loss(model, inputs, return_outputs, num_items_in_batch))
         if not self._training:
             return loss
-        passed, self._passed = self._passed, ()
+        passed, self._passed = self._passed, ()  # a kept graph would hold the activations of the step
         # Gradients are averaged over processes and summed over the equal batches of an optimizer step.
         return loss + self._further(model, inputs, passed) / self.current_gradient_accumulation_steps
 
@@ -230,7 +230,7 @@ def by_length(
         missing = columns - end
         one = forward(input_ids[chosen, start:end], attention_mask[chosen, start:end], kept - missing, **given)
         found.append([pad(part, (0, missing)) if part is not None and part.dim() else part for part in one])
-    back = order.argsort()
+    back = order.argsort()  # TRL's columns are in the rows' own order
 
     def joined(parts: Sequence[Any]) -> Columns:
         if parts[0] is None:

@@ -118,4 +118,5 @@ def choice_probability(model: Any, ids: torch.Tensor, length: torch.Tensor, choi
         use_cache=False,
     ).logits
     logprobs = logits.float().log_softmax(-1).gather(2, choice.clamp(min=0)[..., None]).squeeze(-1)
+    # Padding of shorter choices counts as probability 1.
     return logprobs.masked_fill(choice == NO_TOKEN, 0.0).sum(-1).exp()

@@ -205,6 +205,7 @@ def check_sync(
         ids = [row.ids for row in rows]
         return ids, [value for row in rows for value in row.logprobs or []], _logprobs(scorer, prompt, ids)
 
+    # The embedding: a layer that every token goes through, and the one that engines keep a tied copy of.
     _flip(model)
     try:
         sync()
