@@ -185,9 +185,7 @@ def test_a_merge_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     saved_adapter(tmp_path / "adapter", base)
     out = merge_adapter(tmp_path / "adapter", tmp_path / "run" / "merged")
     before = contents(tmp_path / "run")
-    monkeypatch.setattr(
-        LlamaForCausalLM, "save_pretrained", lambda self, path, **_: (path / "part").write_text("x") / 0
-    )
+    monkeypatch.setattr(LlamaForCausalLM, "save_pretrained", lambda self, path, **_: (path.mkdir(), 1 / 0))
     with pytest.raises(ZeroDivisionError):
         merge_adapter(tmp_path / "adapter", out)
     assert contents(tmp_path / "run") == before and [path.name for path in (tmp_path / "run").iterdir()] == ["merged"]

@@ -73,11 +73,7 @@ Planner = Callable[[Task], Plan]
 
 
 def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Counter[str]]:
-    """Plan every task; returns the plans and how many tasks were skipped, by reason.
-
-    Raises:
-        DataError: if no task could be planned, with the counts.
-    """
+    """The plans, and how many tasks were skipped, by reason. Raises `DataError` if no task could be planned."""
     plans: list[Plan] = []
     skipped: Counter[str] = Counter()
     for task in tasks:
@@ -91,11 +87,7 @@ def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Count
 
 
 def planner_for(kind: str, tasks: Sequence[Task] = ()) -> Planner:
-    """The planner of a source kind; `world` learns from `tasks` (training questions) which tool usually holds what.
-
-    Raises:
-        DataError: for an unknown kind.
-    """
+    """The planner of a source kind; `world` learns from `tasks` (training questions) which tool usually holds what."""
     if kind not in PLANNERS:
         raise DataError(f"unknown source kind {kind!r}; there are: {', '.join(PLANNERS)}")
     return partial(plan_world, usual=usual_tools(tasks)) if kind == "world" else PLANNERS[kind]

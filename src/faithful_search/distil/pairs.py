@@ -36,13 +36,8 @@ class Parts:
 def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) -> list[Labelled]:
     """The labelled pairs of `world` (made from the bundled world), files, directories and Hub datasets, in order.
 
-    Args:
-        sources: where they are.
-        limit: the most of each source and split, chosen by `seed`.
-        seed: also of the world's pairs.
-
-    Raises:
-        DataError: for what cannot be read.
+    `limit` is the most of each source and split, chosen by `seed`, which is also that of the world's pairs. What cannot
+    be read is a `DataError`.
     """
     rows: list[Labelled] = []
     for source in sources:

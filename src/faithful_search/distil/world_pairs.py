@@ -21,7 +21,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -108,7 +108,13 @@ class _Maker:
         kind, pair = made.__name__.removeprefix("_"), own.pair
         group = hashlib.sha256(normalize(pair.question, "pokee").encode()).hexdigest()[:16]
         both = (("true", pair.hypothesis, True), (kind, made(own, rng), False))
-        same = {"premise": pair.premise, "question": pair.question, "source": SOURCE, "split": split, "group": group}
+        same: dict[str, Any] = {
+            "premise": pair.premise,
+            "question": pair.question,
+            "source": SOURCE,
+            "split": split,
+            "group": group,
+        }
         return [
             Labelled(id=f"{SOURCE}:{id}:{how}", hypothesis=said, label=label, task="info_think", **same)
             for how, said, label in both

@@ -108,11 +108,7 @@ def run_recipe(main: Callable[[], Any]) -> None:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The settings of a YAML file, on top of those of the file it extends.
-
-    Raises:
-        ConfigError: for a file that cannot be read, is not a mapping, or extends itself.
-    """
+    """The settings of a YAML file, on top of those of the file it extends; a `ConfigError` if one cannot be read."""
     read: list[Path] = []
     settings: dict[str, Any] = {}
     following: Path | None = Path(path)

@@ -63,13 +63,9 @@ def check_given(script: Any, args: Any, model_args: Any) -> None:
 
 
 def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a dry run, and its random model in the run's output directory; prints what was replaced.
+    """The settings of a dry run, made of all settings by name; prints what was replaced.
 
-    Args:
-        values: every setting by name, including those at their defaults.
-
-    Raises:
-        ConfigError: if the model's architecture is not known.
+    Its random model is in its output directory. Raises `ConfigError` for an architecture that is not known.
     """
     out, model, state = f"{values['output_dir']}{SUFFIX}", str(values["model_name_or_path"]), PartialState()
     replaced = {**_smaller(values), **_bundled(values), **_ALWAYS, "output_dir": out}
@@ -121,11 +117,7 @@ def _bundled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_of(name: str) -> Any:
-    """The Transformers configuration of the model in a directory, or of a name in `QWEN2`; asks no network.
-
-    Raises:
-        ConfigError: for a name that is neither.
-    """
+    """The Transformers configuration of the model in a directory, or of a name in `QWEN2` (else `ConfigError`)."""
     if Path(name).is_dir():
         try:
             return AutoConfig.from_pretrained(name, trust_remote_code=False)

@@ -46,10 +46,7 @@ def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
     `PeftModel` whose adapter is trained further (with `beta` > 0 the reference is the adapter as it was at the start).
     `lora_target_modules` with the name of a single layer becomes a list: PEFT takes a string for a pattern.
 
-    Args:
-        source: a directory or Hub id.
-        model_args: TRL's flags for the model.
-        args: the trainer's settings; its `model_init_kwargs` win over `model_args`.
+    Settings in `args.model_init_kwargs` win over those of `model_args`.
 
     Raises:
         ConfigError: as `check_flags` and `model_init_kwargs`; for layers that the model does not have, or a model that
@@ -71,8 +68,7 @@ def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
 def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
     """Arguments of `from_pretrained`: revision, dtype, attention and quantisation of TRL's `ModelConfig`.
 
-    Raises:
-        ConfigError: for an unknown dtype, and for quantisation without the package that does it.
+    An unknown dtype, and quantisation without the package that does it, are a `ConfigError`.
     """
     dtype = model_args.dtype
     if dtype not in (None, "auto") and not isinstance(getattr(torch, dtype, None), torch.dtype):

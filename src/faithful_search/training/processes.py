@@ -79,11 +79,7 @@ def meet(settings: Any) -> None:
     """Start the process group of a run on CPUs with `ddp_timeout` seconds.
 
     Transformers passes this setting on for accelerators only: on CPUs a process would wait half an hour for one that is
-    gone. It uses the group that it finds, so this has to come before any `TrainingArguments`. With one process, another
-    backend or an accelerator nothing happens.
-
-    Raises:
-        RuntimeError: if the others do not come in time.
+    gone. It uses the group that it finds, so this has to come before any `TrainingArguments`.
     """
     alone = int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ or distributed.is_initialized()
     mine = getattr(settings, "use_cpu", False) and getattr(settings, "ddp_backend", None) in (None, "gloo")

@@ -142,11 +142,6 @@ def train(
 
     A resumed run starts from the last complete checkpoint, and keeps the evaluation that it made when it began.
 
-    Args:
-        trainer: from `build_trainer`.
-        script, model_args: the recipe's flags.
-        metrics: what the evaluations report, by row name; see `measure.suite.default_rewards`.
-
     Returns:
         The run's record; `None` on all processes but the main one.
 

@@ -205,14 +205,8 @@ def by_length(
 ) -> tuple[Columns, ...]:
     """What TRL's `_get_per_token_logps_and_entropies` computes, in `PASSES` passes over rows of like length.
 
-    Rollouts differ in length several times over; what only pads them is not computed.
-
-    Args:
-        forward: TRL's method, given ids, mask and the number of last columns that are wanted.
-        input_ids: `(rows, columns)`: prompts padded on the left, completions on the right.
-        attention_mask: `(rows, columns)`: 0 where it is padding.
-        kept: columns of the completions.
-        given: further arguments of `forward`.
+    Rollouts differ in length several times over; what only pads them is not computed. Prompts are padded on the left,
+    completions, the last `kept` columns, on the right.
 
     Returns:
         As `forward`: where it gives a value a token, those are `(rows, kept)`, 0 where a pass left padding out; of

@@ -73,14 +73,10 @@ def probe_columns(probes: Sequence[Sequence[Probe]], device: Any = None) -> Colu
 
 
 def verdict_moves(model: Any, inputs: Columns, at_once: int, agree: Callable[[int], int] = int) -> torch.Tensor:
-    """Δ of each rollout, shape (rows,), with gradient.
+    """Δ of each rollout of a batch with the columns of `probe_columns`, shape (rows,), with gradient.
 
-    Args:
-        model: the causal LM as training wraps it.
-        inputs: a batch with the columns of `probe_columns`.
-        at_once: contexts of a forward pass.
-        agree: from the passes this process needs to those that every process makes: a pass of a sharded model needs
-            all processes. Extra passes are of one token and count nothing.
+    `at_once` contexts are read in a forward pass. `agree` makes of the passes this process needs those that every
+    process makes, since a pass of a sharded model needs all of them; extra ones are of one token and count nothing.
     """
     weight = inputs[WEIGHT]
     moves = weight.new_zeros(len(weight))
@@ -101,11 +97,8 @@ def verdict_moves(model: Any, inputs: Columns, at_once: int, agree: Callable[[in
 def choice_probability(model: Any, ids: torch.Tensor, length: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
     """p(choice) after each context, shape (rows,): the product of its tokens' probabilities, with gradient.
 
-    Args:
-        model: a causal LM.
-        ids: contexts padded on the left, each ending with all but the last token of its choice.
-        length: tokens of each context.
-        choice: tokens asked for, padded on the left with -1.
+    Contexts are padded on the left, have `length` tokens and end with all but the last token of their choice; choices
+    are padded on the left with -1.
     """
     width = int(length.max())
     choice = choice[:, -width:]  # a context is no shorter than its choice

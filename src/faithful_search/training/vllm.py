@@ -53,15 +53,7 @@ _ROWS, _TOKENS = 4, 16  # what `check_sync` samples each time
 
 
 def check_vllm(args: GRPOConfig, device: str) -> None:
-    """Refuse, before anything is loaded, what cannot be trained with vLLM on this machine.
-
-    Args:
-        args: the trainer's settings.
-        device: the type of the training device, such as "cuda".
-
-    Raises:
-        ConfigError: for settings that `check_settings` refuses, if vLLM is not installed, or on a CPU.
-    """
+    """Raise `ConfigError`, before anything is loaded, for what cannot be trained with vLLM on this type of device."""
     if not args.use_vllm:
         return
     check_settings(args)
@@ -97,12 +89,7 @@ def check_settings(args: GRPOConfig) -> None:
 
 
 def policy_generator(trainer: GRPOTrainer) -> VLLM:
-    """What samples the policy in this process: the trainer's engine, or its server, which each process asks alone.
-
-    Raises:
-        ConfigError: if the server cannot be used.
-        GeneratorError: if it is down.
-    """
+    """What samples the policy in this process: the trainer's engine, or its server, which each process asks alone."""
     args, tokenizer = cast(GRPOConfig, trainer.args), trainer.processing_class
     if args.vllm_mode == "colocate":
         return VLLMGenerator(trainer.vllm_generation.llm, tokenizer)
@@ -111,20 +98,16 @@ def policy_generator(trainer: GRPOTrainer) -> VLLM:
 
 @contextmanager
 def joining_server(args: GRPOConfig) -> Iterator[None]:
-    """Within the block TRL's trainer can be made: the server is up, and joining it has a time-out.
+    """Within the block TRL's trainer can be made: the server is up (else `GeneratorError`), and joining it has a
+    time-out of `vllm_server_timeout`, see `ending_after`.
 
-    TRL sets none, and would wait forever for a server that hangs, such as one whose workers still wait for a run that
-    was killed. After `vllm_server_timeout` the program ends, see `ending_after`. TRL makes its client within its
-    trainer's constructor, so the method is wrapped on the class.
-
-    Raises:
-        GeneratorError: if the server does not answer in that time.
+    TRL sets none, and would wait forever for a server whose workers still wait for a run that was killed.
     """
     if not args.use_vllm or args.vllm_mode != "server":
         yield
         return
     wait_for_server(_url(args), args.vllm_server_timeout)
-    client: Any = VLLMClient
+    client: Any = VLLMClient  # the class: TRL makes its client within its trainer's constructor
     join = client.init_communicator
     client.init_communicator = _bounded(join, args, "did not let this run join it")
     try:
@@ -182,8 +165,7 @@ def check_sync(
     Args:
         model: the training model, unwrapped; for LoRA the base embedding changes.
         sync: brings its weights to vLLM, in every process.
-        sampler: vLLM.
-        scorer: the training model as a generator.
+        sampler, scorer: vLLM, and the training model as a generator.
         prompt: token ids to continue.
         tolerance: the largest difference that counts as rounding with the embedding restored. Kernels in bfloat16
             differ by about 0.05 there, and by up to 0.5 with the embedding changed, which moves the model by about 3;
