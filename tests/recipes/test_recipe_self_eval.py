@@ -77,19 +77,9 @@ def test_answers_may_be_compared_by_words():
 @pytest.mark.slow
 def test_a_short_run_leaves_scores_errors_and_plots(tmp_path):
     out = tmp_path / "run"
-    small = (
-        "--config",
-        str(RECIPES / "configs" / "self_eval_tiny_paper.yaml"),
-        "--max_steps",
-        "2",
-        "--eval_limit",
-        "4",
-        "--eval_controls",
-        "0",
-        "--num_generations",
-        "4",
-    )
-    found = self_eval.main(["--output_dir", str(out), *small, "--per_device_train_batch_size", "8", "--threads", "1"])
+    config = ("--config", str(RECIPES / "configs" / "self_eval_tiny_paper.yaml"), "--output_dir", str(out))
+    small = ("--max_steps=2", "--eval_limit=4", "--eval_controls=0", "--num_generations=4", "--threads=1")
+    found = self_eval.main([*config, *small, "--per_device_train_batch_size=8"])
     assert found["steps"] == 2
     assert {"self_rubric", "self_correctness", "world_rubric"} <= set(found["after"]["rows"])
     history = json.loads((out / "history.json").read_text())
@@ -104,16 +94,7 @@ def test_a_short_run_leaves_scores_errors_and_plots(tmp_path):
 def test_the_papers_settings_run_dry(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = ("--questions", "train.jsonl.gz", "--eval_questions", "test.jsonl.gz", "--corpus", "corpus.jsonl.gz")
-    model = (
-        "--model_name_or_path",
-        "Qwen/Qwen2.5-7B-Instruct",
-        "--use_peft",
-        "true",
-        "--lora_r",
-        "32",
-        "--lora_alpha",
-        "32",
-    )
+    model = ("--model_name_or_path=Qwen/Qwen2.5-7B-Instruct", "--use_peft=true", "--lora_r=32", "--lora_alpha=32")
     config = ("--config", str(RECIPES / "configs" / "self_eval_qwen2.5-7b.yaml"))
     found = self_eval.main([*config, *data, *model, "--dry_run", "true", "--threads", "1"])
     assert found["steps"] == 2

@@ -199,18 +199,8 @@ def test_forced_answers_have_a_row_where_they_are_forced():
 def run_record(folder: Path) -> Record:
     evaluation = evaluate_rollouts(ROLLOUTS, list("abcd"), default_rewards("search_r1"), ["search"])
     rows = {"reward": 0.5, "parts/exact_match": 0.5, "parts/exact_match/weight": 1.0, "parts/info_think": 0.25}
-    told = {"groups/one_outcome": 0.5, "grad_norm": 0.1}
-    history = [
-        {
-            "step": step,
-            **rows,
-            "parts/info_think/weight": 0.01 * step,
-            "tools/ratio/search": 1.0,
-            "tools/calls": 2.0,
-            **told,
-        }
-        for step in (1, 2, 3)
-    ]
+    rows |= {"tools/ratio/search": 1.0, "tools/calls": 2.0, "groups/one_outcome": 0.5, "grad_norm": 0.1}
+    history = [{"step": step, **rows, "parts/info_think/weight": 0.01 * step} for step in (1, 2, 3)]
     settings = {"corpus": "world", "triples": "none", "search_top_k": 3, "turns": 4, "total_tokens": 768}
     settings |= {"observation_tokens": 500, "force_answer": True, "eval_questions": "world_passages"}
     return Record(

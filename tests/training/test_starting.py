@@ -279,20 +279,13 @@ def test_a_hub_that_cannot_be_reached_is_said_in_a_line_at_once(opened, monkeypa
     one_line(error)
 
 
-def test_a_path_that_is_not_there_is_said_in_a_line(hub, tmp_path):
-    with pytest.raises(ConfigError, match=r"neither a folder here nor on the Hub") as error:
-        loading.read_tokenizer(str(tmp_path / "outputs" / "typo"))
+@pytest.mark.parametrize(
+    ("folder", "said"), [("outputs/typo", "neither a folder here nor on the Hub"), ("", "cannot open the tokenizer of")]
+)
+def test_a_folder_is_not_asked_for_on_the_hub(hub, tmp_path, folder, said):
+    with pytest.raises(ConfigError, match=said) as error:
+        loading.read_tokenizer(str(tmp_path / folder))
     one_line(error)
-    assert hub.asked == []
-
-
-def test_a_folder_without_a_model_is_said_in_a_line(tmp_path):
-    with pytest.raises(ConfigError, match="cannot open the tokenizer of") as error:
-        loading.read_tokenizer(str(tmp_path))
-    one_line(error)
-
-
-def test_a_folder_is_not_asked_for(hub):
     assert loading.read_tokenizer(str(tiny_policy())) is not None and hub.asked == []
 
 

@@ -243,9 +243,9 @@ def test_an_ending_is_a_line_and_a_code(error, code, line, capsys):
     assert capsys.readouterr().err.splitlines()[-1].startswith(line)
 
 
-def test_an_error_of_the_program_keeps_its_trace():
-    with pytest.raises(ZeroDivisionError):
-        leave(ZeroDivisionError("x"))
+def program(lines: Sequence[str], rank: int, processes: int) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(processes), "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=env, timeout=50)
 
 
 @pytest.mark.parametrize(
@@ -253,11 +253,7 @@ def test_an_error_of_the_program_keeps_its_trace():
 )
 def test_a_program_that_ends_by_an_error_of_its_own_shows_where(error, processes):
     lines = ["from faithful_search.training.endings import leave", f"def mine(): raise {error}", "try:", "    mine()"]
-    lines += ["except Exception as error:", "    leave(error)"]
-    env = {**os.environ, "RANK": "0", "WORLD_SIZE": str(processes), "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False, env=env
-    )
+    done = program([*lines, "except Exception as error:", "    leave(error)"], 0, processes)
     assert done.returncode == 1 and "Traceback" in done.stderr and "in mine\n" in done.stderr
     assert done.stderr.splitlines()[-1] == error.replace("('", ": ").rstrip("')")
 
@@ -265,8 +261,7 @@ def test_a_program_that_ends_by_an_error_of_its_own_shows_where(error, processes
 def test_what_nothing_else_interrupts_ends_the_program_in_a_line():
     lines = ["import time", "from faithful_search.training.endings import ending_after"]
     lines += ["with ending_after(60, 'no'): pass", "with ending_after(0.2, 'the server hangs'): time.sleep(60)"]
-    env = {**os.environ, "RANK": "1", "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=env, timeout=50)
+    done = program(lines, 1, 2)
     assert done.returncode == 1 and done.stderr.splitlines()[-1] == "error: process 1 of 2: the server hangs"
 
 
