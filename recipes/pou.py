@@ -113,9 +113,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     flags = script, args, _ = parse(given)
     repository = takes_over(args)
     weight = script.verdict_weight if script.reward == "pou" and script.budget else 0.0
-    condenser = build_condenser(script)
     with trained(
-        flags, lambda judge: build_reward(script, judge), condenser=condenser, verdict_weight=weight
+        flags,
+        lambda judge: build_reward(script, judge),
+        condenser=lambda: build_condenser(script),
+        verdict_weight=weight,
     ) as record:
         return leave(record, "recipes/pou.py", given, repository)
 

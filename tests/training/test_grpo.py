@@ -224,6 +224,7 @@ def test_the_state_starts_where_the_mix_says(tmp_path):
         ({"min_p": 0.1}, "min_p"),
         ({"steps_per_generation": 2, "save_steps": 1}, "multiple of 2"),
         ({"advantages": "best"}, "leave_one_out"),
+        ({"turn_gamma": 1.5}, "turn_gamma"),
         ({"reward": Citation(), "dialect": "search_r1"}, "does not cover dialect 'search_r1'"),
     ],
 )

@@ -182,7 +182,7 @@ def inspect(folder: Path) -> Checkpoint:
         for number, path in enumerate(folder / name for name in names)
         if not path.exists() or path.stat().st_size < sizes.get(path.name, 1)
     )
-    changed = [name for name in sizes if there[name] != sizes[name] and name not in names]
+    changed = [name for name in sizes if there[name] != sizes[name] and not name.startswith("rng_state")]
     state, fault = _read(folder / STATE), ""
     if not (folder / STATE).exists():
         fault = f"no {STATE}: it was not saved completely"

@@ -20,10 +20,11 @@ logger = logging.getLogger(__name__)
 
 
 class Unscored(NamedTuple):
-    """A rollout: whether it has no reward, why, and the parts that a judge left open, each with its reason."""
+    """A rollout: whether the judge left it without reward, why it has none otherwise, and each part that was left open
+    with its reason."""
 
-    empty: bool
-    why: str
+    lost: bool
+    other: str | None
     parts: dict[str, str]
 
 
@@ -31,10 +32,9 @@ def unscored(components: Sequence[dict[str, Score]], scores: Sequence[Score]) ->
     """What was left open of all processes' rollouts, given the components and rewards of this one's."""
     rows = []
     for row, score in zip(components, scores, strict=True):
-        empty = score.value is None
-        reason = score.why if empty and not score.parts.get("abstained") else ""
-        open_parts = {name: part.why for name, part in row.items() if part.parts.get("abstained")}
-        rows.append(Unscored(empty, reason, open_parts))
+        empty, abstained = score.value is None, bool(score.parts.get("abstained"))
+        left = {name: part.why for name, part in row.items() if part.parts.get("abstained")}
+        rows.append(Unscored(empty and abstained, score.why if empty and not abstained else None, left))
     return gather_object(rows)
 
 
@@ -75,9 +75,9 @@ class JudgeWatch(TrainerCallback):
         Returns:
             The share of rollouts that have no reward because of the judge.
         """
-        # No reward for another reason, such as a question without gold answers, is no outage.
-        others = [row.why for row in rows if row.empty and row.why]
-        lost = sum(row.empty for row in rows) - len(others)
+        # Rollouts without reward for another reason, such as no gold answers, are not the judge's fault.
+        others = [row.other for row in rows if row.other is not None]
+        lost = sum(row.lost for row in rows)
         counts = Counter(name for row in rows for name in row.parts)
         why = next((why for row in rows for why in row.parts.values() if why), "")
         parts = ", ".join(f"{name} of {count}" for name, count in counts.items())

@@ -29,6 +29,7 @@ from ..rewards import Reward
 from ..rollout import Engine
 from ..tasks import WORLD, Task, load_tasks
 from ..tools import Toolbox
+from ..tools.condenser import Condenser
 from . import checkpoints
 from .callbacks import StepLine
 from .endings import SaveWhenTold
@@ -185,7 +186,7 @@ def trained(
     reward: Callable[[Judge | None], Reward],
     metrics: Mapping[str, Reward] | None = None,
     watches: Sequence[Callable[[SearchGRPOTrainer], TrainerCallback]] = (),
-    condenser: Any = None,
+    condenser: Callable[[], Condenser | None] = lambda: None,
     **own: Any,
 ) -> Iterator[Record | None]:
     """A recipe's run from its flags to its record, for which the block keeps the output directory and the tools.
@@ -195,11 +196,11 @@ def trained(
         reward: makes the reward, given the judge.
         metrics: what evaluations report beside `measure.suite.default_rewards`.
         watches: callbacks, made from the trainer.
-        condenser: shortens what tools return, see `EnvironmentArguments.toolbox`.
+        condenser: makes what shortens the tools' responses, see `EnvironmentArguments.toolbox`.
         own: further arguments of `build_trainer`.
     """
     script, args, model_args = flags
-    with started(script, args), script.toolbox(condenser) as toolbox:
+    with started(script, args), script.toolbox(condenser()) as toolbox:
         judge = script.load_judge()
         trainer = build_trainer(script, args, model_args, toolbox, reward(judge), **own)
         for watch in watches:
