@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ from faithful_search.tasks import WORLD, load_tasks
 from faithful_search.text import printable
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.policies import policy_source
-from faithful_search.training.starting import owned
+from faithful_search.training.starting import flag, owned
 from faithful_search.trajectory import write_jsonl
 
 
@@ -53,38 +53,23 @@ from faithful_search.trajectory import write_jsonl
 class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     """Which policy, on which questions, and who judges."""
 
-    policy: str = field(default="tiny", metadata={"help": "directory or Hub id, an adapter's too; 'tiny': bundled"})
-    compare_with: str | None = field(
-        default=None, metadata={"help": "a second policy, measured on the same questions first"}
-    )
-    questions: str = field(default="world", metadata={"help": "'world' (bundled), a local file or a Hub dataset"})
-    split: str = field(default="validation", metadata={"help": "split of the questions"})
-    limit: int | None = field(
-        default=None, metadata={"help": "how many questions; all without it", "aliases": ["--eval_limit"]}
-    )
-    sample_seed: int | None = field(
-        default=None, metadata={"help": "draws the limit questions at random by this seed; none: the first ones"}
-    )
-    controls: int = field(
-        default=QUESTIONS,
-        metadata={"help": "questions asked again without their evidence and in changed worlds; 0: none"},
-    )
-    blank: str | None = field(default=None, metadata={"help": "what every title and text of the evidence then reads"})
-    temperature: float = field(default=0.0, metadata={"help": "0 is greedy"})
-    samples: int = field(default=1, metadata={"help": "rollouts per question"})
-    total_tokens: int = field(default=1024, metadata={"help": "tokens of an episode after the prompt"})
-    output_dir: str = field(
-        default="outputs/evaluate", metadata={"help": "metrics.json and trajectories.jsonl go here"}
-    )
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "begin anew where output_dir holds an earlier evaluation"}
-    )
-    seed: int = field(default=0, metadata={"help": "of the sampling"})
-    dtype: str = field(default="float32", metadata={"help": "of the weights while running"})
-    threads: int = field(default=0, metadata={"help": "CPU threads; 0: as many as there are idle cores"})
-    trust_remote_code: bool = field(
-        default=False, metadata={"help": "run the Python code that lies beside a policy, where it needs some"}
-    )
+    policy: str = flag("tiny", "directory or Hub id, an adapter's too; 'tiny': bundled")
+    compare_with: str | None = flag(None, "a second policy, measured on the same questions first")
+    questions: str = flag("world", "'world' (bundled), a local file or a Hub dataset")
+    split: str = flag("validation", "split of the questions")
+    limit: int | None = flag(None, "how many questions; all without it", aliases=["--eval_limit"])
+    sample_seed: int | None = flag(None, "draws the limit questions at random by this seed; none: the first ones")
+    controls: int = flag(QUESTIONS, "questions asked again without their evidence and in changed worlds; 0: none")
+    blank: str | None = flag(None, "what every title and text of the evidence then reads")
+    temperature: float = flag(0.0, "0 is greedy")
+    samples: int = flag(1, "rollouts per question")
+    total_tokens: int = flag(1024, "tokens of an episode after the prompt")
+    output_dir: str = flag("outputs/evaluate", "metrics.json and trajectories.jsonl go here")
+    overwrite_output_dir: bool = flag(False, "begin anew where output_dir holds an earlier evaluation")
+    seed: int = flag(0, "of the sampling")
+    dtype: str = flag("float32", "of the weights while running")
+    threads: int = flag(0, "CPU threads; 0: as many as there are idle cores")
+    trust_remote_code: bool = flag(False, "run the Python code that lies beside a policy, where it needs some")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -97,21 +82,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 def compare(script: EvaluationArguments) -> dict[str, Any]:
     """One policy or two, measured, written down and printed."""
     names = [name for name in (script.compare_with, script.policy) if name is not None]
-    judge = script.load_judge()
+    judge, out = script.load_judge(), Path(script.output_dir)
     found = {name: evaluate(name, script, judge) for name in names}
-    out = Path(script.output_dir)
-    before, after = found[names[0]], found[names[-1]]
-    changes = {"differences": differences(before, after)} if len(names) == 2 else {}
     results = {name: evaluation.to_dict() for name, evaluation in found.items()}
+    before, after, two = found[names[0]], found[names[-1]], len(names) == 2
+    changes = {"differences": differences(before, after)} if two else {}
     report.write_metrics(out / "metrics.json", {**results, **changes, "script": asdict(script)})
     for name, file in ((script.policy, "trajectories.jsonl"), (script.compare_with, "trajectories_compared.jsonl")):
         if name is not None:
             write_jsonl(out / file, (msgspec.structs.replace(item, tokens=None) for item in found[name].trajectories))
-    print(
-        report.table(before, after, (names[0], names[-1]))
-        if len(names) == 2
-        else report.table(after, names=(names[0], ""))
-    )
+    print(report.table(before, after, (names[0], names[-1])) if two else report.table(after, names=(names[0], "")))
     for name, evaluation in found.items():
         print(f"\ncalls of {name}: {printable(_calls(evaluation))}")
     return results
@@ -145,9 +125,8 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
 def _calls(evaluation: Evaluation) -> str:
     """How often each tool was called, those that there are first, then names that the policy made up."""
     counts = {**dict.fromkeys(evaluation.tool_calls, 0), **tool_counts(evaluation.trajectories)}
-    return ", ".join(
-        f"{tool} {count}" + ("" if tool in evaluation.tool_calls else " (unknown)") for tool, count in counts.items()
-    )
+    unknown = {tool: "" if tool in evaluation.tool_calls else " (unknown)" for tool in counts}
+    return ", ".join(f"{tool} {count}{unknown[tool]}" for tool, count in counts.items())
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,12 +29,11 @@ from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
 from faithful_search.hub import takes_over
 from faithful_search.judges import Judge
-from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import Mix, pokee_mix
-from faithful_search.tasks import WORLD
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.runs import RunArguments, build_trainer, check_data, train
-from faithful_search.training.starting import started
+from faithful_search.training.flags import RunArguments, check_data
+from faithful_search.training.runs import trained
+from faithful_search.training.starting import flag
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pokee_tiny.yaml"
 
@@ -43,24 +42,18 @@ DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pokee_tiny.yaml"
 class PokeeArguments(RunArguments):
     """What is asked, how the answer is judged, and whether the agent checks it."""
 
-    dialect: str = field(default="pokee", metadata={"help": "how the agent writes"})
-    verify: bool = field(default=True, metadata={"help": "the agent checks its answers and goes on after INCORRECT"})
-    advantages: str = field(default="leave_one_out", metadata={"help": "RLOO; or 'trl', 'group_relative'"})
-    answer_reward: str = field(
-        default="judge", metadata={"help": "'judge' (AI feedback behind an exact match), 'em' or 'f1'"}
-    )
-    format_weight: float = field(default=0.1, metadata={"help": "what a valid format earns beside a right answer's 1"})
+    dialect: str = flag("pokee", "how the agent writes")
+    verify: bool = flag(True, "the agent checks its answers and goes on after INCORRECT")
+    advantages: str = flag("leave_one_out", "RLOO; or 'trl', 'group_relative'")
+    answer_reward: str = flag("judge", "'judge' (AI feedback behind an exact match), 'em' or 'f1'")
+    format_weight: float = flag(0.1, "what a valid format earns beside a right answer's 1")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
-    script, args, model_args = parse(given)
+    flags = script, args, _ = parse(given)
     repository = takes_over(args)
-    with started(script, args), script.toolbox() as toolbox:
-        judge = script.load_judge()
-        trainer = build_trainer(script, args, model_args, toolbox, build_reward(script, judge))
-        facts = script.eval_questions in WORLD
-        record = train(trainer, script, model_args, default_rewards(script.dialect, judge, facts))
+    with trained(flags, lambda judge: build_reward(script, judge)) as record:
         return leave(record, "recipes/pokee.py", given, repository)
 
 

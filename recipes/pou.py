@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ from faithful_search.hub import takes_over
 from faithful_search.judges import Judge, Writer
 from faithful_search.judges.condensing import Condensing
 from faithful_search.judges.facts import FactsJudge
-from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import (
     AnswerLikelihoodGap,
     AnswerSupport,
@@ -48,96 +47,78 @@ from faithful_search.rewards import (
     corpus_snippets,
     pou_mix,
 )
-from faithful_search.rewards.perturbation import Foils, Passage
+from faithful_search.rewards.perturbation import Passage
 from faithful_search.tasks import WORLD
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.runs import RunArguments, build_trainer, check_data, train
-from faithful_search.training.starting import started
+from faithful_search.training.flags import RunArguments, check_data
+from faithful_search.training.runs import trained
+from faithful_search.training.starting import flag
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pou_tiny.yaml"
+CHOICES = {
+    "reward": ("pou", "answer_only"),
+    "correctness": ("em", "f1", "judge"),
+    "source_gated_by": ("words", "support"),
+    "lures": ("template", "judge"),
+    "foils": ("none", "world", "auto"),
+    "support_by": ("auto", "words", "facts"),
+}
 
 
 @dataclass
 class PoUArguments(RunArguments):
     """What is asked, with which tools, how it is rewarded, and who judges."""
 
-    reward: str = field(default="pou", metadata={"help": "'pou', or 'answer_only' (format and answer, the baseline)"})
-    budget: int = field(
-        default=1, metadata={"help": "B_max: steps perturbed per rollout; -1: all of them, 0 leaves R_pt out"}
+    reward: str = flag("pou", "'pou', or 'answer_only' (format and answer, the baseline)")
+    budget: int = flag(1, "B_max: steps perturbed per rollout; -1: all of them, 0 leaves R_pt out")
+    draws: str = flag(
+        "rollout", "what R_pt's probes are drawn by: 'rollout', or 'question': common to a question's rollouts"
     )
-    draws: str = field(
-        default="rollout",
-        metadata={"help": "what R_pt's probes are drawn by: 'rollout', or 'question': common to a question's rollouts"},
+    centre: bool = flag(False, "subtract from R_pt's moves the batch's mean of their case (yes or no)")
+    foils: str = flag(
+        "none",
+        "'world': R_pt replaces evidence by the bundled world's own passages, alike but for the fact; "
+        "'auto': where that world is searched",
     )
-    centre: bool = field(
-        default=False, metadata={"help": "subtract from R_pt's moves the batch's mean of their case (yes or no)"}
+    hard: float = flag(1.0, "share of probes made with --foils; the others are as without")
+    shuffle_sensitivity: bool = flag(False, "a control: R_pt goes to another rollout of its question")
+    verdict_weight: float = flag(
+        0.0, "λ: R_pt's probes, if there are any, in the loss itself, with gradient; 0: not there (paper)"
     )
-    foils: str = field(
-        default="none",
-        metadata={
-            "help": "'world': R_pt replaces evidence by the bundled world's own passages, alike but for the fact; "
-            "'auto': where that world is searched"
-        },
+    snippets: int = flag(
+        0, "corpus passages that replace evidence where it is exchanged; 0: the batch's other questions'"
     )
-    hard: float = field(default=1.0, metadata={"help": "share of probes made with --foils; the others are as without"})
-    shuffle_sensitivity: bool = field(
-        default=False, metadata={"help": "a control: R_pt goes to another rollout of its question"}
+    correctness: str = flag("em", "R_anc: 'em', 'f1', or 'judge' (after an EM short-cut)")
+    source_gated: bool = flag(False, "R_anc counts only where the cited evidence supports the answer")
+    source_gated_by: str = flag(
+        "words", "who says so: 'words' (the answer occurs), or 'support' (whoever judges R_ans)"
     )
-    verdict_weight: float = field(
-        default=0.0,
-        metadata={
-            "help": "λ: R_pt's probes, if there are any, in the loss itself, with gradient; 0: not there (paper)"
-        },
+    likelihood_gap: bool = flag(False, "another part: how much more probable its evidence makes the answer (CTRL-RAG)")
+    process_on_right: bool = flag(False, "all but R_anc counts on right answers only, and is 0 elsewhere")
+    lures: str = flag("template", "who writes R_pt's lures: 'template' or 'judge'")
+    condense: bool = flag(False, "let the judge's model shorten pages and facts to what a query asks for")
+    support: bool = flag(True, "false leaves R_ans out (α = 0)")
+    support_by: str = flag(
+        "auto", "R_ans by 'words' or the bundled world's 'facts'; 'auto': the judge, else facts where known"
     )
-    snippets: int = field(
-        default=0,
-        metadata={
-            "help": "corpus passages that replace evidence where it is exchanged; 0: the batch's other questions'"
-        },
-    )
-    correctness: str = field(default="em", metadata={"help": "R_anc: 'em', 'f1', or 'judge' (after an EM short-cut)"})
-    source_gated: bool = field(
-        default=False, metadata={"help": "R_anc counts only where the cited evidence supports the answer"}
-    )
-    source_gated_by: str = field(
-        default="words",
-        metadata={"help": "who says so: 'words' (the answer occurs), or 'support' (whoever judges R_ans)"},
-    )
-    likelihood_gap: bool = field(
-        default=False,
-        metadata={"help": "another part: how much more probable its evidence makes the answer (CTRL-RAG)"},
-    )
-    process_on_right: bool = field(
-        default=False, metadata={"help": "all but R_anc counts on right answers only, and is 0 elsewhere"}
-    )
-    lures: str = field(default="template", metadata={"help": "who writes R_pt's lures: 'template' or 'judge'"})
-    condense: bool = field(
-        default=False, metadata={"help": "let the judge's model shorten pages and facts to what a query asks for"}
-    )
-    support: bool = field(default=True, metadata={"help": "false leaves R_ans out (α = 0)"})
-    support_by: str = field(
-        default="auto",
-        metadata={"help": "R_ans by 'words' or the bundled world's 'facts'; 'auto': the judge, else facts where known"},
-    )
-    alpha_fixed: float | None = field(default=None, metadata={"help": "a fixed α; 0.5 is the paper's static mix"})
-    alpha_beta: float = field(default=0.9, metadata={"help": "EMA of the batch's correctness"})
-    alpha_start: float | None = field(
-        default=None, metadata={"help": "the EMA before the first batch; by default that batch's correctness"}
-    )
-    alpha_tau: float = field(default=0.5, metadata={"help": "correctness at which α is one half"})
-    alpha_kappa: float = field(default=10.0, metadata={"help": "sharpness of α's transition"})
+    alpha_fixed: float | None = flag(None, "a fixed α; 0.5 is the paper's static mix")
+    alpha_beta: float = flag(0.9, "EMA of the batch's correctness")
+    alpha_start: float | None = flag(None, "the EMA before the first batch; by default that batch's correctness")
+    alpha_tau: float = flag(0.5, "correctness at which α is one half")
+    alpha_kappa: float = flag(10.0, "sharpness of α's transition")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
-    script, args, model_args = parse(given)
+    flags = script, args, _ = parse(given)
     repository = takes_over(args)
-    with started(script, args), script.toolbox(build_condenser(script)) as toolbox:
-        probed = script.reward == "pou" and script.budget != 0
-        weight = script.verdict_weight if probed else 0.0
-        trainer = build_trainer(script, args, model_args, toolbox, build_reward(script), weight)
-        facts = script.eval_questions in WORLD
-        record = train(trainer, script, model_args, default_rewards(script.dialect, script.load_judge(), facts))
+    weight = script.verdict_weight if script.reward == "pou" and script.budget else 0.0
+    with trained(
+        flags,
+        lambda judge: build_reward(script, judge),
+        condenser=lambda: build_condenser(script),
+        verdict_weight=weight,
+    ) as record:
         return leave(record, "recipes/pou.py", given, repository)
 
 
@@ -148,12 +129,9 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
         ConfigError: for settings that contradict each other.
     """
     script, args, model_args = parse_recipe((PoUArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    if script.reward not in ("pou", "answer_only"):
-        raise ConfigError(f"unknown reward {script.reward!r}; there are: pou, answer_only")
-    if script.correctness not in ("em", "f1", "judge"):
-        raise ConfigError(f"unknown correctness {script.correctness!r}; there are: em, f1, judge")
-    if script.source_gated_by not in ("words", "support"):
-        raise ConfigError(f"unknown source_gated_by {script.source_gated_by!r}; there are: words, support")
+    for name, known in CHOICES.items():
+        if getattr(script, name) not in known:
+            raise ConfigError(f"unknown {name} {getattr(script, name)!r}; there are: {', '.join(known)}")
     if script.source_gated_by != "words" and not script.source_gated:
         raise ConfigError(f"--source_gated_by {script.source_gated_by}: there is no gate; give --source_gated true")
     if script.process_on_right and script.reward == "answer_only" and not script.likelihood_gap:
@@ -164,8 +142,6 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
         raise ConfigError(
             "--counterfactual and --stale change passages by their texts, which --condense true rewrites: take one"
         )
-    if script.lures not in ("template", "judge"):
-        raise ConfigError(f"unknown lures {script.lures!r}; there are: template, judge")
     if script.judge == "lexical" and "judge" in (script.correctness, script.lures):
         raise ConfigError("--correctness judge and --lures judge need a judge with a model: --judge endpoint, say")
     if script.budget < -1:
@@ -177,47 +153,57 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
         raise ConfigError(
             f"{asked}: there is no R_pt to use it, since --budget is 0; give --budget 1, or -1 for all steps"
         )
-    if script.foils not in ("none", "world", "auto"):
-        raise ConfigError(f"unknown foils {script.foils!r}; there are: none, world, auto")
     if script.foils == "world" and script.corpus not in WORLD:
         raise ConfigError(f"--foils world knows the bundled world's facts only, not those of {script.corpus!r}")
-    if script.support_by not in ("auto", "words", "facts"):
-        raise ConfigError(f"unknown support_by {script.support_by!r}; there are: auto, words, facts")
     if script.support_by == "facts" and script.questions not in WORLD:
         raise ConfigError(f"--support_by facts knows the bundled world's questions only, not {script.questions!r}")
     check_data(script)
     return script, args, model_args
 
 
-def build_reward(script: PoUArguments) -> Mix:
+def build_reward(script: PoUArguments, judge: Judge | None = None) -> Mix:
     """Proof-of-Use's objective, one of its ablations, or the baseline without it; with the likelihood gap if asked for.
+
+    Args:
+        script: the flags.
+        judge: as `script.load_judge` made it, where that was called already.
 
     Raises:
         ConfigError: when the judge that is to write lures can only judge.
     """
-    judge = script.load_judge()
+    judge = judge or script.load_judge()
     right = Correctness(script.correctness, judge=judge if script.correctness == "judge" else None)  # type: ignore[arg-type]
     by = _support(script, judge) if script.source_gated_by == "support" else AnswerSupport()
     correctness = SourceGated(right, by) if script.source_gated else right
-    mix = answer_only_mix(correctness) if script.reward == "answer_only" else _proof_of_use(script, judge, correctness)
+    rows = ({"title": own.title, "text": own.text} for own in script.corpus_passages()) if script.snippets else ()
+    snippets = corpus_snippets(rows, script.snippets) if script.snippets else ()
+    if script.reward == "answer_only":
+        mix = answer_only_mix(correctness)
+    else:
+        mix = _proof_of_use(script, judge, correctness, snippets)
     if not script.likelihood_gap:
         return mix
-    gap = {AnswerLikelihoodGap.name: AnswerLikelihoodGap(snippets=_snippets(script))}
+    gap = {AnswerLikelihoodGap.name: AnswerLikelihoodGap(snippets=snippets)}
     only_right = (*mix.only_right, *gap) if script.process_on_right else ()
     return replace(mix, parts={**mix.parts, **gap}, only_right=only_right)
 
 
-def _proof_of_use(script: PoUArguments, judge: Judge | None, correctness: Reward) -> Mix:
+def _proof_of_use(script: PoUArguments, judge: Judge | None, correctness: Reward, snippets: tuple[Passage, ...]) -> Mix:
+    foils = None
+    if script.foils != "none" and script.corpus in WORLD:
+        from faithful_search.world import WorldFoils  # reads the whole world
+
+        foils = WorldFoils.bundled()
     mix = pou_mix(
         None if script.budget < 0 else max(script.budget, 1),
         support=_support(script, judge),
         correctness=correctness,
         writer=_writer(judge, "--lures judge") if script.lures == "judge" else None,
-        snippets=_snippets(script),
+        snippets=snippets,
         sensitivity=script.budget != 0,
         draws=script.draws,  # type: ignore[arg-type]
         centre=script.centre,
-        foils=_foils() if script.foils != "none" and script.corpus in WORLD else None,
+        foils=foils,
         hard=script.hard,
         alpha=script.alpha_fixed if script.support else 0.0,
         beta=script.alpha_beta,
@@ -233,11 +219,7 @@ def _proof_of_use(script: PoUArguments, judge: Judge | None, correctness: Reward
 
 
 def build_condenser(script: PoUArguments) -> Condensing | None:
-    """What shortens pages and facts for the policy.
-
-    Raises:
-        ConfigError: when the judge that is to do it can only judge.
-    """
+    """What shortens pages and facts for the policy. Raises `ConfigError` when the judge that is to do it cannot."""
     return Condensing(_writer(script.load_judge(), "--condense true")) if script.condense else None
 
 
@@ -248,19 +230,6 @@ def _support(script: PoUArguments, judge: Judge | None) -> AnswerSupport:
     if script.support_by != "words" and script.questions in WORLD:
         return AnswerSupport(FactsJudge())
     return AnswerSupport()
-
-
-def _foils() -> Foils:
-    from faithful_search.world import WorldFoils  # reads the whole world
-
-    return WorldFoils.bundled()
-
-
-def _snippets(script: PoUArguments) -> tuple[Passage, ...]:
-    if not script.snippets:
-        return ()
-    rows = ({"title": passage.title, "text": passage.text} for passage in script.corpus_passages())
-    return corpus_snippets(rows, script.snippets)
 
 
 def _writer(judge: Judge | None, asked: str) -> Writer:

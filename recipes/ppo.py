@@ -29,12 +29,9 @@ from veritas import VeritasArguments, build_reward, check
 
 from faithful_search.analysis.results import leave
 from faithful_search.hub import takes_over
-from faithful_search.measure.suite import default_rewards
-from faithful_search.tasks import WORLD
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.ppo import PPOConfig, PPOSettings, SearchPPOTrainer
-from faithful_search.training.runs import build_trainer, train
-from faithful_search.training.starting import started
+from faithful_search.training.runs import trained
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "ppo_tiny.yaml"
 
@@ -51,14 +48,11 @@ class PPOArguments(PPOSettings, VeritasArguments):
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
-    script, args, model_args = parse(given)
+    flags = script, args, _ = parse(given)
     repository = takes_over(args)
-    with started(script, args), script.toolbox() as toolbox:
-        judge = script.load_judge()
-        reward = build_reward(script, args, judge)
-        trainer = build_trainer(script, args, model_args, toolbox, reward, kind=SearchPPOTrainer, ppo=script.ppo)
-        facts = script.eval_questions in WORLD
-        record = train(trainer, script, model_args, default_rewards(script.dialect, judge, facts))
+    with trained(
+        flags, lambda judge: build_reward(script, args, judge), kind=SearchPPOTrainer, ppo=script.ppo
+    ) as record:
         return leave(record, "recipes/ppo.py", given, repository)
 
 

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from accelerate import PartialState
 from trl import ModelConfig, SFTConfig, get_peft_config
@@ -32,7 +31,7 @@ from faithful_search.hub import command_line, judge_card, push_run, takes_over, 
 from faithful_search.measure.agreement import parse_judge
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.policies import model_init_kwargs
-from faithful_search.training.starting import StartArguments, started
+from faithful_search.training.starting import StartArguments, flag, started
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "rm_tiny.yaml"
 SETTINGS = (
@@ -46,77 +45,67 @@ SETTINGS = (
 class RewardModelArguments(StartArguments):
     """What is learnt from, which head learns it, and what is measured beside it."""
 
-    pairs: list[str] = field(
-        default_factory=lambda: ["world"],
-        metadata={"help": "'world' (made from the bundled world), labelled files, directories or Hub datasets"},
+    pairs: list[str] = flag(
+        ["world"], "'world' (made from the bundled world), labelled files, directories or Hub datasets"
     )
-    limit: int = field(default=0, metadata={"help": "at most so many pairs of each source and split; 0: all"})
-    second_labels: str | None = field(
-        default=None, metadata={"help": "the same pairs, labelled once more: how far the labeller agrees with itself"}
+    limit: int = flag(0, "most pairs of each source and split; 0: all")
+    second_labels: str | None = flag(
+        None, "the same pairs, labelled once more: how far the labeller agrees with itself"
     )
-    beside: list[str] = field(
-        default_factory=lambda: ["lexical"],
-        metadata={"help": "judges measured on the same held-out pairs: lexical, nli:MODEL, embedding:MODEL, …"},
+    beside: list[str] = flag(
+        ["lexical"], "judges measured on the same held-out pairs: lexical, nli:MODEL, embedding:MODEL, …"
     )
-    head: str = field(default="encoder", metadata={"help": "'encoder' (a classifier) or 'generator' (p of 1 and 0)"})
-    balance: str = field(default="resample", metadata={"help": "of the labels: 'resample', 'weights' or 'none'"})
-    validation: float = field(default=0.1, metadata={"help": "share of the groups set aside to stop and calibrate by"})
-    patience: int = field(default=5, metadata={"help": "evaluations without a better kappa before it stops; 0: never"})
-    freeze_embeddings: bool = field(default=False, metadata={"help": "hold an encoder's embeddings still"})
-    freeze_layers: int = field(default=0, metadata={"help": "hold so many of an encoder's lowest layers still"})
-    window: int = field(default=384, metadata={"help": "tokens of a premise that an encoder reads at once"})
-    stride: int = field(default=64, metadata={"help": "tokens that neighbouring windows share"})
-    save_dtype: str | None = field(default=None, metadata={"help": "dtype of the saved weights, such as float16"})
-    measure_dtype: str | None = field(
-        default=None,
-        metadata={"help": "dtype in which the judges are measured, such as bfloat16; default as they load"},
+    head: str = flag("encoder", "'encoder' (a classifier) or 'generator' (p of 1 and 0)")
+    balance: str = flag("resample", "of the labels: 'resample', 'weights' or 'none'")
+    validation: float = flag(0.1, "share of the groups set aside to stop and calibrate by")
+    patience: int = flag(5, "evaluations without a better kappa before it stops; 0: never")
+    freeze_embeddings: bool = flag(False, "freeze an encoder's embeddings")
+    freeze_layers: int = flag(0, "how many of an encoder's lowest layers are frozen")
+    window: int = flag(384, "tokens of a premise that an encoder reads at once")
+    stride: int = flag(64, "tokens that neighbouring windows share")
+    save_dtype: str | None = flag(None, "dtype of the saved weights, such as float16")
+    measure_dtype: str | None = flag(
+        None, "dtype in which the judges are measured, such as bfloat16; default as they load"
     )
-    untrained: bool = field(default=True, metadata={"help": "measure the model before training too"})
-    license: str | None = field(default=None, metadata={"help": "of the weights, for the card"})
+    untrained: bool = flag(True, "measure the model before training too")
+    license: str | None = flag(None, "of the weights, for the card")
 
 
 def main(argv: Sequence[str] | None = None) -> Distilled:
-    script, args, model_args = parse_recipe((RewardModelArguments, SFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
+    given = list(sys.argv[1:] if argv is None else argv)
+    script, args, model_args = parse_recipe((RewardModelArguments, SFTConfig, ModelConfig), given, DEFAULT_CONFIG)
     with started(script, args):
-        return run(script, args, model_args, argv)
-
-
-def run(
-    script: RewardModelArguments, args: SFTConfig, model_args: ModelConfig, argv: Sequence[str] | None
-) -> Distilled:
-    """Pairs, training, measurement, and the card."""
-    repository = takes_over(args)
-    name = str(model_args.model_name_or_path)
-    rows = load_pairs(script.pairs, script.limit or None, args.seed)
-    say(f"{len(rows)} labelled pairs, {sum(row.split == 'heldout' for row in rows)} of them held out")
-    found = train_judge(
-        rows,
-        str(tiny_policy()) if name == "tiny" else name,
-        args,
-        distillation(script),
-        peft_config=get_peft_config(model_args),
-        beside=dict(map(parse_judge, script.beside)),
-        second=load_pairs([script.second_labels]) if script.second_labels else (),
-        model_kwargs={
-            "trust_remote_code": args.trust_remote_code,
-            **{key: value for key, value in model_init_kwargs(model_args).items() if value is not None},
-        },
-        base_name=name,
-        resume=script.resume,
-    )
-    if PartialState().is_main_process:
-        finish(found, script, args, name, sys.argv[1:] if argv is None else argv)
-        if repository:
-            push_run(found.folder, repository)
+        repository = takes_over(args)
+        found = distil(script, args, model_args)
+        if PartialState().is_main_process:
+            finish(found, script, args, str(model_args.model_name_or_path), given)
+            if repository:
+                push_run(found.folder, repository)
     return found
 
 
-def distillation(script: RewardModelArguments) -> Distillation:
-    """The part of the flags that says how a judge is made."""
-    return Distillation(**{name: getattr(script, name) for name in Distillation.__dataclass_fields__})
+def distil(script: RewardModelArguments, args: SFTConfig, model_args: ModelConfig) -> Distilled:
+    """Pairs, training, and measurement."""
+    name = str(model_args.model_name_or_path)
+    rows = load_pairs(script.pairs, script.limit or None, args.seed)
+    held_out = sum(row.split == "heldout" for row in rows)
+    PartialState().print(f"{len(rows)} labelled pairs, {held_out} of them held out")
+    kwargs = {key: value for key, value in model_init_kwargs(model_args).items() if value is not None}
+    return train_judge(
+        rows,
+        str(tiny_policy()) if name == "tiny" else name,
+        args,
+        Distillation(**{name: getattr(script, name) for name in Distillation.__dataclass_fields__}),
+        peft_config=get_peft_config(model_args),
+        beside=dict(map(parse_judge, script.beside)),
+        second=load_pairs([script.second_labels]) if script.second_labels else (),
+        model_kwargs={"trust_remote_code": args.trust_remote_code, **kwargs},
+        base_name=name,
+        resume=script.resume,
+    )
 
 
-def finish(found: Distilled, script: RewardModelArguments, args: Any, name: str, argv: Sequence[str]) -> None:
+def finish(found: Distilled, script: RewardModelArguments, args: SFTConfig, name: str, given: Sequence[str]) -> None:
     """The model card, and the table for those who watch."""
     judge_card(
         found.folder,
@@ -124,18 +113,13 @@ def finish(found: Distilled, script: RewardModelArguments, args: Any, name: str,
         base_model=name,
         agreement=found.agreement,
         recipe="reward_model",
-        command=command_line("recipes/reward_model.py", argv),
+        command=command_line("recipes/reward_model.py", given),
         config={**asdict(script), **{setting: getattr(args, setting) for setting in SETTINGS}},
         license=script.license,
         sources=terms_of(found.file.trained_on, script.pairs),
     )
-    say(found.agreement.table() if found.agreement else "not measured")
-    say(f"the judge is in {found.folder}: --judge {found.file.kind} --judge_model {found.folder}")
-
-
-def say(line: str) -> None:
-    """Print once, whatever the number of processes."""
-    PartialState().print(line)
+    print(found.agreement.table() if found.agreement else "not measured")
+    print(f"the judge is in {found.folder}: --judge {found.file.kind} --judge_model {found.folder}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,13 @@ from faithful_search.errors import ConfigError
 from faithful_search.hub import takes_over
 from faithful_search.measure.error_table import error_counts, error_table
 from faithful_search.measure.record import Record
-from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import Correctness, Mix, Reward, SelfCorrectness, SelfRubric, WorldRubric, self_eval_mix
 from faithful_search.tasks import WORLD
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.runs import RunArguments, build_trainer, check_data, train
+from faithful_search.training.flags import RunArguments, check_data
+from faithful_search.training.runs import trained
 from faithful_search.training.self_preference import SelfPreference
-from faithful_search.training.starting import started
+from faithful_search.training.starting import flag
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "self_eval_tiny.yaml"
 
@@ -48,29 +48,22 @@ DEFAULT_CONFIG = Path(__file__).parent / "configs" / "self_eval_tiny.yaml"
 class SelfEvalArguments(RunArguments):
     """What is asked, how it is rewarded, and how the policy judges."""
 
-    dialect: str = field(default="self_eval", metadata={"help": "how the agent writes"})
-    triples: str = field(default="none", metadata={"help": "as for the other recipes; the dialect has search only"})
-    observation_tokens: int = field(default=500, metadata={"help": "tokens of a search's result; 0: no limit"})
-    reward: str = field(
-        default="trajectory",
-        metadata={"help": "'trajectory' (equation 3), or 'answer_only' (equation 2, the baseline)"},
-    )
-    correctness: str = field(
-        default="self", metadata={"help": "R_a by 'self' (the policy's verdict, paper), or 'em', 'f1' by words"}
-    )
-    judge_temperature: float = field(default=0.1, metadata={"help": "of the policy when it judges itself"})
-    rubric_tokens: int = field(default=256, metadata={"help": "tokens an explained score may have"})
+    dialect: str = flag("self_eval", "how the agent writes")
+    triples: str = flag("none", "as for the other recipes; the dialect has search only")
+    observation_tokens: int = flag(500, "tokens of a search's result; 0: no limit")
+    reward: str = flag("trajectory", "'trajectory' (equation 3), or 'answer_only' (equation 2, the baseline)")
+    correctness: str = flag("self", "R_a by 'self' (the policy's verdict, paper), or 'em', 'f1' by words")
+    judge_temperature: float = flag(0.1, "of the policy when it judges itself")
+    rubric_tokens: int = flag(256, "tokens an explained score may have")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
-    script, args, model_args = parse(given)
+    flags = script, args, _ = parse(given)
     repository = takes_over(args)
-    with started(script, args), script.toolbox() as toolbox:
-        trainer = build_trainer(script, args, model_args, toolbox, build_reward(script))
-        if "world_rubric" in trainer.mix.parts:
-            trainer.add_callback(SelfPreference(trainer))
-        record = train(trainer, script, model_args, build_metrics(script))
+    mix = build_reward(script)
+    watches = [SelfPreference] if "world_rubric" in mix.parts else []
+    with trained(flags, lambda judge: mix, build_metrics(script), watches) as record:
         if record is not None:
             show_failures(record)
         return leave(record, "recipes/self_eval.py", given, repository)
@@ -116,14 +109,12 @@ def build_reward(script: SelfEvalArguments) -> Mix:
 
 
 def build_metrics(script: SelfEvalArguments) -> dict[str, Reward]:
-    """The suite's, the policy's own verdicts, and on the bundled world those of its facts."""
-    facts = script.eval_questions in WORLD
-    rewards = default_rewards(script.dialect, script.load_judge(), facts)
-    rewards |= {
+    """The policy's own verdicts, and on the bundled world those of its facts."""
+    own: dict[str, Reward] = {
         "self_rubric": SelfRubric(script.judge_temperature, script.rubric_tokens),
         "self_correctness": SelfCorrectness(script.judge_temperature),
     }
-    return {**rewards, **({"world_rubric": WorldRubric()} if facts else {})}
+    return {**own, **({"world_rubric": WorldRubric()} if script.eval_questions in WORLD else {})}
 
 
 if __name__ == "__main__":

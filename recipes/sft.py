@@ -23,10 +23,11 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import count, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
@@ -36,17 +37,12 @@ from faithful_search import dialects
 from faithful_search.bundled import REMEMBERED
 from faithful_search.coldstart.decorators import Memory
 from faithful_search.coldstart.evaluator import EvaluatorCheck
-from faithful_search.coldstart.experts import DRILL, Habits, Played, accept, reject, run_experts
+from faithful_search.coldstart.experts import DRILL, Habits, Played, run_experts
+from faithful_search.coldstart.filtering import accept, reject
 from faithful_search.coldstart.plans import Plan, counted, plan_all, planner_for
 from faithful_search.coldstart.reading import Reading
 from faithful_search.coldstart.rubric import Teaching, evaluator_rows, relabelled, scored_episodes, scored_file
-from faithful_search.coldstart.sft import (
-    build_dataset,
-    check_unseen,
-    held_out_facts,
-    sft_trainer,
-    swapped_copies,
-)
+from faithful_search.coldstart.sft import build_dataset, check_unseen, held_out_facts, sft_trainer, swapped_copies
 from faithful_search.coldstart.swap_names import NameSwapper
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny
 from faithful_search.coldstart.written import by_tools, read_written, summary, write_written
@@ -64,7 +60,7 @@ from faithful_search.training import checkpoints
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.policies import open_policy
 from faithful_search.training.saving import check_merge, save_policy
-from faithful_search.training.starting import StartArguments, started
+from faithful_search.training.starting import StartArguments, flag, started
 from faithful_search.trajectory import Trajectory, write_jsonl
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "sft_tiny.yaml"
@@ -74,69 +70,68 @@ DEFAULT_CONFIG = Path(__file__).parent / "configs" / "sft_tiny.yaml"
 class ExpertArguments(StartArguments):
     """Where episodes come from and which are kept. Lists hold an entry for each question file, or one for all."""
 
-    trajectories: list[str] = field(
-        default_factory=list,
-        metadata={"help": "files of episodes that a language model wrote, in any dialect: instead of the expert's"},
+    trajectories: list[str] = flag(
+        [], "files of episodes that a language model wrote, in any dialect: instead of the expert's"
     )
-    questions: list[str] = field(default_factory=lambda: ["world"], metadata={"help": "'world', files or Hub datasets"})
-    source_kind: list[str] = field(
-        default_factory=lambda: ["world"], metadata={"help": "world, musique, 2wiki, hotpotqa"}
+    questions: list[str] = flag(["world"], "'world', files or Hub datasets")
+    source_kind: list[str] = flag(["world"], "world, musique, 2wiki, hotpotqa")
+    corpus: list[str] = flag(["world"], "passages: 'world' or files")
+    triples: list[str] = flag(["none"], "triples of knowledge_graph: 'world', a file, or 'none'")
+    episodes: int = flag(0, "episodes of each source; 0: one per question")
+    top_k: int = flag(3, "passages a call returns")
+    min_episode_steps: int = flag(3, "fewest steps of an episode that is kept")
+    max_episode_steps: int = flag(10, "most steps of an episode that is kept")
+    habits: dict | str | None = flag(None, "rates of mishaps: fields of Habits, as JSON")
+    dialect: str = flag("pou", "how the agent writes")
+    loss_on: Literal["agent", "all"] = flag("agent", "'agent': what the agent writes; 'all': every token")
+    verdict_weight: float = flag(1.0, "how many times a verdict's token counts in the loss")
+    copied_weight: float = flag(1.0, "the same of tokens taken from what was just found; rare ones count more")
+    reading_weight: float = flag(0.0, "what the reading loss counts; 0: none")
+    reading_layers: list[int] = flag([], "whose hidden states the reading loss reads, from 1; not the last one")
+    swaps_per_episode: int = flag(0, "copies of an episode about other names; 0: itself")
+    swaps_per_twin: int = flag(0, "the same of a twin, see the habit `twins`")
+    learn: list[Literal["episodes", "twins", "drills"]] = flag(
+        ["episodes", "twins", "drills"],
+        "what to train on of that which the expert plays, see the habits `twins` and `drills`",
     )
-    corpus: list[str] = field(default_factory=lambda: ["world"], metadata={"help": "passages: 'world' or files"})
-    triples: list[str] = field(
-        default_factory=lambda: ["none"], metadata={"help": "triples of knowledge_graph: 'world', a file, or 'none'"}
+    memory: dict | str | None = flag(
+        None, "also learn answers by heart, and to dress them up: fields of Memory, as JSON"
     )
-    episodes: int = field(default=0, metadata={"help": "episodes of each source; 0: one per question"})
-    top_k: int = field(default=3, metadata={"help": "passages a call returns"})
-    min_episode_steps: int = field(default=3, metadata={"help": "fewest steps of an episode that is kept"})
-    max_episode_steps: int = field(default=10, metadata={"help": "most steps of an episode that is kept"})
-    habits: dict | str | None = field(default=None, metadata={"help": "rates of mishaps: fields of Habits, as JSON"})
-    dialect: str = field(default="pou", metadata={"help": "how the agent writes"})
-    loss_on: Literal["agent", "all"] = field(
-        default="agent", metadata={"help": "'agent': what the agent writes; 'all': every token"}
+    rubric: dict | str | None = flag(None, "also learn to score trajectories by a rubric: fields of Teaching, as JSON")
+    rubric_files: list[str] = flag(
+        [], "trajectories that somebody scored, instead of the world's; see docs/self-evaluation.md"
     )
-    verdict_weight: float = field(default=1.0, metadata={"help": "how many times a verdict's token counts in the loss"})
-    copied_weight: float = field(
-        default=1.0,
-        metadata={"help": "the same of tokens taken from what was just found; rare ones count more"},
-    )
-    reading_weight: float = field(default=0.0, metadata={"help": "what the reading loss counts; 0: none"})
-    reading_layers: list[int] = field(
-        default_factory=list, metadata={"help": "whose hidden states the reading loss reads, from 1; not the last one"}
-    )
-    swaps_per_episode: int = field(default=0, metadata={"help": "copies of an episode about other names; 0: itself"})
-    swaps_per_twin: int = field(default=0, metadata={"help": "the same of a twin, see the habit `twins`"})
-    learn: list[Literal["episodes", "twins", "drills"]] = field(
-        default_factory=lambda: ["episodes", "twins", "drills"],
-        metadata={"help": "what to train on of that which the expert plays, see the habits `twins` and `drills`"},
-    )
-    memory: dict | str | None = field(
-        default=None, metadata={"help": "also learn answers by heart, and to dress them up: fields of Memory, as JSON"}
-    )
-    rubric: dict | str | None = field(
-        default=None, metadata={"help": "also learn to score trajectories by a rubric: fields of Teaching, as JSON"}
-    )
-    rubric_files: list[str] = field(
-        default_factory=list,
-        metadata={"help": "trajectories that somebody scored, instead of the world's; see docs/self-evaluation.md"},
-    )
-    rubric_tokens: int = field(default=256, metadata={"help": "tokens of an explained score, when it is measured"})
-    names: str = field(default="world", metadata={"help": "JSON file {name: type} of what may be swapped, or 'world'"})
-    tiny: dict | str | None = field(default=None, metadata={"help": "shape of model 'tiny': TinyConfig, as JSON"})
-    save_dtype: str | None = field(default=None, metadata={"help": "dtype of the saved weights, such as float16"})
-    save_merged: bool = field(
-        default=False, metadata={"help": "with --use_peft: also the full model, merged, in output_dir/merged"}
-    )
+    rubric_tokens: int = flag(256, "tokens of an explained score, when it is measured")
+    names: str = flag("world", "JSON file {name: type} of what may be swapped, or 'world'")
+    tiny: dict | str | None = flag(None, "shape of model 'tiny': TinyConfig, as JSON")
+    save_dtype: str | None = flag(None, "dtype of the saved weights, such as float16")
+    save_merged: bool = flag(False, "with --use_peft: also the full model, merged, in output_dir/merged")
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Bounds of an episode's steps."""
+        return self.min_episode_steps, self.max_episode_steps
+
+    @cached_property
+    def swapper(self) -> NameSwapper:
+        """Swaps names, but never into a fact that the world holds out."""
+        path = world_file("names.json") if self.names == "world" else Path(self.names)
+        tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
+        facts = held_out_facts(tasks, world_part("passages", False) + world_part("triples", False))
+        return NameSwapper(json.loads(path.read_text(encoding="utf-8")), facts)
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One question file, how it is annotated, and what its expert searches in."""
 
     questions: str
     kind: str
     corpus: str
     triples: str
+
+
+Built = list[tuple[list[Played], list[dict[str, Any]]]]
+"""Episodes and their twins, with the schemas of the tools that they used."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -148,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given: Sequence[str]) -> None:
     """Episodes, rows, training, and what is left of it in the output directory."""
-    repository = takes_over(args)
+    repository, out = takes_over(args), Path(args.output_dir or ".")
     sources = sources_of(script)
     name, chat = policy(script, args, model_args)
     model = open_policy(name, model_args, args)
@@ -157,7 +152,7 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
     else:
         built = [episodes_of(source, script, args.seed) for source in sources]
         if PartialState().is_main_process:
-            write_episodes(Path(args.output_dir or "."), [one.episode for played, _ in built for one in played], script)
+            write_episodes(out, [one.episode for played, _ in built for one in played], script)
     parts = [rows_of(played, tools, chat, script, args) for played, tools in built]
     scored, held_out = scored_of(built, script, args.seed)
     if scored:
@@ -174,9 +169,21 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
     checkpoints.train(trainer, script.resume)
     save_policy(trainer, script.save_dtype, script.save_merged)
     if PartialState().is_main_process:
-        write_cards(Path(args.output_dir or "."), script, str(model_args.model_name_or_path), given, built[0][1])
+        opened = {"corpus": script.corpus[0], "triples": script.triples[0], "search_top_k": script.top_k}
+        model_card(
+            out,
+            base_model=str(model_args.model_name_or_path),
+            dialect=script.dialect,
+            recipe="recipes/sft.py",
+            command=command_line("recipes/sft.py", given),
+            metrics=None,
+            config={**asdict(script), **opened},
+            tools=[tool["function"]["name"] for tool in built[0][1]],
+        )
+        if script.save_merged:
+            merged_card(out, out / MERGED)
         if repository:
-            push_run(args.output_dir or ".", repository, merged=script.save_merged)
+            push_run(out, repository, merged=script.save_merged)
     say(f"policy, card and episodes are in {args.output_dir}")
 
 
@@ -216,15 +223,19 @@ def episodes_of(source: Source, script: ExpertArguments, seed: int) -> tuple[lis
     plans, skipped = plan_all(tasks, planner_for(source.kind, tasks))
     say(f"{source.questions}: {len(plans)} of {len(tasks)} questions planned; skipped: {counted(skipped)}")
     plans = repeated(plans, script.episodes or len(plans))
-    progress = PartialState().is_local_main_process
     with toolbox_of(source, script) as toolbox:
         habits, dialect = Habits(**mapping(script.habits)), dialects.load(script.dialect)
+        progress = PartialState().is_local_main_process
         return run_experts(plans, toolbox, dialect, habits, seed, progress=progress), toolbox.schemas
 
 
-def written_of(
-    script: ExpertArguments, args: SFTConfig, chat: ChatFormat
-) -> list[tuple[list[Played], list[dict[str, Any]]]]:
+def repeated(plans: Sequence[Plan], wanted: int) -> list[Plan]:
+    """The plans, again when they run out; a copy's id ends in `#n`, so its draws differ."""
+    every = (replace(plan, id=f"{plan.id}#{copy}" if copy else plan.id) for copy in count() for plan in plans)
+    return list(islice(every, wanted))
+
+
+def written_of(script: ExpertArguments, args: SFTConfig, chat: ChatFormat) -> Built:
     """The episodes of `--trajectories` that are fit, those of the same tools together, with the tools' schemas.
 
     A row without tools of its own gets those that `--corpus` and `--triples` open.
@@ -234,71 +245,52 @@ def written_of(
         with toolbox_of(sources_of(script)[0], script) as toolbox:
             return toolbox.schemas
 
-    limits = script.min_episode_steps, script.max_episode_steps
-    rows = list(read_written(script.trajectories, chat, tools, *limits, args.max_length))
+    rows = list(read_written(script.trajectories, chat, tools, *script.steps, args.max_length))
     say("\n".join(summary(rows)))
     if PartialState().is_main_process:
         write_written(args.output_dir or ".", rows)
     return [([Played(episode, []) for episode in episodes], described) for episodes, described in by_tools(rows)]
 
 
-def repeated(plans: Sequence[Plan], wanted: int) -> list[Plan]:
-    """The first `wanted` plans, over again when they run out; a copy's id ends in `#n`, so its draws differ."""
-    copies = -(-wanted // len(plans))
-    every = (replace(plan, id=f"{plan.id}#{copy}" if copy else plan.id) for copy in range(copies) for plan in plans)
-    return list(islice(every, wanted))
-
-
 def toolbox_of(source: Source, script: ExpertArguments) -> Toolbox:
     """The expert's tools; those of the world hold its training part only."""
-    corpus: Any = training_part("passages") if source.corpus == "world" else source.corpus
+    corpus: Any = world_part("passages") if source.corpus == "world" else source.corpus
     search = LocalSearch.from_corpus(corpus, top_k=script.top_k)
     tools: list[Any] = [replace(search, name=dialects.load(script.dialect).search_tool or search.name)]
     if source.triples != "none":
-        triples: Any = training_part("triples") if source.triples == "world" else source.triples
+        triples: Any = world_part("triples") if source.triples == "world" else source.triples
         tools.append(KnowledgeGraph.from_triples(triples, top_k=script.top_k))
     return Toolbox(tools, top_k=script.top_k)
 
 
-def training_part(name: str) -> list[dict[str, Any]]:
-    """The rows of the world's passages or triples that no held-out question rests on."""
-    return [row for row in read_rows(world_file(f"{name}.jsonl.gz")) if row["split"] == "train"]
-
-
-def held_out_part(name: str) -> list[dict[str, Any]]:
-    """The other rows."""
-    return [row for row in read_rows(world_file(f"{name}.jsonl.gz")) if row["split"] != "train"]
+def world_part(name: str, train: bool = True) -> list[dict[str, Any]]:
+    """The world's passages or triples that no held-out question rests on, or the other ones."""
+    return [row for row in read_rows(world_file(f"{name}.jsonl.gz")) if (row["split"] == "train") is train]
 
 
 def rows_of(
-    played: Sequence[Played],
-    tools: list[dict[str, Any]],
-    chat: ChatFormat,
-    script: ExpertArguments,
-    args: SFTConfig,
-) -> Any:
+    played: Sequence[Played], tools: list[dict[str, Any]], chat: ChatFormat, script: ExpertArguments, args: SFTConfig
+) -> Dataset:
     """Filter the episodes of one source, swap names in them and in their twins where asked, and tokenise them."""
-    limits = script.min_episode_steps, script.max_episode_steps
-    kept, reasons = accept([one.episode for one in played], *limits)
+    kept, reasons = accept([one.episode for one in played], *script.steps)
     say(f"{len(kept)} of {len(played)} episodes kept; rejected: {counted(reasons)}")
     if not kept:
         raise DataError(f"all {len(played)} episodes were rejected: {counted(reasons)}")
     remembered = memory_rows(kept, script, args)
-    twins = [twin for one in played if reject(one.episode, *limits) is None for twin in one.twins]
+    twins = [twin for one in played if reject(one.episode, *script.steps) is None for twin in one.twins]
     if twins:
         say(f"{len(twins)} twins: {counted(Counter(twin.meta['twin'] for twin in twins))}")
     twins = [twin for twin in twins if ("drills" if twin.meta["twin"] == DRILL else "twins") in script.learn]
     kept = kept if "episodes" in script.learn else []
-    swapped = [
-        rows
-        for found, copies in ((kept, script.swaps_per_episode), (twins, script.swaps_per_twin))
-        for rows in swapped_or_same(found, copies, script, args.seed)
-    ]
-    swapped += remembered
+    rows: list[Trajectory] = []
+    for found, copies in ((kept, script.swaps_per_episode), (twins, script.swaps_per_twin)):
+        progress = PartialState().is_local_main_process
+        rows += swapped_copies(found, script.swapper, copies, args.seed, progress) if copies else found
+    rows += remembered
     if "world" in script.corpus:
-        check_unseen(swapped, [row["text"] for row in held_out_part("passages")])
+        check_unseen(rows, [row["text"] for row in world_part("passages", False)])
     weights = script.verdict_weight, script.copied_weight
-    return build_dataset(swapped, chat, tools, script.loss_on, args.max_length, *weights, script.reading_weight > 0)
+    return build_dataset(rows, chat, tools, script.loss_on, args.max_length, *weights, script.reading_weight > 0)
 
 
 def memory_rows(episodes: Sequence[Trajectory], script: ExpertArguments, args: SFTConfig) -> list[Trajectory]:
@@ -309,15 +301,13 @@ def memory_rows(episodes: Sequence[Trajectory], script: ExpertArguments, args: S
     by_heart = memory.drawn(load_tasks(script.questions[0]), args.seed)
     if PartialState().is_main_process:
         (Path(args.output_dir or ".") / REMEMBERED).write_text(json.dumps(by_heart), encoding="utf-8")
-    swapper, rng = swapper_of(script), random.Random(args.seed)
-    rows = memory.rows(episodes, {*by_heart}, lambda episode: swapper.swap(episode, rng), args.seed)
+    rng = random.Random(args.seed)
+    rows = memory.rows(episodes, {*by_heart}, lambda episode: script.swapper.swap(episode, rng), args.seed)
     say(f"{len(by_heart)} questions by heart: {len(rows)} rows of the decorator and of reading the same questions")
     return rows
 
 
-def scored_of(
-    built: Sequence[tuple[list[Played], list[dict[str, Any]]]], script: ExpertArguments, seed: int
-) -> tuple[list[Trajectory], list[Trajectory]]:
+def scored_of(built: Built, script: ExpertArguments, seed: int) -> tuple[list[Trajectory], list[Trajectory]]:
     """Trajectories with the scores they deserve: to learn to score from, and to measure the evaluator with.
 
     Those made of the world's episodes are learnt about other names, so that no fact is learnt with them.
@@ -327,56 +317,17 @@ def scored_of(
         return teaching.split([row for path in script.rubric_files for row in scored_file(path)], seed)
     if not script.rubric:
         return [], []
-    limits = script.min_episode_steps, script.max_episode_steps
-    kept = [one.episode for played, _ in built for one in played if reject(one.episode, *limits) is None]
-    swapper = swapper_of(script)
-    learnt, held_out = teaching.split(scored_episodes(kept, teaching, swapper.finder, seed), seed)
-    swapped = swapped_copies(learnt, swapper, 1, seed, PartialState().is_local_main_process)
+    kept, _ = accept([one.episode for played, _ in built for one in played], *script.steps)
+    learnt, held_out = teaching.split(scored_episodes(kept, teaching, script.swapper.finder, seed), seed)
+    swapped = swapped_copies(learnt, script.swapper, 1, seed, PartialState().is_local_main_process)
     return [relabelled(episode) for episode in swapped], held_out
-
-
-def swapped_or_same(
-    episodes: Sequence[Trajectory], copies: int, script: ExpertArguments, seed: int
-) -> Sequence[Trajectory]:
-    """As many copies of each episode about other names; at 0 the episodes themselves."""
-    if not copies:
-        return episodes
-    return swapped_copies(episodes, swapper_of(script), copies, seed, PartialState().is_local_main_process)
-
-
-def swapper_of(script: ExpertArguments) -> NameSwapper:
-    """Swaps names, but never into a fact that the world holds out."""
-    path = world_file("names.json") if script.names == "world" else Path(script.names)
-    tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
-    facts = held_out_facts(tasks, held_out_part("passages") + held_out_part("triples"))
-    return NameSwapper(json.loads(path.read_text(encoding="utf-8")), facts)
 
 
 def write_episodes(out: Path, episodes: Sequence[Trajectory], script: ExpertArguments) -> None:
     """All episodes to `episodes.jsonl`, and line by line why each was rejected (or null) to `reasons.jsonl`."""
     write_jsonl(out / "episodes.jsonl", episodes)
-    limits = script.min_episode_steps, script.max_episode_steps
-    lines = (json.dumps({"id": item.id, "rejected": reject(item, *limits)}) + "\n" for item in episodes)
+    lines = (json.dumps({"id": item.id, "rejected": reject(item, *script.steps)}) + "\n" for item in episodes)
     (out / "reasons.jsonl").write_text("".join(lines), encoding="utf-8")
-
-
-def write_cards(
-    out: Path, script: ExpertArguments, base: str, given: Sequence[str], tools: Sequence[dict[str, Any]]
-) -> None:
-    """The policy's card, with the first source's tools, and that of its merged form."""
-    opened = {"corpus": script.corpus[0], "triples": script.triples[0], "search_top_k": script.top_k}
-    model_card(
-        out,
-        base_model=base,
-        dialect=script.dialect,
-        recipe="recipes/sft.py",
-        command=command_line("recipes/sft.py", given),
-        metrics=None,
-        config={**asdict(script), **opened},
-        tools=[tool["function"]["name"] for tool in tools],
-    )
-    if script.save_merged:
-        merged_card(out, out / MERGED)
 
 
 def mapping(value: dict[str, Any] | str | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,13 @@ from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
 from faithful_search.hub import takes_over
 from faithful_search.judges import Judge
-from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
-from faithful_search.tasks import WORLD, load_tasks
+from faithful_search.tasks import load_tasks
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.grpo import steps_per_epoch
-from faithful_search.training.runs import RunArguments, build_trainer, check_data, train
-from faithful_search.training.starting import started
+from faithful_search.training.flags import RunArguments, check_data
+from faithful_search.training.inputs import steps_per_epoch
+from faithful_search.training.runs import trained
+from faithful_search.training.starting import flag
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "veritas_tiny.yaml"
 
@@ -46,36 +46,26 @@ DEFAULT_CONFIG = Path(__file__).parent / "configs" / "veritas_tiny.yaml"
 class VeritasArguments(RunArguments):
     """What is asked, how it is rewarded and when, and who judges."""
 
-    dialect: str = field(default="search_r1", metadata={"help": "how the agent writes"})
-    triples: str = field(default="none", metadata={"help": "as for the other recipes; Search-R1 has search only"})
-    turns: int = field(default=5, metadata={"help": "reasoning steps an episode may have before the forced answer"})
-    turn_tokens: int = field(default=500, metadata={"help": "tokens a turn may have"})
-    observation_tokens: int = field(default=500, metadata={"help": "tokens of a search's result; 0: no limit"})
-    force_answer: bool = field(
-        default=True, metadata={"help": "after the last turn without an answer the policy is made to give one"}
-    )
-    w_exact_match: float = field(default=1.0, metadata={"help": "weight of the answer's exact match"})
-    w_info_think: float = field(default=0.05, metadata={"help": "weight of information-think faithfulness"})
-    w_think_search: float = field(default=0.0, metadata={"help": "weight of think-search faithfulness"})
-    w_think_answer: float = field(default=0.02, metadata={"help": "weight of think-answer faithfulness"})
-    curriculum_start: str = field(
-        default="0", metadata={"help": "T1: until here only the exact match counts; in steps (15) or epochs (1.0ep)"}
-    )
-    curriculum_end: str = field(
-        default="0", metadata={"help": "T2: from here the faithfulness weights are full, likewise; both 0: always"}
-    )
-    soft: bool = field(default=False, metadata={"help": "reward the judge's probabilities instead of its labels"})
+    dialect: str = flag("search_r1", "how the agent writes")
+    triples: str = flag("none", "as for the other recipes; Search-R1 has search only")
+    turns: int = flag(5, "reasoning steps an episode may have before the forced answer")
+    turn_tokens: int = flag(500, "tokens a turn may have")
+    observation_tokens: int = flag(500, "tokens of a search's result; 0: no limit")
+    force_answer: bool = flag(True, "after the last turn without an answer the policy is made to give one")
+    w_exact_match: float = flag(1.0, "weight of the answer's exact match")
+    w_info_think: float = flag(0.05, "weight of information-think faithfulness")
+    w_think_search: float = flag(0.0, "weight of think-search faithfulness")
+    w_think_answer: float = flag(0.02, "weight of think-answer faithfulness")
+    curriculum_start: str = flag("0", "T1: until here only the exact match counts; in steps (15) or epochs (1.0ep)")
+    curriculum_end: str = flag("0", "T2: from here the faithfulness weights are full, likewise; both 0: always")
+    soft: bool = flag(False, "reward the judge's probabilities instead of its labels")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
-    script, args, model_args = parse(given)
+    flags = script, args, _ = parse(given)
     repository = takes_over(args)
-    with started(script, args), script.toolbox() as toolbox:
-        judge = script.load_judge()
-        trainer = build_trainer(script, args, model_args, toolbox, build_reward(script, args, judge))
-        facts = script.eval_questions in WORLD
-        record = train(trainer, script, model_args, default_rewards(script.dialect, judge, facts))
+    with trained(flags, lambda judge: build_reward(script, args, judge)) as record:
         return leave(record, "recipes/veritas.py", given, repository)
 
 
@@ -105,22 +95,17 @@ def build_reward(script: VeritasArguments, args: GRPOConfig, judge: Judge | None
         ConfigError: when the curriculum is neither in steps nor in epochs, or ends before it starts.
         DataError: for questions that cannot be read.
     """
+    epoch = steps_per_epoch(args, len(load_tasks(script.questions)))
+    warmup = Warmup.parse(FAITHFULNESS, script.curriculum_start, script.curriculum_end, epoch)
     return veritas_mix(
         judge,
         exact_match=script.w_exact_match,
         info_think=script.w_info_think,
         think_search=script.w_think_search,
         think_answer=script.w_think_answer,
-        warmup=curriculum(script, args),
+        warmup=warmup if warmup.end else None,
         soft=script.soft,
     )
-
-
-def curriculum(script: VeritasArguments, args: GRPOConfig) -> Warmup | None:
-    """When the faithfulness weights rise; `None` when they are full from the first step."""
-    epoch = steps_per_epoch(args, len(load_tasks(script.questions)))
-    warmup = Warmup.parse(FAITHFULNESS, script.curriculum_start, script.curriculum_end, epoch)
-    return warmup if warmup.end else None
 
 
 if __name__ == "__main__":

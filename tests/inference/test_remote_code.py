@@ -19,7 +19,7 @@ from faithful_search.inference.loading import open_generator, read_tokenizer
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
-from faithful_search.training.architectures import config_of
+from faithful_search.training.dry_run import config_of
 from faithful_search.training.policies import open_policy
 
 CODE = """

@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import dataclass
 
+import pou
 import pytest
 import torch
 from paths import RECIPES, ROOT
@@ -17,8 +18,8 @@ from trl import GRPOConfig
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.measure.record import MERGED
-from faithful_search.training.architectures import build_shrunk, config_of
-from faithful_search.training.config import _as_installed, read_config
+from faithful_search.training.config import parse_recipe, read_config
+from faithful_search.training.dry_run import build_shrunk, config_of
 
 torch.set_num_threads(1)
 
@@ -34,14 +35,11 @@ LARGE = {
     "ppo_qwen2.5-7b": ("ppo", JUDGE, (14, 2, False)),
     "pokee_qwen2.5-7b": ("pokee", JUDGE, (14, 2, False)),
 }
-
-
-SLOW = ("pou_qwen2.5-7b_lora", "pou_four_tools", "veritas_qwen2.5-7b", "pokee_qwen2.5-7b")
-SLOW += ("ppo_qwen2.5-7b",)
+FAST = ("pou_qwen2.5-7b", "pou_qwen2.5-0.5b")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in LARGE]
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in LARGE]
 )
 def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, name):
     """The command of its header, shrunk: what a CPU has not is replaced and said, all else reaches the real classes."""
@@ -62,15 +60,7 @@ def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, name):
     assert heads == shape
     assert (out / "adapter_config.json").exists() == (out / MERGED).exists() == name.endswith("_lora")
     touched = {
-        "output_dir",
-        "use_vllm",
-        "judge",
-        "tool_cache",
-        "web_search",
-        "browse",
-        "triples",
-        "eval_split",
-        "corpus",
+        *["output_dir", "use_vllm", "judge", "tool_cache", "web_search", "browse", "triples", "eval_split", "corpus"]
     }
     small = {"eval_limit", "turn_tokens", "max_steps", "max_completion_length", "gradient_accumulation_steps"}
     assert said.keys() & settings.keys() <= touched | small | {"model_name_or_path"}
@@ -89,8 +79,6 @@ def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, name):
     ],
 )
 def test_a_dry_run_hides_nothing_that_the_real_run_would_refuse(tmp_path, monkeypatch, flags, said):
-    import pou
-
     monkeypatch.chdir(tmp_path)
     given = ["--config", str(RECIPES / "configs" / "pou_qwen2.5-7b.yaml"), "--dry_run", "true", *flags]
     with pytest.raises((ConfigError, SystemExit), match=said):
@@ -99,8 +87,6 @@ def test_a_dry_run_hides_nothing_that_the_real_run_would_refuse(tmp_path, monkey
 
 @pytest.mark.parametrize("name", ["pou_qwen2.5-7b", "pou_qwen2.5-7b_lora"])
 def test_the_settings_of_vllm_are_checked_though_it_is_left_out(tmp_path, monkeypatch, name):
-    import pou
-
     monkeypatch.chdir(tmp_path)
     given = ["--config", str(RECIPES / "configs" / f"{name}.yaml"), "--dry_run", "true"]
     _, args, _ = pou.parse(given)
@@ -139,13 +125,14 @@ def test_a_model_here_is_shrunk_with_its_own_tokenizer(tmp_path):
     assert AutoTokenizer.from_pretrained(path).chat_template == own.chat_template
 
 
-def test_settings_that_were_renamed_go_by_the_older_name_where_that_is_installed():
+def test_settings_that_were_renamed_go_by_the_older_name_where_that_is_installed(tmp_path):
     @dataclass
     class Older:
         gradient_checkpointing: bool = True
 
-    assert _as_installed({"activation_checkpointing": False, "seed": 1}, [Older]) == {
-        "gradient_checkpointing": False,
-        "seed": 1,
-    }
-    assert _as_installed({"activation_checkpointing": False}, [GRPOConfig]) == {"activation_checkpointing": False}
+    file = tmp_path / "a.yaml"
+    file.write_text("activation_checkpointing: false")
+    assert parse_recipe((Older,), [], file)[0].gradient_checkpointing is False
+    assert (
+        parse_recipe((GRPOConfig,), ["--use_cpu", "true", "--bf16", "false"], file)[0].activation_checkpointing is False
+    )

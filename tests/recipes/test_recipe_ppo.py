@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import ppo
 import pytest
 from paths import RECIPES
 from safetensors import safe_open
@@ -11,22 +12,14 @@ from safetensors import safe_open
 from faithful_search.errors import ConfigError
 
 
-@pytest.fixture
-def ppo(monkeypatch):
-    monkeypatch.syspath_prepend(str(RECIPES))
-    import ppo
-
-    return ppo
-
-
-def test_the_embedded_default_asks_each_question_once(ppo):
+def test_the_embedded_default_asks_each_question_once():
     script, args, _ = ppo.parse([])
     assert (args.num_generations, args.num_iterations, args.per_device_train_batch_size) == (1, 2, 32)
     assert script.ppo.lam == 0.95 and args.beta == 0.0 and not script.ppo.value_trunk
     assert ppo.build_reward(script, args).weights == {"exact_match": 1.0, "info_think": 0.05, "think_answer": 0.02}
 
 
-def test_the_papers_setting(ppo):
+def test_the_papers_setting():
     config = str(RECIPES / "configs" / "ppo_qwen2.5-7b.yaml")
     flags = ["--bf16", "false", "--use_cpu", "true", "--questions", "world", "--eval_questions", "world"]
     script, args, _ = ppo.parse(["--config", config, *flags])
@@ -35,13 +28,13 @@ def test_the_papers_setting(ppo):
     assert (args.num_generations, 32 * args.per_device_train_batch_size) == (1, 256)
 
 
-def test_what_rewards_nothing_is_refused_as_in_veritas(ppo):
+def test_what_rewards_nothing_is_refused_as_in_veritas():
     with pytest.raises(ConfigError, match="one must be more"):
         ppo.parse(["--w_exact_match", "0", "--w_info_think", "0", "--w_think_answer", "0"])
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_with_its_value_and_leaves_the_policy_alone(ppo, tmp_path):
+def test_a_stopped_run_goes_on_with_its_value_and_leaves_the_policy_alone(tmp_path):
     small = ["--per_device_train_batch_size", "8", "--save_steps", "2", "--turns", "2", "--threads", "1"]
     small += ["--eval_limit", "0", "--output_dir", str(tmp_path), "--bf16", "false"]
     ppo.main([*small, "--max_steps", "2"])

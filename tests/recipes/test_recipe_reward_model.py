@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import reward_model
 import yaml
 from paths import ROOT
 
@@ -44,8 +45,6 @@ def flags(pairs: Path, out: Path, *more: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["nli", "generator"])
 def test_a_judge_its_card_and_its_agreement_come_out(kind, pairs, tmp_path, capsys):
-    import reward_model
-
     out = tmp_path / "out"
     head = ["--head", "generator", "--use_peft", "--lora_target_modules", "all-linear", "--untrained", "false"]
     own = flags(pairs, out, *(head if kind == "generator" else ()))

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+import self_eval
+import sft
+from paths import RECIPES
 
 from faithful_search.errors import ConfigError
 
-ROOT = Path(__file__).parents[2]
-RECIPES = ROOT / "recipes"
-
-
-@pytest.fixture(autouse=True)
-def recipes_importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(RECIPES))
-
 
 def parsed(*flags: str):
-    import self_eval
-
     return self_eval.parse(list(flags))
 
 
@@ -36,19 +28,15 @@ def parsed(*flags: str):
     ],
 )
 def test_each_configuration_rewards_what_it_says(config, weights):
-    import self_eval
-
     script, _, _ = parsed("--config", str(RECIPES / "configs" / f"{config}.yaml"))
     mix = self_eval.build_reward(script)
     assert mix.weights == weights and mix.gate is None
     rubric = mix.parts.get("self_rubric")
     assert rubric is None or (rubric.temperature, rubric.reply_tokens) == (0.1, 40)
-    assert {"self_rubric", "self_correctness", "world_rubric", "exact_match"} <= set(self_eval.build_metrics(script))
+    assert set(self_eval.build_metrics(script)) == {"self_rubric", "self_correctness", "world_rubric"}
 
 
 def test_the_paper_is_a_configuration():
-    import self_eval
-
     data = ("--questions", "train.jsonl", "--eval_questions", "test.jsonl", "--corpus", "http://127.0.0.1:9")
     flags = ("--config", str(RECIPES / "configs" / "self_eval_qwen2.5-7b.yaml"), "--use_cpu", "true", "--bf16", "false")
     script, args, model_args = parsed(*flags, *data)
@@ -59,8 +47,6 @@ def test_the_paper_is_a_configuration():
     mix = self_eval.build_reward(script)
     assert mix.weights == {"self_correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2}
     assert mix.parts["self_rubric"].temperature == mix.parts["self_correctness"].temperature == 0.1
-
-    import sft
 
     path = str(RECIPES / "configs" / "sft_self_eval_qwen2.5-7b.yaml")
     script, args, model_args = sft.parse(["--config", path, "--use_cpu", "true", "--bf16", "false"])
@@ -83,8 +69,6 @@ def test_what_contradicts_itself_is_refused(flags, message):
 
 
 def test_answers_may_be_compared_by_words():
-    import self_eval
-
     mix = self_eval.build_reward(parsed()[0])
     assert mix.weights == {"correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2, "world_rubric": 0.0}
     assert mix.outcome == "correctness"
@@ -92,22 +76,10 @@ def test_answers_may_be_compared_by_words():
 
 @pytest.mark.slow
 def test_a_short_run_leaves_scores_errors_and_plots(tmp_path):
-    import self_eval
-
     out = tmp_path / "run"
-    small = (
-        "--config",
-        str(RECIPES / "configs" / "self_eval_tiny_paper.yaml"),
-        "--max_steps",
-        "2",
-        "--eval_limit",
-        "4",
-        "--eval_controls",
-        "0",
-        "--num_generations",
-        "4",
-    )
-    found = self_eval.main(["--output_dir", str(out), *small, "--per_device_train_batch_size", "8", "--threads", "1"])
+    config = ("--config", str(RECIPES / "configs" / "self_eval_tiny_paper.yaml"), "--output_dir", str(out))
+    small = ("--max_steps=2", "--eval_limit=4", "--eval_controls=0", "--num_generations=4", "--threads=1")
+    found = self_eval.main([*config, *small, "--per_device_train_batch_size=8"])
     assert found["steps"] == 2
     assert {"self_rubric", "self_correctness", "world_rubric"} <= set(found["after"]["rows"])
     history = json.loads((out / "history.json").read_text())
@@ -120,20 +92,9 @@ def test_a_short_run_leaves_scores_errors_and_plots(tmp_path):
 
 @pytest.mark.slow
 def test_the_papers_settings_run_dry(tmp_path, monkeypatch):
-    import self_eval
-
     monkeypatch.chdir(tmp_path)
     data = ("--questions", "train.jsonl.gz", "--eval_questions", "test.jsonl.gz", "--corpus", "corpus.jsonl.gz")
-    model = (
-        "--model_name_or_path",
-        "Qwen/Qwen2.5-7B-Instruct",
-        "--use_peft",
-        "true",
-        "--lora_r",
-        "32",
-        "--lora_alpha",
-        "32",
-    )
+    model = ("--model_name_or_path=Qwen/Qwen2.5-7B-Instruct", "--use_peft=true", "--lora_r=32", "--lora_alpha=32")
     config = ("--config", str(RECIPES / "configs" / "self_eval_qwen2.5-7b.yaml"))
     found = self_eval.main([*config, *data, *model, "--dry_run", "true", "--threads", "1"])
     assert found["steps"] == 2

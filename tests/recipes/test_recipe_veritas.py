@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import veritas
 from paths import RECIPES, ROOT
 from recipe_runs import call, run
 from safetensors.torch import load_file
@@ -44,8 +45,6 @@ class Nodding:
 
 
 def reward(*flags, judge=None):
-    import veritas
-
     script, args, _ = veritas.parse(list(flags))
     return veritas.build_reward(script, args, judge)
 
@@ -70,8 +69,6 @@ def test_each_ablation_changes_what_it_says(config, weights, late):
 
 def test_the_paper_is_a_configuration():
     path = RECIPES / "configs" / "veritas_qwen2.5-7b.yaml"
-    import veritas
-
     data = ("--questions", "world", "--eval_questions", "world", "--corpus", "world")
     flags = ["--config", str(path), "--bf16", "false", "--use_cpu", "true", "--judge_url", "http://127.0.0.1:9", *data]
     script, args, model_args = veritas.parse(flags)
@@ -112,8 +109,6 @@ def test_what_contradicts_itself_is_refused(flags, message):
 
 
 def test_both_kinds_of_bundled_questions_go_with_the_bundled_corpus():
-    import veritas
-
     script, _, _ = veritas.parse(["--questions", "world", "--eval_questions", "world_passages"])
     assert (script.questions, script.eval_questions, script.corpus) == ("world", "world_passages", "world")
 
@@ -204,18 +199,8 @@ def test_forced_answers_have_a_row_where_they_are_forced():
 def run_record(folder: Path) -> Record:
     evaluation = evaluate_rollouts(ROLLOUTS, list("abcd"), default_rewards("search_r1"), ["search"])
     rows = {"reward": 0.5, "parts/exact_match": 0.5, "parts/exact_match/weight": 1.0, "parts/info_think": 0.25}
-    told = {"groups/one_outcome": 0.5, "grad_norm": 0.1}
-    history = [
-        {
-            "step": step,
-            **rows,
-            "parts/info_think/weight": 0.01 * step,
-            "tools/ratio/search": 1.0,
-            "tools/calls": 2.0,
-            **told,
-        }
-        for step in (1, 2, 3)
-    ]
+    rows |= {"tools/ratio/search": 1.0, "tools/calls": 2.0, "groups/one_outcome": 0.5, "grad_norm": 0.1}
+    history = [{"step": step, **rows, "parts/info_think/weight": 0.01 * step} for step in (1, 2, 3)]
     settings = {"corpus": "world", "triples": "none", "search_top_k": 3, "turns": 4, "total_tokens": 768}
     settings |= {"observation_tokens": 500, "force_answer": True, "eval_questions": "world_passages"}
     return Record(

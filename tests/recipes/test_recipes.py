@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
+import pou
 import pytest
 from paths import RECIPES, ROOT
 from recipe_runs import call, evaluate_recipe, flags_of, run
@@ -64,8 +65,6 @@ def test_every_configuration_is_accepted(path):
     ],
 )
 def test_each_ablation_changes_what_it_says(name, parts, budget, fixed):
-    import pou
-
     script, _, _ = pou.parse(["--config", str(RECIPES / "configs" / f"{name}.yaml")])
     mix = pou.build_reward(script)
     assert list(mix.parts) == parts
@@ -81,8 +80,6 @@ JUDGE = ("--judge", "endpoint", "--judge_url", "http://127.0.0.1:9/v1", "--judge
 
 
 def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures():
-    import pou
-
     plain = ("--source_gated", "false")
     judged = [*JUDGE, *plain, "--correctness", "judge", "--lures", "judge", "--budget", "1"]
     mix = pou.build_reward(pou.parse(judged)[0])
@@ -102,16 +99,12 @@ def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures():
     "flags", [("--foils", "world"), ("--shuffle_sensitivity", "true"), (*JUDGE, "--lures", "judge")]
 )
 def test_what_the_perturbation_reward_alone_uses_is_refused_without_it(flags):
-    import pou
-
     with pytest.raises(ConfigError, match="--budget is 0"):
         pou.parse([*flags, "--budget", "0"])
     assert pou.parse(list(flags))
 
 
 def test_the_source_gate_stands_before_the_correctness_of_either_reward():
-    import pou
-
     def outcome(*flags):
         mix = pou.build_reward(pou.parse(list(flags))[0])
         return mix.parts["answer"].outcome if "answer" in mix.parts else mix.parts[mix.outcome]
@@ -131,8 +124,6 @@ def test_the_source_gate_stands_before_the_correctness_of_either_reward():
 
 
 def test_the_likelihood_gap_and_process_rewards_on_right_answers_only_are_flags():
-    import pou
-
     mix = pou.build_reward(pou.parse(["--process_on_right", "true"])[0])
     assert set(mix.only_right) == set(mix.parts) == {"citation", "evidence_sensitivity", "answer"}
     assert pou.build_reward(pou.parse([])[0]).only_right == ()
@@ -150,8 +141,6 @@ def test_the_likelihood_gap_and_process_rewards_on_right_answers_only_are_flags(
 
 
 def test_the_shuffled_control_exchanges_the_perturbation_reward_alone():
-    import pou
-
     script, _, _ = pou.parse(["--config", str(RECIPES / "configs" / "pou_tiny_shuffled.yaml")])
     plain, _, _ = pou.parse(["--config", str(RECIPES / "configs" / "pou_tiny_pt.yaml")])
     mix, own = pou.build_reward(script), pou.build_reward(plain)
@@ -169,8 +158,6 @@ def test_the_shuffled_control_exchanges_the_perturbation_reward_alone():
     ],
 )
 def test_changed_worlds_are_refused_where_tools_would_say_what_was(flags, why):
-    import pou
-
     pou.parse(flags)
     with pytest.raises(ConfigError, match=why):
         pou.parse([*flags, "--counterfactual", "0.5"])
@@ -192,8 +179,6 @@ def test_a_share_of_the_questions_is_stale():
 
 
 def test_changed_worlds_of_a_file_are_made_of_its_annotations(tmp_path):
-    import pou
-
     passage = {"id": "p", "title": "Ann", "text": "Ann was born in Rome."}
     other = {"id": "o", "title": "Bob", "text": "Bob was born in Oslo."}
     corpus = tmp_path / "corpus.jsonl"
@@ -211,8 +196,6 @@ def test_changed_worlds_of_a_file_are_made_of_its_annotations(tmp_path):
 
 
 def test_the_papers_configuration_only_needs_the_judges_address():
-    import pou
-
     flags = ["--config", str(RECIPES / "configs" / "pou_qwen2.5-7b.yaml"), "--bf16", "false", "--use_cpu", "true"]
     mix = pou.build_reward(pou.parse([*flags, *JUDGE[2:]])[0])
     judge = mix.parts["evidence_sensitivity"].writer
@@ -224,8 +207,6 @@ def test_the_papers_configuration_only_needs_the_judges_address():
 
 
 def test_what_cannot_judge_or_write_is_refused(monkeypatch):
-    import pou
-
     for flag in ("--correctness", "--lures"):
         with pytest.raises(ConfigError, match="need a judge with a model"):
             pou.parse([flag, "judge"])
@@ -270,19 +251,8 @@ def test_pou_leaves_what_it_promises(tmp_path, capsys):
     flags += ["--turns=3", "--turn_tokens=64", "--max_completion_length=400"]
     call("pou", *flags, "--max_steps=2", "--eval_limit=3")
     printed = capsys.readouterr().out
-    for metric in (
-        "exact_match",
-        "f1",
-        "valid_format",
-        "citation_validity",
-        "citation_states_fact",
-        "answer_support_facts",
-        "verdict_gap",
-        "no_on_blank",
-        "evidence_sensitivity",
-        "calls",
-        "tool_entropy",
-    ):
+    metrics = "exact_match f1 valid_format citation_validity citation_states_fact answer_support_facts verdict_gap "
+    for metric in (metrics + "no_on_blank evidence_sensitivity calls tool_entropy").split():
         assert metric in printed
     for name in ("README.md", "rewards.png", "tools.png", "trajectories.jsonl", "metrics.json", "model.safetensors"):
         assert (out / name).stat().st_size > 0
@@ -332,15 +302,7 @@ def test_an_llm_judges_and_writes_and_an_outage_stops_nothing_where_that_is_aske
     out = tmp_path / "judged"
     flags = ("--max_steps=3", "--num_generations=2", "--per_device_train_batch_size=8", "--eval_limit=6", "--threads=1")
     judge = ("--judge=endpoint", "--judge_model=stub", "--correctness=judge", "--lures=judge", "--budget=1")
-    launch = (
-        "-m",
-        "accelerate.commands.launch",
-        "--num_processes",
-        "1",
-        "--cpu",
-        "recipes/pou.py",
-        "--max_abstained=1",
-    )
+    launch = ("-m", "accelerate.commands.launch", "--num_processes=1", "--cpu", "recipes/pou.py", "--max_abstained=1")
     with DownInStepTwo(out / "trajectories.jsonl") as server:
         where = ("--output_dir", str(out), "--judge_url", server.url, "--judge_cache", str(tmp_path / "judge.sqlite"))
         printed = run(*launch, *flags, *judge, *where)
@@ -360,17 +322,6 @@ def test_an_llm_judges_and_writes_and_an_outage_stops_nothing_where_that_is_aske
 
 def _no_steps(row):
     return [probe for probe in row["parts"]["evidence_sensitivity"].get("steps", ()) if probe["case"] == "no"]
-
-
-def test_sft_makes_a_policy_from_nothing(tmp_path, capsys):
-    out = tmp_path / "sft"
-    tiny = json.dumps({"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2})
-    few = ["--episodes=60", "--swaps_per_episode=1", "--max_steps=2", "--per_device_train_batch_size=4"]
-    call("sft", f"--output_dir={out}", "--tiny", tiny, *few, "--save_strategy=no", "--bf16=false", "--threads=1")
-    assert "episodes kept" in capsys.readouterr().out
-    assert len(list(read_jsonl(out / "episodes.jsonl"))) == 60
-    assert AutoModelForCausalLM.from_pretrained(out).config.hidden_size == 32
-    assert AutoTokenizer.from_pretrained(out).chat_template
 
 
 def test_evaluate_compares_two_policies_and_blanks_tools(tmp_path, capsys):
@@ -417,19 +368,6 @@ def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_oft
     [script] = parse_recipe((recipe.EvaluationArguments,), ["--limit", "2", "--samples", "3"])
     assert recipe.evaluate("tiny", script) == 6
     assert "calls of tiny that ended in an error: local_search 1 of 2\n" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_two_processes_share_one_alpha_and_one_log(tmp_path):
-    out = tmp_path / "two"
-    flags = ("--max_steps", "2", "--eval_limit", "5", "--per_device_train_batch_size", "8", "--threads", "1")
-    launch = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "recipes/pou.py", "--save_steps", "2")
-    printed = run(*launch, "--output_dir", str(out), *flags)
-    assert "paired difference" in printed
-    rows = list(read_jsonl(out / "trajectories.jsonl"))
-    assert len(rows) == len({row.id for row in rows}) == 2 * 16
-    for step in (0, 1):
-        assert len({row.meta["alpha"] for row in rows if row.meta["step"] == step}) == 1
 
 
 @pytest.mark.parametrize("recipe", ["pou", "veritas", "self_eval", "sft", "reward_model", "evaluate"])

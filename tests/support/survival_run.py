@@ -28,7 +28,7 @@ from faithful_search.training.grpo import SearchGRPOTrainer
 
 PLACES: dict[str, tuple[Any, str]] = {
     "rollout": (SearchGRPOTrainer, "_rollout"),
-    "reward": (SearchGRPOTrainer, "_watch"),
+    "reward": (SearchGRPOTrainer, "_report"),
     "backward": (Accelerator, "backward"),
     "checkpoint": (Trainer, "_save_checkpoint"),
     "random": (Trainer, "_save_rng_state"),

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
 import lab
+import pou
 import pytest
 import torch
 import yaml
 from click.testing import CliRunner
-from paths import RECIPES
 from peft import LoraConfig, PeftModel, get_peft_model
+from recipe_runs import evaluate_recipe
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers.integrations import deepspeed
@@ -43,8 +42,6 @@ torch.set_num_threads(1)
 
 def pou_trainer(out: Path, *flags: str):
     """Recipe and trainer as `recipes/pou.py` makes them; the world's tools stay open for as long as the trainer."""
-    import pou
-
     script, args, model_args = pou.parse(["--output_dir", str(out), *STEP, *flags])
     return build_trainer(script, args, model_args, script.toolbox(), pou.build_reward(script))
 
@@ -188,9 +185,7 @@ def test_a_merge_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     saved_adapter(tmp_path / "adapter", base)
     out = merge_adapter(tmp_path / "adapter", tmp_path / "run" / "merged")
     before = contents(tmp_path / "run")
-    monkeypatch.setattr(
-        LlamaForCausalLM, "save_pretrained", lambda self, path, **_: (path / "part").write_text("x") / 0
-    )
+    monkeypatch.setattr(LlamaForCausalLM, "save_pretrained", lambda self, path, **_: (path.mkdir(), 1 / 0))
     with pytest.raises(ZeroDivisionError):
         merge_adapter(tmp_path / "adapter", out)
     assert contents(tmp_path / "run") == before and [path.name for path in (tmp_path / "run").iterdir()] == ["merged"]
@@ -217,10 +212,7 @@ def test_what_cannot_be_merged_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be merged"):
         merge_adapter(tmp_path / "adapter", tmp_path / "out")
     base.rename(tmp_path / "moved")
-    with pytest.raises(
-        ConfigError,
-        match=r"the base model .*base.*correct `base_model_name_or_path`",
-    ):
+    with pytest.raises(ConfigError, match=r"the base model .*base.*correct `base_model_name_or_path`"):
         merge_adapter(tmp_path / "adapter", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -412,8 +404,6 @@ def test_an_adapter_is_trained_on_against_itself(tmp_path):
 
 
 def test_a_run_leaves_an_adapter_and_a_merged_model_that_are_measured_alike(tmp_path):
-    import pou
-
     run, flags = tmp_path / "run", ("--save_merged", "true", "--save_strategy", "no", "--learning_rate", "1e-2")
     pou.main(["--output_dir", str(run), *STEP, "--max_steps", "1", *LORA, *flags])
     front, text = front_matter(run), (run / "README.md").read_text(encoding="utf-8")
@@ -436,14 +426,6 @@ def test_a_run_leaves_an_adapter_and_a_merged_model_that_are_measured_alike(tmp_
 
 def front_matter(folder: Path) -> dict:
     return yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
-
-
-def evaluate_recipe():
-    """The recipe under another name than the package `evaluate`'s."""
-    spec = importlib.util.spec_from_file_location("evaluate_recipe", RECIPES / "evaluate.py")
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_command_merges_and_the_card_names_the_base(tmp_path):

@@ -16,7 +16,7 @@ from faithful_search.counterfactual import CounterfactualWorld
 from faithful_search.errors import ConfigError
 from faithful_search.rewards import Correctness
 from faithful_search.tasks import Task
-from faithful_search.training.changed_worlds import GROUPS, ChangedWorlds, Met, world_figures
+from faithful_search.training.changed_worlds import GROUPS, ChangedWorlds, Met, by_question, world_figures
 from faithful_search.trajectory import read_jsonl
 from faithful_search.world import Change, Statement, World, bundled_world
 
@@ -152,7 +152,7 @@ def test_own_groups_are_changed_as_a_whole(tmp_path):
 @given(st.integers(1, 4), st.sampled_from([0.25, 0.5, 0.75, 1.0]), st.sampled_from(GROUPS), st.integers(0, 9))
 def test_processes_share_a_batch_as_one_would_have_it(processes, share, groups, step):
     """12 rows are 3 questions of 4; a group may lie in two processes."""
-    worlds = ChangedWorlds.of(CounterfactualWorld(WORLD), TASKS, share, 4, groups)
+    worlds = ChangedWorlds(CounterfactualWorld(WORLD), by_question(TASKS), share, 4, groups)
     rows = [{"id": f"q{number // 4}", "prompt": f"Question {number // 4}?"} for number in range(12)]
     size = 12 // processes
     split = [worlds.tasks_of(rows[size * p : size * (p + 1)], size * p, step) for p in range(processes)]

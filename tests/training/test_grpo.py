@@ -50,11 +50,12 @@ def test_the_batch_holds_the_rollouts_ids(tmp_path):
     assert lab.tokenizer().decode(sampled) == "".join(TURNS)
 
 
-@pytest.mark.parametrize("rebuild", [False, True])
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, rebuild):
-    """α, the reward's state, the questions asked, every rollout and the weights."""
+@pytest.mark.parametrize(("rebuild", "step"), [(False, 2), (True, 3)])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, rebuild, step):
+    """α, the reward's state, the questions asked, every rollout and the weights; a pass over the questions is two
+    steps."""
     mix = Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck(), kappa=3.0)}, gate=None)
-    settings = {"restore_callback_states_from_checkpoint": rebuild}
+    settings = {"restore_callback_states_from_checkpoint": rebuild, "tasks": TASKS[:4], "save_steps": 1}
 
     def run(name: str, **more):
         log = tmp_path / name / "trajectories.jsonl"
@@ -65,7 +66,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, rebuild):
     broken, _ = run("parts", callbacks=[StopAt(3)])
     broken.train()
     resumed, resumed_log = run("parts")
-    resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-2"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / f"checkpoint-{step}"))
 
     assert whole.reward_state.mix.step == 4
     assert 0 < whole.reward_state.mix.ema < 1
@@ -151,8 +152,7 @@ def test_the_state_does_not_move_in_evaluation(tmp_path):
 def test_group_relative_is_what_trl_computes(tmp_path, reward):
     """The contract with TRL: rows in order, rewards as given, abstentions out of the baseline."""
     made = trainer(tmp_path, reward)
-    rows = [dict(made.train_dataset[0]) for _ in range(4)] + [dict(made.train_dataset[1]) for _ in range(4)]
-    own = made._generate_and_score_completions(rows)["advantages"]
+    own = batch_of(made)["advantages"]
     values = torch.tensor([float("nan") if value is None else value for value in made.last_rewards])
     assert values.nan_to_num().std() > 0
     torch.testing.assert_close(group_relative(values, 4), own, atol=1e-5, rtol=1e-4)
@@ -160,14 +160,9 @@ def test_group_relative_is_what_trl_computes(tmp_path, reward):
 
 def test_leave_one_out_rewrites_the_advantages(tmp_path):
     made = trainer(tmp_path, advantages="leave_one_out")
-    rows = [dict(made.train_dataset[0]) for _ in range(4)] + [dict(made.train_dataset[1]) for _ in range(4)]
-    own = made._generate_and_score_completions(rows)["advantages"]
-    rewards = made.last_rewards
-    for group in (rewards[:4], rewards[4:]):
-        for place, value in enumerate(group):
-            others = [other for number, other in enumerate(group) if number != place]
-            expected = value - sum(others) / 3
-            assert own[rewards.index(value)].item() == pytest.approx(expected, abs=1e-5)
+    own = batch_of(made)["advantages"]
+    assert own.tolist() == pytest.approx(leave_one_out(torch.tensor(made.last_rewards), 4).tolist(), abs=1e-5)
+    assert own.abs().max() > 0.1
 
 
 def test_leave_one_out_by_hand():
@@ -228,21 +223,14 @@ def test_the_state_starts_where_the_mix_says(tmp_path):
         ({"repetition_penalty": 1.2}, "repetition_penalty"),
         ({"min_p": 0.1}, "min_p"),
         ({"steps_per_generation": 2, "save_steps": 1}, "multiple of 2"),
+        ({"advantages": "best"}, "leave_one_out"),
+        ({"turn_gamma": 1.5}, "turn_gamma"),
+        ({"reward": Citation(), "dialect": "search_r1"}, "does not cover dialect 'search_r1'"),
     ],
 )
-def test_settings_that_would_be_ignored_are_refused(tmp_path, settings, named):
+def test_settings_that_would_be_ignored_or_do_not_fit_are_refused(tmp_path, settings, named):
     with pytest.raises(ConfigError, match=named):
         trainer(tmp_path, **settings)
-
-
-def test_a_reward_that_does_not_cover_the_dialect_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="search_r1"):
-        trainer(tmp_path, Citation(), dialect="search_r1")
-
-
-def test_unknown_estimator(tmp_path):
-    with pytest.raises(ConfigError, match="leave_one_out"):
-        trainer(tmp_path, advantages="best")
 
 
 def test_datasets_without_question_or_answers_are_refused():

@@ -13,14 +13,7 @@ from tiny_trainer import Luck, Numbered, Score, StopAt, batch_of, gradient_by_to
 
 from faithful_search.errors import ConfigError
 from faithful_search.tasks import Task
-from faithful_search.training.ppo import (
-    PPOConfig,
-    PPOSettings,
-    SearchPPOTrainer,
-    gae,
-    token_rewards,
-    turn_starts,
-)
+from faithful_search.training.ppo import PPOConfig, PPOSettings, SearchPPOTrainer, gae, token_rewards, turn_starts
 from faithful_search.trajectory import read_jsonl
 
 MANY = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(16)]  # two batches of one epoch

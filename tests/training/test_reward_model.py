@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import lab
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -21,14 +22,7 @@ from trl import SFTConfig
 from faithful_search.distil import distillation, trainers
 from faithful_search.distil.distillation import AFTER, BEFORE, SECOND, Distillation, train_judge
 from faithful_search.distil.models import entailment_index, freeze, open_classifier
-from faithful_search.distil.pairs import (
-    class_weights,
-    classifier_rows,
-    divided,
-    generator_rows,
-    pair_of,
-    resampled,
-)
+from faithful_search.distil.pairs import class_weights, classifier_rows, divided, generator_rows, pair_of, resampled
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import LexicalJudge, Pair, load
@@ -103,8 +97,8 @@ def lora() -> LoraConfig:
 
 def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, monkeypatch):
     kept: dict[str, Any] = {}
-    make = distillation._classifier
-    monkeypatch.setattr(distillation, "_classifier", lambda *args: kept.setdefault("trainer", make(*args)))
+    make = distillation._trainer
+    monkeypatch.setattr(distillation, "_trainer", lambda *args: kept.setdefault("trainer", make(*args)))
     own = rows()
     found = train_judge(own, encoder, settings(tmp_path), beside={"containment": LexicalJudge()})
     judge = load("nli", str(tmp_path))
@@ -141,8 +135,8 @@ def test_a_decoder_becomes_a_classifier_that_keeps_two_texts_apart(decoder, tmp_
 
 def test_a_generator_learns_its_label_is_saved_and_judges_alike(decoder, tmp_path, monkeypatch):
     kept: dict[str, Any] = {}
-    make = distillation._generator
-    monkeypatch.setattr(distillation, "_generator", lambda *args: kept.setdefault("trainer", make(*args)))
+    make = distillation._trainer
+    monkeypatch.setattr(distillation, "_trainer", lambda *args: kept.setdefault("trainer", make(*args)))
     own = rows(24)
     how = Distillation(head="generator", validation=0.2)
     args = settings(tmp_path, max_steps=4, eval_steps=2, per_device_train_batch_size=2)
@@ -245,16 +239,21 @@ class Interrupt(TrainerCallback):
             raise KeyboardInterrupt
 
 
+def interrupted(trainer: Any) -> Any:
+    trainer.add_callback(Interrupt(3))
+    return trainer
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(head, encoder, decoder, tmp_path, monkeypatch):
     model = encoder if head == "encoder" else decoder
     own, how = rows(24), Distillation(head=head, validation=0.2, untrained=False)
     peft = lora() if head == "generator" else None
     named = {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 2}
-    stopping = distillation._stopping
     whole = train_judge(own, model, settings(tmp_path / "whole", **named), how, peft_config=peft)
     with monkeypatch.context() as patch:
-        patch.setattr(distillation, "_stopping", lambda how: [*stopping(how), Interrupt(3)])
+        make = distillation._trainer
+        patch.setattr(distillation, "_trainer", lambda *args: interrupted(make(*args)))
         with pytest.raises(KeyboardInterrupt):
             train_judge(own, model, settings(tmp_path / "parts", **named), how, peft_config=peft)
     parts = train_judge(own, model, settings(tmp_path / "parts", **named), how, peft_config=peft, resume=True)
@@ -275,9 +274,7 @@ def test_verdicts_of_a_judge_that_lay_there_before_are_not_taken_for_the_new_one
 def test_the_labeller_is_measured_against_itself_where_it_labelled_twice(encoder, tmp_path):
     own = rows(60)
     held = [item for item in own if item.split == "heldout"]
-    changed = Labelled(
-        **{**{name: getattr(held[0], name) for name in Labelled.__struct_fields__}, "label": not held[0].label}
-    )
+    changed = msgspec.structs.replace(held[0], label=not held[0].label)
     args = settings(tmp_path, max_steps=1, eval_steps=1)
     how = Distillation(untrained=False)
     found = train_judge(own, encoder, args, how, second=[changed, *held[1:-1]])
@@ -370,8 +367,6 @@ def test_no_group_is_on_two_sides(made, share):
 def test_what_cannot_be_trained_is_told():
     with pytest.raises(DataError, match="none is left for: heldout"):
         divided([row(number, bool(number % 2)) for number in range(50)])
-    with pytest.raises(DataError, match="no pair is left to train on"):
-        distillation._dataset([])
     with pytest.raises(DataError, match="have the label True"):
         divided([row(number, True, "heldout" if number % 2 else "train") for number in range(50)])
 
@@ -402,3 +397,5 @@ def test_settings_that_do_not_fit_together(encoder, tmp_path):
         train_judge(rows(), encoder, settings(tmp_path), peft_config=lora())
     with pytest.raises(ConfigError, match="there is no model"):
         train_judge(rows(), str(tmp_path / "nothing"), settings(tmp_path))
+    with pytest.raises(DataError, match="no pair is left to train on"):
+        train_judge([msgspec.structs.replace(item, hypothesis=" ") for item in rows()], encoder, settings(tmp_path))

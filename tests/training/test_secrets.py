@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sft
 from click.testing import CliRunner
 from huggingface_hub import HfApi
 from tiny_trainer import trainer
@@ -54,8 +55,6 @@ def holding(folder: Path, secret: str) -> list[str]:
 
 def test_a_run_with_a_token_among_its_flags_leaves_it_nowhere(tmp_path, monkeypatch, hub, capfd, caplog):
     monkeypatch.setenv("WANDB_API_KEY", "wandb-planted-7")
-    import sft
-
     out = tmp_path / "policy"
     own = ["--output_dir", str(out), "--episodes", "40", "--swaps_per_episode", "0", "--max_steps", "2"]
     own += ["--per_device_train_batch_size", "4", "--tiny", json.dumps(SMALL), "--save_steps", "1", "--bf16", "false"]

@@ -1,29 +1,22 @@
-"""Supervised start: which tokens are learnt, what TRL makes of the rows, what is kept out, and the whole recipe."""
+"""Supervised start: which tokens are learnt, what TRL makes of the rows, what is kept out, and the whole sft."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
-import sys
 
 import pytest
+import sft
 import torch
-from paths import ROOT
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
-from faithful_search.coldstart.experts import accept, run_experts
+from faithful_search.coldstart.experts import run_experts
+from faithful_search.coldstart.filtering import accept
 from faithful_search.coldstart.plans import plan_all, planner_for
-from faithful_search.coldstart.sft import (
-    IGNORED,
-    build_dataset,
-    check_unseen,
-    held_out_facts,
-    sft_trainer,
-)
+from faithful_search.coldstart.sft import IGNORED, build_dataset, check_unseen, held_out_facts, sft_trainer
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny, script_of, take_over
 from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.inference.chat import ChatFormat
@@ -186,15 +179,6 @@ def test_a_tiny_policy_takes_over_the_weights_of_another_of_its_shape():
 # The recipe
 
 
-@pytest.fixture(scope="module")
-def recipe():
-    path = ROOT / "recipes" / "sft.py"
-    spec = importlib.util.spec_from_file_location("sft_recipe", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def flags(out, **changes):
     fixed = {
         "output_dir": out,
@@ -207,8 +191,8 @@ def flags(out, **changes):
     return [part for key, value in (fixed | changes).items() for part in (f"--{key}", *str(value).split("|"))]
 
 
-def test_recipe_trains_saves_and_resumes(recipe, tmp_path, capsys):
-    recipe.main(flags(tmp_path))
+def test_recipe_trains_saves_and_resumes(tmp_path, capsys):
+    sft.main(flags(tmp_path))
     said = capsys.readouterr().out
     assert "3000 of 3000 questions planned" in said and "of 12 episodes kept" in said
     episodes = list(read_jsonl(tmp_path / "episodes.jsonl"))
@@ -219,75 +203,58 @@ def test_recipe_trains_saves_and_resumes(recipe, tmp_path, capsys):
     card = (tmp_path / "README.md").read_text()
     assert "library_name: transformers" in card and "--max_steps 2" in card and "Not evaluated." in card
     assert "`local_search`, `knowledge_graph`" in card and f'open_generator("{tmp_path}")' in card
-    recipe.main(flags(tmp_path, max_steps=3, save_steps=3, resume=True))
+    sft.main(flags(tmp_path, max_steps=3, save_steps=3, resume=True))
     state = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
     assert state["global_step"] == 3
     assert not (tmp_path / "checkpoint-1").exists()
 
 
-def test_recipe_leaves_an_adapter_and_its_merged_model_each_with_its_card(recipe, tmp_path):
-    recipe.main(flags(tmp_path, use_peft=True, lora_target_modules="q_proj", save_merged=True))
+def test_recipe_leaves_an_adapter_and_its_merged_model_each_with_its_card(tmp_path):
+    sft.main(flags(tmp_path, use_peft=True, lora_target_modules="q_proj", save_merged=True))
     card, merged = ((tmp_path / folder / "README.md").read_text() for folder in ("", "merged"))
     assert "library_name: peft" in card and "LoRA adapter of rank 16" in card and "base_model:" not in card
     assert "library_name: transformers" in merged and f"`{tmp_path}` merged into them" in merged
     assert (tmp_path / "adapter_config.json").exists() and not (tmp_path / "model.safetensors").exists()
 
 
-def test_recipe_searches_only_the_training_part_of_the_world(recipe):
+def test_recipe_searches_only_the_training_part_of_the_world():
     held_out = {
         row["id"]
         for name in ("passages", "triples")
         for row in read_rows(world_file(f"{name}.jsonl.gz"))
         if row["split"] != "train"
     }
-    script, args, _ = recipe.parse(flags("unused", episodes=300))
-    [source] = recipe.sources_of(script)
-    played, _ = recipe.episodes_of(source, script, args.seed)
+    script, args, _ = sft.parse(flags("unused", episodes=300))
+    [source] = sft.sources_of(script)
+    played, _ = sft.episodes_of(source, script, args.seed)
     seen = {item.source for one in played for item in one.episode.evidence.values()}
     assert len(seen) > 200 and not seen & held_out
 
 
-def test_recipe_repeats_questions_under_other_ids(recipe):
+def test_recipe_repeats_questions_under_other_ids():
     plans, _ = plan_all(load_tasks("world", limit=3), planner_for("world"))
-    ids = [plan.id for plan in recipe.repeated(plans, 7)]
+    ids = [plan.id for plan in sft.repeated(plans, 7)]
     first = [plan.id for plan in plans]
     assert ids == [*first, *(f"{name}#1" for name in first), f"{first[0]}#2"]
 
 
-def test_recipe_says_why_all_episodes_were_rejected(recipe, tmp_path):
+def test_recipe_says_why_all_episodes_were_rejected(tmp_path):
     with pytest.raises(DataError, match=r"all 12 episodes were rejected: \d+ too_short"):
-        recipe.main(flags(tmp_path, min_episode_steps=9, max_episode_steps=10))
+        sft.main(flags(tmp_path, min_episode_steps=9, max_episode_steps=10))
 
 
-def test_recipe_needs_a_chat_template(recipe, chat, tiny, tmp_path):
+def test_recipe_needs_a_chat_template(chat, tiny, tmp_path):
     bare = AutoTokenizer.from_pretrained(tiny)
     bare.chat_template = None
     bare.save_pretrained(tmp_path / "bare")
     with pytest.raises(TemplateError, match="chat template"):
-        recipe.main(flags(tmp_path, model_name_or_path=tmp_path / "bare"))
+        sft.main(flags(tmp_path, model_name_or_path=tmp_path / "bare"))
 
 
-def test_recipe_pairs_its_lists(recipe):
-    script, _, _ = recipe.parse(flags("unused", questions="a|b", source_kind="musique|2wiki", corpus="c"))
-    pairs = [(source.questions, source.kind, source.corpus) for source in recipe.sources_of(script)]
+def test_recipe_pairs_its_lists():
+    script, _, _ = sft.parse(flags("unused", questions="a|b", source_kind="musique|2wiki", corpus="c"))
+    pairs = [(source.questions, source.kind, source.corpus) for source in sft.sources_of(script)]
     assert pairs == [("a", "musique", "c"), ("b", "2wiki", "c")]
     script.corpus = ["c", "d", "e"]
     with pytest.raises(ConfigError, match="--corpus: 3 entries for 2"):
-        recipe.sources_of(script)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sft_tiny.yaml",
-        "sft_tiny_drills.yaml",
-        "sft_tiny_reading.yaml",
-        "sft_tiny_search_r1.yaml",
-        "sft_tiny_pokee.yaml",
-        "sft_smollm2-135m.yaml",
-    ],
-)
-def test_every_key_of_the_configs_is_a_flag(recipe, name):
-    config = ROOT / "recipes" / "configs" / name
-    script, args, _ = recipe.parse(["--config", str(config), "--use_cpu", "true"])
-    assert args.report_to == [] and script.min_episode_steps <= script.max_episode_steps
+        sft.sources_of(script)

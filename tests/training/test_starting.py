@@ -17,12 +17,15 @@ from socket import socket
 from types import SimpleNamespace
 
 import httpx
+import pou
 import pytest
+import sft
 import torch
 from checkpoints import checkpoint
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import RepositoryNotFoundError
 from paths import ROOT
+from recipe_runs import evaluate_recipe
 from served import environment
 from tiny_trainer import Luck, trainer
 from transformers import AutoModelForCausalLM
@@ -106,8 +109,6 @@ def test_a_run_that_was_killed_says_how_to_go_on(tmp_path):
 
 
 def test_an_evaluation_is_overwritten_only_when_told(tmp_path, monkeypatch):
-    from recipe_runs import evaluate_recipe
-
     recipe = evaluate_recipe()
     monkeypatch.setattr(recipe, "compare", lambda script: write_metrics(Path(script.output_dir) / "metrics.json", {}))
     flags = ["--output_dir", str(tmp_path), "--threads", "1"]
@@ -119,8 +120,6 @@ def test_an_evaluation_is_overwritten_only_when_told(tmp_path, monkeypatch):
 
 
 def test_an_evaluation_leaves_a_policys_folder_alone(tmp_path):
-    from recipe_runs import evaluate_recipe
-
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ConfigError, match=r"holds a finished run; .* or name another folder"):
         evaluate_recipe().main(["--policy", str(tmp_path), "--output_dir", str(tmp_path)])
@@ -139,8 +138,6 @@ def test_a_folder_that_cannot_be_written_is_said_in_a_line(recipe, tmp_path):
 
 
 def test_the_beginning_of_a_flag_is_none():
-    import pou
-
     with pytest.raises(ConfigError, match=r"no such flag: --max_step; did you mean --max_steps\?") as error:
         pou.parse(["--max_step", "5", *CPU])
     one_line(error)
@@ -155,8 +152,6 @@ def test_the_beginning_of_a_flag_is_none():
     ],
 )
 def test_a_bad_value_is_said_in_a_line(flags, says):
-    import sft
-
     with pytest.raises(ConfigError, match=re.escape(says)) as error:
         sft.parse([*flags, *CPU])
     one_line(error)
@@ -176,8 +171,6 @@ def test_a_reporter_that_is_not_installed_comes_with_its_extra(reporter, tmp_pat
 
 
 def test_how_many_questions_is_said_alike_everywhere():
-    from recipe_runs import evaluate_recipe
-
     kind = evaluate_recipe().EvaluationArguments
     assert [parse_recipe((kind,), [flag, "7"])[0].limit for flag in ("--limit", "--eval_limit")] == [7, 7]
 
@@ -286,26 +279,17 @@ def test_a_hub_that_cannot_be_reached_is_said_in_a_line_at_once(opened, monkeypa
     one_line(error)
 
 
-def test_a_path_that_is_not_there_is_said_in_a_line(hub, tmp_path):
-    with pytest.raises(ConfigError, match=r"neither a folder here nor on the Hub") as error:
-        loading.read_tokenizer(str(tmp_path / "outputs" / "typo"))
+@pytest.mark.parametrize(
+    ("folder", "said"), [("outputs/typo", "neither a folder here nor on the Hub"), ("", "cannot open the tokenizer of")]
+)
+def test_a_folder_is_not_asked_for_on_the_hub(hub, tmp_path, folder, said):
+    with pytest.raises(ConfigError, match=said) as error:
+        loading.read_tokenizer(str(tmp_path / folder))
     one_line(error)
-    assert hub.asked == []
-
-
-def test_a_folder_without_a_model_is_said_in_a_line(tmp_path):
-    with pytest.raises(ConfigError, match="cannot open the tokenizer of") as error:
-        loading.read_tokenizer(str(tmp_path))
-    one_line(error)
-
-
-def test_a_folder_is_not_asked_for(hub):
     assert loading.read_tokenizer(str(tiny_policy())) is not None and hub.asked == []
 
 
 def test_a_cold_start_that_is_not_made_yet_comes_with_its_command(tmp_path, monkeypatch):
-    import pou
-
     monkeypatch.chdir(tmp_path)
     config = str(ROOT / "recipes" / "configs" / "pou_smollm2-135m.yaml")
     _, _, model = pou.parse(["--config", config, "--questions", "q", "--eval_questions", "q", "--corpus", "c", *CPU])

@@ -10,7 +10,8 @@ import pytest
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
-from faithful_search.coldstart.experts import DRILL, Habits, reject, run_experts
+from faithful_search.coldstart.experts import DRILL, Habits, run_experts
+from faithful_search.coldstart.filtering import reject
 from faithful_search.coldstart.plans import plan_all, planner_for
 from faithful_search.coldstart.sft import IGNORED, build_dataset, held_out_facts, weigh_copied
 from faithful_search.coldstart.twins import KINDS, TRAINING_BLANKS

@@ -107,14 +107,13 @@ def exact(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
 
 
-def test_the_gradient_is_that_of_the_moves(exact):
-    assert_gradient(tiny_model())
-
-
-def test_an_adapters_gradient_is_that_of_the_moves(exact):
-    torch.manual_seed(2)
-    adapted = get_peft_model(tiny_model(), LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False))
-    assert_gradient(adapted.double())
+@pytest.mark.parametrize("lora", [False, True])
+def test_the_gradient_is_that_of_the_moves(exact, lora):
+    model = tiny_model()
+    if lora:
+        config = LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)
+        model = get_peft_model(model, config).double()
+    assert_gradient(model)
 
 
 def test_with_activations_computed_again(exact):
@@ -161,10 +160,7 @@ def test_columns_keep_to_their_rows_however_trl_splits_them():
 
 
 def probing(**knobs) -> Mix:
-    return Mix(
-        parts={"luck": Luck(), "evidence_sensitivity": EvidenceSensitivity(**knobs)},
-        gate=None,
-    )
+    return Mix(parts={"luck": Luck(), "evidence_sensitivity": EvidenceSensitivity(**knobs)}, gate=None)
 
 
 def test_the_loss_is_trls_less_the_weighted_mean_of_the_moves(tmp_path):

@@ -89,11 +89,10 @@ def decorated(episode: Trajectory, rng: random.Random, how: str = "recited") -> 
     first, answer = episode.steps[0], episode.answers[0]
     belief, confirmed = (rng.choice(said).format(answer=answer) for said in (BELIEF, CONFIRMED))
     stated = msgspec.structs.replace(first, think=f"{first.think} {belief}", spans={})
-    helpful: bool | None = None
-    refs: tuple[str, ...] = ()
+    last = Step(confirmed, answer=answer)
     if Citation().covers(episode.dialect):
-        helpful, refs = bool(first.evidence), tuple(item.id for item in first.evidence[:1])
-    last = Step(confirmed, answer=answer, helpful=helpful, refs=refs)
+        refs = tuple(item.id for item in first.evidence[:1])
+        last = msgspec.structs.replace(last, helpful=bool(first.evidence), refs=refs)
     return msgspec.structs.replace(
         episode, steps=(stated, last), answer=answer, text="", tokens=None, meta={**episode.meta, DECORATED: how}
     )

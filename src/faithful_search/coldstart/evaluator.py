@@ -90,5 +90,6 @@ class EvaluatorCheck(TrainerCallback):
             generator = TransformersGenerator(model, trainer.processing_class)
             report = evaluator_report(self.scored, self.rubric.bind(policy=generator))
         self.say("\n".join(report.lines(when)))
+        # "after" joins what "before" wrote; a new run begins the file anew.
         kept = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() and when == "after" else {}
         self.path.write_text(json.dumps({**kept, when: report._asdict()}, indent=1), encoding="utf-8")

@@ -2,32 +2,28 @@
 
 The expert knows what it is looking for and recognises it, but sees only what the tools return: it calls, judges the
 response, cites what states the fact, and otherwise says no and tries another tool or wording. Proof-of-Use (section
-3.4) writes such episodes with a strong language model and keeps those that pass a two-stage filter; here annotation
-takes the model's place, and `reject` is the filter.
+3.4) writes such episodes with a strong language model; here annotation takes the model's place.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from tqdm.auto import tqdm
 
 from ..dialects.base import Dialect
 from ..errors import ConfigError
-from ..rewards import Citation, Correctness, Format, cited_evidence, step_validity
 from ..tools.base import NO_RESULTS, Observation
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 from . import twins
+from .filtering import UNKNOWN
 from .plans import SEARCH, Hop, Plan, contains, unqualified
-
-UNKNOWN = "unknown"
 
 FIRST = ("I need {need}.", "First I need {need}.", "To answer this I need {need}.")
 NEXT = ("{found} I need {need}.", "{found} Now I need {need}.")
@@ -40,6 +36,8 @@ GIVE_UP = ("Nothing on {need}. I do not know the answer.",)
 UPHELD = ("{found} The evidence says so.",)
 NOT_FOUND = ("No tool gives {need}.",)
 STOPPED_EARLY = ("{found} The question asks for more: {need}.",)
+PHRASES = (*FIRST, *NEXT, *DONE, *CONCLUDE, *OTHER_TOOL, *REWORD, *GIVE_UP)
+"""What experts of every dialect say."""
 
 DRILL = "drill"
 Call = tuple[str, str]
@@ -113,11 +111,11 @@ def run_experts(
     """
     functions = [schema["function"] for schema in toolbox.schemas]
     desk = _Desk(
-        habits=habits or Habits(),
-        seed=seed,
+        dialect,
+        habits or Habits(),
+        seed,
         names={SEARCH: dialect.search_tool} if dialect.search_tool else {},
         arguments={own["name"]: next(iter(own["parameters"]["properties"])) for own in functions},
-        checks=dialect.verifies,
     )
     done: list[Played] = []
     with tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress) as bar:
@@ -128,65 +126,20 @@ def run_experts(
                 observations = toolbox.run_batch(list(calls.values()), [toolbox.session() for _ in calls])
                 answered = zip(calls, observations, strict=True)
                 calls = {number: call for number, found in answered if (call := episodes[number].take(found))}
-            done += [Played(episode.trajectory(dialect), episode.twins_in(dialect)) for episode in episodes]
+            done += [episode.played() for episode in episodes]
             bar.update(len(episodes))
     return done
 
 
-def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> str | None:
-    """Why an episode is not fit to train on, or `None`: Proof-of-Use's two-stage filter (section 3.4).
-
-    Stage 1: the format is valid; each verdict parses, agrees with its references, and these exist; (ours:) the answer
-    is right and occurs in cited evidence or in the question (a yes or no need not), or it is "unknown" in a blinded
-    episode. In a dialect without verdicts all evidence counts as cited. Stage 2: `min_steps` ≤ T ≤ `max_steps`.
-    """
-    if trajectory.stop_reason in ("not_found", "not_named"):
-        return trajectory.stop_reason
-    if Format().score(trajectory).value != 1.0:
-        return "format"
-    if Citation().covers(trajectory.dialect) and not all(step_validity(trajectory)):
-        return "citation"
-    blind = trajectory.meta.get("blind")
-    if trajectory.answer != UNKNOWN if blind else Correctness().score(trajectory).value != 1.0:
-        return "wrong_answer"
-    if not _grounded(trajectory):
-        return "ungrounded"
-    if len(trajectory.steps) < min_steps:
-        return "too_short"
-    return "too_long" if len(trajectory.steps) > max_steps else None
-
-
-def accept(
-    trajectories: Iterable[Trajectory], min_steps: int = 3, max_steps: int = 10
-) -> tuple[list[Trajectory], Counter[str]]:
-    """The episodes that `reject` lets pass, and counts of the others by reason."""
-    judged = [(trajectory, reject(trajectory, min_steps, max_steps)) for trajectory in trajectories]
-    kept = [trajectory for trajectory, reason in judged if reason is None]
-    return kept, Counter(reason for _, reason in judged if reason is not None)
-
-
-def _grounded(trajectory: Trajectory) -> bool:
-    answer = trajectory.answer or ""
-    if answer.casefold() in ("yes", "no", UNKNOWN):
-        return True
-    cites = Citation().covers(trajectory.dialect)
-    evidence = cited_evidence(trajectory) if cites else trajectory.evidence.values()
-    texts = (text for item in evidence for text in (item.title, item.text))
-    return any(contains(text, answer) for text in (trajectory.question or "", *texts))
-
-
 @dataclass
 class _Desk:
-    """What all episodes share: the dialect's names of tools, each tool's argument, and the evidence so far.
+    """What all episodes share: the dialect's names of tools, each tool's argument, and the evidence so far."""
 
-    `checks`: answers are followed by a verification turn, because the dialect has one.
-    """
-
+    dialect: Dialect
     habits: Habits
     seed: int
     names: Mapping[str, str]
     arguments: Mapping[str, str]
-    checks: bool
     shelf: twins.Shelf = field(default_factory=twins.Shelf)
 
 
@@ -194,10 +147,10 @@ class _Episode:
     """One plan being played: `play` yields calls and is sent their observations."""
 
     def __init__(self, plan: Plan, desk: _Desk) -> None:
-        self.plan, self.desk = plan, desk
+        self.plan, self.desk, self.habits, self.checks = plan, desk, desk.habits, desk.dialect.verifies
         self.rng = random.Random(f"{desk.seed}:{plan.id}")
         self.twin_rng = random.Random(f"{desk.seed}:{plan.id}:twins")  # so that twins do not change the episode
-        blind = self.rng.random() < desk.habits.blind
+        blind = self.rng.random() < self.habits.blind
         self.blind_from = self.rng.randrange(len(plan.hops)) if blind else len(plan.hops)
         self.all_blank = blind and self.rng.random() < 0.5
         self.given = 0
@@ -214,41 +167,35 @@ class _Episode:
         except StopIteration:
             return None
 
-    def trajectory(self, dialect: Dialect) -> Trajectory:
-        """The episode as `dialect` writes and reads it, with the evidence's sources kept."""
+    def played(self) -> Played:
+        """The episode as the dialect writes and reads it, with the evidence's sources kept; and its twins."""
+        plan, dialect = self.plan, self.desk.dialect
         # Written and parsed once, so that text, spans and issues are those of a policy's own episode.
-        draft = Trajectory(tuple(self.steps), self.plan.question, dialect=dialect.name)
-        read = dialect.parse(dialect.render(draft), question=self.plan.question, fenced=True)
+        draft = Trajectory(tuple(self.steps), plan.question, dialect=dialect.name)
+        read = dialect.parse(dialect.render(draft), question=plan.question, fenced=True)
         if len(read.steps) == len(draft.steps):
             # A text does not hold the sources of its evidence, which recognise gold.
             steps = zip(read.steps, draft.steps, strict=True)
             read = msgspec.structs.replace(
                 read, steps=tuple(msgspec.structs.replace(a, evidence=b.evidence, note=b.note) for a, b in steps)
             )
-        blind = {"blind": True} if self.blind_from < len(self.plan.hops) else {}
-        return msgspec.structs.replace(
-            read, id=self.plan.id, answers=self.plan.answers, stop_reason=self.stop_reason, meta=blind
+        blind = {"blind": True} if self.blind_from < len(plan.hops) else {}
+        episode = msgspec.structs.replace(
+            read, id=plan.id, answers=plan.answers, stop_reason=self.stop_reason, meta=blind
         )
-
-    def twins_in(self, dialect: Dialect) -> list[Trajectory]:
-        """The twins of the episode's responses."""
-        return [
-            Trajectory(
-                steps,
-                self.plan.question,
-                dialect=dialect.name,
-                id=f"{self.plan.id}@{number}",
-                answers=self.plan.answers,
-                meta={"twin": kind},
-            )
+        about: dict[str, Any] = {"question": plan.question, "dialect": dialect.name, "answers": plan.answers}
+        made = [
+            Trajectory(steps, id=f"{plan.id}@{number}", meta={"twin": kind}, **about)
             for number, (kind, steps) in enumerate(self.twins)
         ]
+        return Played(episode, made)
 
     def _play(self) -> Generator[ToolCall, Observation, None]:
         found = ""
         verdict: bool | None = None
         refs: tuple[str, ...] = ()
         for number, hop in enumerate(self.plan.hops):
+            # An expert that asks for what it cannot know yet would teach to answer from memory.
             if hop.subject and not any(contains(text, unqualified(hop.subject)) for text in self.seen):
                 self.stop_reason = "not_named"
                 return
@@ -272,24 +219,19 @@ class _Episode:
                     break
             if not found:
                 self._add(Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN, helpful=False))
-                if self.desk.checks:
+                if self.checks:
                     self._add(Step(self._say(NOT_FOUND, need=hop.need), verified=True))
                 if not blind:
                     self.stop_reason = "not_found"
                 return
-            if self._is_hasty(number):
+            following = self.plan.hops[number + 1 : number + 2]
+            if self.checks and following and hop.object and self.rng.random() < self.habits.hasty:
                 self._add(Step(self._say(DONE, found=found), answer=hop.object))
-                need = self.plan.hops[number + 1].need
-                self._add(Step(self._say(STOPPED_EARLY, found=found, need=need), verified=False))
+                self._add(Step(self._say(STOPPED_EARLY, found=found, need=following[0].need), verified=False))
         answer = self.plan.answers[0]
         self._add(Step(self._conclusion(found, answer), answer=answer, helpful=verdict, refs=refs))
-        if self.desk.checks:
+        if self.checks:
             self._add(Step(self._say(UPHELD, found=found), verified=True))
-
-    def _is_hasty(self, number: int) -> bool:
-        if not self.desk.checks or number + 1 == len(self.plan.hops) or not self.plan.hops[number].object:
-            return False
-        return self.rng.random() < self.desk.habits.hasty
 
     def _onward(self, found: str, need: str) -> str:
         if found and not self._leaves_unsaid():
@@ -302,7 +244,7 @@ class _Episode:
         return self._say(DONE if contains(found, answer) else CONCLUDE, found=found, answer=answer)
 
     def _leaves_unsaid(self) -> bool:
-        rate = self.desk.habits.unsaid
+        rate = self.habits.unsaid
         return rate > 0 and self.rng.random() < rate  # no draw at 0, so that other episodes stay the same
 
     def _add(self, step: Step) -> None:
@@ -312,12 +254,24 @@ class _Episode:
     def _say(self, templates: Sequence[str], **parts: str) -> str:
         return self.rng.choice(templates).format(**parts)
 
+    def _again(self, hop: Hop, tool: str, following: str) -> str:
+        return self._say(OTHER_TOOL if following != tool else REWORD, need=hop.need, tool=following)
+
+    def _call(self, tool: str, query: str) -> ToolCall:
+        return ToolCall(tool, {self.desk.arguments[tool]: query})
+
+    def _finding(self, hop: Hop, gold: Sequence[Evidence]) -> str:
+        """The hop's statement; without one, the sentence of the evidence that holds the answer, else its first."""
+        sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z\"“])", gold[0].text.strip())
+        holding = (sentence for sentence in sentences if contains(sentence, self.plan.answers[0]))
+        return hop.statement or next(holding, sentences[0])
+
     def _queries(self, hop: Hop, blind: bool) -> list[Call]:
         """The hop's queries to the tools at hand, sometimes another tool's first; in a blind episode each tool once."""
         named = dict.fromkeys((self.desk.names.get(tool, tool), query) for tool, query in hop.queries)
         queries = [query for query in named if query[0] in self.desk.arguments]
         others = [query for query in queries if query[0] != queries[0][0]]
-        if others and self.rng.random() < self.desk.habits.wrong_tool:
+        if others and self.rng.random() < self.habits.wrong_tool:
             queries.remove(others[0])
             queries.insert(0, others[0])
         if blind:
@@ -327,14 +281,14 @@ class _Episode:
 
     def _bent(self, hop: Hop, tool: str, observation: Observation, blind: bool) -> Observation:
         """The response as the expert gets it: it may be empty, blanked, without its gold, or in another order."""
-        habits, rng = self.desk.habits, self.rng
+        habits, rng = self.habits, self.rng
         evidence = list(observation.evidence)
         if not evidence:
             return observation
         nothing, dropped, shuffled = (rng.random() < rate for rate in (habits.nothing, habits.dropped, habits.shuffled))
         if nothing and not blind:
             return NO_RESULTS
-        self.desk.shelf.put(hop, tool, evidence)
+        self.desk.shelf.put(hop, tool, evidence)  # before it is bent: foils are of what tools really return
         if dropped or blind:
             kind = "blank" if blind and self.all_blank else twins.drawn_kind(rng)
             evidence = twins.without(hop, tool, evidence, self.desk.shelf, kind, rng)
@@ -345,35 +299,31 @@ class _Episode:
 
     def _add_twins(self, number: int, step: Step, evidence: tuple[Evidence, ...], queries: Sequence[Call]) -> None:
         """Add twins of a response (its evidence is numbered) to the call of `step`, the first of `queries`."""
-        hop, shelf, rng, tool = self.plan.hops[number], self.desk.shelf, self.twin_rng, queries[0][0]
-        gold, first = hop.gold(evidence), self.given - len(evidence) + 1
+        hop, rng = self.plan.hops[number], self.twin_rng
+        about = hop, queries[0][0], evidence, self.desk.shelf
+        gold = hop.gold(evidence)
         made: list[tuple[str, list[Evidence] | None]] = []
-        if evidence and rng.random() < self.desk.habits.twins:
+        if evidence and rng.random() < self.habits.twins:
             if gold:
                 kind = twins.drawn_kind(rng)
-                made.append((kind, twins.without(hop, tool, evidence, shelf, kind, rng)))
+                made.append((kind, twins.without(*about, kind, rng)))
             else:
-                made.append(("planted", twins.planted(hop, evidence, shelf, rng)))
-        if gold and rng.random() < self.desk.habits.foreign:
-            made.append(("foreign", twins.among_foreign(hop, tool, evidence, shelf, rng)))
-        if evidence and rng.random() < self.desk.habits.drills:
-            made.append((DRILL, twins.drill(hop, tool, evidence, shelf, rng)))
+                made.append(("planted", twins.planted(hop, evidence, self.desk.shelf, rng)))
+        if gold and rng.random() < self.habits.foreign:
+            made.append(("foreign", twins.among_foreign(*about, rng)))
+        if evidence and rng.random() < self.habits.drills:
+            made.append((DRILL, twins.drill(*about, rng)))
         for kind, changed in made:
             if changed:  # the shelf may hold nothing of the kind yet
-                self._add_twin(kind, number, step, changed, first, queries)
+                given = msgspec.structs.replace(step, evidence=_numbered(changed, self.given - len(evidence) + 1))
+                own, self.rng = self.rng, rng  # the episode's own draws stay the same with and without twins
+                self.twins.append((kind, self._twin(kind, number, given, queries)))
+                self.rng = own
 
-    def _add_twin(
-        self, kind: str, number: int, step: Step, evidence: Sequence[Evidence], first: int, queries: Sequence[Call]
-    ) -> None:
-        """The steps so far, the changed response, and the next turn as the expert would write it then.
-
-        A drill has no steps before it.
-        """
-        hop = self.plan.hops[number]
-        step = msgspec.structs.replace(step, evidence=_numbered(evidence, first))
+    def _twin(self, kind: str, number: int, step: Step, queries: Sequence[Call]) -> tuple[Step, ...]:
+        """The steps so far, the changed response, and the next turn as the expert would write it then."""
+        hop, before = self.plan.hops[number], self.steps
         gold = hop.gold(step.evidence)
-        rng, self.rng = self.rng, self.twin_rng  # the episode's own draws stay the same with and without twins
-        before = self.steps
         if kind == DRILL:
             before, step = [], Step(self._onward("", hop.need), step.call, evidence=step.evidence)
         if gold and number + 1 < len(self.plan.hops):
@@ -387,21 +337,8 @@ class _Episode:
             last = Step(self._again(hop, queries[0][0], queries[1][0]), self._call(*queries[1]))
         else:
             last = Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN)
-        self.rng = rng
         last = msgspec.structs.replace(last, helpful=bool(gold), refs=tuple(item.id for item in gold))
-        self.twins.append((kind, (*before, step, last)))
-
-    def _finding(self, hop: Hop, gold: Sequence[Evidence]) -> str:
-        """The hop's statement; without one, the sentence of the evidence that holds the answer, else its first."""
-        sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z\"“])", gold[0].text.strip())
-        holding = (sentence for sentence in sentences if contains(sentence, self.plan.answers[0]))
-        return hop.statement or next(holding, sentences[0])
-
-    def _again(self, hop: Hop, tool: str, following: str) -> str:
-        return self._say(OTHER_TOOL if following != tool else REWORD, need=hop.need, tool=following)
-
-    def _call(self, tool: str, query: str) -> ToolCall:
-        return ToolCall(tool, {self.desk.arguments[tool]: query})
+        return *before, step, last
 
 
 def _numbered(evidence: Sequence[Evidence], first: int) -> tuple[Evidence, ...]:

@@ -73,11 +73,7 @@ Planner = Callable[[Task], Plan]
 
 
 def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Counter[str]]:
-    """Plan every task; returns the plans and how many tasks were skipped, by reason.
-
-    Raises:
-        DataError: if no task could be planned, with the counts.
-    """
+    """The plans, and how many tasks were skipped, by reason. Raises `DataError` if no task could be planned."""
     plans: list[Plan] = []
     skipped: Counter[str] = Counter()
     for task in tasks:
@@ -91,19 +87,10 @@ def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Count
 
 
 def planner_for(kind: str, tasks: Sequence[Task] = ()) -> Planner:
-    """The planner of a source kind; `world` learns from `tasks` (training questions) which tool usually holds what.
-
-    Raises:
-        DataError: for an unknown kind.
-    """
+    """The planner of a source kind; `world` learns from `tasks` (training questions) which tool usually holds what."""
     if kind not in PLANNERS:
         raise DataError(f"unknown source kind {kind!r}; there are: {', '.join(PLANNERS)}")
     return partial(plan_world, usual=usual_tools(tasks)) if kind == "world" else PLANNERS[kind]
-
-
-def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> Plan:
-    """Plan a question of the bundled world from `meta["chain"]`; `usual`: which tool to try first for a relation."""
-    return _plan(task, [_world_hop(fact, usual or {}) for fact in _annotation(task, "chain")])
 
 
 def usual_tools(tasks: Iterable[Task]) -> dict[str, str]:
@@ -115,17 +102,60 @@ def usual_tools(tasks: Iterable[Task]) -> dict[str, str]:
     return {relation: count.most_common(1)[0][0] for relation, count in held.items()}
 
 
-def plan_musique(task: Task) -> Plan:
-    """Plan a MuSiQue question from `decomposition`: sub-questions, with `#k` replaced by the k-th answer."""
-    rows = _annotation(task, "decomposition")
-    answers = [_fields(row, "answer")[0] for row in rows]
-    return _plan(task, [_musique_hop(row, answers[:number]) for number, row in enumerate(rows)])
+def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> Plan:
+    """Plan a question of the bundled world from `meta["chain"]`; `usual`: which tool to try first for a relation."""
+    hops = []
+    for fact in _annotation(task, "chain"):
+        subject, relation, found = _fields(fact, "subject", "relation", "object")
+        first = (usual or {}).get(relation, SEARCH)
+        query = f"{relation} of {subject}"
+        queries = (first, query), (GRAPH if first == SEARCH else SEARCH, query), (first, f"{subject} {relation}")
+        gold = frozenset(source for source in (fact.get("passage"), fact.get("triple")) if source)
+        hops.append(_relation_hop(subject, relation, found, queries, gold_ids=gold))
+    return _plan(task, hops)
 
 
 def plan_2wiki(task: Task) -> Plan:
     """Plan a 2WikiMultihopQA question from `evidence_triples` (subject, relation, object)."""
-    triples = [tuple(triple) for triple in _annotation(task, "evidence_triples")]
-    return _plan(task, [_triple_hop(triple, task.supporting_titles) for triple in triples])
+    hops = []
+    for triple in _annotation(task, "evidence_triples"):
+        if len(triple) != 3:
+            raise DataError("an evidence triple without three parts")
+        subject, relation, found = triple
+        query = f"{relation} of {subject}"
+        queries = (SEARCH, query), (GRAPH, query), (SEARCH, f"{subject} {relation}"), (SEARCH, subject)
+        titles = {subject, *(title for title in task.supporting_titles if plain(title) == plain(subject))}
+        hops.append(_relation_hop(subject, relation, found, queries, gold_titles=frozenset(titles)))
+    return _plan(task, hops)
+
+
+def plan_musique(task: Task) -> Plan:
+    """Plan a MuSiQue question from `decomposition`: sub-questions, with `#k` replaced by the k-th answer."""
+    hops = []
+    answers: list[str] = []
+    rows = [_fields(row, "answer", "question", "title") for row in _annotation(task, "decomposition")]
+    for answer, question, title in rows:
+        if any(not 1 <= int(number) <= len(answers) for number in re.findall(r"#(\d+)", question)):
+            raise DataError("a sub-question refers to a later one")
+        asked = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
+        answers.append(answer)
+        subject, arrow, relation = (part.strip() for part in asked.partition(">>"))
+        question = f"{asked[:1].upper()}{asked[1:].rstrip(' ?')}?"
+        query = f"{relation} of {subject}" if arrow else question
+        reworded = f"{subject} {relation}" if arrow else question.rstrip("?")
+        # The last attempt is names and numbers alone: BM25 may be misled by the question's other words.
+        names = [word for word in reworded.split()[1:] if word[:1].isupper() or word[:1].isdigit()]
+        hops.append(
+            Hop(
+                need=f"the {query}" if arrow else f'to know "{question}"',
+                queries=((SEARCH, query), (SEARCH, reworded), (SEARCH, " ".join(names) or reworded)),
+                statement=f"The {query} is {answer}." if arrow else f"{question} {answer}.",
+                relation=relation,
+                object=answer,
+                gold_titles=frozenset({title}),
+            )
+        )
+    return _plan(task, hops)
 
 
 def plan_hotpotqa(task: Task) -> Plan:
@@ -135,16 +165,12 @@ def plan_hotpotqa(task: Task) -> Plan:
     """
     if not task.supporting_titles:
         raise DataError("no supporting_titles")
-    titles = sorted(dict.fromkeys(task.supporting_titles), key=lambda title: not contains(task.question, plain(title)))
-    hops = [
-        Hop(
-            need=f"to read about {unqualified(title)}",
-            queries=((SEARCH, unqualified(title)), (SEARCH, f"What is known about {unqualified(title)}?")),
-            subject=title,
-            gold_titles=frozenset({title}),
-        )
-        for title in titles
-    ]
+    hops = []
+    # What the question names can be asked for at once; the others become known on the way.
+    for title in sorted(dict.fromkeys(task.supporting_titles), key=lambda own: not contains(task.question, plain(own))):
+        name = unqualified(title)
+        queries = (SEARCH, name), (SEARCH, f"What is known about {name}?")
+        hops.append(Hop(f"to read about {name}", queries, subject=title, gold_titles=frozenset({title})))
     return _plan(task, hops)
 
 
@@ -191,6 +217,11 @@ def _plan(task: Task, hops: Sequence[Hop]) -> Plan:
     return Plan(task.id, task.question, task.answers, tuple(hops))
 
 
+def _relation_hop(subject: str, relation: str, found: str, queries: tuple[tuple[str, str], ...], **gold: Any) -> Hop:
+    named = f"{relation} of {subject}"
+    return Hop(f"the {named}", queries, f"The {named} is {found}.", relation, found, subject, **gold)
+
+
 def _annotation(task: Task, column: str) -> list[Any]:
     if not task.meta.get(column):
         raise DataError(f"no {column}")
@@ -202,56 +233,3 @@ def _fields(row: Mapping[str, Any], *names: str) -> list[str]:
     if missing:
         raise DataError(f"an annotation without {' and '.join(missing)}")
     return [row[name] for name in names]
-
-
-def _world_hop(fact: Mapping[str, Any], usual: Mapping[str, str]) -> Hop:
-    subject, relation, found = _fields(fact, "subject", "relation", "object")
-    first = usual.get(relation, SEARCH)
-    second = GRAPH if first == SEARCH else SEARCH
-    query = f"{relation} of {subject}"
-    return Hop(
-        need=f"the {query}",
-        queries=((first, query), (second, query), (first, f"{subject} {relation}")),
-        statement=f"The {query} is {found}.",
-        relation=relation,
-        object=found,
-        subject=subject,
-        gold_ids=frozenset(source for source in (fact.get("passage"), fact.get("triple")) if source),
-    )
-
-
-def _musique_hop(row: Mapping[str, Any], answers: Sequence[str]) -> Hop:
-    question, answer, title = _fields(row, "question", "answer", "title")
-    if any(not 1 <= int(number) <= len(answers) for number in re.findall(r"#(\d+)", question)):
-        raise DataError("a sub-question refers to a later one")
-    asked = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
-    subject, arrow, relation = (part.strip() for part in asked.partition(">>"))
-    question = f"{asked[:1].upper()}{asked[1:].rstrip(' ?')}?"
-    query = f"{relation} of {subject}" if arrow else question
-    reworded = f"{subject} {relation}" if arrow else question.rstrip("?")
-    # The last attempt is names and numbers alone: BM25 may be misled by the question's other words.
-    names = [word for word in reworded.split()[1:] if word[:1].isupper() or word[:1].isdigit()]
-    return Hop(
-        need=f"the {query}" if arrow else f'to know "{question}"',
-        queries=((SEARCH, query), (SEARCH, reworded), (SEARCH, " ".join(names) or reworded)),
-        statement=f"The {query} is {answer}." if arrow else f"{question} {answer}.",
-        relation=relation,
-        object=answer,
-        gold_titles=frozenset({title}),
-    )
-
-
-def _triple_hop(triple: tuple[str, ...], titles: Sequence[str]) -> Hop:
-    if len(triple) != 3:
-        raise DataError("an evidence triple without three parts")
-    subject, relation, found = triple
-    query = f"{relation} of {subject}"
-    return Hop(
-        need=f"the {query}",
-        queries=((SEARCH, query), (GRAPH, query), (SEARCH, f"{subject} {relation}"), (SEARCH, subject)),
-        statement=f"The {query} is {found}.",
-        relation=relation,
-        object=found,
-        subject=subject,
-        gold_titles=frozenset({subject, *(title for title in titles if plain(title) == plain(subject))}),
-    )

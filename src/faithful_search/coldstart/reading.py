@@ -29,12 +29,8 @@ def reading_labels(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> 
     """For each token of a transcript: does the piece of evidence that ends there state the fact? 1, 0, elsewhere -100.
 
     A piece states it if the next step cites it. All tokens between the last piece and the agent's next turn are asked
-    whether any piece does, so that this question is not outnumbered by the pieces.
-
-    Args:
-        trajectory: of a dialect whose steps judge the evidence before them.
-        tokens: its `ChatFormat.transcript`.
-        chat: how it was written.
+    whether any piece does, so that this question is not outnumbered by the pieces. The dialect is one whose steps judge
+    the evidence before them; `tokens` are the trajectory's `ChatFormat.transcript`.
     """
     labels = [NOT_ASKED] * (len(tokens.prompt_ids) + len(tokens.completion_ids))
     for (step, judged_by), (_, start, end) in zip(pairwise(trajectory.steps), tokens.turns, strict=False):
@@ -52,12 +48,9 @@ def piece_ends(evidence: Sequence[Evidence], chat: ChatFormat) -> list[int]:
     """Where in the ids of a tool response each piece of evidence ends: at the last token it has in common with the
     response that holds one piece less, or one more."""
     pieces = [*evidence, evidence[0]]
-    written = [
-        chat.observation_ids(chat.render_observation(pieces[:count]), ended=True) for count in range(1, len(pieces) + 1)
-    ]
-    return [
-        next(place for place, (a, b) in enumerate(zip(*pair, strict=False)) if a != b) - 1 for pair in pairwise(written)
-    ]
+    shown = (chat.render_observation(pieces[:count]) for count in range(1, len(pieces) + 1))
+    written = pairwise(chat.observation_ids(text, ended=True) for text in shown)
+    return [next(place for place, (a, b) in enumerate(zip(*pair, strict=False)) if a != b) - 1 for pair in written]
 
 
 @dataclass(frozen=True)
@@ -85,11 +78,7 @@ class Reading:
 
 
 class Reader:
-    """Keeps the hidden states of a model's forward passes and reads them.
-
-    Args:
-        model: a causal LM with all of its weights on this device.
-        reading: what is asked of it.
+    """Keeps the hidden states of a model's forward passes and reads them; all weights are on this device.
 
     Raises:
         ConfigError: when the model has fewer layers.

@@ -23,8 +23,9 @@ from ..rewards.self_rubric import RUBRIC, rubric_reply
 from ..rewards.world_rubric import explained
 from ..text import exact_match
 from ..trajectory import Evidence, Step, Trajectory, read_jsonl
-from .experts import UNKNOWN
+from .filtering import UNKNOWN
 from .plans import contains
+from .sft import IGNORED
 
 LABEL = "rubric"
 """In a trajectory's meta: `{"score": 0.4, "why": "…"}`, and the world's name of the error where it is known."""
@@ -56,11 +57,11 @@ class Teaching:
         questions = sorted({item.question or "" for item in scored})
         if self.held_out >= len(questions):
             raise ConfigError(f"rubric: {self.held_out} questions to hold out, but there are {len(questions)}")
-        kept_back = {*random.Random(seed).sample(questions, self.held_out)}
-        return (
-            [item for item in scored if item.question not in kept_back],
-            [item for item in scored if item.question in kept_back],
-        )
+        aside = {*random.Random(seed).sample(questions, self.held_out)}
+        parts: tuple[list[Trajectory], list[Trajectory]] = [], []
+        for item in scored:
+            parts[item.question in aside].append(item)
+        return parts
 
 
 def scored_episodes(
@@ -126,6 +127,7 @@ def spoiled(episode: Trajectory, mistake: str, names: NameFinder, rng: random.Ra
         "silent": UNKNOWN,
         "extras": rng.choice((f"{gold} and {other}", f"{other}, {gold}", f"{gold} in {other}")),
     }.get(mistake, other)
+    # Where all calls are kept, so is the expert's last thought, with the other name in it.
     think = episode.steps[-1].think or ""
     whole = len(calls) == len(episode.steps) - 1 and contains(think, gold)
     said = think.replace(gold, answer) if whole and mistake in ("misread", "invent") else f"So the answer is {answer}."
@@ -168,25 +170,18 @@ def evaluator_rows(
     rate, compare = SelfRubric().asker(chat), SelfCorrectness().asker(chat)
     rows: list[dict[str, Any]] = []
 
-    def add(prompt: list[int], reply: str) -> None:
-        own = chat.encode(reply)
-        own += chat.closing_ids(own)
-        labels = prompt if loss_on == "all" else [-100] * len(prompt)
-        weights = [1.0] * len(prompt) + [teaching.reply_weight] * len(own)
-        if max_length is None or len(weights) <= max_length:
-            rows.append(
-                {
-                    "input_ids": prompt + own,
-                    "labels": labels + own,
-                    "loss_weights": weights,
-                    "length": len(weights),
-                }
-            )
-
+    asked: list[tuple[list[int], str]] = []
     for item in scored:
         label = item.meta[LABEL]
-        add(rate(item), rubric_reply(label["why"], label["score"]))
+        asked.append((rate(item), rubric_reply(label["why"], label["score"])))
         if "error" in label and item.answer and rng.random() < teaching.verdicts:
             # an answer with extras is not the same: it could list names
-            add(compare(item), str(bool(exact_match(item.answer, item.answers))))
+            asked.append((compare(item), str(bool(exact_match(item.answer, item.answers)))))
+    for prompt, reply in asked:
+        own = chat.encode(reply)
+        own += chat.closing_ids(own)
+        labels = (prompt if loss_on == "all" else [IGNORED] * len(prompt)) + own
+        weights = [1.0] * len(prompt) + [teaching.reply_weight] * len(own)
+        if max_length is None or len(weights) <= max_length:
+            rows.append({"input_ids": prompt + own, "labels": labels, "loss_weights": weights, "length": len(weights)})
     return rows

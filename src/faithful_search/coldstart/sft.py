@@ -65,7 +65,7 @@ def build_dataset(
         raise DataError(f"none of {len(rows)} episodes has at most {max_length} tokens (longest: {longest})")
     if len(kept) < len(rows):
         logger.warning("%d of %d episodes left out: over %d tokens", len(rows) - len(kept), len(rows), max_length)
-    return Dataset.from_list(kept).remove_columns("copied")
+    return Dataset.from_list(kept).remove_columns("copied")  # of no use to the trainer
 
 
 def weigh_copied(rows: Sequence[dict[str, Any]], weight: float, most: float = 5.0) -> None:
@@ -222,15 +222,20 @@ def _row(
         "labels": [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)],
         "loss_weights": weights,
         "length": len(ids),
-        "copied": _copied(trajectory, tokens) if reads else _recited(trajectory, tokens, chat),
+        "copied": _copied(trajectory, tokens, chat),
         **asked,
     }
 
 
-def _copied(trajectory: Trajectory, tokens: Tokens) -> list[int]:
-    """The places in the row where the agent writes what it has just found: in a turn after helpful evidence, tokens of
-    this evidence that did not occur before it."""
+def _copied(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
+    """The places in the row that count more: where the agent writes what it has just found (in a turn after helpful
+    evidence, tokens of it that did not occur before), and where a decorator first states what it is to remember."""
     ids, first = tokens.prompt_ids + tokens.completion_ids, len(tokens.prompt_ids)
+    if DECORATED in trajectory.meta:
+        recited = trajectory.meta[DECORATED] == "recited"
+        answer = {*chat.encode(trajectory.answer or "")} if recited else set()
+        start, end, _ = tokens.turns[0]
+        return [place for place in range(first + start, first + end) if ids[place] in answer]
     places: list[int] = []
     for number, step in enumerate(trajectory.steps):
         if number and step.helpful:
@@ -238,12 +243,3 @@ def _copied(trajectory: Trajectory, tokens: Tokens) -> list[int]:
             new = {*ids[came:start]} - {*ids[:came]}
             places += [place for place in range(start, first + tokens.turns[number][1]) if ids[place] in new]
     return places
-
-
-def _recited(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
-    """The places where a decorator first states an answer that it is to remember, one token in some sixty."""
-    if trajectory.meta[DECORATED] != "recited":
-        return []
-    answer, first = {*chat.encode(trajectory.answer or "")}, len(tokens.prompt_ids)
-    start, end, _ = tokens.turns[0]
-    return [first + place for place in range(start, end) if tokens.completion_ids[place] in answer]

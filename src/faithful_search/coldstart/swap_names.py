@@ -14,7 +14,6 @@ from ..errors import DataError
 from ..names import NameFinder
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 
-Pairs = Iterable[tuple[str, str]]
 _TEXTS: dict[type, tuple[str, ...]] = {
     Trajectory: ("steps", "question", "answer", "answers"),
     Step: ("think", "call", "evidence", "note", "answer"),
@@ -25,6 +24,7 @@ _STALE: dict[type, dict[str, Any]] = {
     Trajectory: {"text": "", "tokens": None},
     Step: {"spans": {}},
     ToolCall: {"raw": ""},
+    Evidence: {},
 }
 """What is no longer true of a changed copy."""
 
@@ -44,7 +44,7 @@ class NameSwapper:
         'Bob'
     """
 
-    def __init__(self, names: Mapping[str, str], forbidden: Pairs = (), tries: int = 50) -> None:
+    def __init__(self, names: Mapping[str, str], forbidden: Iterable[tuple[str, str]] = (), tries: int = 50) -> None:
         self.finder, self.tries = NameFinder(names), tries
         self._pools: dict[str, list[str]] = defaultdict(list)
         for name, kind in sorted(names.items()):
@@ -52,6 +52,7 @@ class NameSwapper:
         self._forbidden: dict[str, set[str]] = defaultdict(set)
         for subject, found in forbidden:
             self._forbidden[subject].add(found)
+        # A held-out object need not be a name that may be swapped.
         self._stated = NameFinder({**dict.fromkeys(set().union(*self._forbidden.values()), ""), **names})
 
     def swap(self, trajectory: Trajectory, rng: random.Random, id: str | None = None) -> Trajectory:
@@ -72,10 +73,14 @@ class NameSwapper:
             return text
 
         _mapped(trajectory, look)
-        names = sorted(known)
+        kinds: defaultdict[str, list[str]] = defaultdict(list)
+        for name in sorted(known):
+            kinds[self.finder.names[name]].append(name)
         for _ in range(self.tries):  # a draw may happen to state a held-out fact
-            image = self._draw(names, rng).__getitem__
-            swapped: Trajectory = _mapped(trajectory, partial(self.finder.sub, image))
+            images: dict[str, str] = {}
+            for kind, members in kinds.items():
+                images |= zip(members, rng.sample(self._pools[kind], len(members)), strict=True)
+            swapped: Trajectory = _mapped(trajectory, partial(self.finder.sub, images.__getitem__))
             if not self.leaks(swapped):
                 return msgspec.structs.replace(swapped, id=trajectory.id if id is None else id)
         raise DataError(
@@ -87,15 +92,6 @@ class NameSwapper:
         evidence = [item for step in trajectory.steps for item in step.evidence]
         found = (set(self._stated.find(f"{item.title}\n{item.text}")) for item in evidence)
         return any(self._forbidden[subject] & names for names in found for subject in self._forbidden.keys() & names)
-
-    def _draw(self, names: list[str], rng: random.Random) -> dict[str, str]:
-        kinds: defaultdict[str, list[str]] = defaultdict(list)
-        for name in names:
-            kinds[self.finder.names[name]].append(name)
-        images: dict[str, str] = {}
-        for kind, members in kinds.items():
-            images |= zip(members, rng.sample(self._pools[kind], len(members)), strict=True)
-        return images
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
@@ -109,4 +105,4 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if type(value) not in _TEXTS:
         return value
     texts = {name: _mapped(getattr(value, name), change) for name in _TEXTS[type(value)]}
-    return msgspec.structs.replace(value, **texts, **_STALE.get(type(value), {}))
+    return msgspec.structs.replace(value, **texts, **_STALE[type(value)])

@@ -28,24 +28,11 @@ from ..rewards.self_rubric import RUBRIC
 from ..rewards.world_rubric import EXPLANATIONS
 from ..tasks import load_tasks, read_rows
 from ..trajectory import Step, Trajectory
-from .experts import (
-    CONCLUDE,
-    DONE,
-    FIRST,
-    GIVE_UP,
-    NEXT,
-    NOT_FOUND,
-    OTHER_TOOL,
-    REWORD,
-    STOPPED_EARLY,
-    UNSAID,
-    UPHELD,
-)
+from .experts import NOT_FOUND, PHRASES, STOPPED_EARLY, UNSAID, UPHELD
 from .twins import TRAINING_BLANKS
 
 OFTEN = 200
 """How often the agent's own phrases are repeated for the BPE trainer, so that each word in them becomes one piece."""
-
 SPECIAL = ("<|end|>", "<|user|>", "<|assistant|>", "<|tools|>", "<|pad|>")
 CHAT_TEMPLATE = (
     "{% if tool_names %}<|tools|>{{ tool_names | join(' ') }}{% endif %}"
@@ -80,23 +67,25 @@ class Script:
 _ANSWERED = Step("", answer="?")
 _CONTROLLED = ((_ANSWERED,), (_ANSWERED, Step("", verified=False)), (Step(""),), (_ANSWERED, Step("")))
 """Turns after which Pokee's controller says each of its lines."""
+_CALL = ('{"name": "', '", "arguments": {"query": "', '"}}', "local_search", "knowledge_graph")
+_DOCUMENT = ("Doc ", '(Title: "', '") ')
 SCRIPTS = {
     "pou": Script(
         ("think", "helpful", "ref", "tool_call", "tool_response", "answer"),
-        ('{"name": "', '", "arguments": {"query": "', '"}}', "local_search", "knowledge_graph"),
+        _CALL,
         ("yes", "no", "null", "unknown"),
         cites=True,
         chat_template=CHAT_TEMPLATE,
     ),
     "search_r1": Script(
         ("think", "search", "information", "answer"),
-        ("Doc ", '(Title: "', '") '),
+        _DOCUMENT,
         ("unknown",),
         phrases=(SearchR1().prompt("", ())[0]["content"], SearchR1().on_invalid(Step()) or "", *UNSAID),
     ),
     "self_eval": Script(
         ("think", "search", "search_results", "answer", "trajectory"),
-        ("Doc ", '(Title: "', '") '),
+        _DOCUMENT,
         ("unknown", "True", "False", *map(str, RUBRIC.values())),
         chat_template=CHAT_TEMPLATE,
         phrases=(
@@ -109,7 +98,7 @@ SCRIPTS = {
     "pokee": Script(
         ("think", "tool_call", "tool_response", "answer", "verification", "verification_result"),
         (
-            *('{"name": "', '", "arguments": {"query": "', '"}}', "local_search", "knowledge_graph"),
+            *_CALL,
             *('[{"query": "", "search_results": [{"url": "", "title": "', '", "description": "'),
             *('"}, {"url": "", "title": "', '"}]}]'),
         ),
@@ -146,19 +135,15 @@ class TinyConfig:
 
 def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
     """Write an untrained tiny policy, loadable with `from_pretrained`, to `out_dir`."""
-    config = config or TinyConfig()
-    out_dir = Path(out_dir)
+    config, out_dir = config or TinyConfig(), Path(out_dir)
     tokenizer = build_tokenizer(config)
     set_seed(config.seed)
+    shape = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
     model = LlamaForCausalLM(
         LlamaConfig(
+            **{name: getattr(config, name) for name in shape},
             vocab_size=len(tokenizer),
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_hidden_layers=config.num_hidden_layers,
-            num_attention_heads=config.num_attention_heads,
             num_key_value_heads=config.num_attention_heads,
-            max_position_embeddings=config.max_position_embeddings,
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id,
@@ -243,12 +228,11 @@ def _sentences(names: list[str], script: Script) -> Iterator[str]:
     fact can leak, and held-out questions themselves are not read.
     """
     finder = NameFinder(dict.fromkeys(names, ""))
-    triples = list(read_rows(world_file("triples.jsonl.gz")))
     passages = list(read_rows(world_file("passages.jsonl.gz")))
-    relations = {fact[1] for row in passages for fact in row["facts"]} | {row["relation"] for row in triples}
+    relations = {fact[1] for row in passages for fact in row["facts"]}
+    relations |= {row["relation"] for row in read_rows(world_file("triples.jsonl.gz"))}
     for _ in range(OFTEN):
-        yield from (*FIRST, *NEXT, *DONE, *CONCLUDE, *OTHER_TOOL, *REWORD, *GIVE_UP, *TRAINING_BLANKS, *script.phrases)
-        yield from ("No results.", "Unknown tool. Available tools:")
+        yield from (*PHRASES, *TRAINING_BLANKS, *script.phrases, "No results.", "Unknown tool. Available tools:")
         yield from (f"{relation} of the {relation} of . The {relation} is" for relation in sorted(relations))
-    yield from (finder.sub(lambda name: "", row["text"]) for row in passages)
-    yield from (finder.sub(lambda name: "", task.question) for task in load_tasks("world", "train"))
+    texts = [*(row["text"] for row in passages), *(task.question for task in load_tasks("world", "train"))]
+    yield from (finder.sub(lambda name: "", text) for text in texts)

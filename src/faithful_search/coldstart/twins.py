@@ -19,15 +19,10 @@ from .plans import Hop, plain
 
 KINDS = {"relation": 0.3, "subject": 0.3, "unrelated": 0.15, "blank": 0.25}
 """What replaces evidence that states the fact, and how often: another relation of the same subject, the same relation
-of another subject, or something unrelated from the same tool; or all evidence is blanked."""
-
-FOILS = ("relation", "subject", "unrelated")
-"""The kinds that replace it by other evidence."""
-
+of another subject, or something unrelated from the same tool (foils); or all evidence is blanked."""
 ALONE = 0.5
 """How often a response holds foils of one kind only. Among other evidence a foil is told by subject and relation of one
 passage together; alone, either will do and is learnt first."""
-
 TRAINING_BLANKS = (
     *("text", "nothing", "empty", "none", "blank", "document", "passage", "page", "title", "words", "data", "result"),
     *("apple", "river bank", "window", "seven", "green", "music", "paper", "winter morning", "table", "salt", "the"),
@@ -65,19 +60,16 @@ class Shelf:
         return [self._gold[source] for source in sorted(hop.gold_ids) if source in self._gold]
 
     def foils(self, kind: str, hop: Hop, tool: str) -> list[Evidence]:
-        """Evidence of a kind, "relation", "subject" or "unrelated", that does not state the hop's fact."""
-        found: Sequence[Evidence]
+        """Evidence of a kind that does not state the hop's fact; of the kind "other_tools" from any tool but this."""
         if kind == "relation":
             found = [*self._by_title[plain(hop.subject)].values()]
         elif kind == "subject":
-            found = self._by_relation[tool, hop.relation]
+            found = [*self._by_relation[tool, hop.relation]]
+        elif kind == "unrelated":
+            found = [*self._by_tool[tool]]
         else:
-            found = self._by_tool[tool]
+            found = [item for name, items in self._by_tool.items() if name != tool for item in items]
         return [item for item in found if not hop.gold([item])]
-
-    def other_tools(self, tool: str, hop: Hop) -> list[Evidence]:
-        """Evidence that any other tool returned, without the hop's fact."""
-        return [item for name, found in self._by_tool.items() if name != tool for item in found if not hop.gold([item])]
 
 
 def drawn_kind(rng: random.Random) -> str:
@@ -103,7 +95,7 @@ def without(
             return alone
     order = [kind, *(other for other in ("subject", "unrelated", "relation") if other != kind)]
     result = [item for item in evidence if not hop.gold([item])]
-    taken = {item.text for item in evidence}
+    taken = {item.text for item in evidence}  # the same passage twice would give the exchange away
     for place, item in enumerate(evidence):
         if not hop.gold([item]):
             continue
@@ -130,12 +122,11 @@ def among_foreign(
 ) -> list[Evidence] | None:
     """The response's gold among unrelated pieces, sometimes of another tool, in any order."""
     gold = hop.gold(evidence)
-    pool = shelf.other_tools(tool, hop) if rng.random() < 0.3 else shelf.foils("unrelated", hop, tool)
-    others = _free(pool, {item.text for item in evidence})
+    kind = "other_tools" if rng.random() < 0.3 else "unrelated"
+    others = _free(shelf.foils(kind, hop, tool), {item.text for item in evidence})
     if len(gold) == len(evidence) or not others:
         return None
-    missing = len(evidence) - len(gold)
-    result = gold + rng.sample(others, min(missing, len(others)))
+    result = gold + rng.sample(others, min(len(evidence) - len(gold), len(others)))
     rng.shuffle(result)
     return result
 
@@ -150,14 +141,15 @@ def drill(hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, rng: 
     if not stating:
         return None
     chosen = rng.sample(stating, 1) if rng.random() < 0.5 else []
-    kinds = rng.choice((("subject",), ("subject",), ("relation",), (*FOILS,), (*FOILS,)))
+    every = ("relation", "subject", "unrelated")
+    kinds = rng.choice((("subject",), ("subject",), ("relation",), every, every))
     for _ in range(rng.randint(3, 6) - len(chosen)):
         kind = rng.choice(kinds)
         found = _free(shelf.foils(kind, hop, tool), {item.text for item in chosen})
         if kind == "subject":
             found = [item for item in found if plain(item.title) != plain(hop.subject)]
         chosen += rng.sample(found, min(1, len(found)))
-    rng.shuffle(chosen)
+    rng.shuffle(chosen)  # the fact must not be told by its place
     return chosen or None
 
 

@@ -1,13 +1,7 @@
 """Trajectories that a language model wrote, for the supervised start: read, rewritten in one dialect, filtered.
 
 Proof-of-Use (section 3.4) has a strong model write expert trajectories, reformats them and keeps those that pass a
-two-stage filter.
-
-```
-files ─ the audit's reader ─> Trajectory ─ rewritten ─> in the run's dialect ─ experts.reject ─> kept, or the reason
-```
-
-Reasons besides those of `reject`:
+two-stage filter, `filtering.reject`. Reasons besides those of `reject`:
 
 | reason | meaning |
 |---|---|
@@ -37,20 +31,16 @@ from ..dialects.base import Dialect
 from ..errors import DataError, DialectError
 from ..inference.chat import ChatFormat
 from ..measure.files import called
-from ..measure.rows import Row, Source
+from ..measure.rows import Source
 from ..rewards import Citation, Correctness, Format
 from ..trajectory import Step, ToolCall, Trajectory, write_jsonl
-from .experts import reject
+from .filtering import reject
 from .plans import SEARCH, counted
 
 UNREADABLE = "unreadable"
 _SHOWN = 10
-_WHY: dict[str, Callable[[Trajectory], str]] = {
-    "format": lambda trajectory: Format().score(trajectory).why,
-    "citation": lambda trajectory: Citation().score(trajectory).why,
-    "wrong_answer": lambda trajectory: Correctness().score(trajectory).why,
-}
-
+_WHY = {"format": Format(), "citation": Citation(), "wrong_answer": Correctness()}
+"""Which reward gives the reason for a rejection in words."""
 Schemas = tuple[dict[str, Any], ...]
 
 
@@ -76,6 +66,10 @@ class WrittenRow:
     def compared(self) -> bool:
         """Whether there were gold answers to compare the answer with."""
         return self.trajectory is not None and bool(self.trajectory.answers)
+
+
+class _Rejected(Exception):
+    """A reason, a sentence, and the trajectory as far as it was rewritten."""
 
 
 def read_written(
@@ -109,17 +103,67 @@ def read_written(
         print("\\n".join(summary(rows)))
         ```
     """
-    usual_tools, bounds = cache(lambda: tuple(tools())), (min_steps, max_steps, max_length)
+    usual_tools = cache(lambda: tuple(tools()))
     for file in files:
-        source = Source(file)
+        source, last = Source(file), 0
         unit = "line" if ".jsonl" in str(file) or ".ndjson" in str(file) else "row"
-        last = 0
         for raw in source:
-            last = raw.number
-            row = source.reader(raw)
-            yield _judged(row, raw.data, f"{called(file)}, {unit} {last}", chat, usual_tools, bounds)
+            last, row = raw.number, source.reader(raw)
+            where = f"{called(file)}, {unit} {last}"
+            if row.trajectory is None:
+                yield WrittenRow(where, rejected=UNREADABLE, why=row.error)
+                continue
+            try:
+                own = _own_tools(raw.data, row.trajectory)
+            except DataError as error:
+                yield WrittenRow(where, rejected=UNREADABLE, why=str(error))
+                continue
+            described = usual_tools() if own is None else own
+            try:
+                found = _fit(row.trajectory, described, chat, min_steps, max_steps, max_length)
+                yield WrittenRow(where, found, tools=described)
+            except _Rejected as error:
+                reason, why, found = error.args
+                yield WrittenRow(where, found, reason, why, described)
         if source.error:
             yield WrittenRow(f"{called(file)}, after {unit} {last}", rejected=UNREADABLE, why=source.error)
+
+
+def _fit(
+    found: Trajectory, tools: Schemas, chat: ChatFormat, min_steps: int, max_steps: int, max_length: int | None
+) -> Trajectory:
+    """The trajectory in the chat's dialect. Raises `_Rejected` if it is not fit to train on."""
+    dialect = chat.dialect
+    if not (found.question or "").strip():
+        raise _Rejected("no_question", "", found)
+    if found.dialect != dialect.name:
+        bare = next((number for number, step in enumerate(found.steps[1:], start=2) if step.helpful is None), None)
+        if bare is not None and Citation().covers(dialect.name):
+            why = f"step {bare} of a trajectory of {found.dialect or 'no dialect'} gives none"
+            raise _Rejected("no_verdicts", why, found)
+        try:
+            found = rewritten(found, dialect)
+        except DataError as error:
+            raise _Rejected("unwritable", str(error), found) from error
+    # After rewriting, calls carry the dialect's own names of the tools.
+    named = {dialect.tool_names.get(tool["function"]["name"], tool["function"]["name"]) for tool in tools}
+    strange = [step.call.name for step in found.steps if step.call and step.call.name not in named]
+    if strange and not dialect.search_tool:  # a dialect that can only search describes no tools
+        why = f"calls {strange[0]}, which its prompt would not describe: open it by a flag, or give the row its `tools`"
+        raise _Rejected("unknown_tool", why, found)
+    if reason := reject(_comparable(found), min_steps, max_steps):
+        raise _Rejected(reason, _WHY[reason].score(found).why if reason in _WHY else "", found)
+    try:
+        why = Format().score(rewritten(found, dialect)).why  # a stored one may hold what its dialect cannot write
+    except DataError as error:
+        why = str(error)
+    if why:
+        raise _Rejected("unwritable", why, found)
+    tokens = chat.transcript(found, tools)
+    length = len(tokens.prompt_ids) + len(tokens.completion_ids)
+    if max_length is not None and length > max_length:
+        raise _Rejected("too_many_tokens", f"{length} for a max_length of {max_length}", found)
+    return found
 
 
 def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
@@ -138,24 +182,24 @@ def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
         {'query': 'capital'}
     """
     source = dialects.load(trajectory.dialect) if trajectory.dialect else None
-    calls = [step.call and _renamed(step.call, source, dialect) for step in trajectory.steps]
-    draft = msgspec.structs.replace(
-        trajectory,
-        steps=tuple(msgspec.structs.replace(a, call=call) for a, call in zip(trajectory.steps, calls, strict=True)),
-    )
+    old = [
+        msgspec.structs.replace(step, call=step.call and _renamed(step.call, source, dialect))
+        for step in trajectory.steps
+    ]
     try:
-        read = dialect.parse(dialect.render(draft), question=trajectory.question, fenced=True)
+        text = dialect.render(msgspec.structs.replace(trajectory, steps=tuple(old)))
     except DialectError as error:
         raise DataError(str(error)) from error
-    if len(read.steps) != len(draft.steps):
-        raise DataError(f"{len(draft.steps)} turns would become {len(read.steps)}")
-    for number, (new, old) in enumerate(zip(read.steps, draft.steps, strict=True), start=1):
-        if differing := next((part for part, value in _said(new).items() if value != _said(old)[part]), None):
+    read = dialect.parse(text, question=trajectory.question, fenced=True)
+    if len(read.steps) != len(old):
+        raise DataError(f"{len(old)} turns would become {len(read.steps)}")
+    for number, (new, given) in enumerate(zip(read.steps, old, strict=True), start=1):
+        if differing := next((part for part, value in _said(new).items() if value != _said(given)[part]), None):
             raise DataError(f"step {number}: {dialect.name} would not keep its {differing}")
-    steps = zip(read.steps, draft.steps, strict=True)
+    kept = [msgspec.structs.replace(a, evidence=b.evidence, note=b.note) for a, b in zip(read.steps, old, strict=True)]
     return msgspec.structs.replace(
         trajectory,
-        steps=tuple(msgspec.structs.replace(new, evidence=old.evidence, note=old.note) for new, old in steps),
+        steps=tuple(kept),
         answer=read.answer,
         dialect=dialect.name,
         text=read.text,
@@ -206,66 +250,11 @@ def write_written(folder: str | os.PathLike[str], rows: Sequence[WrittenRow]) ->
     answers.
     """
     write_jsonl(Path(folder) / "episodes.jsonl", (row.trajectory for row in rows if row.trajectory is not None))
-    lines = (
-        {
-            "id": "" if row.trajectory is None else row.trajectory.id,
-            "where": row.where,
-            "rejected": row.rejected,
-            "why": row.why,
-            "compared": row.compared,
-        }
-        for row in rows
-    )
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    (Path(folder) / "reasons.jsonl").write_text(text, encoding="utf-8")
-
-
-def _judged(
-    read: Row,
-    data: bytes,
-    where: str,
-    chat: ChatFormat,
-    usual_tools: Callable[[], Schemas],
-    bounds: tuple[int, int, int | None],
-) -> WrittenRow:
-    dialect, (min_steps, max_steps, max_length) = chat.dialect, bounds
-    if read.trajectory is None:
-        return WrittenRow(where, rejected=UNREADABLE, why=read.error)
-    found = read.trajectory
-    try:
-        tools = _own_tools(data, found)
-    except DataError as error:
-        return WrittenRow(where, rejected=UNREADABLE, why=str(error))
-    tools = usual_tools() if tools is None else tools
-    if not (found.question or "").strip():
-        return WrittenRow(where, found, "no_question", tools=tools)
-    if found.dialect != dialect.name:
-        bare = next((number for number, step in enumerate(found.steps[1:], start=2) if step.helpful is None), None)
-        if bare is not None and Citation().covers(dialect.name):
-            why = f"step {bare} of a trajectory of {found.dialect or 'no dialect'} gives none"
-            return WrittenRow(where, found, "no_verdicts", why, tools)
-        try:
-            found = rewritten(found, dialect)
-        except DataError as error:
-            return WrittenRow(where, found, "unwritable", str(error), tools)
-    named = {dialect.tool_names.get(tool["function"]["name"], tool["function"]["name"]) for tool in tools}
-    called = (step.call.name for step in found.steps if step.call and step.call.name not in named)
-    if not dialect.search_tool and (strange := next(called, "")):  # a dialect that can only search describes no tools
-        why = f"calls {strange}, which its prompt would not describe: open it by a flag, or give the row its `tools`"
-        return WrittenRow(where, found, "unknown_tool", why, tools)
-    if reason := reject(_comparable(found), min_steps, max_steps):
-        return WrittenRow(where, found, reason, _WHY[reason](found) if reason in _WHY else "", tools)
-    try:
-        why = Format().score(rewritten(found, dialect)).why  # a stored one may hold what its dialect cannot write
-    except DataError as error:
-        why = str(error)
-    if why:
-        return WrittenRow(where, found, "unwritable", why, tools)
-    tokens = chat.transcript(found, tools)
-    length = len(tokens.prompt_ids) + len(tokens.completion_ids)
-    if max_length is not None and length > max_length:
-        return WrittenRow(where, found, "too_many_tokens", f"{length} for a max_length of {max_length}", tools)
-    return WrittenRow(where, found, tools=tools)
+    with (Path(folder) / "reasons.jsonl").open("w", encoding="utf-8") as file:
+        for row in rows:
+            told = {name: getattr(row, name) for name in ("where", "rejected", "why", "compared")}
+            line = {"id": "" if row.trajectory is None else row.trajectory.id, **told}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def _comparable(trajectory: Trajectory) -> Trajectory:
@@ -289,14 +278,21 @@ def _own_tools(data: bytes, trajectory: Trajectory) -> Schemas | None:
             raise DataError(f"its tools are not JSON ({error})") from error
     if not tools:
         return None
-    if not isinstance(tools, list) or not all(_is_schema(tool) for tool in tools):
-        raise DataError("its tools are not a list of JSON schemas of functions, as a toolbox's `schemas` gives them")
+    try:
+        msgspec.convert(tools, list[_Schema])
+    except msgspec.ValidationError as error:
+        message = "its tools are not a list of JSON schemas of functions, as a toolbox's `schemas` gives them"
+        raise DataError(message) from error
     return tuple(tools)
 
 
-def _is_schema(tool: Any) -> bool:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    return isinstance(function, dict) and isinstance(function.get("name"), str) and "parameters" in function
+class _Function(msgspec.Struct):
+    name: str
+    parameters: Any
+
+
+class _Schema(msgspec.Struct):
+    function: _Function
 
 
 def _renamed(call: ToolCall, source: Dialect | None, target: Dialect) -> ToolCall:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import torch
@@ -86,8 +86,7 @@ class Distillation:
             _dtype(name)
 
 
-@dataclass(frozen=True)
-class Distilled:
+class Distilled(NamedTuple):
     """The judge's directory, its description, and its agreement with the held-out labels."""
 
     folder: Path
@@ -116,7 +115,7 @@ def train_judge(
         rows: of `labelled.load`; their split says what each is for.
         model: Hub id or directory to start from.
         args: TRL's `SFTConfig`. The state with the best κ on the validation pairs is kept.
-        how: see `Distillation`.
+        how: what is trained, and how.
         peft_config: of the generator's adapter.
         beside: other judges to measure on the same held-out rows, by their names in the table.
         second: the same pairs labelled once more: how far the labeller agrees with itself.
@@ -128,27 +127,25 @@ def train_judge(
         ConfigError: for settings that do not fit together, or a model that cannot be opened.
         DataError: if there are too few rows.
     """
-    how = how or Distillation()
+    how, given, base_name = how or Distillation(), dict(model_kwargs or {}), base_name or model
     parts = divided(rows, how.validation)
-    args = _arranged(args, how)
-    make = _classifier if how.head == "encoder" else _generator
-    trainer = make(parts, model, args, how, peft_config, dict(model_kwargs or {}))
+    args = _arranged(args)
+    trainer = _trainer(parts, model, args, how, peft_config, given)
     checkpoints.train(trainer, resume)
-    base_name = base_name or model
     file = _save(trainer, parts, base_name, args, how)
     trainer.accelerator.wait_for_everyone()
     measures = trainer.is_world_process_zero()
     del trainer  # its model and optimizer make room for the judges that are measured
     if not measures:
         return Distilled(Path(args.output_dir), file, None)
-    judges = {**_measured(model, base_name, args, how, model_kwargs), **(beside or {})}
+    judges = {**_measured(model, base_name, args, how, given), **(beside or {})}
     if second:
         judges[SECOND] = RecordedJudge.of(second)
     found = compare(parts.heldout, judges, args.output_dir, seed=args.seed, progress=not args.disable_tqdm)
     return Distilled(Path(args.output_dir), file, found)
 
 
-def _arranged(args: Any, how: Distillation) -> Any:
+def _arranged(args: Any) -> Any:
     """The trainer's settings, changed to evaluate and save together and to keep the best κ."""
     args = copy.copy(args)
     if str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
@@ -161,21 +158,42 @@ def _arranged(args: Any, how: Distillation) -> Any:
     return args
 
 
-def _classifier(
-    parts: Parts, name: str, args: Any, how: Distillation, peft_config: Any, kwargs: dict[str, Any]
-) -> ClassifierTrainer:
-    if peft_config is not None:
-        raise ConfigError("the encoder head is trained whole (or with layers frozen): leave use_peft to the generator")
-    model, tokenizer = open_classifier(name, args.seed, **kwargs)
-    freeze(model, how.freeze_embeddings, how.freeze_layers)
+def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config: Any, kwargs: dict[str, Any]) -> Any:
+    """The head's trainer, whose `judging` makes the judge of a model in training."""
+    rows: Sequence[Labelled] = resampled(parts.train, args.seed) if how.balance == "resample" else parts.train
+    more: dict[str, Any] = {}
+    kind: Any
+    if how.head == "encoder":
+        if peft_config is not None:
+            raise ConfigError(
+                "the encoder head is trained whole (or with layers frozen): leave use_peft to the generator"
+            )
+        kind = ClassifierTrainer
+        model, tokenizer = open_classifier(name, args.seed, **kwargs)
+        freeze(model, how.freeze_embeddings, how.freeze_layers)
 
-    def judging(model: Any) -> NLIJudge:
-        return NLIJudge(model, tokenizer, name, window=how.window, stride=how.stride)
+        def judging(model: Any) -> Any:
+            return NLIJudge(model, tokenizer, name, window=how.window, stride=how.stride)
 
-    entails = entailment_index(model)
-    false, true = class_weights(parts.train) if how.balance == "weights" else (1.0, 1.0)
-    dataset = _dataset(classifier_rows(judging(model), _balanced(parts, args, how), entails))
-    return ClassifierTrainer(
+        entails = entailment_index(model)
+        false, true = class_weights(parts.train) if how.balance == "weights" else (1.0, 1.0)
+        made = classifier_rows(judging(model), rows, entails)
+        more["compute_loss_func"] = weighted_loss((false, true) if entails else (true, false))
+        more["data_collator"] = DataCollatorWithPadding(tokenizer)
+    else:
+        kind = LabelTrainer
+        opened = open_generator(name, device="cpu" if args.use_cpu else None, **kwargs)
+        model, tokenizer, window = opened.model, opened.tokenizer, _window(opened, args)
+
+        def judging(model: Any) -> Any:
+            return GeneratorJudge(TransformersGenerator(model, tokenizer), name, window=window)
+
+        made = generator_rows(judging(model), rows)
+        more["peft_config"] = peft_config
+    if not made:
+        raise DataError("no pair is left to train on: every hypothesis is empty, or no prompt fits into max_length")
+    dataset = Dataset.from_list(made)
+    return kind(
         model,
         args,
         judging=judging,
@@ -183,44 +201,9 @@ def _classifier(
         train_dataset=dataset,
         eval_dataset=dataset.select([0]),  # not read, but without one the trainer does not evaluate
         processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        compute_loss_func=weighted_loss((false, true) if entails else (true, false)),
-        callbacks=_stopping(how),
+        callbacks=[EarlyStoppingCallback(how.patience)] if how.patience else [],
+        **more,
     )
-
-
-def _generator(
-    parts: Parts, name: str, args: Any, how: Distillation, peft_config: Any, kwargs: dict[str, Any]
-) -> LabelTrainer:
-    opened = open_generator(name, device="cpu" if args.use_cpu else None, **kwargs)
-    tokenizer = opened.tokenizer
-    window = _window(opened, args)
-
-    def judging(model: Any) -> GeneratorJudge:
-        return GeneratorJudge(TransformersGenerator(model, tokenizer), name, window=window)
-
-    dataset = _dataset(generator_rows(judging(opened.model), _balanced(parts, args, how)))
-    return LabelTrainer(
-        opened.model,
-        args,
-        judging=judging,
-        pairs=parts.validation,
-        train_dataset=dataset,
-        eval_dataset=dataset.select([0]),  # see `_classifier`
-        processing_class=tokenizer,
-        peft_config=peft_config,
-        callbacks=_stopping(how),
-    )
-
-
-def _balanced(parts: Parts, args: Any, how: Distillation) -> Sequence[Labelled]:
-    return resampled(parts.train, args.seed) if how.balance == "resample" else parts.train
-
-
-def _dataset(rows: list[dict[str, Any]]) -> Dataset:
-    if not rows:
-        raise DataError("no pair is left to train on: every hypothesis is empty, or no prompt fits into max_length")
-    return Dataset.from_list(rows)
 
 
 def _window(opened: TransformersGenerator, args: Any) -> int:
@@ -229,13 +212,9 @@ def _window(opened: TransformersGenerator, args: Any) -> int:
     return min(known, default=GeneratorJudge.window + 1) - 1
 
 
-def _stopping(how: Distillation) -> list[Any]:
-    return [EarlyStoppingCallback(how.patience)] if how.patience else []
-
-
 def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillation) -> JudgeFile:
     """Save the model, and `judge.json` with the temperature fitted to the saved model's own p."""
-    if how.save_dtype:
+    if how.save_dtype:  # before the temperature is fitted: rounding moves p
         trainer.model.to(_dtype(how.save_dtype))
     trainer.save_model()
     judge, tasks = trainer.judging(trainer.model), {row.task for row in parts.train}
@@ -259,35 +238,27 @@ def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillati
     return file
 
 
-def _measured(
-    model: str, base_name: str, args: Any, how: Distillation, kwargs: Mapping[str, Any] | None
-) -> dict[str, Judge]:
+def _measured(model: str, base_name: str, args: Any, how: Distillation, given: dict[str, Any]) -> dict[str, Judge]:
     """The judges after and before training; their names tell weights and dtype, by which kept verdicts are found."""
     read = f" in {how.measure_dtype}" if how.measure_dtype else ""
-    made = _load(args, how, how.measure_dtype)
-    found: dict[str, Judge] = {AFTER: replace(made, source=f"{made.source}#{_fingerprint(args.output_dir)}{read}")}
+    made, digest = _load(args, how, how.measure_dtype), hashlib.sha256()
+    # Of the saved judge, so that verdicts kept beside it are not taken for those of one that was there before.
+    for path in sorted([*Path(args.output_dir).glob("*.safetensors"), Path(args.output_dir) / FILE]):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    found: dict[str, Judge] = {AFTER: replace(made, source=f"{made.source}#{digest.hexdigest()[:8]}{read}")}
     if not how.untrained:
         return found
-    given, name = dict(kwargs or {}), f"{base_name} (untrained){read}"
+    name = f"{base_name} (untrained){read}"
     if how.head == "encoder":
-        if how.measure_dtype:
-            given["dtype"] = how.measure_dtype
-        opened, tokenizer = open_classifier(model, args.seed, **given)
+        dtype = {"dtype": how.measure_dtype} if how.measure_dtype else {}
+        opened, tokenizer = open_classifier(model, args.seed, **{**given, **dtype})
         found[BEFORE] = NLIJudge(opened.to(args.device).eval(), tokenizer, name, window=how.window, stride=how.stride)
     else:
         where = {key: given[key] for key in ("revision", "trust_remote_code") if key in given}
         generator = open_generator(model, device=str(args.device), dtype=how.measure_dtype, **where)
         found[BEFORE] = GeneratorJudge(generator, name, window=_window(generator, args))
     return found
-
-
-def _fingerprint(folder: str) -> str:
-    """Of the saved judge, so that verdicts kept beside it are not taken for those of one that was there before."""
-    digest = hashlib.sha256()
-    for path in sorted([*Path(folder).glob("*.safetensors"), Path(folder) / FILE]):
-        with path.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    return digest.hexdigest()[:8]
 
 
 def _load(args: Any, how: Distillation, dtype: str | None = None) -> Any:

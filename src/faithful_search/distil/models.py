@@ -14,7 +14,6 @@ from ..errors import ConfigError
 from ..inference.loading import read_config, read_tokenizer
 
 LABELS = {0: "not_entailment", 1: "entailment"}
-_READ = ["input_ids", "attention_mask"]
 
 
 def open_classifier(name: str, seed: int = 0, **how: Any) -> tuple[Any, Any]:
@@ -62,14 +61,11 @@ def freeze(model: Any, embeddings: bool = False, layers: int = 0) -> int:
     stack: Any = max((part for part in model.modules() if isinstance(part, nn.ModuleList)), key=len, default=[])
     if layers > len(stack):
         raise ConfigError(f"cannot freeze {layers} layers of {model.config.name_or_path!r}, which has {len(stack)}")
-    named = (*(_EMBEDDINGS if embeddings else ()), *(_POSITIONS if layers else ()))
+    named = ["embeddings", "embed_tokens", "wte", "wpe"] if embeddings else []
+    named += ["relative_attention_bias"] if layers else []
     for part in (*stack[:layers], *(part for name, part in model.named_modules() if name.rpartition(".")[2] in named)):
         part.requires_grad_(False)
     return sum(own.numel() for own in model.parameters() if own.requires_grad)
-
-
-_EMBEDDINGS = ("embeddings", "embed_tokens", "wte", "wpe")
-_POSITIONS = ("relative_attention_bias",)
 
 
 def _for_pairs(tokenizer: Any) -> Any:
@@ -89,5 +85,5 @@ def _for_pairs(tokenizer: Any) -> Any:
     backend.post_processor = TemplateProcessing(
         single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, tokenizer.eos_token_id)]
     )
-    tokenizer.model_input_names = _READ
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
     return tokenizer

@@ -36,13 +36,8 @@ class Parts:
 def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) -> list[Labelled]:
     """The labelled pairs of `world` (made from the bundled world), files, directories and Hub datasets, in order.
 
-    Args:
-        sources: where they are.
-        limit: the most of each source and split, chosen by `seed`.
-        seed: also of the world's pairs.
-
-    Raises:
-        DataError: for what cannot be read.
+    `limit` is the most of each source and split, chosen by `seed`, which is also that of the world's pairs. What cannot
+    be read is a `DataError`.
     """
     rows: list[Labelled] = []
     for source in sources:
@@ -111,13 +106,17 @@ def classifier_rows(judge: NLIJudge, rows: Sequence[Labelled], entails: int) -> 
     takes the largest p of all windows, so this one should carry a true label, and is the likeliest to wrongly carry a
     false one. Rows with an empty hypothesis are left out: the judge answers them itself.
     """
-    read = judge.inputs([pair_of(row) for row in rows])
-    kept = [(row, _nearest(inputs)) for row, inputs in zip(rows, read, strict=True) if inputs]
-    encoded = judge.encode([inputs for _, inputs in kept])
-    labels = (entails if row.label else 1 - entails for row, _ in kept)
+    nearest: list[tuple[str, str]] = []
+    labels: list[int] = []
+    for row, inputs in zip(rows, judge.inputs([pair_of(row) for row in rows]), strict=True):
+        if inputs:
+            wanted = set(content_words(inputs[0][1]))
+            shared = [len(wanted.intersection(content_words(premise))) for premise, _ in inputs]
+            nearest.append(inputs[shared.index(max(shared))])
+            labels.append(entails if row.label else 1 - entails)
     return [
         {**tokens, "labels": label, "length": len(tokens["input_ids"])}
-        for tokens, label in zip(encoded, labels, strict=True)
+        for tokens, label in zip(judge.encode(nearest), labels, strict=True)
     ]
 
 
@@ -140,11 +139,3 @@ def _downloaded(name: str) -> str:
         return snapshot_download(name, repo_type="dataset", allow_patterns=["*.jsonl", "*.jsonl.gz"])
     except Exception as error:  # the Hub's failures are of many unrelated types
         raise DataError(f"{name!r} is neither a file or directory here nor a dataset of the Hub: {error}") from error
-
-
-def _nearest(inputs: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """The window that holds most of the hypothesis's words; the first of equals."""
-    if len(inputs) == 1:
-        return inputs[0]
-    wanted = set(content_words(inputs[0][1]))
-    return max(inputs, key=lambda own: len(wanted.intersection(content_words(own[0]))))

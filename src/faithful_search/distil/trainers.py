@@ -32,7 +32,7 @@ class _ByAgreement:
         self: Any, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """The metrics, logged; of Transformers' arguments only the prefix is used."""
-        training = self.model.training
+        training = self.model.training  # dropout would make verdicts random
         self.model.eval()
         try:
             found = agreement(self.judging(self.model), self.pairs)

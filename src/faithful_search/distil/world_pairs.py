@@ -19,9 +19,9 @@ import hashlib
 import json
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,7 +36,7 @@ from ..judges import Pair
 from ..measure.agreement.labelled import Labelled, Split
 from ..names import NameFinder
 from ..rewards import InfoThink
-from ..tasks import Task, load_tasks, read_rows
+from ..tasks import load_tasks, read_rows
 from ..text import normalize
 from ..tools.local_search import LocalSearch
 from ..tools.toolbox import Toolbox
@@ -62,14 +62,12 @@ def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True, top_
         top_k: passages in a response.
     """
     names = json.loads(world_file("names.json").read_text(encoding="utf-8"))
-    rows: list[Labelled] = []
-    for split in SPLITS:
-        rows += _Maker(names, seed).rows(split, limit, top_k)
+    maker = _Maker(names, seed)
+    rows = [row for split in SPLITS for row in maker.rows(split, limit, top_k)]
     return _swapped(rows, names, seed) if swap else rows
 
 
-@dataclass(frozen=True)
-class _Read:
+class _Read(NamedTuple):
     """A response and the thought after it; the agent was looking for `hop`, and `following` comes next."""
 
     pair: Pair
@@ -85,7 +83,8 @@ class _Maker:
     def __init__(self, names: Mapping[str, str], seed: int) -> None:
         self.names, self.seed = names, seed
         self.finder = NameFinder(names)
-        self.facts = {tuple(fact) for row in _passages() for fact in row["facts"]}
+        self.passages = list(read_rows(world_file("passages.jsonl.gz")))
+        self.facts = {tuple(fact) for row in self.passages for fact in row["facts"]}
         self.kinds: dict[str, list[str]] = defaultdict(list)
         for name, kind in sorted(names.items()):
             self.kinds[kind].append(name)
@@ -93,7 +92,7 @@ class _Maker:
     def rows(self, split: str, limit: int | None, top_k: int) -> list[Labelled]:
         """The labelled pairs of a split, a true one and then its false one."""
         plans, _ = plan_all(load_tasks(QUESTIONS, split, limit), planner_for("world"))
-        corpus = [row for row in _passages() if split != "train" or row["split"] == "train"]
+        corpus = [row for row in self.passages if split != "train" or row["split"] == "train"]
         dialect = dialects.load(DIALECT)
         search = replace(LocalSearch.from_corpus(corpus, top_k=top_k), name=dialect.search_tool or "search")
         with Toolbox([search], top_k=top_k) as toolbox:
@@ -106,40 +105,41 @@ class _Maker:
         rng = random.Random(f"{self.seed} {id}")
         makers = (self._name, self._denial, self._unsaid, self._other) if own.found else (self._claim, self._other)
         made = rng.choices(makers, weights=(3, 2, 2, 1) if own.found else (3, 1))[0]
-        false = msgspec.structs.replace(own.pair, hypothesis=made(own, rng))
-        kind = made.__name__.removeprefix("_")
-        group = hashlib.sha256(normalize(own.pair.question, "pokee").encode()).hexdigest()[:16]
+        kind, pair = made.__name__.removeprefix("_"), own.pair
+        group = hashlib.sha256(normalize(pair.question, "pokee").encode()).hexdigest()[:16]
+        both = (("true", pair.hypothesis, True), (kind, made(own, rng), False))
+        same: dict[str, Any] = {
+            "premise": pair.premise,
+            "question": pair.question,
+            "source": SOURCE,
+            "split": split,
+            "group": group,
+        }
         return [
-            Labelled(
-                id=f"{SOURCE}:{id}:{how}",
-                premise=pair.premise,
-                hypothesis=pair.hypothesis,
-                question=pair.question,
-                label=label,
-                source=SOURCE,
-                split=split,
-                group=group,
-                task="info_think",
-            )
-            for how, pair, label in (("true", own.pair, True), (kind, false, False))
+            Labelled(id=f"{SOURCE}:{id}:{how}", hypothesis=said, label=label, task="info_think", **same)
+            for how, said, label in both
         ]
+
+    def _others_of_its_type(self, hop: Hop, names: Iterable[str]) -> list[str]:
+        """Names of the type of what was found with which the hop's fact is wrong."""
+        subject, relation, found = _fact(hop)
+        fit = {name for name in names if self.names[name] == self.names.get(found) and name != subject}
+        return [name for name in sorted(fit) if (subject, relation, name) not in self.facts]
 
     def _name(self, own: _Read, rng: random.Random) -> str:
         """The finding with another name of the same type in place of what was found."""
-        subject, relation, found = _fact(own.hop)
-        near = [name for name in self.finder.find(own.pair.premise) if self.names[name] == self.names.get(found)]
-        pool = near if rng.random() < 0.5 else self.kinds[self.names.get(found, "")]
-        fit = sorted({name for name in pool if name not in (found, subject)})
-        fit = [name for name in fit if (subject, relation, name) not in self.facts] or self.kinds[self.names[found]]
-        return own.pair.hypothesis.replace(found, rng.choice(fit))
+        found = _fact(own.hop)[2]
+        every = self.kinds[self.names.get(found, "")]
+        pool = self.finder.find(own.pair.premise) if rng.random() < 0.5 else every
+        fit = [name for name in self._others_of_its_type(own.hop, pool) if name != found]
+        return own.pair.hypothesis.replace(found, rng.choice(fit or every))
 
     def _claim(self, own: _Read, rng: random.Random) -> str:
         """A finding that the evidence lacks: a true one, or one with another name of its type."""
         subject, relation, found = _fact(own.hop)
-        near = [name for name in self.finder.find(own.pair.premise) if self.names[name] == self.names.get(found)]
-        pool = sorted({name for name in near if name != subject}) if rng.random() < 0.5 else []
-        pool = [name for name in pool if (subject, relation, name) not in self.facts]
-        return _onward(own, f"The {relation} of {subject} is {rng.choice(pool or [found])}.", rng)
+        near = self.finder.find(own.pair.premise) if rng.random() < 0.5 else ()
+        said = rng.choice(self._others_of_its_type(own.hop, near) or [found])
+        return _onward(own, f"The {relation} of {subject} is {said}.", rng)
 
     def _denial(self, own: _Read, rng: random.Random) -> str:
         return rng.choice((*REWORD, *GIVE_UP)).format(need=own.hop.need)
@@ -187,25 +187,20 @@ def _onward(own: _Read, found: str, rng: random.Random) -> str:
 
 def _swapped(rows: Sequence[Labelled], names: Mapping[str, str], seed: int) -> list[Labelled]:
     """The rows, with other names in training rows; a true pair and the false one after it get the same ones."""
-    tasks: list[Task] = [task for split in ("validation", "test") for task in load_tasks("world", split)]
+    tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
     held = [row for file in ("passages", "triples") for row in read_rows(world_file(f"{file}.jsonl.gz"))]
     facts = held_out_facts(tasks, [row for row in held if row["split"] != "train"])
     swapper = NameSwapper(names, facts)
-    twins = zip(rows[::2], rows[1::2], strict=True)
-    return [row for both in twins for row in (_renamed(*both, swapper, seed) if both[0].split == "train" else both)]
-
-
-def _renamed(true: Labelled, false: Labelled, swapper: NameSwapper, seed: int) -> tuple[Labelled, ...]:
-    said = [Step(think=row.hypothesis) for row in (true, false)]
-    draft = Trajectory((Step(evidence=(Evidence(true.premise),)), *said), true.question)
-    try:
-        swapped = swapper.swap(draft, random.Random(f"{seed} {true.id}"))
-    except DataError:  # with many names each draw can state a held-out fact; these pairs stay as they are
-        return true, false
-    new = {"premise": swapped.steps[0].evidence[0].text, "question": swapped.question}
-    thoughts = zip((true, false), swapped.steps[1:], strict=True)
-    return tuple(msgspec.structs.replace(row, hypothesis=step.think, **new) for row, step in thoughts)
-
-
-def _passages() -> list[dict[str, Any]]:
-    return list(read_rows(world_file("passages.jsonl.gz")))
+    done: list[Labelled] = []
+    for both in zip(rows[::2], rows[1::2], strict=True):
+        true = both[0]
+        said = [Step(think=row.hypothesis) for row in both]
+        draft = Trajectory((Step(evidence=(Evidence(true.premise),)), *said), true.question)
+        try:
+            swapped = swapper.swap(draft, random.Random(f"{seed} {true.id}")) if true.split == "train" else draft
+        except DataError:  # with many names each draw can state a held-out fact; these pairs stay as they are
+            swapped = draft
+        new = {"premise": swapped.steps[0].evidence[0].text, "question": swapped.question}
+        thoughts = zip(both, swapped.steps[1:], strict=True)
+        done += [msgspec.structs.replace(row, hypothesis=step.think, **new) for row, step in thoughts]
+    return done

@@ -2,7 +2,7 @@
 
 Each takes the rewards of the global batch, shape `(questions · K,)` with the K rollouts of a question next to each
 other, and returns advantages of the same shape. A NaN reward (its judge abstained) is left out of its group's baseline
-and gets advantage 0. `by_turn` makes one of returns from each turn on, which `spread` gives to that turn's tokens.
+and gets advantage 0.
 """
 
 from __future__ import annotations
@@ -30,25 +30,20 @@ def group_relative(rewards: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def leave_one_out(rewards: torch.Tensor, k: int) -> torch.Tensor:
-    """RLOO: `r_i − mean_{j≠i} r_j = K/(K−1) · (r_i − mean)`.
-
-    No division by the standard deviation (PokeeResearch, section 3).
-    """
+    """RLOO: `r_i − mean_{j≠i} r_j = K/(K−1) · (r_i − mean)`, as in PokeeResearch, section 3."""
     groups = rewards.view(-1, k)
+    # K is the number of rollouts that have a reward, which is not k where a judge abstained.
     valid = (~groups.isnan()).sum(dim=1, keepdim=True)
     scale = valid / (valid - 1).clamp(min=1)
     return torch.nan_to_num(scale * (groups - groups.nanmean(dim=1, keepdim=True))).view(-1)
 
 
 def turn_returns(score: Score, turns: int, gamma: float = 1.0) -> tuple[list[float], float]:
-    """What a rollout got from each of its turns on, and its outcome, which is what it has after its end.
+    """What a rollout got from each of its turns on, and its outcome; NaN where the score has no value.
 
     ```
-    G_k = Σ_{j ≥ k} gamma^(j-k) r_j + gamma^(T-k) outcome
+    G_k = Σ_{j ≥ k} gamma^(j-k) r_j + gamma^(T-k) outcome        r_j and the outcome: see `Score.credit`
     ```
-
-    r_j is what `Score.credit` says that step j earned (a turn of the engine is one step), and the outcome what the
-    whole did. NaN where the score has no value.
 
     Example:
         >>> turn_returns(Score(1.5, steps=(1.0, 0.0)), 2)
@@ -66,12 +61,10 @@ def turn_returns(score: Score, turns: int, gamma: float = 1.0) -> tuple[list[flo
 
 
 def by_turn(estimator: Estimator, returns: Sequence[tuple[list[float], float]], k: int) -> torch.Tensor:
-    """Advantages of the global batch, shape `(questions · K, turns of the longest)`: those of each turn by itself.
-
-    A rollout that has ended takes part in later baselines with its outcome alone, so that without rewards of steps
-    and with gamma = 1 every turn has the trajectory's own advantage.
-    """
+    """Advantages of the global batch, shape `(questions · K, turns of the longest)`: those of each turn by itself."""
     most = max(len(own) for own, _ in returns)
+    # A rollout that has ended takes part in later baselines with its outcome alone, so that without rewards of steps
+    # and with gamma = 1 every turn has the trajectory's own advantage.
     table = torch.tensor([own + [outcome] * (most - len(own)) for own, outcome in returns])
     return torch.stack([estimator(column.contiguous(), k) for column in table.T], dim=1)
 
@@ -82,7 +75,7 @@ def turn_numbers(rollouts: Sequence[Tokens], width: int) -> torch.Tensor:
     for row, tokens in zip(numbers, rollouts, strict=True):
         for number, (start, middle, _) in enumerate(tokens.turns, start=1):
             row[start:middle] = number
-        row[: len(tokens.mask)] *= torch.tensor(tokens.mask)
+        row[: len(tokens.mask)] *= torch.tensor(tokens.mask)  # a forced answer's opening is the environment's
     return numbers
 
 
@@ -94,12 +87,8 @@ def spread(advantages: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 def informative(outcomes: torch.Tensor, valid: torch.Tensor, k: int) -> torch.Tensor:
     """1 for the rollouts of groups that tell right from wrong, 0 for the others.
 
-    Such a group's outcomes differ, or some of its rollouts passed the format gate and some did not.
-
-    Args:
-        outcomes: of the global batch, shape `(questions · K,)`; NaN where there is none, which differs from nothing.
-        valid: whether each rollout passed the gate, likewise.
-        k: rollouts of a question.
+    Such a group's outcomes differ (NaN, where there is none, differs from nothing), or only some of its rollouts passed
+    the format gate, as `valid` says.
 
     Example:
         >>> right = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 from transformers import ProgressCallback, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from ..measure.writers import WRITERS, Document
 from ..rewards import MixState, Score
 from ..trajectory import Trajectory, read_jsonl, write_jsonl
 
@@ -26,7 +28,7 @@ class RewardState(TrainerCallback, ExportableState):
     its callbacks (a restored one is found, because the trainer looks it up by type each time).
     """
 
-    def __init__(self, start: MixState | None = None) -> None:
+    def __init__(self, start: MixState | None = None) -> None:  # Transformers restores one without arguments
         self.values: dict[str, Any] = (start or MixState()).to_dict()
 
     @property
@@ -48,11 +50,24 @@ class RewardState(TrainerCallback, ExportableState):
             self.values = dict(stored["attributes"]["values"])
 
 
+class QuestionOrder(TrainerCallback):
+    """Has a resumed run ask what an uninterrupted one would.
+
+    TRL's sampler draws a new order in each pass over the questions, from one generator that a resumed run begins anew.
+    """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
+        batches = train_dataloader.batch_sampler
+        batches = getattr(batches, "batch_sampler", batches)  # among several processes each has a shard of it
+        for _ in range(int(state.epoch or 0)):  # one draw for each pass that is already over
+            next(iter(batches.sampler))
+
+
 class TrajectoryLog(TrainerCallback):
     """Appends every rollout of training, with its scores and reasons, to a JSONL file as it happens.
 
     On resume, rollouts made after the checkpoint are removed first: the resumed run makes them again. `latest` are
-    those written last, for whoever shows some.
+    those written last, for `RolloutTraces`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -64,6 +79,7 @@ class TrajectoryLog(TrainerCallback):
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = []
+        # A killed run may have logged steps that its last checkpoint does not have, and half a line.
         if state.global_step and self.path.exists():
             rows = read_jsonl(self.path, on_error=partial(logger.warning, "%s, line %d is dropped: %s", self.path))
             kept = [row for row in rows if row.meta.get("step", 0) < state.global_step]
@@ -74,6 +90,34 @@ class TrajectoryLog(TrainerCallback):
         self.latest = [msgspec.structs.replace(item, tokens=None) for item in trajectories]
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(item.to_json() + "\n" for item in self.latest)
+
+
+class RolloutTraces(TrainerCallback):
+    """Logs the first rollouts of the latest step, as conversations beside their scores, to the run that
+    `--report_to trackio` has opened.
+
+    Args:
+        log: where the trainer notes its rollouts.
+        many: how many of them.
+    """
+
+    def __init__(self, log: TrajectoryLog, many: int = 4) -> None:
+        self.log, self.many = log, many
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or not self.log.latest:
+            return
+        import trackio
+
+        traces = []
+        for rollout in self.log.latest[: self.many]:
+            meta = rollout.meta
+            own = Document(meta["step"], rollout, datetime.now(UTC), meta["scores"], meta["reasons"])
+            more = {"reward": meta["reward"], "step": meta["step"], "step_scores": meta["steps"]}
+            traces.append(trackio.Trace(WRITERS["openai"](own)["messages"], {**own.metadata, **more}))
+        self.log.latest = []
+        # trackio counts what it is told; these belong to the figures that it was told just before
+        trackio.log({"rollouts": traces}, step=len(state.log_history) - 1)
 
 
 def with_scores(

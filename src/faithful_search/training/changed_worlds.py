@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from functools import cache
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -59,19 +60,16 @@ class ChangedWorlds:
                 f"counterfactual={self.share} of num_generations={self.generations} rollouts is {changed:g}: give a "
                 "share that makes it a whole number"
             )
+        # Else questions without annotations would train unchanged, and only a metric would say so.
         found, dropped = self.world.change_all(list(self.tasks.values())[:LOOKED_AT])
         if not found:
             reasons = ", ".join(f"{count} since {reason}" for reason, count in dropped.most_common())
             raise ConfigError(f"counterfactual: of {dropped.total()} questions none has a changed world: {reasons}")
 
-    @classmethod
-    def of(cls, world: CounterfactualWorld, tasks: Sequence[Task], *settings: Any) -> Self:
-        """With the questions as a list."""
-        return cls(world, by_question(tasks), *settings)
-
     def due(self, ids: Sequence[str], first: int, step: int) -> list[bool]:
         """Which rows are to be in a changed world; `first` is the index of the first one in the global batch."""
         if self.groups == "own":
+            # By question and step, so that all processes and a resumed run draw the same.
             return [random.Random(f"{self.world.seed}:{step}:{name}").random() < self.share for name in ids]
         kept = self.generations - round(self.share * self.generations)
         return [(first + row) % self.generations >= kept for row in range(len(ids))]
@@ -79,15 +77,12 @@ class ChangedWorlds:
     def tasks_of(self, rows: Sequence[Mapping[str, Any]], first: int, step: int) -> list[Task]:
         """The rows' tasks: their question, in a changed world if one is due and the question has one. The tasks' ids
         are the rows' numbers."""
-        due = self.due([row["id"] for row in rows], first, step)
-        plain = asked(rows, self.tasks)
-        wanted = {(row["id"], row["prompt"]) for row, given in zip(rows, due, strict=True) if given}
-        made = {key: self.world.change(self.tasks[key], step) for key in wanted}
-        changed = [made[row["id"], row["prompt"]] if given else None for row, given in zip(rows, due, strict=True)]
-        return [
-            own if found is None else msgspec.structs.replace(found, id=own.id)
-            for own, found in zip(plain, changed, strict=True)
-        ]
+        change = cache(lambda key: self.world.change(self.tasks[key], step))  # one world for all rollouts of a question
+        tasks = asked(rows, self.tasks)
+        for number, due in enumerate(self.due([row["id"] for row in rows], first, step)):
+            if due and (changed := change((rows[number]["id"], rows[number]["prompt"]))) is not None:
+                tasks[number] = msgspec.structs.replace(changed, id=str(number))
+        return tasks
 
 
 def by_question(tasks: Sequence[Task]) -> dict[tuple[str, str], Task]:
@@ -102,7 +97,7 @@ def asked(rows: Sequence[Mapping[str, Any]], tasks: Mapping[tuple[str, str], Tas
 
 
 class Met(NamedTuple):
-    """A rollout: whether it was to be in a changed world, whether it was, and its answer's exact match there."""
+    """Whether a rollout was to be in a changed world, whether it was, and its answer's exact match there."""
 
     due: bool
     changed: bool
@@ -119,10 +114,10 @@ def met(rollouts: Sequence[Trajectory], due: Sequence[bool]) -> list[Met]:
 
 
 def world_figures(rows: Sequence[Met]) -> dict[str, float]:
-    """A step's metrics of its changed worlds, over the rollouts of all processes.
+    """A step's metrics over the rollouts of all processes; those without any rollouts are left out.
 
     `share`: of rollouts in a changed world; `unchanged`: share of those due whose question has none; `exact_match`: in
-    changed worlds; `original`: exact match of the other rollouts. Figures without any rollouts are left out.
+    changed worlds; `original`: exact match of the other rollouts.
 
     >>> world_figures([Met(True, True, 0.0), Met(True, False, 1.0), Met(False, False, 1.0), Met(False, False, 0.0)])
     {'share': 0.25, 'unchanged': 0.5, 'exact_match': 0.0, 'original': 0.6666666666666666}

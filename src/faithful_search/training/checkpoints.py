@@ -8,11 +8,11 @@ a broken copy) are found by their sizes, which `Manifest` notes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,13 @@ def train(trainer: Any, resume: bool = False) -> None:
     output = str(trainer.args.output_dir)
     trainer.add_callback(Manifest)
     if not resume:
-        if PartialState().is_main_process:
-            _set_earlier_aside(Path(output))
+        moved = [set_aside(path, "earlier") for path in folders(output)] if PartialState().is_main_process else []
+        if moved:
+            logger.warning(
+                "%s holds checkpoints of an earlier run, now renamed to %s: rename one back to resume from it with "
+                "--resume true, delete what is not needed",
+                *(output, ", ".join(sorted(path.name for path in moved))),
+            )
         trainer.train()
         return
     if not trainer.args.load_best_model_at_end:  # the best model is loaded after the last step
@@ -123,6 +128,7 @@ def last_checkpoint(output_dir: str | os.PathLike[str]) -> Checkpoint:
         ConfigError: if there is neither, saying what was found.
     """
     found = sorted(map(inspect, folders(output_dir)), key=lambda item: -item.step)
+    # An older checkpoint that gives the same numbers is better than a newer one that does not.
     usable = [item for item in found if not item.why] or [item for item in found if not item.fault]
     if not usable:
         there = "; ".join(map(str, found)) or "no checkpoint at all"
@@ -156,58 +162,41 @@ def folders(output_dir: str | os.PathLike[str]) -> list[Path]:
     return [path for path in found if path.is_dir() and re.fullmatch(r"checkpoint-\d+", path.name)]
 
 
+def set_aside(folder: Path, mark: str = "broken") -> Path:
+    """Rename a checkpoint's folder so that it no longer counts as one; `_` at the beginning keeps it off the Hub."""
+    names = (f"_{mark}-{folder.name}" + (f"-{number}" if number else "") for number in itertools.count())
+    return folder.rename(next(path for path in map(folder.with_name, names) if not path.exists()))
+
+
 def inspect(folder: Path) -> Checkpoint:
     """Look whether a checkpoint is complete. One without `saved_files.json` is if its trainer's state is there."""
     step, noted = int(folder.name.rpartition("-")[2]), _read(folder / FILES)
-    sizes: Mapping[str, int] = noted.get("files", {})
+    sizes: dict[str, int] = noted.get("files", {})
+    there = {name: (folder / name).stat().st_size if (folder / name).exists() else None for name in sizes}
     random = [int(path.stem.rpartition("_")[2]) for path in folder.glob("rng_state_*.pth")]
     processes = int(noted.get("processes") or max(random, default=0) + 1)
     names = ["rng_state.pth"] if processes == 1 else [f"rng_state_{number}.pth" for number in range(processes)]
+    # Without random states a run can resume: they are counted apart from other files.
     unseeded = tuple(
         number
         for number, path in enumerate(folder / name for name in names)
         if not path.exists() or path.stat().st_size < sizes.get(path.name, 1)
     )
-    return Checkpoint(folder, step, _fault(folder, step, sizes), processes, unseeded)
-
-
-def set_aside(folder: Path, mark: str = "broken") -> Path:
-    """Rename a checkpoint's folder so that it no longer counts as one; what begins with `_` is not pushed to the
-    Hub."""
-    for number in range(len(os.listdir(folder.parent)) + 1):
-        target = folder.with_name(f"_{mark}-{folder.name}" + (f"-{number}" if number else ""))
-        if not target.exists():
-            break
-    return folder.rename(target)
-
-
-def _set_earlier_aside(output_dir: Path) -> None:
-    moved = ", ".join(sorted(set_aside(path, "earlier").name for path in folders(output_dir)))
-    if moved:
-        logger.warning(
-            "%s holds checkpoints of an earlier run, now renamed to %s: rename one back to resume from it with "
-            "--resume true, delete what is not needed",
-            *(output_dir, moved),
-        )
-
-
-def _fault(folder: Path, step: int, sizes: Mapping[str, int]) -> str:
-    state = _read(folder / STATE)
-    if state.get("global_step") != step:
-        there = (folder / STATE).exists()
-        of = f"is of step {state['global_step']}" if "global_step" in state else "cannot be read"
-        return f"{STATE} {of}" if there else f"no {STATE}: it was not saved completely"
-    if (folder / "checkpoint-is-incomplete.txt").exists():
-        return "Transformers marked it as incomplete"
-    for name, size in sizes.items():
-        if name.startswith("rng_state"):  # without these a run can resume
-            continue
-        if not (folder / name).exists():
-            return f"{name} is missing"
-        if (folder / name).stat().st_size != size:
-            return f"{name} has another size than when it was saved"
-    # Transformers would begin with a new optimizer, and say nothing.
-    return "" if OPTIMIZERS.intersection(os.listdir(folder)) else "no optimizer: only the model was saved"
+    changed = [name for name in sizes if there[name] != sizes[name] and not name.startswith("rng_state")]
+    state, fault = _read(folder / STATE), ""
+    if not (folder / STATE).exists():
+        fault = f"no {STATE}: it was not saved completely"
+    elif state.get("global_step") != step:
+        fault = f"{STATE} " + (f"is of step {state['global_step']}" if "global_step" in state else "cannot be read")
+    elif (folder / "checkpoint-is-incomplete.txt").exists():
+        fault = "Transformers marked it as incomplete"
+    elif changed:
+        lost = there[changed[0]] is None
+        fault = f"{changed[0]} " + ("is missing" if lost else "has another size than when it was saved")
+    elif not OPTIMIZERS.intersection(os.listdir(folder)):
+        # Transformers would begin with a new optimizer, and say nothing.
+        fault = "no optimizer: only the model was saved"
+    return Checkpoint(folder, step, fault, processes, unseeded)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -28,21 +28,10 @@ RENAMED = {
 
 
 class _Parser(TrlParser):
-    """With errors of one line, and without abbreviated flags."""
-
-    def __init__(self, types: Sequence[Any]) -> None:
-        super().__init__(types, allow_abbrev=False)
+    """TRL's, with errors of one line."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; --help lists the flags")
-
-    def check_known(self, flags: Sequence[str]) -> None:
-        """Refuse unknown flags, naming the flag that was probably meant."""
-        if wrong := self.parse_known_args(list(flags))[1]:
-            word = wrong[0].partition("=")[0]
-            near = difflib.get_close_matches(word, self._option_string_actions, n=1)
-            hint = f"did you mean {near[0]}?" if near else "--help lists them"
-            raise ConfigError(f"no such flag: {word}; {hint}")
 
 
 def parse_recipe(
@@ -50,10 +39,9 @@ def parse_recipe(
 ) -> tuple[Any, ...]:
     """Instances of `types` from `--config FILE` and flags; flags win.
 
-    A file's `extends: other.yaml` (relative to it) gives the settings it does not set itself, so that an ablation's
-    file holds only what it changes. A file that is not there is looked for among the package's own, by its name.
-    `env:` sets environment variables, as in TRL. A token of the Hub is moved to the environment, as HF_TOKEN, since
-    settings are kept in files.
+    A file's `extends: other.yaml` (relative to it) gives the settings it does not set itself. A file that does not
+    exist is looked for among the package's own, by its name. `env:` sets environment variables, as in TRL. A token of
+    the Hub is moved to the environment, as HF_TOKEN, since settings are kept in files.
 
     If one of `types` has a field `dry_run` and it is true, the settings are checked as they are, and then made small;
     see `dry_run.rehearse`. On a CPU that would have to emulate bf16 it is turned off in any case; see `precision`.
@@ -76,18 +64,29 @@ def parse_recipe(
     settings = read_config(path) if path else {}
     for name, value in settings.pop("env", {}).items():
         os.environ[name] = str(value)
-    parser = _Parser(types)
-    settings = _as_installed(settings, types)
+    known = {field.name for kind in types for field in fields(kind)}
+    # vLLM needs an older Transformers, in which these settings have other names.
+    settings = {key if key in known else RENAMED.get(key, key): value for key, value in settings.items()}
+    parser = _Parser(types, allow_abbrev=False)
     unknown = parser.set_defaults_with_config(**settings)
     if unknown:
         names = ", ".join(item.removeprefix("--") for item in unknown if str(item).startswith("--"))
         raise ConfigError(f"{path}: no such settings: {names}; `--help` lists those there are")
-    parser.check_known(flags)
-    given = parser.parse_known_args(flags)[0]
+    given, wrong = parser.parse_known_args(flags)
+    if wrong:
+        word = wrong[0].partition("=")[0]
+        near = difflib.get_close_matches(word, parser._option_string_actions, n=1)
+        raise ConfigError(f"no such flag: {word}; {f'did you mean {near[0]}?' if near else '--help lists them'}")
     meet(given)
     flags += without_emulation(given)
     try:
-        made = _small(parser, flags) if getattr(given, "dry_run", False) else parser.parse_args_into_dataclasses(flags)
+        if getattr(given, "dry_run", False):
+            values = vars(parser.parse_args(flags))
+            # The real run's instances are made first, so that every setting is checked.
+            check_given(*parser.parse_dict({**values, **{key: MACHINE[key] for key in MACHINE if key in values}}))
+            made = parser.parse_dict(rehearse(values))
+        else:
+            made = parser.parse_args_into_dataclasses(flags)
         return tuple(map(without_token, made))
     except FaithfulSearchError:
         raise
@@ -109,16 +108,14 @@ def run_recipe(main: Callable[[], Any]) -> None:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The settings of a YAML file, on top of those of the file it extends.
-
-    Raises:
-        ConfigError: for a file that cannot be read, is not a mapping, or extends itself.
-    """
+    """The settings of a YAML file, on top of those of the file it extends; a `ConfigError` if one cannot be read."""
     read: list[Path] = []
     settings: dict[str, Any] = {}
     following: Path | None = Path(path)
     while following is not None:
-        path = _found(following)
+        # A recipe may be run away from its folder: the package has its configurations too.
+        shared = shipped("recipes/configs") / following.name
+        path = shared if shared.is_file() and not following.exists() else following
         if path.resolve() in [one.resolve() for one in read]:
             raise ConfigError(f"{read[-1]} extends {path}, and so itself: take one `extends:` out")
         try:
@@ -134,12 +131,6 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return settings
 
 
-def _found(path: Path) -> Path:
-    """The file, or the package's own configuration of that name: a recipe may be run away from its folder."""
-    own = shipped("recipes/configs") / path.name
-    return own if own.is_file() and not path.exists() else path
-
-
 def without_token(made: Any) -> Any:
     """The settings with their Hub token moved to the environment: trainers pickle their settings beside the policy."""
     given = getattr(made, "hub_token", None), (getattr(made, "model_init_kwargs", None) or {}).pop("token", None)
@@ -148,20 +139,6 @@ def without_token(made: Any) -> Any:
     if hasattr(made, "hub_token"):
         made.hub_token = None
     return made
-
-
-def _as_installed(settings: dict[str, Any], types: Sequence[Any]) -> dict[str, Any]:
-    """Settings by their names in the installed Transformers; vLLM needs an older one."""
-    known = {field.name for kind in types for field in fields(kind)}
-    return {RENAMED[key] if key in RENAMED and key not in known else key: value for key, value in settings.items()}
-
-
-def _small(parser: TrlParser, flags: Sequence[str]) -> tuple[Any, ...]:
-    """The instances of a dry run; those of the real run are made first, so that every setting is checked."""
-    values = vars(parser.parse_args(list(flags)))
-    there = {key: value for key, value in MACHINE.items() if key in values}
-    check_given(*parser.parse_dict({**values, **there}))
-    return parser.parse_dict(rehearse(values))
 
 
 def _take_config(flags: list[str]) -> Path | None:

@@ -33,13 +33,8 @@ def llds(
 
     An action is the policy's own tokens of one turn. Only those whose advantage is not negative are preserved, and of
     them only those that have become less likely as a whole; of such an action only the tokens that did (arXiv
-    2512.04220, with its gate by action).
-
-    Args:
-        logps: now, with gradient, `(rows, columns)`.
-        old: when they were sampled.
-        numbers: each own token's turn, from 1, and 0 elsewhere; see `advantages.turn_numbers`.
-        advantages: `(rows,)` or `(rows, columns)`.
+    2512.04220, with its gate by action). `old` are the log-probabilities when the tokens were sampled, `numbers` those
+    of `advantages.turn_numbers`; advantages are `(rows,)` or `(rows, columns)`.
 
     Returns:
         The term, and the share of the actions that have lost likelihood.
@@ -90,7 +85,7 @@ class LikelihoodWatch(TrainerCallback):
         if LIKELIHOOD not in logs or "grad_norm" not in logs:
             return ""
         pair = float(logs[LIKELIHOOD]), float(logs["grad_norm"])
-        if len(self.first) < self.window:
+        if len(self.first) < self.window:  # what is normal differs from policy to policy: it is measured first
             self.first.append(pair)
             return ""
         self.last.append(pair)

@@ -7,56 +7,35 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
+from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from ..errors import ConfigError, JudgeError
 from ..rewards import Score
-from .preemption import between_batches
+from .endings import between_batches
 
 logger = logging.getLogger(__name__)
 
 
-class Silence(msgspec.Struct, frozen=True):
-    """What a judge left open of some rollouts: how many have no reward because of it, how many of each part, and why.
+class Unscored(NamedTuple):
+    """A rollout: whether the judge left it without reward, why it has none otherwise, and each part that was left open
+    with its reason."""
 
-    `other` rollouts have no reward for another `reason`, such as a question without gold answers.
-    """
-
-    rows: int
-    lost: int = 0
-    parts: dict[str, int] = {}
-    why: str = ""
-    other: int = 0
-    reason: str = ""
-
-    @property
-    def share(self) -> float:
-        """The share of rollouts without a reward."""
-        return self.lost / self.rows if self.rows else 0.0
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{name} of {count}" for name, count in self.parts.items())
-        return f"no verdict on {parts} of {self.rows} rollouts; {self.lost} of them have no reward: {self.why}"
+    lost: bool
+    other: str | None
+    parts: dict[str, str]
 
 
-def silence(components: Sequence[dict[str, Score]], scores: Sequence[Score]) -> Silence:
-    """What the judge left open of one process's rollouts, by their components and their rewards."""
-    left = [(name, score.why) for row in components for name, score in row.items() if score.parts.get("abstained")]
-    empty = [score for score in scores if score.value is None]
-    other = [score.why for score in empty if not score.parts.get("abstained")]
-    parts, why = dict(Counter(name for name, _ in left)), left[0][1] if left else ""
-    return Silence(len(scores), len(empty) - len(other), parts, why, len(other), other[0] if other else "")
-
-
-def together(found: Sequence[Silence]) -> Silence:
-    """The same of all processes' rollouts."""
-    parts = sum((Counter(item.parts) for item in found), Counter[str]())
-    rows, lost, other = (sum(getattr(item, name) for item in found) for name in ("rows", "lost", "other"))
-    why, reason = (next(filter(None, (getattr(item, name) for item in found)), "") for name in ("why", "reason"))
-    return Silence(rows, lost, dict(parts), why, other, reason)
+def unscored(components: Sequence[dict[str, Score]], scores: Sequence[Score]) -> list[Unscored]:
+    """What was left open of all processes' rollouts, given the components and rewards of this one's."""
+    rows = []
+    for row, score in zip(components, scores, strict=True):
+        empty, abstained = score.value is None, bool(score.parts.get("abstained"))
+        left = {name: part.why for name, part in row.items() if part.parts.get("abstained")}
+        rows.append(Unscored(empty and abstained, score.why if empty and not abstained else None, left))
+    return gather_object(rows)
 
 
 @contextmanager
@@ -75,7 +54,7 @@ def without_dump() -> Iterator[None]:
 
 
 class JudgeWatch(TrainerCallback):
-    """Ends training with a checkpoint if more than a share of a global batch's rollouts have no reward.
+    """Ends training with a checkpoint if a judge left more than a share of a global batch without reward.
 
     Rollouts without reward train nothing (their advantage is 0). The steps that use the batch are still made, so that
     the checkpoint lies between two batches and a resumed run asks new questions.
@@ -90,14 +69,26 @@ class JudgeWatch(TrainerCallback):
         self.limit = limit
         self.trouble = ""
 
-    def note(self, found: Silence, step: int, training: bool, loud: bool) -> None:
-        """Record a global batch, the same in every process; `loud`: this process writes the log."""
-        if found.parts and loud:
+    def note(self, rows: Sequence[Unscored], step: int, training: bool, loud: bool) -> float:
+        """Record a global batch, the same in every process; `loud`: this process writes the log.
+
+        Returns:
+            The share of rollouts that have no reward because of the judge.
+        """
+        # Rollouts without reward for another reason, such as no gold answers, are not the judge's fault.
+        others = [row.other for row in rows if row.other is not None]
+        lost = sum(row.lost for row in rows)
+        counts = Counter(name for row in rows for name in row.parts)
+        why = next((why for row in rows for why in row.parts.values() if why), "")
+        parts = ", ".join(f"{name} of {count}" for name, count in counts.items())
+        found = f"no verdict on {parts} of {len(rows)} rollouts; {lost} of them have no reward: {why}"
+        if counts and loud:
             logger.warning("step %d: %s", step, found)
-        if found.other and loud:
-            logger.warning("step %d: %d of %d rollouts have no reward: %s", step, found.other, found.rows, found.reason)
-        if training and not self.trouble and found.share > self.limit:
+        if others and loud:
+            logger.warning("step %d: %d of %d rollouts have no reward: %s", step, len(others), len(rows), others[0])
+        if training and not self.trouble and lost > self.limit * len(rows):
             self.trouble = f"at step {step} {found}"
+        return lost / len(rows)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trouble = ""

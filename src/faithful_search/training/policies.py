@@ -1,4 +1,4 @@
-"""What a trainer starts from: a model's name, or an adapter that is to be trained further."""
+"""What a trainer starts from: a model's name, or an adapter to train further."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from ..inference.loading import adapter_base, opening, read_config, read_model
 
 COLD_STARTS = "outputs/sft_"
 """Where `recipes/sft.py` leaves its policies, by the name of its configuration."""
-_QUANTISED = ("load_in_4bit", "load_in_8bit")
 
 
 def policy_source(name: str, dialect: str) -> str:
@@ -47,21 +46,18 @@ def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
     `PeftModel` whose adapter is trained further (with `beta` > 0 the reference is the adapter as it was at the start).
     `lora_target_modules` with the name of a single layer becomes a list: PEFT takes a string for a pattern.
 
-    Args:
-        source: a directory or Hub id.
-        model_args: TRL's flags for the model.
-        args: the trainer's settings; its `model_init_kwargs` win over `model_args`.
+    Settings in `args.model_init_kwargs` win over those of `model_args`.
 
     Raises:
-        ConfigError: as `check_flags` and `model_init_kwargs`; for layers that the model does not have; if an adapter or
-            its base model cannot be opened.
+        ConfigError: as `check_flags` and `model_init_kwargs`; for layers that the model does not have, or a model that
+            cannot be opened.
     """
     own = adapter_base(source, model_args.model_revision)
     check_flags(source, model_args, args, own is not None)
     trusted = {"trust_remote_code": getattr(args, "trust_remote_code", False)}  # TRL's has it
     how = {**trusted, **model_init_kwargs(model_args), **(args.model_init_kwargs or {})}
     if own:
-        args.model_init_kwargs = None
+        args.model_init_kwargs = None  # TRL refuses them beside a model that is loaded already
         return read_model(AutoModelForCausalLM, source, trainable=True, **how)
     if model_args.use_peft and model_args.lora_target_modules not in (None, "all-linear"):
         model_args.lora_target_modules = cast(list[str], _targets(source, model_args, trusted))  # or a pattern
@@ -72,15 +68,14 @@ def open_policy(source: str, model_args: ModelConfig, args: Any) -> Any:
 def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
     """Arguments of `from_pretrained`: revision, dtype, attention and quantisation of TRL's `ModelConfig`.
 
-    Raises:
-        ConfigError: for an unknown dtype, and for quantisation without the package that does it.
+    An unknown dtype, and quantisation without the package that does it, are a `ConfigError`.
     """
     dtype = model_args.dtype
     if dtype not in (None, "auto") and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise ConfigError(f"unknown dtype {dtype!r}; there are: auto, bfloat16, float16, float32")
-    asked = _quantised(model_args)
-    if asked and find_spec("bitsandbytes") is None:
-        raise ConfigError(f"--{asked} true needs bitsandbytes: pip install 'faithful-search[qlora]'")
+    quantised = _quantised(model_args)
+    if quantised and find_spec("bitsandbytes") is None:
+        raise ConfigError(f"--{quantised} true needs bitsandbytes: pip install 'faithful-search[qlora]'")
     quantization = get_quantization_config(model_args)
     return {
         "revision": model_args.model_revision,
@@ -91,12 +86,7 @@ def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
 
 
 def check_flags(source: str, model_args: ModelConfig, args: Any, is_adapter: bool) -> None:
-    """Refuse flags that contradict each other or would be ignored.
-
-    Raises:
-        ConfigError: for a new adapter on an adapter, an adapter's flags without `use_peft`, quantised weights that are
-            to be trained without an adapter or to be sampled by vLLM.
-    """
+    """Raise `ConfigError` for flags that contradict each other or would be ignored."""
     if is_adapter and model_args.use_peft:
         raise ConfigError(
             f"{source!r} is already an adapter: leave out --use_peft to train it further, or make a full model of it "
@@ -129,7 +119,8 @@ def check_flags(source: str, model_args: ModelConfig, args: Any, is_adapter: boo
 
 def _targets(source: str, model_args: ModelConfig, trusted: dict[str, Any]) -> str | list[str]:
     # PEFT ignores a name that no layer has if another name fits.
-    asked = model_args.lora_target_modules or ()
+    asked = cast("str | list[str]", model_args.lora_target_modules)
+    # On the meta device a model of any size has its layers' names and takes no memory.
     with opening(f"the model {source!r}"), torch.device("meta"):
         config = read_config(source, revision=model_args.model_revision, **trusted)
         model = AutoModelForCausalLM.from_config(config, **trusted)
@@ -137,19 +128,20 @@ def _targets(source: str, model_args: ModelConfig, trusted: dict[str, Any]) -> s
     ends = {path.rpartition(".")[2] for path in paths}
     if isinstance(asked, str) and asked not in ends and any(re.fullmatch(asked, path) for path in paths):
         return asked
-    lost = [name for name in _listed(asked) if not any(f".{path}".endswith(f".{name}") for path in paths)]
+    names = _listed(asked)
+    lost = [name for name in names if not any(f".{path}".endswith(f".{name}") for path in paths)]
     if lost:
         linear = {path.rpartition(".")[2] for path in paths if isinstance(model.get_submodule(path), torch.nn.Linear)}
         raise ConfigError(
             f"--lora_target_modules: {source} has no {', '.join(lost)}; its linear layers are "
             f"{', '.join(sorted(linear - {'lm_head'}))}, and all-linear means all of them"
         )
-    return list(_listed(asked))
+    return names
 
 
-def _listed(names: str | Sequence[str] | None) -> Sequence[str]:
-    return [names] if isinstance(names, str) else names or ()
+def _listed(names: str | Sequence[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or ())
 
 
 def _quantised(model_args: ModelConfig) -> str | None:
-    return next((name for name in _QUANTISED if getattr(model_args, name)), None)
+    return next((name for name in ("load_in_4bit", "load_in_8bit") if getattr(model_args, name)), None)

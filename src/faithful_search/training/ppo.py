@@ -1,8 +1,7 @@
 """PPO for search agents: a value of every state instead of a group of rollouts as the baseline.
 
-All of `SearchGRPOTrainer` stays: rewards, engine, callbacks, the masked and clipped loss of the policy. What is added
-is here: the value, generalised advantage estimation over the tokens that the policy wrote, and the value's clipped
-loss.
+Rewards, engine, callbacks and the policy's clipped loss are those of `SearchGRPOTrainer`. Added are the value,
+generalised advantage estimation over the tokens that the policy wrote, and the value's clipped loss.
 
 ```
 δ_t = r_t + gamma V_{t+1} - V_t          t: the policy's own tokens, or its turns; what tools returned lies in between
@@ -16,7 +15,7 @@ Schulman et al., arXiv 1506.02438 and 1707.06347; Search-R1 and VERITAS train wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +30,8 @@ from trl import GRPOConfig
 from ..errors import ConfigError
 from ..rewards import Score
 from .grpo import SearchGRPOTrainer
-from .trimming import Columns
+from .starting import flag
+from .update import Columns
 
 NAME = "value"
 """The policy's submodule that is the value while it is trained."""
@@ -43,20 +43,16 @@ class PPOSettings:
     """What PPO has beside TRL's settings. Of those, `num_iterations` are its epochs, `epsilon` is its clipping and
     `beta` the weight of the KL divergence; the defaults are Search-R1's."""
 
-    gamma: float = field(default=1.0, metadata={"help": "discount of later rewards, by token or by turn"})
-    lam: float = field(default=1.0, metadata={"help": "λ of GAE: 1 trusts the returns, 0 the value"})
-    value_learning_rate: float = field(default=1e-5, metadata={"help": "of the value's own parameters"})
-    value_weight: float = field(default=1.0, metadata={"help": "of the value's loss beside the policy's"})
-    value_clip: float = field(default=0.5, metadata={"help": "how far from its old value it may move in a batch"})
-    value_trunk: bool = field(
-        default=False, metadata={"help": "a model of its own under the value, not the policy's last hidden state"}
-    )
-    gae_over_turns: bool = field(default=False, metadata={"help": "advantages by turn instead of by token"})
-    step_rewards: bool = field(
-        default=False, metadata={"help": "what rewards say of a step comes at its end, not at the rollout's"}
-    )
-    kl_in_reward: bool = field(default=True, metadata={"help": "beta's KL is taken from the rewards; false: the loss"})
-    whiten: bool = field(default=True, metadata={"help": "advantages of a batch with mean 0 and deviation 1"})
+    gamma: float = flag(1.0, "discount of later rewards, by token or by turn")
+    lam: float = flag(1.0, "λ of GAE: 1 trusts the returns, 0 the value")
+    value_learning_rate: float = flag(1e-5, "of the value's own parameters")
+    value_weight: float = flag(1.0, "of the value's loss beside the policy's")
+    value_clip: float = flag(0.5, "how far from its old value it may move in a batch")
+    value_trunk: bool = flag(False, "a model of its own under the value, not the policy's last hidden state")
+    gae_over_turns: bool = flag(False, "advantages by turn instead of by token")
+    step_rewards: bool = flag(False, "what rewards say of a step comes at its end, not at the rollout's")
+    kl_in_reward: bool = flag(True, "beta's KL is taken from the rewards; false: the loss")
+    whiten: bool = flag(True, "advantages of a batch with mean 0 and deviation 1")
 
     def __post_init__(self) -> None:
         for name in ("gamma", "lam"):
@@ -82,7 +78,7 @@ class Value(nn.Module):
         super().__init__()
         self.trunk = trunk
         self.out = nn.Linear(hidden, 1, dtype=dtype)
-        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.weight)  # V = 0 at first: the first advantages are the returns
         nn.init.zeros_(self.out.bias)
 
     def forward(self, hidden: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
@@ -117,19 +113,22 @@ class SearchPPOTrainer(SearchGRPOTrainer):
             raise ConfigError("--use_vllm true: the weights that vLLM is given would hold PPO's value; set it to false")
         policy = self.accelerator.unwrap_model(self.model)
         self._bearer = policy.get_base_model() if is_peft_model(policy) else policy
-        trunk = _trunk(self._bearer) if self.ppo.value_trunk else None
-        self._bearer.add_module(NAME, Value(self._bearer.config.hidden_size, self._bearer.dtype, trunk))
+        trunk = None
+        if self.ppo.value_trunk:
+            source = self._bearer.config.name_or_path
+            if not source:
+                raise ConfigError(
+                    "--value_trunk true: the policy was not loaded by name, so that its trunk cannot be read again"
+                )
+            trunk = cast(nn.Module, AutoModel.from_pretrained(source, dtype=self._bearer.dtype))
+        self.value = Value(self._bearer.config.hidden_size, self._bearer.dtype, trunk)
+        self._bearer.add_module(NAME, self.value)
         self._heard: list[torch.Tensor] | None = None
         self._hooks: list[RemovableHandle] = [
             self._bearer.get_decoder().register_forward_hook(self._hear, with_kwargs=True),
             self._bearer.register_forward_hook(self._say),
         ]
         self.add_callback(ValueWeights(self))
-
-    @property
-    def value(self) -> Value:
-        """The value, while there is one."""
-        return cast(Value, getattr(self._bearer, NAME))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As `SearchGRPOTrainer.train`; the policy is left without the value."""
@@ -144,7 +143,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         """As `Trainer`'s, with the value's parameters in groups of their own learning rate."""
         made = super().create_optimizer(*args, **kwargs)
         own = set(map(id, self.value.parameters()))
-        for group in list(made.param_groups):
+        for group in list(made.param_groups):  # with and without weight decay
             mine = [part for part in group["params"] if id(part) in own]
             if mine:
                 group["params"] = [part for part in group["params"] if id(part) not in own]
@@ -183,35 +182,31 @@ class SearchPPOTrainer(SearchGRPOTrainer):
             gap = torch.where(own, logps - output["ref_per_token_logps"], 0.0)
             rewards -= self.beta * gap
             self._note("kl", gap.sum() / own.sum().clamp(min=1))
-        valued, place = turn_starts(numbers) if ppo.gae_over_turns else (own, None)
-        valued = valued & own
-        if place is not None:
-            rewards = torch.zeros_like(rewards).scatter_add(1, place, rewards)
+        valued = own
+        if ppo.gae_over_turns:  # a turn is valued, and has its rewards, where it begins
+            first, place = turn_starts(numbers)
+            valued, rewards = first & own, torch.zeros_like(rewards).scatter_add(1, place, rewards)
         advantages = gae(rewards, values, valued, ppo.gamma, ppo.lam)
         returns = advantages + values
-        self._note(
-            "value/explained", 1 - _variance(returns - values, valued) / _variance(returns, valued).clamp(min=1e-8)
-        )
-        if place is not None:
+        left, whole = _variance(returns - values, valued), _variance(returns, valued)
+        self._note("value/explained", 1 - left / whole.clamp(min=1e-8))
+        if ppo.gae_over_turns:
             advantages = advantages.gather(1, place)
-        if ppo.whiten:
-            advantages = self._whitened(advantages, own)
+        if ppo.whiten:  # mean 0 and deviation 1 over the tokens of all processes
+            chosen = torch.where(own, advantages, 0.0)
+            sums = torch.stack([chosen.sum(), chosen.square().sum(), own.sum().to(chosen)])
+            total, squares, tokens = self.accelerator.reduce(sums, reduction="sum").unbind()
+            mean = total / tokens.clamp(min=1)
+            deviation = (squares / tokens.clamp(min=1) - mean.square()).clamp(min=0).sqrt()
+            advantages = (advantages - mean) / (deviation + 1e-8)
         many = self.accelerator.reduce(valued.sum().float(), reduction="sum").clamp(min=1)
         share = many / self.accelerator.num_processes / cast(int, cast(GRPOConfig, self.args).steps_per_generation)
         kept = {"advantages": advantages * own, "returns": returns, "old_values": values, "valued": valued}
         return kept | {"valued_a_batch": share}
 
-    def _whitened(self, advantages: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """With mean 0 and deviation 1 over the tokens of all processes."""
-        chosen = torch.where(own, advantages, 0.0)
-        sums = torch.stack([chosen.sum(), chosen.square().sum(), own.sum().to(chosen)])
-        total, squares, many = self.accelerator.reduce(sums, reduction="sum").unbind()
-        mean = total / many.clamp(min=1)
-        return (advantages - mean) / ((squares / many.clamp(min=1) - mean.square()).clamp(min=0).sqrt() + 1e-8)
-
     def compute_loss(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """As `SearchGRPOTrainer`'s, with the value's loss; the KL is left out where the rewards have it."""
-        beta = self.beta
+        beta = self.beta  # which made the reference's columns; the loss must not add their KL again
         self.beta = 0.0 if self.ppo.kl_in_reward else beta
         try:
             return super().compute_loss(*args, **kwargs)
@@ -235,23 +230,22 @@ class ValueWeights(TrainerCallback):
         self.trainer = trainer
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._needed():
+        if file := self._file(args, state):
             weights = get_model_state_dict(self.trainer.value, options=StateDictOptions(full_state_dict=True))
             if state.is_world_process_zero:
-                torch.save(weights, self._file(args, state))
+                torch.save(weights, file)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step and self._needed():
-            if not self._file(args, state).exists():
-                raise ConfigError(f"{self._file(args, state)} is missing: this checkpoint was not made by PPO")
-            weights = torch.load(self._file(args, state), map_location="cpu", weights_only=True)
+        if state.global_step and (file := self._file(args, state)):
+            if not file.exists():
+                raise ConfigError(f"{file} is missing: this checkpoint was not made by PPO")
+            weights = torch.load(file, map_location="cpu", weights_only=True)
             set_model_state_dict(self.trainer.value, weights, options=StateDictOptions(full_state_dict=True))
 
-    def _needed(self) -> bool:
+    def _file(self, args: Any, state: Any) -> Path | None:
         policy = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        return is_peft_model(policy) and not self.trainer.is_deepspeed_enabled  # DeepSpeed keeps what is trained
-
-    def _file(self, args: Any, state: Any) -> Path:
+        if not is_peft_model(policy) or self.trainer.is_deepspeed_enabled:  # DeepSpeed keeps whatever is trained
+            return None
         return Path(args.output_dir) / f"checkpoint-{state.global_step}" / WEIGHTS
 
 
@@ -274,12 +268,8 @@ def gae(rewards: torch.Tensor, values: torch.Tensor, own: torch.Tensor, gamma: f
 
 
 def token_rewards(scores: Iterable[Score], numbers: torch.Tensor, by_step: bool) -> torch.Tensor:
-    """The score at each rollout's last own token; with `by_step` what a step earned at the last own token of its turn.
-
-    Args:
-        scores: of the rollouts; 0 where there is no value.
-        numbers: see `advantages.turn_numbers`.
-        by_step: whether `Score.steps` counts.
+    """The score (0 where there is none) at each rollout's last own token; with `by_step` what a step earned at the last
+    own token of its turn. `numbers` are those of `advantages.turn_numbers`.
     """
     rewards = torch.zeros(numbers.shape, device=numbers.device)
     for row, own, score in zip(rewards, numbers, scores, strict=True):
@@ -298,15 +288,6 @@ def turn_starts(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     first = numbers > before
     places = torch.arange(numbers.shape[1], device=numbers.device).expand_as(numbers)
     return first, torch.where(first, places, 0).cummax(dim=1).values
-
-
-def _trunk(policy: Any) -> nn.Module:
-    name = policy.config.name_or_path
-    if not name:
-        raise ConfigError(
-            "--value_trunk true: the policy was not loaded by name, so that its trunk cannot be read again"
-        )
-    return cast(nn.Module, AutoModel.from_pretrained(name, dtype=policy.dtype))
 
 
 def _variance(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

@@ -25,9 +25,8 @@ FORBIDDING = {
 
 
 def native_bf16() -> bool:
-    """Whether this processor multiplies bfloat16 natively, and the environment does not forbid it.
-
-    PyTorch before 2.11 cannot say; then the answer is no.
+    """Whether this processor multiplies bfloat16 natively (PyTorch before 2.11 cannot say: then not), and the
+    environment does not forbid it.
 
     Example:
         >>> import os
@@ -51,11 +50,11 @@ def on_cpu(settings: Any) -> bool:
 def without_emulation(settings: Any) -> list[str]:
     """Flags that turn bf16 off if it would be emulated; none if the settings can stay as they are.
 
-    It also takes back the bf16 that `accelerate launch` asks for by its environment variable, which counts even if the
-    settings say no; so this has to come before any `TrainingArguments`.
+    It also takes back the bf16 that `accelerate launch` asks for, so it has to come before any `TrainingArguments`.
     """
     if not hasattr(settings, "bf16") or not on_cpu(settings) or native_bf16():
         return []
+    # `accelerate launch` counts even where the settings say no.
     if os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16":
         os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
     return ["--bf16", "false"]
@@ -73,14 +72,7 @@ class SearchGRPOConfig(GRPOConfig):
 
 
 def precision_line(args: Any) -> str:
-    """The first line of a run, from its `TrainingArguments`: the device, and the precision of autocast.
-
-    Example:
-        ```python
-        print(precision_line(SFTConfig("outputs/x", use_cpu=True, bf16=False)))
-        # cpu, no autocast: this processor has no native bf16
-        ```
-    """
+    """The first line of a run, from its `TrainingArguments`: the device, and the precision of autocast."""
     device = args.device.type
     # Older versions of Transformers keep it in the environment only.
     shorter = getattr(args, "mixed_precision", None) or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")

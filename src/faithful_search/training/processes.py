@@ -18,11 +18,9 @@ from ..errors import ConfigError
 
 def most(accelerator: Any) -> Callable[[int], int]:
     """A function that every process calls with its own number; each gets the largest."""
-
-    def largest(number: int) -> int:
-        return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
-
-    return largest if accelerator.num_processes > 1 else int
+    if accelerator.num_processes == 1:
+        return int
+    return lambda number: int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
 
 
 def check_processes(accelerator: Any) -> None:
@@ -54,50 +52,17 @@ def gathered(model: Any, accelerator: Any) -> Iterator[None]:
     """
     deepspeed, fsdp = _plugin(accelerator, "deepspeed"), _plugin(accelerator, "fsdp")
     if deepspeed is not None and deepspeed.zero_stage == 3:
-        with unwrap_model_for_generation(model, accelerator), _without_start_hook(model):
-            yield
-    elif fsdp is not None:
-        with _unsharded(model, fsdp.reshard_after_forward):
-            yield
-    else:
-        yield
-
-
-def meet(settings: Any) -> None:
-    """Start the process group of a run on CPUs with `ddp_timeout` seconds.
-
-    Transformers passes this setting on for accelerators only: on CPUs a process would wait half an hour for one that is
-    gone. It uses the group that it finds, so this has to come before any `TrainingArguments`. With one process, another
-    backend or an accelerator nothing happens.
-
-    Raises:
-        RuntimeError: if the others do not come in time.
-    """
-    alone = int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ or distributed.is_initialized()
-    mine = getattr(settings, "use_cpu", False) and getattr(settings, "ddp_backend", None) in (None, "gloo")
-    if mine and not alone:
-        distributed.init_process_group("gloo", timeout=timedelta(seconds=settings.ddp_timeout))
-
-
-def _plugin(accelerator: Any, name: str) -> Any:
-    return getattr(accelerator.state, f"{name}_plugin", None)
-
-
-@contextmanager
-def _without_start_hook(engine: Any) -> Iterator[None]:
-    # TRL removes all hooks of DeepSpeed but this one, which can wait for the other processes to compare their traces.
-    hooks, number = engine.module._forward_pre_hooks, engine.optimizer.parameter_offload.fwd_pre_hook.id
-    start = hooks.pop(number)
-    try:
-        yield
-    finally:
-        hooks[number] = start
-        hooks.move_to_end(number, last=False)
-
-
-@contextmanager
-def _unsharded(model: Any, reshard: bool) -> Iterator[None]:
-    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        with unwrap_model_for_generation(model, accelerator):
+            # TRL removes all hooks of DeepSpeed but this one, which can wait for other processes to compare traces.
+            hooks, number = model.module._forward_pre_hooks, model.optimizer.parameter_offload.fwd_pre_hook.id
+            start = hooks.pop(number)
+            try:
+                yield
+            finally:
+                hooks[number] = start
+                hooks.move_to_end(number, last=False)
+        return
+    parts = [module for module in model.modules() if isinstance(module, FSDPModule)] if fsdp is not None else []
     for part in parts:
         part.unshard()
         part.set_reshard_after_forward(False, recurse=False)
@@ -107,4 +72,20 @@ def _unsharded(model: Any, reshard: bool) -> Iterator[None]:
         for part in parts:
             part.reshard()
             # The output layer gets the layers' setting too, which costs one more gathering of it per step.
-            part.set_reshard_after_forward(reshard and part is not model, recurse=False)
+            part.set_reshard_after_forward(fsdp.reshard_after_forward and part is not model, recurse=False)
+
+
+def meet(settings: Any) -> None:
+    """Start the process group of a run on CPUs with `ddp_timeout` seconds.
+
+    Transformers passes this setting on for accelerators only: on CPUs a process would wait half an hour for one that is
+    gone. It uses the group that it finds, so this has to come before any `TrainingArguments`.
+    """
+    alone = int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ or distributed.is_initialized()
+    mine = getattr(settings, "use_cpu", False) and getattr(settings, "ddp_backend", None) in (None, "gloo")
+    if mine and not alone:
+        distributed.init_process_group("gloo", timeout=timedelta(seconds=settings.ddp_timeout))
+
+
+def _plugin(accelerator: Any, name: str) -> Any:
+    return getattr(accelerator.state, f"{name}_plugin", None)

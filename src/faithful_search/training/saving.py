@@ -41,10 +41,7 @@ def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) ->
     weights. The main process merges what was saved, on its CPU: the base model is read again, unquantised and
     unsharded, so that it does not matter how the adapter was trained.
 
-    Args:
-        trainer: Transformers' or TRL's.
-        dtype: of full and merged weights; by default that of training.
-        merged: whether to merge, too.
+    `dtype` is that of full and merged weights; by default that of training.
 
     Raises:
         ConfigError: if the trainer wrote no weights, or as `merge_adapter`.
@@ -64,27 +61,19 @@ def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) ->
             )
         if not adapter and dtype:
             _convert(out, dtype, trusted)
-        _remove_others(out, adapter)
+        # Leave one policy: an earlier run's files of the other kind, its merged model and TRL's reference go.
+        for file in (file for pattern in (_WHOLE if adapter else _ADAPTER) for file in out.glob(pattern)):
+            file.unlink()
+        for folder, sign in ((_REFERENCE, _ADAPTER[0]), (MERGED, _WHOLE[0])):
+            if (out / folder / sign).exists():
+                shutil.rmtree(out / folder)
         if adapter and merged:
             merge_adapter(out, out / MERGED, dtype or model.config.dtype, trusted)
     trainer.accelerator.wait_for_everyone()
 
 
-def _remove_others(out: Path, adapter: bool) -> None:
-    """Leave one policy: remove an earlier run's files of the other kind, its merged model, and TRL's reference."""
-    for pattern in _WHOLE if adapter else _ADAPTER:
-        for file in out.glob(pattern):
-            file.unlink()
-    for folder, sign in ((_REFERENCE, _ADAPTER[0]), (MERGED, _WHOLE[0])):
-        if (out / folder / sign).exists():
-            shutil.rmtree(out / folder)
-
-
 def merge_adapter(
-    adapter: str | Path,
-    out: str | Path,
-    dtype: str | torch.dtype | None = None,
-    trust_remote_code: bool = False,
+    adapter: str | Path, out: str | Path, dtype: str | torch.dtype | None = None, trust_remote_code: bool = False
 ) -> Path:
     """Write the base model with the adapter merged into its weights to `out`, for `from_pretrained` without PEFT.
 
@@ -111,12 +100,16 @@ def merge_adapter(
         raise ConfigError(f"{out} already exists and is not a model directory; choose another folder")
     trusted: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     tokenizer = read_tokenizer(source, **trusted)
-    with _unsharded(), torch.no_grad():
+    with _unsharded(), torch.no_grad():  # only this process merges, so nothing may be shared out
         model = read_model(AutoModelForCausalLM, source, dtype=dtype or "auto", **trusted).eval()
         merged = _merged(model, tokenizer(_PROBE, return_tensors="pt")["input_ids"], source)
-    with _replacing(out) as new:
-        merged.save_pretrained(new)
-        tokenizer.save_pretrained(new)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as work:  # an error leaves `out` as it is
+        merged.save_pretrained(Path(work) / "new")
+        tokenizer.save_pretrained(Path(work) / "new")
+        if out.exists():
+            out.rename(Path(work) / "old")
+        (Path(work) / "new").rename(out)
     return out
 
 
@@ -152,19 +145,6 @@ def _convert(out: Path, dtype: str, trusted: bool) -> None:
         new = [file.replace(out / file.name) for file in Path(work).iterdir()]
     for file in old - set(new):
         file.unlink()
-
-
-@contextmanager
-def _replacing(out: Path) -> Iterator[Path]:
-    """A folder to write to, which then replaces `out`; after an error `out` is unchanged."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as work:
-        new, old = Path(work) / "new", Path(work) / "old"
-        new.mkdir()
-        yield new
-        if out.exists():
-            out.rename(old)
-        new.rename(out)
 
 
 @contextmanager

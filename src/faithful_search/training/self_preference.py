@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from accelerate.utils import gather_object
@@ -19,13 +21,8 @@ class SelfPreference(TrainerCallback):
     """Logs at every step what the policy gave its rollouts, what the rule gives them, and how far both are apart.
 
     The rule is a part of the mix with weight 0 (`self_eval_mix(watched_by=…)`): scored at every step, never trained on.
-    Over the rollouts of all processes that both have scored:
-
-    | logged | meaning |
-    |---|---|
-    | self_score, rule_score | means |
-    | self_gap | self_score - rule_score |
-    | self_rmse | root mean square difference, which also grows where the mean stays |
+    Logged over the rollouts that both have scored, of all processes: `self_score`, `rule_score`, their difference
+    `self_gap`, and `self_rmse`, the root mean square difference, which also grows where the mean stays.
 
     A gap that has grown by more than `tolerance` since the beginning, over `window` steps, is a warning in words: what
     rises is then the policy's opinion of its searches, not its searches. So is an error in the first `window` steps
@@ -60,53 +57,45 @@ class SelfPreference(TrainerCallback):
             return
         found = compared(pairs)
         logs.update(found)
-        state.log_history[-1].update(found)
+        state.log_history[-1].update(found)  # this row was written before the callbacks were called
         rows = [row for row in state.log_history if "self_gap" in row]
-        if state.is_world_process_zero and len(rows) == self.window:
-            error = sum(row["self_rmse"] for row in rows) / self.window
-            if error > BLIND:
-                logger.warning(
-                    "the policy's own scores are wrong by %.2f (root mean square), no better than a constant: it "
-                    "cannot judge its own rollouts. Teach it on scored rollouts of its own (recipes/sft.py "
-                    "--rubric_files), or use a judge that is not trained",
-                    error,
-                )
-        self._warn(state, [row["self_gap"] for row in rows])
-
-    def _warn(self, state: Any, gaps: list[float]) -> None:
-        grown = growth(gaps, self.window)
-        apart = abs(grown) > self.tolerance
-        if apart and not self.parted and state.is_world_process_zero:
-            better = "above" if grown > 0 else "below"
+        grown = growth([row["self_gap"] for row in rows], self.window)
+        parted, self.parted = self.parted, abs(grown) > self.tolerance
+        if not state.is_world_process_zero:
+            return
+        error = fmean(row["self_rmse"] for row in rows[: self.window])
+        if len(rows) == self.window and error > BLIND:
+            logger.warning(
+                "the policy's own scores are wrong by %.2f (root mean square), no better than a constant: it "
+                "cannot judge its own rollouts. Teach it on scored rollouts of its own (recipes/sft.py "
+                "--rubric_files), or use a judge that is not trained",
+                error,
+            )
+        if self.parted and not parted:
             logger.warning(
                 "step %d: the policy's own scores have moved %.2f %s the rule's since training began: what it thinks "
                 "of its searches changes, not the searches. Its rewards can no longer be trusted; take an earlier "
                 "checkpoint, a smaller learning rate, or a judge that is not trained",
-                state.global_step,
-                abs(grown),
-                better,
+                *(state.global_step, abs(grown), "above" if grown > 0 else "below"),
             )
-        self.parted = apart
 
 
-def compared(pairs: list[tuple[float, float]]) -> dict[str, float]:
+def compared(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
     """What `SelfPreference` logs of pairs of the policy's own score and the rule's.
 
     >>> compared([(1.0, 1.0), (1.0, 0.2)])
     {'self_score': 1.0, 'rule_score': 0.6, 'self_gap': 0.4, 'self_rmse': 0.5657}
     """
-    own, rule = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
-    rmse = (sum((first - second) ** 2 for first, second in pairs) / len(pairs)) ** 0.5
+    own, rule = map(fmean, zip(*pairs, strict=True))
+    rmse = fmean((first - second) ** 2 for first, second in pairs) ** 0.5
     found = {"self_score": own, "rule_score": rule, "self_gap": own - rule, "self_rmse": rmse}
     return {name: round(value, 4) for name, value in found.items()}
 
 
-def growth(gaps: list[float], window: int) -> float:
+def growth(gaps: Sequence[float], window: int) -> float:
     """How much larger the last `window` gaps are than the first ones, on average; 0 before there are two windows.
 
     >>> growth([0.0, 0.1, 0.3, 0.4], 2)
     0.3
     """
-    if len(gaps) < 2 * window:
-        return 0.0
-    return round((sum(gaps[-window:]) - sum(gaps[:window])) / window, 6)
+    return round(fmean(gaps[-window:]) - fmean(gaps[:window]), 6) if len(gaps) >= 2 * window else 0.0

@@ -26,26 +26,28 @@ REPORTERS = frozenset(("tensorboard", "trackio", "wandb"))
 """Packages to log to that are extras of the same name."""
 
 
+def flag(default: Any, help: str, **metadata: Any) -> Any:
+    """A field of a recipe's flags; a list is copied for each instance."""
+    metadata["help"] = help
+    if isinstance(default, list):
+        return field(default_factory=lambda: [*default], metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
 @dataclass
 class StartArguments:
     """The flags of how a run begins."""
 
-    resume: bool = field(default=False, metadata={"help": "go on from the last complete checkpoint in output_dir"})
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "begin anew where output_dir holds an earlier run"}
-    )
-    threads: int = field(
-        default=0, metadata={"help": "CPU threads of this process; 0: as many as there are idle cores for it"}
-    )
+    resume: bool = flag(False, "go on from the last complete checkpoint in output_dir")
+    overwrite_output_dir: bool = flag(False, "begin anew where output_dir holds an earlier run")
+    threads: int = flag(0, "CPU threads of this process; 0: as many as there are idle cores for it")
 
 
 @contextmanager
 def started(script: StartArguments, args: Any) -> Iterator[None]:
     """Within the block the run owns its output directory; threads and seed are set before anything random happens.
 
-    Args:
-        script: the recipe's flags; `threads` becomes the number that was taken, so that it is kept with the run.
-        args: the trainer's settings.
+    `script.threads` becomes the number that was taken, so that it is kept with the run.
 
     Raises:
         ConfigError: for a `--report_to` that is not installed; if the folder cannot be written, or holds a run that is
@@ -75,31 +77,29 @@ def owned(out: Path, resume: bool = True, overwrite: bool = False) -> Iterator[N
         file = (out / LOCK).open("ab")
     except OSError as error:
         raise ConfigError(f"--output_dir {out} cannot be written: {error.strerror}") from error
-    with file:
+    with file:  # the lock goes with the open file, so a killed run frees its folder
         lock(file, out, "run")
-        if not (resume or overwrite) and (there := _found(out)):
-            raise ConfigError(f"{out} holds {there}; --overwrite_output_dir true starts anew, or name another folder")
+        if not (resume or overwrite):
+            _check_empty(out)
         yield
 
 
-def _found(out: Path) -> str:
-    """What an earlier run left that this one would overwrite; empty if nothing."""
+def _check_empty(out: Path) -> None:
+    """Raise `ConfigError` if an earlier run left something that this one would overwrite."""
     policy = any(out.glob("*.safetensors"))
-    kept = "a finished run" if policy else "an evaluation" if (out / "metrics.json").exists() else ""
+    there = "a finished run" if policy else "an evaluation" if (out / "metrics.json").exists() else ""
     try:
         last = checkpoints.last_checkpoint(out).folder.name
-        return f"{kept or 'a run that ended before its time'}: --resume true goes on from {last}"
+        there = f"{there or 'a run that ended before its time'}: --resume true goes on from {last}"
     except ConfigError:
-        return kept
+        pass  # nothing to resume from
+    if there:
+        raise ConfigError(f"{out} holds {there}; --overwrite_output_dir true starts anew, or name another folder")
 
 
 def _keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory, if the process runs on it.
-
-    glibc returns large blocks to the system and asks for them again, page by page and zeroed: up to half of the time of
-    a training step on a CPU goes into page faults. The price is that the process never shrinks. `MALLOC_MMAP_MAX_` in
-    the environment sets another behaviour.
-    """
+    """Tell glibc to keep freed memory: returning large blocks to the system and asking for them again, page by page and
+    zeroed, takes up to half of a training step on a CPU. The price is that the process never shrinks."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None  # musl has none
     if mallopt and mallopt(-4, 0):  # M_MMAP_MAX
         mallopt(-1, 2_000_000_000)  # M_TRIM_THRESHOLD

@@ -12,10 +12,8 @@ from ..trajectory import Trajectory
 
 Metrics = dict[str, float | None]
 """By name; `None` where there is nothing to measure."""
-
-EXACT_MATCH = Correctness()
 BEHAVIOUR: dict[str, Reward] = {
-    "exact_match": EXACT_MATCH,
+    "exact_match": Correctness(),
     "answer_first": Decorated("answer_first"),
     "valid_format": Format(),
 }
@@ -28,36 +26,35 @@ def part_metrics(mix: Mix, state: MixState, components: Sequence[Mapping[str, Sc
     for name in components[0]:
         scores = [row[name] for row in components]
         # A centred reward is 0 on average: log the values before centring.
-        values = (score.parts.get("raw", score.value) for score in scores if score.value is not None)
-        found[f"parts/{name}"] = _mean(values)
+        found[f"parts/{name}"] = _mean(
+            score.parts.get("raw", score.value) for score in scores if score.value is not None
+        )
         found[f"parts/{name}/abstained"] = _mean(bool(score.parts.get("abstained")) for score in scores)
-    for name, weight in mix.weights_at(state.step).items():
-        found[f"parts/{name}/weight"] = weight
+    found |= {f"parts/{name}/weight": weight for name, weight in mix.weights_at(state.step).items()}
     alpha = mix.alpha(state)
     return found | {"parts/alpha": alpha, "parts/outcome_ema": None if alpha is None else state.ema}
 
 
 def rollout_metrics(rollouts: Sequence[Trajectory], tools: Sequence[str], endings: Sequence[str]) -> Metrics:
     """`behaviour/…`, the shares of `endings`, and how calls spread over the tools."""
-    found: Metrics = {}
-    for name, reward in BEHAVIOUR.items():
-        values = (reward.score(item).value for item in rollouts)
-        found[f"behaviour/{name}"] = _mean(value for value in values if value is not None)
+    scored = {name: [reward.score(item).value for item in rollouts] for name, reward in BEHAVIOUR.items()}
     counts = tool_counts(rollouts)
-    for tool, ratio in tool_ratios(counts, tools).items():
-        found[f"tools/ratio/{tool}"] = ratio
-    found["tools/entropy"] = tool_entropy(counts, tools)
-    found["tools/calls"] = sum(counts.values()) / len(rollouts)
-    return found | {f"ended/{name}": _mean(item.stop_reason == name for item in rollouts) for name in endings}
+    return {
+        **{f"behaviour/{name}": _mean(v for v in values if v is not None) for name, values in scored.items()},
+        **{f"tools/ratio/{tool}": ratio for tool, ratio in tool_ratios(counts, tools).items()},
+        "tools/entropy": tool_entropy(counts, tools),
+        "tools/calls": sum(counts.values()) / len(rollouts),
+        **{f"ended/{name}": _mean(item.stop_reason == name for item in rollouts) for name in endings},
+    }
 
 
 def rights(mix: Mix, components: Sequence[Mapping[str, Score]], rollouts: Sequence[Trajectory]) -> list[bool]:
     """Whether each rollout is right: by the mix's outcome, or an exact match where it has none."""
-    found = [
-        EXACT_MATCH.score(item) if mix.outcome is None else row[mix.outcome]
-        for item, row in zip(rollouts, components, strict=True)
-    ]
-    return [score.value is not None and score.value >= 1 for score in found]
+    if mix.outcome is None:
+        values = [BEHAVIOUR["exact_match"].score(item).value for item in rollouts]
+    else:
+        values = [row[mix.outcome].value for row in components]
+    return [value is not None and value >= 1 for value in values]
 
 
 def one_outcome(right: Sequence[bool], k: int) -> float:

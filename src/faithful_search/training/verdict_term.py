@@ -17,7 +17,7 @@ product over the tokens of a longer one. It is a softmax in float32 at temperatu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ NO_TOKEN = -1
 def probe_columns(probes: Sequence[Sequence[Probe]], device: Any = None) -> Columns:
     """The probes of a batch, a row for each rollout, so that they are reordered and split with the rollouts.
 
-    With P contexts a rollout, L tokens a context and C tokens a choice at most:
+    With at most P contexts a rollout, L tokens a context and C tokens a choice:
 
     - `probe_ids` (rows, P, L): contexts, real and perturbed in turn, padded on the left
     - `probe_length` (rows, P): their tokens; at least 1
@@ -46,11 +46,17 @@ def probe_columns(probes: Sequence[Sequence[Probe]], device: Any = None) -> Colu
         >>> columns["probe_ids"][0].tolist(), columns["probe_weight"].tolist()
         ([[0, 5, 6], [5, 7, 8]], [[1.0, -1.0], [0.0, 0.0]])
     """
-    rows = [[(*context, probe) for probe in own for context in _contexts(probe, len(own))] for own in probes]
-    contexts = [ids for row in rows for ids, _, _ in row]
-    deep = max((len(row) for row in rows), default=0) or 1
-    long = max(map(len, contexts), default=0) or 1
-    most = max((len(probe.choices[0]) for row in rows for _, _, probe in row), default=1)
+    rows = [
+        [
+            (context + probe.choices[0][:-1], sign * probe.sign / len(own), probe.choices[0])
+            for probe in own
+            for context, sign in ((probe.real, -1), (probe.perturbed, 1))
+        ]
+        for own in probes
+    ]
+    deep = max(map(len, rows), default=0) or 1
+    long = max((len(ids) for row in rows for ids, _, _ in row), default=1)
+    most = max((len(choice) for row in rows for _, _, choice in row), default=1)
     columns = {
         IDS: torch.zeros(len(rows), deep, long, dtype=torch.long),
         LENGTH: torch.ones(len(rows), deep, dtype=torch.long),
@@ -58,29 +64,28 @@ def probe_columns(probes: Sequence[Sequence[Probe]], device: Any = None) -> Colu
         WEIGHT: torch.zeros(len(rows), deep),
     }
     for i, row in enumerate(rows):
-        for j, (ids, weight, probe) in enumerate(row):
+        for j, (ids, weight, choice) in enumerate(row):
             columns[IDS][i, j, long - len(ids) :] = torch.tensor(ids)
             columns[LENGTH][i, j] = len(ids)
-            columns[CHOICE][i, j, most - len(probe.choices[0]) :] = torch.tensor(probe.choices[0])
+            columns[CHOICE][i, j, most - len(choice) :] = torch.tensor(choice)
             columns[WEIGHT][i, j] = weight
     return {name: column.to(device) for name, column in columns.items()}
 
 
 def verdict_moves(model: Any, inputs: Columns, at_once: int, agree: Callable[[int], int] = int) -> torch.Tensor:
-    """Δ of each rollout, shape (rows,), with gradient.
+    """Δ of each rollout of a batch with the columns of `probe_columns`, shape (rows,), with gradient.
 
-    Args:
-        model: the causal LM as training wraps it.
-        inputs: a batch with the columns of `probe_columns`.
-        at_once: contexts of a forward pass.
-        agree: from the passes this process needs to those that every process makes: a pass of a sharded model needs
-            all processes. Extra passes are of one token and count nothing.
+    `at_once` contexts are read in a forward pass. `agree` makes of the passes this process needs those that every
+    process makes, since a pass of a sharded model needs all of them; extra ones are of one token and count nothing.
     """
     weight = inputs[WEIGHT]
     moves = weight.new_zeros(len(weight))
-    batches = _batches(weight, inputs[LENGTH], at_once)
-    idle = agree(len(batches)) - len(batches)  # before the first pass, in which processes already meet
-    for row, place in batches:
+    rows, places = weight.nonzero(as_tuple=True)
+    order = inputs[LENGTH][rows, places].argsort()  # those of like length together: what pads them is computed, too
+    count = math.ceil(len(rows) / at_once)
+    idle = agree(count) - count  # before the first pass, in which processes already meet
+    for chosen in order.chunk(count) if count else ():
+        row, place = rows[chosen], places[chosen]
         ids, length, choice = (inputs[name][row, place] for name in (IDS, LENGTH, CHOICE))
         moves = moves.index_add(0, row, weight[row, place] * choice_probability(model, ids, length, choice))
     one = inputs[LENGTH].new_zeros(1, 1)
@@ -92,11 +97,8 @@ def verdict_moves(model: Any, inputs: Columns, at_once: int, agree: Callable[[in
 def choice_probability(model: Any, ids: torch.Tensor, length: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
     """p(choice) after each context, shape (rows,): the product of its tokens' probabilities, with gradient.
 
-    Args:
-        model: a causal LM.
-        ids: contexts padded on the left, each ending with all but the last token of its choice.
-        length: tokens of each context.
-        choice: tokens asked for, padded on the left with -1.
+    Contexts are padded on the left, have `length` tokens and end with all but the last token of their choice; choices
+    are padded on the left with -1.
     """
     width = int(length.max())
     choice = choice[:, -width:]  # a context is no shorter than its choice
@@ -109,20 +111,5 @@ def choice_probability(model: Any, ids: torch.Tensor, length: torch.Tensor, choi
         use_cache=False,
     ).logits
     logprobs = logits.float().log_softmax(-1).gather(2, choice.clamp(min=0)[..., None]).squeeze(-1)
+    # Padding of shorter choices counts as probability 1.
     return logprobs.masked_fill(choice == NO_TOKEN, 0.0).sum(-1).exp()
-
-
-def _contexts(probe: Probe, count: int) -> Iterator[tuple[list[int], float]]:
-    """The two contexts of a probe with their weights, among `count` probes of its rollout."""
-    lead = probe.choices[0][:-1]
-    yield probe.real + lead, -probe.sign / count
-    yield probe.perturbed + lead, probe.sign / count
-
-
-def _batches(weight: torch.Tensor, length: torch.Tensor, at_once: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Rows and places of the contexts that count, at most so many at once and about as many each time, those of like
-    length together: what pads them is computed, too."""
-    row, place = weight.nonzero(as_tuple=True)
-    order = length[row, place].argsort()
-    count = math.ceil(len(row) / at_once)
-    return list(zip(row[order].chunk(count), place[order].chunk(count), strict=True)) if count else []

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from math import log
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from accelerate.utils import gather_object
@@ -36,32 +36,24 @@ _USED = {
         *("vllm_server_timeout", "vllm_group_port"),
     },
 }
-_REFUSED: tuple[tuple[str, Any, str], ...] = (
-    (
-        *("vllm_tensor_parallel_size", 1),
+_REFUSED: dict[str, tuple[Any, str]] = {
+    "vllm_tensor_parallel_size": (
+        1,
         "processes that share an engine must ask for the same number of rows each time, and episodes differ; leave it "
         "at 1, or start a server over several GPUs and set vllm_mode: server",
     ),
-    (
-        *("vllm_enable_sleep_mode", False),
+    "vllm_enable_sleep_mode": (
+        False,
         "an engine that sleeps between two turns has neither weights nor cache; leave it off and lower "
         "vllm_gpu_memory_utilization instead",
     ),
-)
+}
 """Settings of a colocated engine that have to keep their value, and why."""
 _ROWS, _TOKENS = 4, 16  # what `check_sync` samples each time
 
 
 def check_vllm(args: GRPOConfig, device: str) -> None:
-    """Refuse, before anything is loaded, what cannot be trained with vLLM on this machine.
-
-    Args:
-        args: the trainer's settings.
-        device: the type of the training device, such as "cuda".
-
-    Raises:
-        ConfigError: for settings that `check_settings` refuses, if vLLM is not installed, or on a CPU.
-    """
+    """Raise `ConfigError`, before anything is loaded, for what cannot be trained with vLLM on this type of device."""
     if not args.use_vllm:
         return
     check_settings(args)
@@ -74,22 +66,14 @@ def check_vllm(args: GRPOConfig, device: str) -> None:
 
 
 def check_settings(args: GRPOConfig) -> None:
-    """Refuse settings that cannot be trained with, or that rollouts by vLLM would ignore.
+    """Raise `ConfigError` for settings that cannot be trained with, or that rollouts by vLLM would ignore.
 
-    * `vllm_mode`: "colocate" or "server".
-    * colocated: `vllm_gpu_memory_utilization`, `vllm_max_model_length` and `vllm_model_impl` are used;
-      `vllm_tensor_parallel_size` and `vllm_enable_sleep_mode` must keep their defaults.
-    * server: `vllm_server_base_url` (or `_host`, `_port`), `vllm_group_port`, and `vllm_server_timeout`, which also
-      bounds one turn. The engine's settings are the server's own, so they must be unset here.
-    * both: `vllm_importance_sampling_*`, which TRL applies to the log-probs of the rollouts.
-      `vllm_structured_outputs_regex` must be unset: a dialect reads the turns.
-
-    Raises:
-        ConfigError: for the first setting that is refused.
+    What is used in both modes (`_BOTH`) TRL applies to the log-probs of the rollouts; of a server's engine the settings
+    are its own; `vllm_structured_outputs_regex` must be unset, since a dialect reads the turns.
     """
     if args.vllm_mode not in _USED:
         raise ConfigError(f"unknown vllm_mode {args.vllm_mode!r}; there are: {', '.join(_USED)}")
-    for name, value, why in _REFUSED if args.vllm_mode == "colocate" else ():
+    for name, (value, why) in _REFUSED.items() if args.vllm_mode == "colocate" else ():
         if getattr(args, name) != value:
             raise ConfigError(f"{name}={getattr(args, name)}: {why}")
     ours = [item for item in fields(GRPOConfig) if item.name.startswith("vllm_")]
@@ -105,12 +89,7 @@ def check_settings(args: GRPOConfig) -> None:
 
 
 def policy_generator(trainer: GRPOTrainer) -> VLLM:
-    """What samples the policy in this process: the trainer's engine, or its server, which each process asks alone.
-
-    Raises:
-        ConfigError: if the server cannot be used.
-        GeneratorError: if it is down.
-    """
+    """What samples the policy in this process: the trainer's engine, or its server, which each process asks alone."""
     args, tokenizer = cast(GRPOConfig, trainer.args), trainer.processing_class
     if args.vllm_mode == "colocate":
         return VLLMGenerator(trainer.vllm_generation.llm, tokenizer)
@@ -119,20 +98,16 @@ def policy_generator(trainer: GRPOTrainer) -> VLLM:
 
 @contextmanager
 def joining_server(args: GRPOConfig) -> Iterator[None]:
-    """Within the block TRL's trainer can be made: the server is up, and joining it has a time-out.
+    """Within the block TRL's trainer can be made: the server is up (else `GeneratorError`), and joining it has a
+    time-out of `vllm_server_timeout`, see `ending_after`.
 
-    TRL sets none, and would wait forever for a server that hangs, such as one whose workers still wait for a run that
-    was killed. After `vllm_server_timeout` the program ends, see `ending_after`. TRL makes its client within its
-    trainer's constructor, so the method is wrapped on the class.
-
-    Raises:
-        GeneratorError: if the server does not answer in that time.
+    TRL sets none, and would wait forever for a server whose workers still wait for a run that was killed.
     """
     if not args.use_vllm or args.vllm_mode != "server":
         yield
         return
     wait_for_server(_url(args), args.vllm_server_timeout)
-    client: Any = VLLMClient
+    client: Any = VLLMClient  # the class: TRL makes its client within its trainer's constructor
     join = client.init_communicator
     client.init_communicator = _bounded(join, args, "did not let this run join it")
     try:
@@ -142,8 +117,7 @@ def joining_server(args: GRPOConfig) -> Iterator[None]:
 
 
 def bound_sync(trainer: GRPOTrainer) -> None:
-    """Give weight syncs with a server a time-out, as in `joining_server`; what the server refuses is a
-    `GeneratorError`."""
+    """Bound weight syncs with a server as `joining_server` does; what the server refuses is a `GeneratorError`."""
     args = cast(GRPOConfig, trainer.args)
     if args.vllm_mode == "server" and trainer.accelerator.is_main_process:  # the only one that talks to it
         generation = cast(Any, trainer.vllm_generation)
@@ -186,14 +160,12 @@ def check_sync(
 
     Then the same with the embedding restored. An engine that ignores updates, or keeps a tied output layer on old
     values, would train without an error on samples of another policy; it is refused here. The sign of every other row
-    is flipped, so that nothing has to be kept and it comes back bit for bit. Under FSDP 2 each process flips rows of
-    its shard, under ZeRO-3 the parameter is gathered. Every process calls this, with any prompt.
+    is flipped, so that nothing has to be kept and it comes back bit for bit. Every process calls this, with any prompt.
 
     Args:
         model: the training model, unwrapped; for LoRA the base embedding changes.
         sync: brings its weights to vLLM, in every process.
-        sampler: vLLM.
-        scorer: the training model as a generator.
+        sampler, scorer: vLLM, and the training model as a generator.
         prompt: token ids to continue.
         tolerance: the largest difference that counts as rounding with the embedding restored. Kernels in bfloat16
             differ by about 0.05 there, and by up to 0.5 with the embedding changed, which moves the model by about 3;
@@ -203,23 +175,33 @@ def check_sync(
         ConfigError: if they disagree.
         FaithfulSearchError: in every process, if one of them could not sample.
     """
+    failure: FaithfulSearchError | None = None
+
+    def sample() -> tuple[list[list[int]], list[float], list[float]]:
+        """Tokens with the log-probs of both; after a failure it still scores, because the other processes do."""
+        nonlocal failure
+        try:
+            rows = sampler.generate([prompt] * _ROWS, Sampling(max_new_tokens=_TOKENS, logprobs=True))
+        except FaithfulSearchError as error:
+            rows, failure = [], failure or error
+        ids = [row.ids for row in rows]
+        return ids, [value for row in rows for value in row.logprobs or []], _logprobs(scorer, prompt, ids)
+
+    # The embedding: a layer that every token goes through, and the one that engines keep a tied copy of.
     _flip(model)
     try:
         sync()
-        changed = _sample(sampler, scorer, prompt)
+        ids, sampled, scored = sample()
     finally:
         _flip(model)
     sync()
-    restored = _sample(sampler, scorer, prompt)
-    before = _logprobs(scorer, prompt, changed.ids)  # of the same tokens, with the restored embedding
+    _, *restored = sample()
+    before = _logprobs(scorer, prompt, ids)  # of the same tokens, with the restored embedding
     _reshard(model)
-    found = SyncCheck(
-        _mean(changed.sampled, changed.scored), _mean(restored.sampled, restored.scored), _mean(changed.scored, before)
-    )
-    every = gather_object([(found, changed.failure or restored.failure)])
-    for check, failure in every:
-        if failure is not None:
-            raise failure
+    found = SyncCheck(_difference(sampled, scored), _difference(*restored), _difference(scored, before))
+    for check, failed in gather_object([(found, failure)]):
+        if failed is not None:
+            raise failed
         if not check.agrees(tolerance):
             raise ConfigError(
                 "vLLM does not follow the training model: with a changed embedding its log-probs are off by "
@@ -247,32 +229,13 @@ class VLLMStart(TrainerCallback):
             logger.info("vLLM follows the training model to %.3g nats a token", max(found.changed, found.restored))
 
 
-class _Sampled(NamedTuple):
-    ids: list[list[int]]
-    sampled: list[float]
-    scored: list[float]
-    failure: FaithfulSearchError | None
-
-
-def _sample(sampler: Generator, scorer: Generator, prompt: list[int]) -> _Sampled:
-    """Tokens with the log-probs of both; after a failure it still scores, because the other processes do."""
-    failure = None
-    try:
-        rows = sampler.generate([prompt] * _ROWS, Sampling(max_new_tokens=_TOKENS, logprobs=True))
-    except FaithfulSearchError as error:
-        rows, failure = [], error
-    ids = [row.ids for row in rows]
-    said = [value for row in rows for value in row.logprobs or []]
-    return _Sampled(ids, said, _logprobs(scorer, prompt, ids), failure)
-
-
 def _logprobs(scorer: Generator, prompt: list[int], rows: Sequence[list[int]]) -> list[float]:
     places = [(row[:place], row[place]) for row in rows for place in range(len(row))]
     probs = scorer.choice_probs([prompt + before for before, _ in places], [[[token]] for _, token in places])
     return [log(max(p, torch.finfo(torch.float32).tiny)) for [p] in probs]
 
 
-def _mean(some: Sequence[float], others: Sequence[float]) -> float:
+def _difference(some: Sequence[float], others: Sequence[float]) -> float:
     pairs = list(zip(some, others, strict=False))
     return sum(abs(one - other) for one, other in pairs) / len(pairs) if pairs else float("nan")
 
