@@ -33,7 +33,8 @@ from faithful_search.rollout import Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
 from faithful_search.training.advantages import ESTIMATORS
-from faithful_search.training.grpo import SearchGRPOTrainer, steps_per_epoch
+from faithful_search.training.grpo import SearchGRPOTrainer
+from faithful_search.training.inputs import steps_per_epoch
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 
 RIVER = Evidence("The bridge of Orlen stands in the river Teska.", "Bridge of Orlen")
