@@ -151,7 +151,7 @@ class Browse(Tool):
             async with asyncio.timeout(deadline - time.monotonic()):
                 return list(await asyncio.gather(*map(summary, found)))
         except (TimeoutError, ToolError) as error:
-            _log.warning("no summary, so the paragraphs themselves are shown: %s", error or "it took too long")
+            _log.warning("no summary, so the paragraphs themselves are shown: %s", str(error) or "it took too long")
             return None
 
 

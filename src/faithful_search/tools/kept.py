@@ -43,7 +43,7 @@ async def kept(cache: Cache, key: str, ask: Ask, wait: float) -> list[Evidence]:
             if stored is not None:
                 return _DECODER.decode(stored)
         except (TimeoutError, DataError, msgspec.MsgspecError) as error:
-            _log.warning("asked without the cache: %s", error or f"it did not answer within {wait:g} s")
+            _log.warning("asked without the cache: %s", str(error) or f"it did not answer within {wait:g} s")
         found = await ask()
         if not isinstance(found, Partial):
             with suppress(TimeoutError):
