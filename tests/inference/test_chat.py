@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search import dialects
+from faithful_search.dialects.fence import unescape
 from faithful_search.errors import TemplateError
 from faithful_search.inference.chat import ChatFormat, control_tokens, fenceable
 from faithful_search.rollout import Engine, Limits
@@ -83,7 +84,7 @@ def test_no_special_token_can_be_pieced_together(data):
         text = "".join(data.draw(st.lists(pieces, max_size=8)))
         special = set(format_.tokenizer.convert_tokens_to_ids(names))
         assert not special & set(format_.encode(format_.fence.escape(text)))
-        assert format_.fence.unescape(format_.fence.escape(text)) == text
+        assert unescape(format_.fence.escape(text)) == text
 
 
 def test_ordinary_added_words_are_left_alone_and_markup_is_not():

@@ -383,7 +383,7 @@ def test_a_cache_that_cannot_be_written_and_a_missing_folder_are_explained(tmp_p
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="HF_MODULES_CACHE"):
         install.install_metrics(tmp_path / "file")
-    monkeypatch.setattr("faithful_search.bundled.files", lambda name: tmp_path / "a" / "b" / "c")
+    monkeypatch.setattr("faithful_search.bundled._DATA", tmp_path / "a" / "b" / "c" / "data")
     with pytest.raises(ConfigError, match="reinstall"):
         install.install_metrics(tmp_path)
 

@@ -67,6 +67,8 @@ def use_parser(monkeypatch: pytest.MonkeyPatch, parser: str) -> None:
     module, _, name = parser.rpartition(".")
     protocol = getattr(pytest.importorskip(f"uvicorn.protocols.http.{module}"), name)
     monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", protocol)
+
+
 def free_port() -> int:
     """A port of this machine at which nobody listens."""
     with socket.socket() as free:
