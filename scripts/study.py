@@ -206,6 +206,10 @@ CREDIT = Study(
             *("ppo.py", "ppo_tiny.yaml"),
             {"curriculum_start": 0, "curriculum_end": 0, "gae_over_turns": "true", "step_rewards": "true"},
         ),
+        "PPO, weights 0.5 and 0.3": Setting(
+            *("ppo.py", "ppo_tiny.yaml"),
+            {"curriculum_start": 0, "curriculum_end": 0, "w_info_think": 0.5, "w_think_answer": 0.3},
+        ),
     },
     measure=VERITAS.measure,
     metrics=VERITAS.metrics,
@@ -218,7 +222,7 @@ CREDIT = Study(
     },
     references=("cold start", "GRPO"),
 )
-"""The same reward, VERITAS's without curriculum, under each way to make advantages of it."""
+"""The same reward, VERITAS's without curriculum, under each way to make advantages of it; PPO with larger weights, too."""
 CREDIT_HACK = Study(
     start="memory",
     settings={name: Setting("pou.py", "pou_tiny.yaml", flags) for name, flags in ESTIMATORS.items()},
@@ -256,9 +260,13 @@ def main() -> None:
         "--only", nargs="+", metavar="SETTING", help="these settings alone, by their names in the tables"
     )
     parser.add_argument("--seeds", type=int, default=None, help="at most so many of each setting")
+    parser.add_argument("--measured", action="store_true", help="train nothing: tables and figures of what is there")
     args = parser.parse_args()
     study = narrowed(STUDIES[args.study], args.only, args.seeds)
     runs = plan(study, args)
+    if args.measured:
+        runs = [run for run in runs if (run.folder / "test" / "metrics.json").exists()]
+        return summarise(study, runs, args.out)
     with ThreadPoolExecutor(args.workers) as pool:
         list(tqdm(pool.map(lambda run: do(run, study.measure, args), runs), total=len(runs), desc="runs"))
     summarise(study, runs, args.out)
@@ -330,7 +338,8 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
     text = "\n\n".join(f"## {title}\n\n{markdown(table, study.metrics)}" for title, table in tables.items())
     (out / "study.md").write_text(text + "\n", encoding="utf-8")
     for file, (settings, curves) in study.curves.items():
-        plots.compare({name: histories[name] for name in settings}, list(curves), out / file, window=5)
+        drawn = {name: histories[name] for name in settings if name in histories}
+        plots.compare(drawn, list(curves), out / file, window=5)
     rows = {name: {"rows": row} for name, row in _plain(tables["Values"]).items()}
     if study.diagram:
         lines = {label: _measured(line, rows) for label, line in study.diagram.items()}

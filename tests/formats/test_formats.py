@@ -237,8 +237,13 @@ def smolagents() -> Any:
 def verifiers() -> Any:
     """Nodes of a trace; a branch that was left stands among them."""
     nodes = [{"parent": k - 1 if k else None, "message": message} for k, message in enumerate(openai_messages())]
+    for node in nodes:
+        calls = node["message"].pop("tool_calls", [])
+        if calls:  # flat, unlike OpenAI's
+            node["message"]["tool_calls"] = [{"id": one["id"], "type": "function", **one["function"]} for one in calls]
     nodes[-1]["parent"] = len(nodes) - 2
     nodes.insert(len(nodes) - 1, {"parent": 0, "message": {"role": "assistant", "content": "another try"}})
+    nodes = [checked("verifiers.v1.graph", "MessageNode", node) for node in nodes]
     data = {"prompt": QUESTION, "answer": "Frankfurt"}
     return {"version": 1, "id": "t", "task": {"type": "Search", "data": data}, "nodes": nodes}
 

@@ -64,6 +64,7 @@ LABELS = {
     "self_gap": "own score minus the rule's",
     "self_rmse": "root mean square difference",
     "likelihood/right": "right answers' own tokens",
+    "likelihood/moved": "right answers' own tokens, by the update",
     "grad_norm": "gradient",
     "groups/one_outcome": "questions all right or all wrong",
     "frac_reward_zero_std": "questions without variance of rewards",
@@ -75,6 +76,7 @@ LABELS = {
 }
 STABILITY = {
     "mean log p": ("likelihood/right",),
+    "change of it": ("likelihood/moved",),
     "norm": ("grad_norm",),
     "share": ("groups/one_outcome", "frac_reward_zero_std", "behaviour/valid_format"),
 }
