@@ -222,7 +222,7 @@ CREDIT = Study(
     },
     references=("cold start", "GRPO"),
 )
-"""The same reward, VERITAS's without curriculum, under each way to make advantages of it; PPO with larger weights, too."""
+"""One reward, VERITAS's without curriculum, under each way to make advantages of it; PPO with larger weights, too."""
 CREDIT_HACK = Study(
     start="memory",
     settings={name: Setting("pou.py", "pou_tiny.yaml", flags) for name, flags in ESTIMATORS.items()},
