@@ -129,7 +129,7 @@ def update(trainer: SearchGRPOTrainer, batch: dict[str, Any], optimizer: Any, pl
     if isinstance(trainer, SearchPPOTrainer):
         batch |= trainer._estimated(batch)
     else:
-        trainer._estimate(batch, batch["advantages"])
+        batch["advantages"] = trainer._advantages(batch["advantages"], batch["turn_numbers"])
     if plain:  # TRL's own passes and loss
         trainer._get_per_token_logps_and_entropies = GRPOTrainer._get_per_token_logps_and_entropies.__get__(trainer)
         loss = GRPOTrainer.compute_loss(trainer, trainer.model, batch)
