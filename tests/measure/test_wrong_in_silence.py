@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from paths import SHARED
 
+from faithful_search.cli import cli
 from faithful_search.dialects import parse
 from faithful_search.errors import DataError
 from faithful_search.measure import metrics
@@ -188,7 +191,7 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
     text = '<search>who</search><information>Doc 1(Title: "Ada") {}</information><answer>Ada</answer>'
     rows = lines(tmp_path / "rows.jsonl", [{"id": name, "text": text.format(said)} for name, said in told.items()])
     found = audit(rows, tmp_path / "out", metrics=("answer_support",), corpus=str(corpus), workers=1)
-    assert found.issues["evidence_not_in_corpus"] == 2 and found.settings["corpus"] == "corpus.jsonl"
+    assert found.issues["evidence_not_in_corpus"] == 2 and found.evidence == 3 and "corpus that was" not in str(found)
     shown = {
         row.trajectory.id: (NOT_IN_CORPUS in kinds(row.trajectory), len(row.trajectory.evidence))
         for row in read_trajectories(rows, corpus=SearchedCorpus(str(tmp_path / "out" / KEPT)))
@@ -196,3 +199,29 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
     }
     true, invented = (False, 1), (True, 0)
     assert shown == {"whole": true, "cut": true, "reordered": true, "titled": invented, "made up": invented}
+
+
+def test_the_page_shows_evidence_as_it_was_measured_and_another_corpus_is_refused(tmp_path: Path) -> None:
+    text = "<search>who</search><information>{}</information><answer>Ada</answer>"
+    said = ["Ada wrote it.", "Bob wrote it.", "Cy wrote it.", "Di wrote it."]
+    rows = lines(tmp_path / "rows.jsonl", [{"text": text.format(passage)} for passage in said])
+    command = ["audit", str(rows), "--metrics", "answer_support", "--out", str(tmp_path / "out"), "--corpus"]
+    true, false = tmp_path / "true" / "corpus.jsonl", tmp_path / "false" / "corpus.jsonl"
+    for path, passages in ((true, said[:2]), (false, said[:1])):
+        path.parent.mkdir()
+        lines(path, [{"text": passage} for passage in passages])
+
+    assert CliRunner().invoke(cli, [*command, str(true)]).exit_code == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    invented = set(re.findall(r"nowhere in the corpus: (?:'|&#39;)([^.]+\.)", page))
+    assert all(passage in page for passage in said) and invented == set(said[2:])
+    assert "corpus that was searched?" not in page  # a half of the passages is in it
+
+    refused = CliRunner().invoke(cli, [*command, str(false)])
+    assert refused.exit_code and "corpus" in refused.output and "--overwrite" in refused.output
+    done = CliRunner().invoke(cli, [*command, str(false), "--overwrite"])
+    asked = "3 of 4 passages of evidence are not in corpus.jsonl (SHA-256"
+    assert asked in " ".join(done.output.split()) and asked in (tmp_path / "out" / "report.html").read_text()
+
+    missing = CliRunner().invoke(cli, ["audit", str(rows), "--corpus", "nowhere", "--out", str(tmp_path / "other")])
+    assert missing.exit_code and not (tmp_path / "other").exists()

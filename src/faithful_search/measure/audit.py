@@ -17,6 +17,7 @@ from .. import __version__
 from ..errors import ConfigError, DataError, JudgeError
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
+from ..tools.retrieval.corpus import digest
 from . import metrics
 from .files import STDIN, PathLike, local_file
 from .invented import SearchedCorpus
@@ -82,11 +83,12 @@ def audit(
     names = metrics_of(given, judge, policy)
     path = _spooled(folder) if str(source) == STDIN else local_file(source)
     rows = Source(path, given.dialect, given.text_column, given.limit)
-    results_folder(folder)  # after the source was opened: a wrong name leaves no folder
-    corpus = None if given.corpus is None else SearchedCorpus.of(given.corpus, folder)
-    scorer = Scorer(names, judge, given.how, policy, replace(rows.reader, corpus=corpus))
+    scorer = Scorer(names, judge, given.how, policy, rows.reader)
     header = _header(source, given, scorer)
+    results_folder(folder)  # after source and corpus were read: a wrong name leaves no folder
     before = _begun(folder, header) if resume else None
+    if given.corpus is not None:  # only now: the one that is there belongs to the audit that is there
+        scorer = replace(scorer, reader=replace(rows.reader, corpus=SearchedCorpus.of(given.corpus, folder)))
     counted = _usage(judge)
     with ScoreLog(folder / SCORES, resume) as log:
         if before is None:
@@ -138,7 +140,7 @@ def _header(source: PathLike, given: AuditSettings, scorer: Scorer) -> dict[str,
         "how": scorer.how,
         "dialect": given.dialect,
         "text_column": given.text_column,
-        "corpus": None if given.corpus is None else Path(given.corpus).name,
+        "corpus": None if given.corpus is None else f"{Path(given.corpus).name} (SHA-256 {digest(given.corpus)[:16]})",
         "policy": None if scorer.policy is None else str(getattr(scorer.policy, "name", type(scorer.policy).__name__)),
         "version": __version__,
     }

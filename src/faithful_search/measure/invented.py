@@ -54,6 +54,7 @@ class SearchedCorpus:
         path = folder / KEPT
         with replacing(path) as file:
             np.save(file, np.unique(np.frombuffer(hashes, dtype=np.uint64)))
+        _table.cache_clear()  # the file may have been another corpus's
         return cls(str(path))
 
     def holds(self, evidence: Evidence) -> bool:

@@ -63,6 +63,7 @@ class Audit(msgspec.Struct, frozen=True):
         rows: each metric's estimate over questions (a row without one is its own); `answered` and `calls` besides.
         n: trajectories read and scored; `clean` ones without any issue, `bare` ones with neither a call nor evidence,
             `unasked` ones without a question.
+        evidence: passages of evidence in them; those that a corpus does not hold are counted in `issues` alone.
         errors: rows that could not be read; the first are named in `unread`.
         abstained: rows with a score that no judge gave; the first are named in `unjudged`.
         issues, dialects, stop_reasons: how many of each.
@@ -78,6 +79,7 @@ class Audit(msgspec.Struct, frozen=True):
     n: int = 0
     clean: int = 0
     bare: int = 0
+    evidence: int = 0
     errors: int = 0
     unread: list[Unread] = []
     abstained: int = 0
@@ -220,7 +222,7 @@ class _Tally:
         self.endings: Counter[str] = Counter()
         self.unread: list[Unread] = []
         self.unjudged: list[Unjudged] = []
-        self.errors = self.abstained = self.unasked = self.clean = self.bare = 0
+        self.errors = self.abstained = self.unasked = self.clean = self.bare = self.evidence = 0
 
     def add(self, line: Line) -> None:
         if line.error is not None:
@@ -235,6 +237,7 @@ class _Tally:
         self.issues.update(line.issues)
         self.clean += not line.issues
         self.bare += not line.tools and not line.evidence
+        self.evidence += line.evidence
         dialect = intern(line.dialect or "unknown")  # one string for all rows
         self.written.append(dialect)
         self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
@@ -256,7 +259,7 @@ class _Tally:
         table = {name: [own.get(name, 0) for own in self.called] for name, _ in calls.most_common(TOOLS)}
         entropy = entropy_estimate(table, self.questions) if table else NOTHING
         dialects = dict(Counter(self.written).most_common())
-        same = ("clean", "bare", "errors", "unread", "abstained", "unjudged", "unasked")
+        same = ("clean", "bare", "evidence", "errors", "unread", "abstained", "unjudged", "unasked")
         return Audit(
             rows=self.estimates(dialects),
             n=len(self.questions),

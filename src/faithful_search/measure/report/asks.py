@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ..invented import NOT_IN_CORPUS
 from ..metrics import direction
 
 if TYPE_CHECKING:
@@ -94,10 +95,14 @@ def extremes(audit: Audit) -> tuple[str, str] | None:
 
 
 def sentences(audit: Audit) -> list[str]:
-    """Three sentences: what is good, what is worst, and how sure that is; before them, if so, that nothing searched."""
+    """Three sentences: what is good, what is worst, and how sure that is; before them what looks like a mistake."""
     found = []
     if audit.bare * 2 > audit.n:
         found.append(f"No searches found in {audit.bare:,} of {audit.n:,} rows: is this the right column?")
+    invented = audit.issues.get(NOT_IN_CORPUS, 0)
+    if invented > audit.evidence:
+        passages = f"{invented:,} of {invented + audit.evidence:,} passages of evidence"
+        found.append(f"{passages} are not in {audit.settings.get('corpus')}: is this the corpus that was searched?")
     named = extremes(audit) or ()
     for label, name in zip(("Best", "Worst"), named, strict=False):
         row = audit.rows[name]
