@@ -12,59 +12,34 @@ accelerate launch recipes/ppo.py --config recipes/configs/ppo_qwen2.5-7b.yaml \\
     --judge_url http://127.0.0.1:8001           # passages and judge are served
 ```
 
-Every flag of `PPOArguments`, `PPOConfig` and TRL's `ModelConfig` may stand in the YAML file or on the command line,
-which wins. The reward and its flags are those of `veritas.py`.
+The reward and all flags are those of `veritas.py`; `--advantages ppo` does the same in the other recipes, with their
+rewards and groups of rollouts.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from trl import ModelConfig
-from veritas import VeritasArguments, build_reward, check
+import veritas
+from trl import GRPOConfig, ModelConfig
 
-from faithful_search.analysis.results import leave
-from faithful_search.hub import takes_over
-from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.ppo import PPOConfig, PPOSettings, SearchPPOTrainer
-from faithful_search.training.runs import trained
+from faithful_search.training.config import run_recipe
+from faithful_search.training.ppo import PPOConfig
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "ppo_tiny.yaml"
 
 
-@dataclass
-class PPOArguments(PPOSettings, VeritasArguments):
-    """What is asked, how it is rewarded and when, who judges, and how advantages are made of it."""
-
-    @property
-    def ppo(self) -> PPOSettings:
-        """PPO's own settings."""
-        return PPOSettings(**{item.name: getattr(self, item.name) for item in fields(PPOSettings)})
-
-
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
-    flags = script, args, _ = parse(given)
-    repository = takes_over(args)
-    with trained(
-        flags, lambda judge: build_reward(script, args, judge), kind=SearchPPOTrainer, ppo=script.ppo
-    ) as record:
-        return leave(record, "recipes/ppo.py", given, repository)
+    return veritas.run(parse(given), "recipes/ppo.py", given)
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[PPOArguments, PPOConfig, ModelConfig]:
-    """The three dataclasses; without `--config` the embedded default's file is read.
-
-    Raises:
-        ConfigError: for settings that contradict each other.
-    """
-    script, args, model_args = parse_recipe((PPOArguments, PPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    check(script)
-    return script, args, model_args
+def parse(argv: Sequence[str] | None = None) -> tuple[veritas.VeritasArguments, GRPOConfig, ModelConfig]:
+    """As `veritas.parse`, with PPO's embedded default, and where a question may have a single rollout."""
+    return veritas.parse(argv, DEFAULT_CONFIG, PPOConfig)
 
 
 if __name__ == "__main__":

@@ -63,29 +63,31 @@ class VeritasArguments(RunArguments):
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
-    flags = script, args, _ = parse(given)
+    return run(parse(given), "recipes/veritas.py", given)
+
+
+def run(flags: tuple[VeritasArguments, GRPOConfig, ModelConfig], recipe: str, given: Sequence[str]) -> dict[str, Any]:
+    """The recipe of that file with its parsed flags, and as they were given."""
+    script, args, _ = flags
     repository = takes_over(args)
     with trained(flags, lambda judge: build_reward(script, args, judge)) as record:
-        return leave(record, "recipes/veritas.py", given, repository)
+        return leave(record, recipe, given, repository)
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[VeritasArguments, GRPOConfig, ModelConfig]:
-    """The three dataclasses; without `--config` the embedded default's file is read.
+def parse(
+    argv: Sequence[str] | None = None, default: Path = DEFAULT_CONFIG, config: type[GRPOConfig] = GRPOConfig
+) -> tuple[VeritasArguments, GRPOConfig, ModelConfig]:
+    """The three dataclasses; without `--config` the default's file is read.
 
     Raises:
-        ConfigError: for settings that contradict each other.
+        ConfigError: for weights that reward nothing, or data that do not go together.
     """
-    script, args, model_args = parse_recipe((VeritasArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    check(script)
-    return script, args, model_args
-
-
-def check(script: VeritasArguments) -> None:
-    """Raise `ConfigError` for weights that reward nothing, or data that do not go together."""
+    script, args, model_args = parse_recipe((VeritasArguments, config, ModelConfig), argv, default)
     weights = (script.w_exact_match, script.w_info_think, script.w_think_search, script.w_think_answer)
     if min(weights) < 0 or max(weights) == 0:
         raise ConfigError(f"weights are 0 (the part is left out) or more, and one must be more, not {weights}")
     check_data(script)
+    return script, args, model_args
 
 
 def build_reward(script: VeritasArguments, args: GRPOConfig, judge: Judge | None = None) -> Mix:

@@ -151,11 +151,12 @@ def seconds(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) -> 
     many = rollouts(config, flags.gpus)
     tokens, rate = many * flags.episode, flags.gpus * flags.peak * 1e12 * flags.use
     passes = (6 if not config.get("use_peft") else 4) + 2 + (2 if config.get("use_vllm") else 0)
-    if "gamma" in config:  # PPO reads values before it trains, and a trunk of their own is trained, too
+    ppo = config.get("advantages") == "ppo"
+    if ppo:  # it reads values before it trains, and a trunk of their own is trained, too
         passes = config.get("num_iterations", 1) * passes + 2 + (10 if config.get("value_trunk") else 0)
     passes += 2 if config.get("beta") else 0
     work = passes * shape.parameters * tokens
-    asked = 2 * shape.parameters * tokens * config.get("budget", 0 if "gamma" in config else 1)
+    asked = 2 * shape.parameters * tokens * config.get("budget", 0 if ppo else 1)
     machine = f"{flags.gpus} x {flags.peak:g} TFLOP/s x {flags.use}"
     sampled = f"{many // flags.gpus} rollouts x {flags.sampled:,} tokens / {flags.speed:,} a second and GPU"
     return [

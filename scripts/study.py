@@ -223,14 +223,18 @@ CREDIT = Study(
     references=("cold start", "GRPO"),
 )
 """One reward, VERITAS's without curriculum, under each way to make advantages of it; PPO with larger weights, too."""
+HACK_ESTIMATORS = ESTIMATORS | {"PPO": {"advantages": "ppo", "value_learning_rate": 1e-3, "lam": 0.95}}
 CREDIT_HACK = Study(
     start="memory",
-    settings={name: Setting("pou.py", "pou_tiny.yaml", flags) for name, flags in ESTIMATORS.items()},
+    settings={name: Setting("pou.py", "pou_tiny.yaml", flags) for name, flags in HACK_ESTIMATORS.items()},
     measure=POU.measure,
     metrics=HACKING.metrics,
     bars=HACKING.bars,
     curves={
-        "training.png": (tuple(ESTIMATORS), ("behaviour/answer_first", "behaviour/exact_match", "likelihood/right"))
+        "training.png": (
+            tuple(HACK_ESTIMATORS),
+            ("behaviour/answer_first", "behaviour/exact_match", "likelihood/right"),
+        )
     },
     references=("cold start", "GRPO"),
 )

@@ -40,7 +40,6 @@ def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
     """The dataclasses of the recipe that a configuration's name begins with, and what a test has to say beside it."""
     import pokee
     import pou
-    import ppo
     import reward_model
     import self_eval
     import sft
@@ -50,7 +49,7 @@ def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
     return {
         "pou": ((pou.PoUArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "pokee": ((pokee.PokeeArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
-        "ppo": ((ppo.PPOArguments, PPOConfig, ModelConfig), ["--questions", "world", *CPU]),
+        "ppo": ((veritas.VeritasArguments, PPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "self_eval": ((self_eval.SelfEvalArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "veritas": ((veritas.VeritasArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
         "sft": ((sft.ExpertArguments, SFTConfig, ModelConfig), ["--questions", "world", *CPU]),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from ..counterfactual import CounterfactualWorld
 from ..errors import ConfigError
@@ -12,12 +13,13 @@ from ..measure.controls import QUESTIONS
 from ..rollout.arguments import EnvironmentArguments
 from ..tasks import WORLD, Task, load_tasks
 from ..world import bundled_world
+from .ppo import PPO, PPOSettings
 from .starting import StartArguments, flag
 
 
 @dataclass
-class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
-    """The flags of every training recipe: questions, tools and judge."""
+class RunArguments(PPOSettings, EnvironmentArguments, JudgeArguments, StartArguments):
+    """The flags of every training recipe: questions, tools and judge, and PPO's for `--advantages ppo`."""
 
     questions: str = flag("world", "'world' or 'world_passages' (bundled), a local file or a Hub dataset")
     eval_questions: str = flag("world", "held-out questions, likewise")
@@ -31,7 +33,7 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
     )
     max_abstained: float = flag(0.5, "share of a step's rollouts that a judge may leave open before the run stops")
     advantages: str = flag(
-        "trl", "'trl', 'group_relative', 'leave_one_out', or by turn: 'turns', 'turns_leave_one_out'"
+        "trl", "'trl', 'group_relative', 'leave_one_out', by turn: 'turns', 'turns_leave_one_out'; 'ppo': of a value"
     )
     turn_gamma: float = flag(1.0, "by how much a turn discounts what later turns earn")
     llds: float = flag(0.0, "weight of the term that keeps what is not worse than others likely; 0.1 (LLDS)")
@@ -45,6 +47,12 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
     stale: float = flag(0.0, "share of the training questions always asked in a changed world, so that memory is wrong")
     save_merged: bool = flag(False, "with --use_peft: also the full model, merged, in output_dir/merged")
     dry_run: bool = flag(False, "two steps on a CPU with a random model of the same kind: are all settings accepted?")
+
+
+def settings_of(script: RunArguments) -> dict[str, Any]:
+    """The flags by name, without PPO's where another estimator made the advantages."""
+    unused = () if script.advantages == PPO else [item.name for item in fields(PPOSettings)]
+    return {name: value for name, value in asdict(script).items() if name not in unused}
 
 
 def check_data(script: RunArguments) -> None:

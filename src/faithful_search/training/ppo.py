@@ -33,6 +33,8 @@ from .grpo import SearchGRPOTrainer
 from .starting import flag
 from .update import Columns
 
+PPO = "ppo"
+"""Its name among the estimators of advantages."""
 NAME = "value"
 """The policy's submodule that is the value while it is trained."""
 WEIGHTS = "value.pt"
@@ -41,18 +43,22 @@ WEIGHTS = "value.pt"
 @dataclass
 class PPOSettings:
     """What PPO has beside TRL's settings. Of those, `num_iterations` are its epochs, `epsilon` is its clipping and
-    `beta` the weight of the KL divergence; the defaults are Search-R1's."""
+    `beta` the weight of the KL divergence; the defaults are Search-R1's.
 
-    gamma: float = flag(1.0, "discount of later rewards, by token or by turn")
-    lam: float = flag(1.0, "λ of GAE: 1 trusts the returns, 0 the value")
-    value_learning_rate: float = flag(1e-5, "of the value's own parameters")
-    value_weight: float = flag(1.0, "of the value's loss beside the policy's")
-    value_clip: float = flag(0.5, "how far from its old value it may move in a batch")
-    value_trunk: bool = flag(False, "a model of its own under the value, not the policy's last hidden state")
-    gae_over_turns: bool = flag(False, "advantages by turn instead of by token")
-    step_rewards: bool = flag(False, "what rewards say of a step comes at its end, not at the rollout's")
-    kl_in_reward: bool = flag(True, "beta's KL is taken from the rewards; false: the loss")
-    whiten: bool = flag(True, "advantages of a batch with mean 0 and deviation 1")
+    Raises:
+        ConfigError: for a discount that is no share.
+    """
+
+    gamma: float = flag(1.0, "PPO: discount of later rewards, by token or by turn")
+    lam: float = flag(1.0, "PPO: λ of GAE: 1 trusts the returns, 0 the value")
+    value_learning_rate: float = flag(1e-5, "PPO: of the value's own parameters")
+    value_weight: float = flag(1.0, "PPO: of the value's loss beside the policy's")
+    value_clip: float = flag(0.5, "PPO: how far from its old value it may move in a batch")
+    value_trunk: bool = flag(False, "PPO: a model of its own under the value, not the policy's last hidden state")
+    gae_over_turns: bool = flag(False, "PPO: advantages by turn instead of by token")
+    step_rewards: bool = flag(False, "PPO: what rewards say of a step comes at its end, not at the rollout's")
+    kl_in_reward: bool = flag(True, "PPO: beta's KL is taken from the rewards; false: the loss")
+    whiten: bool = flag(True, "PPO: advantages of a batch with mean 0 and deviation 1")
 
     def __post_init__(self) -> None:
         for name in ("gamma", "lam"):
@@ -102,13 +108,11 @@ class SearchPPOTrainer(SearchGRPOTrainer):
             for a trunk of a policy that was not loaded by name.
     """
 
-    def __init__(self, *args: Any, ppo: PPOSettings | None = None, **kwargs: Any) -> None:
-        if kwargs.get("advantages", "trl") != "trl" or kwargs.get("uniform_groups", "keep") != "keep":
-            raise ConfigError(
-                "PPO has its own advantages, of every rollout: leave out --advantages and --uniform_groups"
-            )
+    def __init__(self, *args: Any, ppo: PPOSettings | None = None, advantages: str = PPO, **kwargs: Any) -> None:
+        if advantages != PPO or kwargs.get("uniform_groups", "keep") != "keep":
+            raise ConfigError("PPO has its own advantages, of every rollout: take no other, and keep uniform groups")
         self.ppo = ppo or PPOSettings()
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, advantages="trl", **kwargs)
         if self.use_vllm:
             raise ConfigError("--use_vllm true: the weights that vLLM is given would hold PPO's value; set it to false")
         policy = self.accelerator.unwrap_model(self.model)

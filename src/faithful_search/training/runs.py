@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from accelerate.utils import gather_object
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..inference.base import Sampling
 from ..inference.loading import read_tokenizer
 from ..judges import Judge
@@ -33,9 +32,10 @@ from ..tools.condenser import Condenser
 from . import checkpoints
 from .callbacks import StepLine
 from .endings import SaveWhenTold
-from .flags import RunArguments, counterfactual_world, held_out, with_stale
+from .flags import RunArguments, counterfactual_world, held_out, settings_of, with_stale
 from .grpo import SearchGRPOTrainer
 from .policies import open_policy, policy_source
+from .ppo import PPO, SearchPPOTrainer
 from .precision import precision_line
 from .saving import check_merge, save_policy
 from .starting import started
@@ -56,15 +56,14 @@ def build_trainer(
     model_args: ModelConfig,
     toolbox: Toolbox,
     reward: Reward,
-    kind: type[SearchGRPOTrainer] = SearchGRPOTrainer,
     **own: Any,
 ) -> SearchGRPOTrainer:
-    """The trainer that the flags describe; `own` are further arguments of its `kind`.
+    """The trainer that the flags describe; `own` are further arguments of its kind.
 
     With Transformers' `--enable_jit_checkpoint true`, SIGTERM ends training with a checkpoint, see `SaveWhenTold`.
 
     Raises:
-        ConfigError, DataError, TemplateError: as `SearchGRPOTrainer` does.
+        ConfigError, DataError, TemplateError: as `SearchGRPOTrainer` does; for one rollout without a value.
     """
     source = policy_source(str(model_args.model_name_or_path), script.dialect)
     tasks = load_tasks(script.questions)
@@ -78,7 +77,12 @@ def build_trainer(
         *("dialect", "advantages", "turn_gamma", "llds", "uniform_groups", "max_abstained", "generation_batch"),
         *("counterfactual", "counterfactual_groups"),
     )
-    trainer = kind(
+    kind: Any = SearchGRPOTrainer
+    if script.advantages == PPO:
+        kind, own["ppo"] = SearchPPOTrainer, script
+    elif args.num_generations == 1:
+        raise ConfigError("num_generations 1 is for --advantages ppo: all others compare the rollouts of a question")
+    trainer: SearchGRPOTrainer = kind(
         model=open_policy(source, model_args, args),
         processing_class=read_tokenizer(source, revision=revision, trust_remote_code=trusted),
         args=args,
@@ -168,7 +172,7 @@ def train(
         dialect=script.dialect,
         tools=list(trainer.toolbox.names),
         questions=script.eval_questions,
-        settings={**asdict(script), "total_tokens": args.max_completion_length, **settings},
+        settings={**settings_of(script), "total_tokens": args.max_completion_length, **settings},
         steps=trainer.state.global_step,
         history=[{key: _finite(value) for key, value in row.items()} for row in history],
         before=before.found,

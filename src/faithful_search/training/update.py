@@ -60,7 +60,7 @@ class UpdateTrainer(GRPOTrainer):
     ) -> None:
         names = {**ESTIMATORS, **TURN_ESTIMATORS}
         if advantages not in names:
-            raise ConfigError(f"unknown advantages {advantages!r}; there are: {', '.join(names)}")
+            raise ConfigError(f"unknown advantages {advantages!r}; there are: {', '.join(names)}, ppo")
         if not 0 <= turn_gamma <= 1 or llds < 0:
             raise ConfigError(f"turn_gamma is in [0, 1] and llds 0 or more, not {turn_gamma:g} and {llds:g}")
         self.estimator, self.turn_estimator = ESTIMATORS.get(advantages), TURN_ESTIMATORS.get(advantages)
