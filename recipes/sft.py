@@ -88,6 +88,7 @@ class ExpertArguments(StartArguments):
     copied_weight: float = flag(1.0, "the same of tokens taken from what was just found; rare ones count more")
     reading_weight: float = flag(0.0, "what the reading loss counts; 0: none")
     reading_layers: list[int] = flag([], "whose hidden states the reading loss reads, from 1; not the last one")
+    kept_responses: int = flag(0, "how many of the last tool responses the agent sees; 0: all; see docs/veritas.md")
     swaps_per_episode: int = flag(0, "copies of an episode about other names; 0: itself")
     swaps_per_twin: int = flag(0, "the same of a twin, see the habit `twins`")
     learn: list[Literal["episodes", "twins", "drills"]] = flag(
@@ -290,7 +291,8 @@ def rows_of(
     if "world" in script.corpus:
         check_unseen(rows, [row["text"] for row in world_part("passages", False)])
     weights = script.verdict_weight, script.copied_weight
-    return build_dataset(rows, chat, tools, script.loss_on, args.max_length, *weights, script.reading_weight > 0)
+    reading, kept = script.reading_weight > 0, script.kept_responses
+    return build_dataset(rows, chat, tools, script.loss_on, args.max_length, *weights, reading, kept)
 
 
 def memory_rows(episodes: Sequence[Trajectory], script: ExpertArguments, args: SFTConfig) -> list[Trajectory]:

@@ -4,6 +4,7 @@
 python scripts/study.py pou --out outputs/study --workers 2          # resumes: what is there is not made again
 python scripts/study.py pou --split validation --seeds 3 --only "Proof-of-Use" "format + answer only"
 python scripts/study.py veritas --out outputs/veritas_study --workers 2 --steps 60
+python scripts/study.py thoughts --out outputs/thoughts --workers 2    # where what a thought does not state is lost
 python scripts/study.py credit --out outputs/credit --seeds 3    # GRPO, credit by turn, RLOO, PPO; credit_hack likewise
 python scripts/study.py hacking --out outputs/hacking --split validation --limit 200    # the phase diagram
 ```
@@ -191,10 +192,32 @@ VERITAS = Study(
         )
     },
 )
+SILENT = {"w_info_think": 0, "w_think_answer": 0}
+RLOO: Flags = {"advantages": "leave_one_out", "loss_type": "dr_grpo"}
+PARTS: dict[str, Flags] = {
+    "EM": SILENT,
+    "EM + info-think": {"w_think_answer": 0},
+    "EM + info-think, curriculum": {"w_think_answer": 0, "curriculum_start": 15, "curriculum_end": 25},
+    "EM + info-think + think-answer": {},
+    "EM + think-answer": {"w_info_think": 0, "w_think_answer": 0.05},
+    "EM + info-think, weight 0.3": {"w_info_think": 0.3, "w_think_answer": 0},
+    "EM, RLOO": SILENT | RLOO,
+    "EM + info-think, RLOO": {"w_think_answer": 0} | RLOO,
+}
+THOUGHTS = Study(
+    start="pairs",
+    settings={name: Setting("veritas.py", "veritas_pairs.yaml", flags) for name, flags in PARTS.items()},
+    measure={"config": CONFIGS / "eval_veritas_tiny.yaml", "questions": "world_pairs", "kept_responses": 1},
+    metrics=VERITAS.metrics,
+    bars=VERITAS.bars,
+    curves={"training.png": (tuple(PARTS), ("parts/exact_match", "parts/info_think", "parts/think_answer", "entropy"))},
+    references=("cold start", "EM"),
+)
+"""VERITAS's parts where what a thought does not state is lost."""
 ESTIMATORS: dict[str, Flags] = {
     "GRPO": {},
     "GRPO, credit by turn": {"advantages": "turns"},
-    "RLOO": {"advantages": "leave_one_out", "loss_type": "dr_grpo"},
+    "RLOO": RLOO,
     "GRPO with LLDS": {"llds": 0.1},
 }
 CREDIT = Study(
@@ -239,7 +262,14 @@ CREDIT_HACK = Study(
     references=("cold start", "GRPO"),
 )
 """Proof-of-Use's rewards on the policy that can hack, likewise."""
-STUDIES = {"pou": POU, "hacking": HACKING, "veritas": VERITAS, "credit": CREDIT, "credit_hack": CREDIT_HACK}
+STUDIES = {
+    "pou": POU,
+    "hacking": HACKING,
+    "veritas": VERITAS,
+    "thoughts": THOUGHTS,
+    "credit": CREDIT,
+    "credit_hack": CREDIT_HACK,
+}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ python scripts/tiny_policies.py pou                       # outputs/sft_tiny, th
 python scripts/tiny_policies.py search_r1 --install       # and put it where the package looks for it
 python scripts/tiny_policies.py self_eval                 # the one that scores itself, from the Search-R1 one
 python scripts/tiny_policies.py memory                    # the one that can hack, from the bundled one that writes pou
+python scripts/tiny_policies.py pairs                     # the one that sees one response at a time
 ```
 
 A stage that is complete is not made again, one that was interrupted goes on from its last checkpoint.
@@ -29,6 +30,7 @@ STAGES = {
     "self_eval": ("sft_self_eval_tiny",),
     "pokee": ("sft_tiny_pokee",),
     "memory": ("sft_tiny_memory",),
+    "pairs": ("sft_tiny_pairs",),
 }
 SHIPPED = ("*.safetensors", "*config.json", "tokenizer.json", "chat_template.jinja", REMEMBERED)
 """What is taken over of the last stage; the card in the package is written by hand."""

@@ -25,9 +25,10 @@ TINY = {
     "self_eval": ("tiny_self_eval", "sft_self_eval_tiny.yaml"),
     "pokee": ("tiny_pokee", "sft_tiny_pokee.yaml"),
     "memory": ("tiny_memory", "sft_tiny_memory.yaml"),
+    "pairs": ("tiny_pairs", "sft_tiny_pairs.yaml"),
 }
 """By dialect: the folder of the tiny policy that writes it, and the configuration that made it. `memory` writes pou
-and knows some answers by heart."""
+and knows some answers by heart; `pairs` writes search_r1 and answers two questions at once."""
 
 REMEMBERED = "remembered.json"
 """In a policy's folder: ids of the questions whose answers it was taught by heart."""
@@ -37,7 +38,8 @@ def tiny_policy(name: str = "pou") -> Path:
     """Directory of a bundled tiny policy, cold-started by `recipes/sft.py`.
 
     Args:
-        name: the dialect it writes, or `"memory"`: one that writes pou and can hack, see `coldstart.decorators`.
+        name: the dialect it writes, or `"memory"`: one that writes pou and can hack, see `coldstart.decorators`; or
+            `"pairs"`: one that answers two questions at once and sees one response at a time.
 
     Raises:
         DataError: for another name, or where the package came without the policy.
@@ -57,8 +59,8 @@ def tiny_policy(name: str = "pou") -> Path:
     return path
 
 
-BUNDLED = ("tiny", "tiny_memory")
-"""Names of bundled policies where a policy is asked for: that of the dialect, and the one that can hack."""
+BUNDLED = ("tiny", "tiny_memory", "tiny_pairs")
+"""Names of bundled policies where a policy is asked for: that of the dialect, and those made for a purpose."""
 
 
 def bundled_policy(name: str, dialect: str) -> str:
@@ -69,7 +71,7 @@ def bundled_policy(name: str, dialect: str) -> str:
     """
     if name not in BUNDLED:
         return name
-    return str(tiny_policy("memory" if name == "tiny_memory" else dialect))
+    return str(tiny_policy(dialect if name == "tiny" else name.removeprefix("tiny_")))
 
 
 def shipped(name: str) -> Path:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from .trajectory import read_lines
 ANSWER_COLUMNS = ("answers", "answer", "golden_answers", "gold_answers", "ground_truth", "target")
 QUESTION_COLUMNS = ("question", "query", "problem")
 ANSWER_SPLIT = "<|answer_split|>"
-WORLD = ("world", "world_passages", "world_remembered")
+WORLD = ("world", "world_passages", "world_remembered", "world_pairs")
 """Names of the bundled questions."""
 
 
@@ -72,7 +72,8 @@ def load_tasks(
     """Load tasks from `"world"` (bundled), a local `.jsonl[.gz]`, `.json`, `.csv` or `.parquet` file, or the Hub.
 
     `"world_passages"` is those of the bundled questions that its passages alone can answer, for agents without a
-    knowledge graph; `"world_remembered"` those that `tiny_memory` knows the answers of by heart, training questions.
+    knowledge graph; `"world_remembered"` those that `tiny_memory` knows the answers of by heart, training questions;
+    `"world_pairs"` two of one fact at once, so that the first answer must be kept in mind until both are known.
 
     Args:
         split: of the bundled world or a Hub dataset.
@@ -112,7 +113,25 @@ def _rows(source: str | os.PathLike[str], split: str) -> Iterator[dict[str, Any]
     if str(source) == "world_remembered":
         known = frozenset(json.loads((tiny_policy("memory") / REMEMBERED).read_text(encoding="utf-8")))
         return (row for row in rows if row["id"] in known)
+    if str(source) == "world_pairs":
+        chains = ((row, row["meta"]["chain"]) for row in rows)
+        return _pairs([row for row, chain in chains if len(chain) == 1 and chain[0].get("passage")])
     return rows
+
+
+def _pairs(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Each question with three others; `meta["chains"]` has the facts of both."""
+    order = random.Random(0).sample(rows, len(rows))
+    for apart in range(1, 4):
+        for first, second in zip(order, order[apart:] + order[:apart], strict=True):
+            both = first, second
+            yield {
+                "id": "+".join(row["id"] for row in both),
+                "question": " ".join(row["question"] for row in both),
+                "answers": [" and ".join(pair) for pair in product(*(row["answers"] for row in both))],
+                "supporting_ids": [source for row in both for source in row["supporting_ids"]],
+                "meta": {"chains": [row["meta"]["chain"] for row in both]},
+            }
 
 
 def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:

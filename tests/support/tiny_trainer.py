@@ -89,6 +89,8 @@ def trainer(
         "counterfactual_world",
     )
     own = {name: settings.pop(name) for name in names if name in settings}
+    own["toolbox"] = settings.pop("toolbox", None) or Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))])
+    limits = {"turns": 3, "turn_tokens": 12 if not scripted else 200, "total_tokens": 400, **settings.pop("limits", {})}
     tasks = settings.pop("tasks", TASKS)
     defaults = {
         "per_device_train_batch_size": 8,
@@ -102,9 +104,8 @@ def trainer(
         processing_class=lab.tokenizer(),
         args=config(str(path), **SETTINGS | defaults | settings),
         train_dataset=tasks,
-        toolbox=Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]),
         reward=reward or Luck(),
-        limits=Limits(turns=3, turn_tokens=12 if not scripted else 200, total_tokens=400),
+        limits=Limits(**limits),
         max_abstained=1.0,
         **own,
     )

@@ -82,7 +82,7 @@ def test_too_long_episodes_are_left_out_whole_and_counted(chat, episodes, caplog
     with caplog.at_level(logging.WARNING):
         rows = build_dataset(kept, chat, tools, max_length=limit)
     assert rows["length"][:] == [length for length in lengths if length <= limit]
-    assert f"{len(lengths) - len(rows)} of {len(lengths)} episodes" in caplog.text
+    assert f"{len(lengths) - len(rows)} of {len(lengths)} rows" in caplog.text
     with pytest.raises(DataError, match=f"longest: {max(lengths)}"):
         build_dataset(kept, chat, tools, max_length=20)
 

@@ -11,6 +11,7 @@ import pytest
 from paths import SHARED
 
 from faithful_search.bundled import tiny_policy, world_file
+from faithful_search.coldstart.plans import plan_world
 from faithful_search.errors import DataError
 from faithful_search.tasks import Task, load_tasks, task_from_row
 
@@ -174,6 +175,17 @@ def test_questions_for_agents_without_a_graph_rest_on_passages_alone():
     assert [task for task in every if task in asked] == asked
     assert {all(fact["passage"] for fact in task.meta["chain"]) for task in asked} == {True}
     assert len(asked) == sum(all(fact["passage"] for fact in task.meta["chain"]) for task in every) == 178
+
+
+def test_pairs_ask_for_two_facts_of_their_own_split():
+    single = {task.question: task for task in load_tasks("world_passages", "validation")}
+    pairs = load_tasks("world_pairs", "validation")
+    assert len({task.id for task in pairs}) == len(pairs) == 3 * 62
+    for task in pairs:
+        first, second = (single[f"{part}?"] for part in task.question.removesuffix("?").split("? "))
+        assert first is not second and task.answers[0] == f"{first.answers[0]} and {second.answers[0]}"
+        needs = [f"the {fact['relation']} of {fact['subject']}" for own in task.meta["chains"] for fact in own]
+        assert [hop.need for hop in plan_world(task).hops] == needs and len(needs) == 2
 
 
 def test_the_bundled_world_says_what_it_has():

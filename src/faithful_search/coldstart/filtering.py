@@ -17,8 +17,9 @@ def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> s
     """Why an episode is not fit to train on, or `None`.
 
     Stage 1: the format is valid; each verdict parses, agrees with its references, and these exist; (ours:) the answer
-    is right and occurs in cited evidence or in the question (a yes or no need not), or it is "unknown" in a blinded
-    episode. In a dialect without verdicts all evidence counts as cited. Stage 2: `min_steps` ≤ T ≤ `max_steps`.
+    is right and occurs, whole or part by part, in cited evidence or in the question (a yes or no need not), or it is
+    "unknown" in a blinded episode. In a dialect without verdicts all evidence counts as cited. Stage 2: `min_steps` ≤ T
+    ≤ `max_steps`.
     """
     if trajectory.stop_reason in ("not_found", "not_named"):
         return trajectory.stop_reason
@@ -33,7 +34,8 @@ def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> s
     if answer.casefold() not in ("yes", "no", UNKNOWN):
         evidence = cited_evidence(trajectory) if cites else trajectory.evidence.values()
         texts = [trajectory.question or "", *(text for item in evidence for text in (item.title, item.text))]
-        if not any(contains(text, answer) for text in texts):
+        parts = answer.split(" and ")  # of a question that asks for several things
+        if not all(any(contains(text, part) or contains(text, answer) for text in texts) for part in parts):
             return "ungrounded"
     if len(trajectory.steps) < min_steps:
         return "too_short"

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from ..errors import DataError
@@ -97,15 +98,15 @@ def usual_tools(tasks: Iterable[Task]) -> dict[str, str]:
     """Which tool holds a relation's facts most often, counted over the chains of `tasks`."""
     held: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for task in tasks:
-        for fact in task.meta.get("chain", ()):
+        for fact in _facts(task):
             held[fact["relation"]].update({SEARCH: bool(fact.get("passage")), GRAPH: bool(fact.get("triple"))})
     return {relation: count.most_common(1)[0][0] for relation, count in held.items()}
 
 
 def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> Plan:
-    """Plan a question of the bundled world from `meta["chain"]`; `usual`: which tool to try first for a relation."""
+    """Plan a question of the bundled world by the facts it asks for; `usual`: which tool to try first for what."""
     hops = []
-    for fact in _annotation(task, "chain"):
+    for fact in _facts(task) or _annotation(task, "chain"):
         subject, relation, found = _fields(fact, "subject", "relation", "object")
         first = (usual or {}).get(relation, SEARCH)
         query = f"{relation} of {subject}"
@@ -220,6 +221,11 @@ def _plan(task: Task, hops: Sequence[Hop]) -> Plan:
 def _relation_hop(subject: str, relation: str, found: str, queries: tuple[tuple[str, str], ...], **gold: Any) -> Hop:
     named = f"{relation} of {subject}"
     return Hop(f"the {named}", queries, f"The {named} is {found}.", relation, found, subject, **gold)
+
+
+def _facts(task: Task) -> list[Any]:
+    """Of a question of the bundled world; of two at once, those of both."""
+    return [*task.meta.get("chain", ()), *chain(*task.meta.get("chains", ()))]
 
 
 def _annotation(task: Task, column: str) -> list[Any]:

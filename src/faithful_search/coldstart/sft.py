@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from ..errors import ConfigError, DataError
 from ..inference.chat import ChatFormat
 from ..rewards import Citation
 from ..rewards.contexts import locate_verdict, turn_ids
+from ..rollout.episode import seen
 from ..tasks import Task
 from ..trajectory import Tokens, Trajectory
 from .decorators import DECORATED
@@ -39,6 +40,7 @@ def build_dataset(
     verdict_weight: float = 1.0,
     copied_weight: float = 1.0,
     reading: bool = False,
+    kept_responses: int = 0,
 ) -> Dataset:
     """Rows `input_ids`, `labels`, `loss_weights`, `length` that `sft_trainer` takes, in the trajectories' order.
 
@@ -47,7 +49,9 @@ def build_dataset(
     A verdict's token counts `verdict_weight` times, one that the agent takes from evidence just found, and had not read
     before, at least `copied_weight` times (see `weigh_copied`), all others once: only a few of an episode's hundreds of
     tokens show whether its evidence was read. With `reading` rows also hold `reading_labels`, see `coldstart.reading`.
-    Episodes longer than `max_length` are left out (half an episode would teach to stop in the middle), with a warning.
+    With `kept_responses` (see `rollout.Limits`) each turn is a row of its own: what the agent sees then, and what it
+    learns to write. Rows longer than `max_length` are left out (half an episode would teach to stop in the middle),
+    with a warning.
 
     Raises:
         ConfigError: for an unknown `loss_on`.
@@ -56,15 +60,19 @@ def build_dataset(
     if loss_on not in ("agent", "all"):
         raise ConfigError(f"loss_on must be 'agent' or 'all', got {loss_on!r}")
     # Tokenised first and filtered then: how often a token is copied is counted over all rows.
-    rows = [_row(trajectory, chat, tools, loss_on, verdict_weight, reading) for trajectory in trajectories]
+    rows = [
+        row
+        for trajectory in trajectories
+        for row in _rows(trajectory, chat, tools, loss_on, verdict_weight, reading, kept_responses)
+    ]
     if copied_weight != 1.0:
         weigh_copied(rows, copied_weight)
     kept = [row for row in rows if max_length is None or row["length"] <= max_length]
     if not kept:
         longest = max((row["length"] for row in rows), default=0)
-        raise DataError(f"none of {len(rows)} episodes has at most {max_length} tokens (longest: {longest})")
+        raise DataError(f"none of {len(rows)} rows has at most {max_length} tokens (longest: {longest})")
     if len(kept) < len(rows):
-        logger.warning("%d of %d episodes left out: over %d tokens", len(rows) - len(kept), len(rows), max_length)
+        logger.warning("%d of %d rows left out: over %d tokens", len(rows) - len(kept), len(rows), max_length)
     return Dataset.from_list(kept).remove_columns("copied")  # of no use to the trainer
 
 
@@ -193,14 +201,16 @@ def check_unseen(trajectories: Iterable[Trajectory], held_out: Collection[str]) 
                 raise DataError(f"episode {trajectory.id!r} holds the held-out passage {item.text[:80]!r}")
 
 
-def _row(
+def _rows(
     trajectory: Trajectory,
     chat: ChatFormat,
     tools: Sequence[dict[str, Any]],
     loss_on: str,
     verdict_weight: float,
     reading: bool,
-) -> dict[str, Any]:
+    kept_responses: int,
+) -> Iterator[dict[str, Any]]:
+    """The episode as a row, or each of its turns with what the agent sees of the others."""
     tokens = chat.transcript(trajectory, tools)
     ids, first = tokens.prompt_ids + tokens.completion_ids, len(tokens.prompt_ids)
     learnt = [loss_on == "all"] * first + [loss_on == "all" or bool(own) for own in tokens.mask]
@@ -217,14 +227,23 @@ def _row(
     asked = {}
     if reading:
         asked["reading_labels"] = reading_labels(trajectory, tokens, chat) if reads else [NOT_ASKED] * len(ids)
-    return {
+    columns = {
         "input_ids": ids,
         "labels": [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)],
         "loss_weights": weights,
-        "length": len(ids),
-        "copied": _copied(trajectory, tokens, chat),
         **asked,
     }
+    copied = _copied(trajectory, tokens, chat)
+    if not kept_responses:
+        yield {**columns, "length": len(ids), "copied": copied}
+        return
+    for number, (start, middle, _) in enumerate(tokens.turns):
+        context = [*range(first), *(first + place for place in seen(tokens.turns[:number], start, kept_responses))]
+        shown = [*context, *range(first + start, first + middle)]
+        row = {name: [column[place] for place in shown] for name, column in columns.items()}
+        row["labels"][: len(context)] = [IGNORED] * len(context)
+        own = [place - first - start + len(context) for place in copied if start <= place - first < middle]
+        yield {**row, "length": len(shown), "copied": own}
 
 
 def _copied(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:

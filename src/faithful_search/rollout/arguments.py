@@ -26,6 +26,9 @@ class EnvironmentArguments(ToolArguments):
     verify: bool = field(
         default=False, metadata={"help": "the agent checks its answers and goes on after INCORRECT (dialect pokee)"}
     )
+    kept_responses: int = field(
+        default=0, metadata={"help": "how many of the last tool responses the agent sees; 0: all (dialect search_r1)"}
+    )
     generation_batch: int = field(default=64, metadata={"help": "rows per forward pass when sampling and probing"})
 
     def toolbox(self, condenser: Condenser | None = None) -> Toolbox:
@@ -47,6 +50,5 @@ class EnvironmentArguments(ToolArguments):
 
     def limits(self, total_tokens: int) -> Limits:
         """The bounds of an episode of at most `total_tokens` after the prompt."""
-        return Limits(
-            self.turns, self.turn_tokens, total_tokens, self.observation_tokens, self.force_answer, self.verify
-        )
+        same = ("turns", "turn_tokens", "observation_tokens", "force_answer", "verify", "kept_responses")
+        return Limits(total_tokens=total_tokens, **{name: getattr(self, name) for name in same})

@@ -124,6 +124,11 @@ def _check(limits: Limits, chat: ChatFormat) -> None:
             f"force_answer: dialect {chat.dialect.name!r} has no tag that opens an answer; leave it off, or take a "
             "dialect that has one, such as 'search_r1'"
         )
+    if limits.kept_responses and chat.dialect.observation_role is not None:
+        raise ConfigError(
+            f"kept_responses: dialect {chat.dialect.name!r} writes each tool response as a message of a chat, which "
+            "cannot be left out; leave it at 0, or take dialect 'search_r1'"
+        )
     frame = len(chat.encode(chat.render_observation(()))) if limits.observation_tokens else 0
     if limits.observation_tokens < frame:
         raise ConfigError(

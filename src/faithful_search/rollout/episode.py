@@ -7,7 +7,7 @@ environment adds is tokenised once and appended (mask 0); text is decoded for pa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -41,12 +41,14 @@ class Limits(msgspec.Struct, frozen=True):
             template puts around it; 0 for no limit. What is longer is shortened inside its tags (`fitting.fit`).
         force_answer: when the last turn gives no answer, the environment opens one and the agent completes it: one
             turn more, of at most `turn_tokens`. Not where an answer was given before.
+        kept_responses: how many of the last tool responses the policy sees; 0: all of them. What it thought and called
+            stays, so that it must say what it will need. Only where a dialect appends raw text (`search_r1`).
         verify: the agent checks each answer in turns of their own, where its dialect has a mode for that, and goes on
             with its research after one that it finds incorrect (PokeeResearch, section 3.1). When a limit ends the
             episode first, the last answer stands.
 
     Raises:
-        ConfigError: for a limit below 1 (`observation_tokens`: below 0).
+        ConfigError: for a limit below 1 (`observation_tokens` and `kept_responses`: below 0).
     """
 
     turns: int = 10
@@ -55,12 +57,13 @@ class Limits(msgspec.Struct, frozen=True):
     observation_tokens: int = 0
     force_answer: bool = False
     verify: bool = False
+    kept_responses: int = 0
 
     def __post_init__(self) -> None:
         if min(self.turns, self.turn_tokens, self.total_tokens) < 1:
             raise ConfigError(f"limits must be at least 1, got {self}")
-        if self.observation_tokens < 0:
-            raise ConfigError(f"observation_tokens must be at least 0 (0: no limit), got {self.observation_tokens}")
+        if min(self.observation_tokens, self.kept_responses) < 0:
+            raise ConfigError(f"observation_tokens and kept_responses must be at least 0 (0: no limit), got {self}")
 
 
 class Episode:
@@ -98,7 +101,9 @@ class Episode:
     @property
     def context(self) -> list[int]:
         """What the policy sees next."""
-        return self.prompt_ids + self.ids
+        kept = self.limits.kept_responses
+        ids = [self.ids[place] for place in seen(self.turns, len(self.ids), kept)] if kept else self.ids
+        return self.prompt_ids + ids
 
     @property
     def budget(self) -> int:
@@ -243,6 +248,21 @@ class Episode:
         # end-of-turn token, or with the EOS behind it where that is another.
         if reason in ("answered", "answered_forced", "no_action") or not self.ids:
             self._append(self.chat.closing_ids(self.ids), 0, None)
+
+
+def seen(turns: Sequence[tuple[int, int, int]], length: int, kept: int) -> Iterator[int]:
+    """The places of a completion of that length which the turn after `turns` sees: all but responses before the last
+    `kept`, if that is not 0.
+
+    Example:
+        >>> list(seen([(0, 2, 5), (5, 6, 8)], 8, kept=1))
+        [0, 1, 5, 6, 7]
+    """
+    start = 0
+    for _, middle, end in turns[:-kept] if kept else ():
+        yield from range(start, middle)
+        start = end
+    yield from range(start, length)
 
 
 def copies(tasks: Iterable[Task]) -> Iterator[tuple[Task, str, int]]:

@@ -116,7 +116,8 @@ class SearchGRPOTrainer(UpdateTrainer):
     ) -> None:
         check_settings(args)
         mix, name = as_mix(reward), dialect if isinstance(dialect, str) else dialect.name
-        check_reward(mix, name, verdict_weight, uniform_groups)
+        kept_responses = limits.kept_responses if limits else 0
+        check_reward(mix, name, verdict_weight, uniform_groups, kept_responses)
         tasks = as_tasks(train_dataset)
         self.worlds: ChangedWorlds | None = None
         if counterfactual:
@@ -148,6 +149,7 @@ class SearchGRPOTrainer(UpdateTrainer):
                 llds=llds,
                 verdict_weight=verdict_weight,
                 uniform_groups=uniform_groups,
+                kept_responses=kept_responses,
                 **kwargs,
             )
         self.toolbox = toolbox

@@ -10,7 +10,7 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from ..errors import ConfigError, DataError
-from ..rewards import Mix, Reward
+from ..rewards import AnswerLikelihoodGap, Mix, Reward
 from ..rewards.evidence_sensitivity import EvidenceSensitivity
 from ..tasks import Task, task_from_row
 from .vllm import check_vllm
@@ -48,7 +48,7 @@ def steps_per_epoch(args: GRPOConfig, questions: int) -> int:
     return max(1, math.ceil(questions // batch * cycle / args.gradient_accumulation_steps))
 
 
-def check_reward(mix: Mix, dialect: str, verdict_weight: float, uniform_groups: str) -> None:
+def check_reward(mix: Mix, dialect: str, verdict_weight: float, uniform_groups: str, kept_responses: int) -> None:
     """Refuse a reward that the dialect cannot have, or that the update needs more of."""
     if not mix.covers(dialect):
         raise ConfigError(f"a part of the reward does not cover dialect {dialect!r}, so that no row would have a value")
@@ -56,6 +56,8 @@ def check_reward(mix: Mix, dialect: str, verdict_weight: float, uniform_groups: 
         raise ConfigError(f"unknown uniform_groups {uniform_groups!r}; there are: keep, drop")
     if uniform_groups == "drop" and mix.outcome is None:
         raise ConfigError("uniform_groups='drop' needs one reward that says whether an answer is right")
+    if kept_responses and any(isinstance(part, AnswerLikelihoodGap) for part in mix.parts.values()):
+        raise ConfigError("the likelihood gap reads a rollout as one context, which kept_responses makes several of")
     if verdict_weight < 0:
         raise ConfigError(f"verdict_weight must be 0 (no verdict term) or more, not {verdict_weight}")
     probing = (getattr(part, "reward", part) for part in mix.parts.values())  # `Shuffled` holds another reward

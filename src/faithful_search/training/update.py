@@ -9,7 +9,8 @@ that they need no pass of their own.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -27,12 +28,12 @@ from .likelihood import LIKELIHOOD, MOVED, WATCHED, llds
 from .outage import without_dump
 from .processes import most
 from .verdict_term import probe_columns, verdict_moves
+from .views import Columns, by_view, turn_views
 
 PASSES = 4
 """Passes over a batch. The number is fixed, since sharded models need as many passes in every process."""
 FEWEST = 8
-"""Rows from which passes are worth it: with fewer, as for models of billions of parameters, a batch is one pass."""
-Columns = torch.Tensor | None
+"""Rollouts from which passes are worth it: with fewer, as for models of billions of parameters, a batch is one pass."""
 
 
 class UpdateTrainer(GRPOTrainer):
@@ -56,6 +57,7 @@ class UpdateTrainer(GRPOTrainer):
         llds: float,
         verdict_weight: float,
         uniform_groups: str,
+        kept_responses: int,
         **kwargs: Any,
     ) -> None:
         names = {**ESTIMATORS, **TURN_ESTIMATORS}
@@ -65,13 +67,14 @@ class UpdateTrainer(GRPOTrainer):
             raise ConfigError(f"turn_gamma is in [0, 1] and llds 0 or more, not {turn_gamma:g} and {llds:g}")
         self.estimator, self.turn_estimator = ESTIMATORS.get(advantages), TURN_ESTIMATORS.get(advantages)
         self.turn_gamma, self.uniform_groups = turn_gamma, uniform_groups
-        self.verdict_weight, self.llds = verdict_weight, llds
+        self.verdict_weight, self.llds, self.kept_responses = verdict_weight, llds, kept_responses
         self._rows: list[dict[str, Any]] = []
         self._probes: list[list[Probe]] = []
         self._terms: dict[str, list[float]] = defaultdict(list)
         self._likelihood: list[torch.Tensor] = []
         self._watched: dict[str, torch.Tensor] = {}
         self._passed: tuple[Columns, ...] = ()
+        self._numbers: torch.Tensor | None = None
         self._earlier: deque[dict[str, Any]] = deque()
         super().__init__(*args, **kwargs)
 
@@ -128,8 +131,23 @@ class UpdateTrainer(GRPOTrainer):
     ) -> Any:
         """TRL's, in passes over rollouts of like length: more than half of a batch of rollouts would be padding."""
         forward = partial(self._pass, super()._get_per_token_logps_and_entropies, model)
-        self._passed = by_length(forward, input_ids, attention_mask, logits_to_keep, **given)
+        read = partial(by_length, forward, PASSES if len(input_ids) >= FEWEST else 1)
+        if self.kept_responses:
+            numbers = turn_numbers(self._tokens, logits_to_keep) if self._numbers is None else self._numbers
+            views = turn_views(attention_mask, numbers.to(input_ids.device), self.kept_responses)
+            self._passed = by_view(read, views, input_ids, logits_to_keep, **given)
+        else:
+            self._passed = read(input_ids, attention_mask, logits_to_keep, **given)
         return self._passed[:3]
+
+    @contextmanager
+    def _reading(self, batch: dict[str, Any]) -> Iterator[None]:
+        """Within the block log-probabilities are of these rollouts, not of those that were sampled last."""
+        before, self._numbers = self._numbers, batch["turn_numbers"]
+        try:
+            yield
+        finally:
+            self._numbers = before
 
     def _pass(self, forward: Any, *args: Any, **given: Any) -> tuple[Columns, ...]:
         """One pass of TRL's `forward`; a trainer that needs more of each token than its log-probability adds it."""
@@ -139,7 +157,8 @@ class UpdateTrainer(GRPOTrainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
         """TRL's loss, and the terms that have a weight."""
-        loss = cast(torch.Tensor, super().compute_loss(model, inputs, return_outputs, num_items_in_batch))
+        with self._reading(inputs):
+            loss = cast(torch.Tensor, super().compute_loss(model, inputs, return_outputs, num_items_in_batch))
         if not self._training:
             return loss
         passed, self._passed = self._passed, ()  # a kept graph would hold the activations of the step
@@ -179,14 +198,16 @@ class UpdateTrainer(GRPOTrainer):
         """Log-probabilities of a batch's completions."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        found = self._get_per_token_logps_and_entropies(model, ids, mask, inputs["completion_ids"].shape[1], **given)
+        width = inputs["completion_ids"].shape[1]
+        with self._reading(inputs):
+            found = self._get_per_token_logps_and_entropies(model, ids, mask, width, **given)
         return cast(torch.Tensor, found[0])
 
     def _watch(self, batch: dict[str, torch.Tensor]) -> None:
         """Keep some rows, first those with a right answer, to ask about them again after the update."""
         # Every process keeps as many, right or not: a pass through shards needs them all.
         order = batch["chosen"].any(1).to(torch.int8).argsort(descending=True, stable=True)[:WATCHED]
-        names = ("prompt_ids", "completion_ids", "prompt_mask", "completion_mask", "logps", "chosen")
+        names = ("prompt_ids", "completion_ids", "prompt_mask", "completion_mask", "turn_numbers", "logps", "chosen")
         self._watched = {name: batch[name][order] for name in names}
 
     def _moved(self) -> dict[str, float]:
@@ -216,12 +237,13 @@ class UpdateTrainer(GRPOTrainer):
 
 def by_length(
     forward: Callable[..., tuple[Columns, ...]],
+    passes: int,
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
     kept: int,
     **given: Any,
 ) -> tuple[Columns, ...]:
-    """What TRL's `_get_per_token_logps_and_entropies` computes, in `PASSES` passes over rows of like length.
+    """What TRL's `_get_per_token_logps_and_entropies` computes, in so many passes over rows of like length.
 
     Rollouts differ in length several times over; what only pads them is not computed. Prompts are padded on the left,
     completions, the last `kept` columns, on the right.
@@ -230,12 +252,10 @@ def by_length(
         As `forward`: where it gives a value a token, those are `(rows, kept)`, 0 where a pass left padding out; of
         single numbers (an auxiliary loss) the mean of the passes; `None` stays.
     """
-    rows, columns = input_ids.shape
-    if rows < FEWEST:
-        return forward(input_ids, attention_mask, kept, **given)
+    columns = input_ids.shape[1]
     found = []
     order = attention_mask.sum(dim=1).argsort()
-    for chosen in order.tensor_split(PASSES):
+    for chosen in order.tensor_split(passes):
         used = attention_mask[chosen].any(dim=0).nonzero()
         # A completion without a token would leave nothing to keep, so one column of it always stays.
         start, end = int(used[0]), max(int(used[-1]) + 1, columns - kept + 1)
