@@ -93,7 +93,7 @@ def test_the_cache_is_reused_and_mapped_and_changed_content_indexed_anew(tmp_pat
     monkeypatch.setattr(index_folder, "_build", lambda *_, **__: pytest.fail("built again"))
     again = LocalSearch.from_corpus(corpus)
     assert again.index.folder == built.index.folder
-    assert find(again, "capital of France") == find(built, "capital of France")
+    assert find(again, "capital") == find(built, "capital") == ["p1", "p3"]
     data = again.index.model.scores["data"]
     assert isinstance(data.base, np.memmap) and isinstance(again.index.passages.offsets.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
