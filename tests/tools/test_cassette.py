@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -96,6 +97,7 @@ def test_a_definite_error_is_replayed_and_a_passing_one_is_not_recorded(path):
         TimeoutError(),
         ConnectionResetError(),
         KeyError(1),
+        CassetteMiss("not in another cassette"),
     ):
         with pytest.raises(type(error)) as caught:
             play(cassette, {"url": "y"}, raises(error))
@@ -106,6 +108,30 @@ def test_a_definite_error_is_replayed_and_a_passing_one_is_not_recorded(path):
     assert str(again.value) == "404: no page there" and type(again.value) is ToolError and not again.value.passing
     assert len(replay) == 1
     assert play(cassette, {"url": "y"}, returns(PARIS)) == [PARIS]
+
+
+def test_equal_calls_at_once_are_asked_once_and_when_the_one_who_asks_is_cancelled_another_asks(path):
+    cassette, asked = Cassette(path, "record"), []
+
+    async def slow():
+        asked.append(1)
+        await asyncio.sleep(0.1)
+        return [PARIS]
+
+    async def ask():
+        return await asyncio.gather(*(cassette.play("search", {"query": "x"}, slow) for _ in range(10)))
+
+    async def cancel():
+        first, second = (asyncio.create_task(cassette.play("search", {"query": "y"}, slow)) for _ in range(2))
+        while len(asked) < 2:
+            await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(lambda _: asyncio.run(ask()), range(4))] == [[[PARIS]] * 10] * 4 and asked == [1]
+    assert asyncio.run(cancel()) == [PARIS] and asked == [1, 1, 1]
+    assert len(path.read_text().splitlines()) == 2
 
 
 def test_a_miss_shows_the_nearest_call_and_how_to_record(path):
@@ -181,7 +207,7 @@ def test_a_partial_result_is_shown_and_not_recorded(path):
     with Cassette(path, "record") as cassette:
         assert play(cassette, {"query": "x"}, live) == [PARIS]
         assert play(cassette, {"query": "x"}, returns()) == []
-    assert len(Cassette(path)) == 1
+    assert len(Cassette(path)) == 1 and play(Cassette(path), {"query": "x"}) == []  # that nothing is found is a result
 
 
 def test_a_closed_recording_is_the_same_file_whatever_the_order(tmp_path):

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tiny_bert import COUNT, QUERIES, corpus, other_model, saved
@@ -61,6 +62,7 @@ def test_exact_search_is_that_of_numpy(model, folder, passages, top_k):
         assert np.allclose([hit.score for hit in hits], np.sort(row)[::-1][:top_k], atol=1e-4)
         assert all(abs(row[int(hit.source[1:])] - hit.score) < 1e-4 for hit in hits)
         assert len({hit.source for hit in hits}) == len(hits)
+        assert all(msgspec.structs.replace(hit, score=None) == corpus()[int(hit.source[1:])] for hit in hits)
 
 
 def test_a_batch_finds_what_single_queries_find(folder, passages):
@@ -183,6 +185,12 @@ def test_an_index_keeps_its_pooling_and_prefixes(tmp_path, model, passages):
     assert np.allclose(index.embedder.queries(["w1 w2"]), expected.encode(["w1 w2"], "query"), atol=1e-6)
     texts = [f"{passage.title}\n{passage.text}" for passage in corpus()]
     assert np.allclose(vectors_of(tmp_path / "dense"), expected.encode(texts, "passage"), atol=1e-6)
+
+
+def test_passages_of_another_corpus_are_refused(tmp_path, folder):
+    store(tmp_path, corpus(10))
+    with pytest.raises(DataError, match=f"{COUNT} vectors for 10 passages"):
+        DenseIndex.open(folder, Passages(tmp_path))
 
 
 @pytest.mark.parametrize("damage", ["vectors", "hnsw.faiss", "manifest.json"])

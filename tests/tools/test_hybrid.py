@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faithful_search.errors import ConfigError
+from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools.retrieval.hybrid import HybridIndex
 from faithful_search.tools.retrieval.index import Index
 from faithful_search.trajectory import Evidence
@@ -32,6 +32,15 @@ class Ranking(Index):
 
 def order(index: Index, top_k: int = 10) -> list[str]:
     return [found.source for found in index.search("?", top_k)]
+
+
+def test_scores_are_the_sums_worked_by_hand():
+    found = HybridIndex((Ranking("a", "b", "c"), Ranking("c", "d", "a")), k=60).search("?", 10)
+    both, second = float(Fraction(1, 61) + Fraction(1, 63)), float(Fraction(1, 62))
+    assert [(e.source, e.score) for e in found] == [
+        *((name, round(both, 6)) for name in "ac"),  # ties go to the first part's
+        *((name, round(second, 6)) for name in "bd"),
+    ]
 
 
 def test_each_query_is_fused_by_itself_and_cut():
@@ -76,6 +85,15 @@ def test_the_order_is_that_of_exact_sums(rankings, k):
         for rank, name in enumerate(ranking, start=1):
             exact[name] = exact.get(name, Fraction(0)) + Fraction(1, k + rank)
     assert order(HybridIndex(tuple(Ranking(*r) for r in rankings), k=k)) == sorted(exact, key=lambda n: -exact[n])
+
+
+def test_a_failing_part_is_a_failure():
+    class Down(Ranking):
+        def search_batch(self, queries, top_k):
+            raise ToolError("down", passing=True)
+
+    with pytest.raises(ToolError, match="down"):
+        HybridIndex((Ranking("a"), Down())).search("?", 1)
 
 
 def test_settings_that_mean_nothing_are_refused():

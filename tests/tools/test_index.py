@@ -271,6 +271,13 @@ def test_a_byte_that_changed_is_one_line(index, corpus, name, monkeypatch):
         build_folder(corpus, index)
 
 
+def test_a_passage_that_changed_in_a_large_index_is_one_line(index, monkeypatch):
+    flipped(index / "passages.jsonl", 0)
+    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._QUICK", 0)
+    with pytest.raises(DataError, match=r"the index .* is damaged \(passage 0: .*\): build it again"):
+        open_folder(index).passages.get(0)
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "bm25/data.npy", "bm25/vocabulary.txt", "passages.offsets"])
 def test_a_damaged_index_is_not_opened(index, name):
     data = (index / name).read_bytes()
@@ -332,7 +339,7 @@ def test_many_threads_search_as_one(index):
 def test_batches_of_a_build_do_not_show_in_it(tmp_path, monkeypatch):
     build_folder(rows(200), tmp_path / "one")
     monkeypatch.setattr("faithful_search.tools.retrieval.passages.BATCH", 33)
-    build_folder(rows(200), tmp_path / "many")
+    build_folder(iter(rows(200)), tmp_path / "many")
     assert tree(tmp_path / "one") == tree(tmp_path / "many")
 
 
@@ -406,9 +413,9 @@ def invoke(*arguments: object) -> tuple[int, str, str]:
 
 
 def test_the_command_says_what_it_made_and_left_out(tmp_path):
-    corpus = write(tmp_path / "c.jsonl", [{"text": "one"}, *[{"body": "?"}] * 7])
-    code, said, told = invoke("index", corpus, tmp_path / "out")
-    assert code == 0 and said.startswith(f"1 passages of {corpus} in {tmp_path / 'out'}: bm25, 0.0 MB, ")
+    corpus = write(tmp_path / "c.jsonl", [{"text": "One sentence. Another one."}, *[{"body": "?"}] * 7])
+    code, said, told = invoke("index", corpus, tmp_path / "out", "--paragraph-characters", 15)
+    assert code == 0 and said.startswith(f"2 passages of {corpus} in {tmp_path / 'out'}: bm25, 0.0 MB, ")
     assert told.count("left out: ") == 6
     assert f"{corpus}, line 2: no column 'text'" in told and "rows left out: 7; all of them are in" in told
     assert (tmp_path / "out" / "skipped.jsonl").read_text().count("\n") == 7

@@ -40,7 +40,7 @@ def find(search: LocalSearch, query: str) -> list[str]:
 
 @pytest.fixture
 def search() -> LocalSearch:
-    return LocalSearch.from_corpus(ROWS)
+    return LocalSearch.from_corpus(iter(ROWS))
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,16 @@ def test_words_of_several_scripts():
     assert words("e\u0301te\u0301") == words("été") == ["été"]
 
 
-def test_the_cache_is_reused_and_mapped(tmp_path, monkeypatch):
+def test_the_cache_is_reused_and_mapped_and_changed_content_indexed_anew(tmp_path, monkeypatch):
     corpus = tmp_path / "c.jsonl"
+    corpus.write_text(json.dumps({**ROWS[0], "text": "Paris is a hero of Troy."}))
+    assert find(LocalSearch.from_corpus(corpus), "capital") == []
     corpus.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     built = LocalSearch.from_corpus(corpus)
     monkeypatch.setattr(index_folder, "_build", lambda *_, **__: pytest.fail("built again"))
     again = LocalSearch.from_corpus(corpus)
     assert again.index.folder == built.index.folder
-    assert find(again, "capital of France") == find(built, "capital of France")
+    assert find(again, "capital") == find(built, "capital") == ["p1", "p3"]
     data = again.index.model.scores["data"]
     assert isinstance(data.base, np.memmap) and isinstance(again.index.passages.offsets.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
@@ -166,7 +168,7 @@ def test_passages_without_any_word_are_a_corpus_nobody_finds_anything_in():
 
 
 def test_text_comes_back_byte_for_byte():
-    text = 'a "quoted"\n\tline\r\n\u2028 \x00 </tool_response> é e\u0301'
+    text = 'a "quoted"\n\tline\r\n\u2028 \x00 </tool_response> é e\u0301' + " word" * 200_000
     assert asyncio.run(LocalSearch.from_corpus([{"text": text}]).local_search("quoted"))[0].text == text
 
 

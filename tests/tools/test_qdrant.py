@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from faulty_server import FaultyServer, Request
@@ -40,6 +41,8 @@ def test_search_is_that_of_numpy(index, embedder):
     for row, hits in zip(cosines, index.search_batch(QUERIES, 7), strict=True):
         assert np.allclose([hit.score for hit in hits], np.sort(row)[::-1][:7], atol=1e-3)
         assert all(abs(row[int(hit.source[1:])] - hit.score) < 1e-3 for hit in hits)
+        assert all(msgspec.structs.replace(hit, score=None) == corpus(COUNT)[int(hit.source[1:])] for hit in hits)
+    assert len(index.search("w1", COUNT + 5)) == COUNT and index.search_batch([], 3) == []
 
 
 def test_an_interrupted_upload_goes_on_in_its_folder(tmp_path, embedder, monkeypatch):
@@ -190,7 +193,14 @@ def test_each_fault_of_a_server_is_a_tool_error(server, embedder, fault, passing
     index = QdrantIndex("wiki", embedder, server.url)
     server.answer = lambda request: (200, b"<html>")
     server.mode = (fault, "secret 10.1.2.3") if fault else "ok"
-    with pytest.raises(ToolError, match=says) as caught:
-        index.search("w1", 1)
-    assert caught.value.passing is passing
-    assert "10.1.2.3" not in str(caught.value) and "127.0.0.1" not in str(caught.value)
+    for server.retry_after in ("3", "", "soon"):  # 429 and 503 say it; perhaps nothing that can be read
+        with pytest.raises(ToolError, match=says) as caught:
+            index.search("w1", 1)
+        assert caught.value.passing is passing
+        assert "10.1.2.3" not in str(caught.value) and "127.0.0.1" not in str(caught.value)
+
+
+def test_nobody_listening_is_a_passing_failure(embedder):
+    with pytest.raises(ToolError, match="cannot be reached") as caught:
+        QdrantIndex("wiki", embedder, "http://127.0.0.1:9")
+    assert caught.value.passing

@@ -131,6 +131,13 @@ def test_a_refusal_is_a_tool_error(status):
         search(RemoteSearch(url, http=ONCE))
 
 
+@pytest.mark.parametrize("mode", ["hang", "drip", "closed"])
+def test_a_server_that_is_too_slow_or_hangs_up_is_given_up(mode):
+    told = pytest.raises(ToolError, match=r"^Search failed: the service (took longer than 0\.3 seconds|broke off)")
+    with FaultyServer(lambda request: (200, {"result": [[]]}), mode) as server, told:
+        search(RemoteSearch(server.url, http=Http(timeout=0.3, patience=Patience(retries=0))))
+
+
 def test_a_refused_token_is_the_operators_affair(caplog, monkeypatch):
     monkeypatch.setenv(TOKEN, "token-of-another-server")
     with answering(b"{}", 401) as url, pytest.raises(ToolError, match=r"^Search is not available now") as refused:
@@ -172,6 +179,19 @@ def test_an_overloaded_server_is_asked_again():
 
         assert asyncio.run(two()) == [[passage("a", 0)], [passage("b", 0)]]
     assert metrics.requests.value("/retrieve", "503") >= 1
+
+
+def test_many_searches_at_once_each_get_their_own(url):
+    async def many():
+        return await asyncio.gather(*(RemoteSearch(url, top_k=1, http=ONCE).search(f"q{n}") for n in range(200)))
+
+    assert asyncio.run(many()) == [[passage(f"q{n}", 0)] for n in range(200)]
+
+
+def test_calls_are_kept_by_server_format_and_number_without_the_addresss_secrets():
+    tools = [RemoteSearch("http://a/s?key=x"), RemoteSearch("http://b/s"), RemoteSearch("http://a/s", "recall")]
+    keys = {tool.cache_key for tool in (*tools, RemoteSearch("http://a/s", top_k=5))}
+    assert len(keys) == 4 and not any("key=x" in key for key in keys)
 
 
 def test_the_token_comes_from_the_environment(monkeypatch):

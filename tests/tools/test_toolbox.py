@@ -147,6 +147,34 @@ def test_a_tool_that_is_late_is_given_up_even_when_it_ignores_that():
     assert [(o.note, o.error) for o in found] == [("Error: trouble did not answer within 0.2 seconds.", True)] * 2
 
 
+def test_giving_up_on_a_call_ends_the_tools_work():
+    async def give_up() -> int:
+        toolbox = Toolbox([Trouble()])
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(toolbox.call(ToolCall("trouble", {"kind": "hang"}), toolbox.session()), 0.05)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(give_up()) == 1  # its own, while the loop still runs
+
+
+def test_blocking_work_in_threads_overlaps():
+    together = threading.Barrier(48)
+
+    class Threaded(Tool):
+        name = "threaded"
+
+        async def threaded(self) -> list[Evidence]:
+            """Wait, in a thread, until all are there."""
+            await asyncio.to_thread(together.wait, 20)
+            return []
+
+    with Toolbox([Threaded()]) as toolbox:
+        found = toolbox.run_batch([ToolCall("threaded")] * 48, [toolbox.session()] * 48)
+    assert not any(o.error for o in found)
+
+
 def test_tools_that_end_badly_after_they_were_given_up_leave_no_word_behind():
     code = r"""
 import asyncio, gc
@@ -213,18 +241,22 @@ def test_concurrency_is_a_limit():
     assert tool.most == 30
 
 
-def test_from_many_threads(toolbox):
+def test_from_many_threads_and_inside_a_running_loop(toolbox):
     found: list[str] = []
 
     def work(text: str) -> None:
         found.append(one(toolbox, echo(text, wait=0.02)).evidence[0].text)
+
+    async def notebook() -> None:
+        work("cell")
 
     threads = [threading.Thread(target=work, args=(str(n),)) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == [str(n) for n in range(8)]
+    asyncio.run(notebook())
+    assert sorted(found) == [*map(str, range(8)), "cell"]
 
 
 def test_a_tool_that_calls_run_batch_is_told_so_instead_of_hanging(caplog):
@@ -407,11 +439,7 @@ class Service(Tool):
     def __init__(self, slow: float = 0.0) -> None:
         self.slow = slow
         self.asked: list[str] = []
-        self.needs = ""
-
-    def check(self) -> None:
-        if self.needs:
-            raise ConfigError(self.needs)
+        self.release = threading.Event()
 
     async def service(self, query: str) -> list[Evidence]:
         """Ask.
@@ -421,6 +449,8 @@ class Service(Tool):
         """
         self.asked.append(query)
         await asyncio.sleep(self.slow)
+        if query.startswith("block") and self.asked == [query]:
+            self.release.wait(20)
         if query.startswith("busy"):
             raise ToolError("The service is busy.", passing=True)
         if query.startswith("once") and self.asked.count(query) == 1:
@@ -520,9 +550,9 @@ def test_the_time_out_covers_all_retries():
     service = Service(slow=0.15)
     start = time.monotonic()
     with Toolbox([service], timeout=0.4, patience=Patience(retries=50, first=0.01)) as toolbox:
-        [found] = ask(toolbox, "busy")
+        [found], stats = ask(toolbox, "busy"), toolbox.stats()["service"]
     assert found.error and time.monotonic() - start < 3
-    assert len(service.asked) <= 4
+    assert len(service.asked) <= 4 and 0.3 < stats.seconds == stats.p50 == stats.p95
 
 
 def test_a_tool_that_hangs_leaves_slots_to_the_others():
@@ -538,6 +568,20 @@ def test_a_tool_that_hangs_leaves_slots_to_the_others():
 
     with Toolbox([Service(), Echo()], timeout=30, concurrency=8, per_tool=4) as toolbox:
         assert [o.error for o in asyncio.run(both(toolbox))] == [False] * 50
+
+
+def test_a_thousand_calls_to_a_tool_that_hangs_end_with_its_first_time_outs():
+    service = Service()
+    with Toolbox([service, Echo()], timeout=0.5, per_tool=16) as toolbox:
+        start = time.monotonic()
+        notes = [o.note for o in ask(toolbox, *(f"hang {n}" for n in range(1000)))]
+        assert time.monotonic() - start < 11  # not 1000 / 16 * 0.5
+        assert not one(toolbox, echo("still here")).error
+        stats, made = toolbox.stats()["service"], len(service.asked)
+    refused = sum("out of order for the next" in note and note.endswith(" s. Other tools: echo.") for note in notes)
+    assert 16 <= made < 16 + 5  # a slot may come free before the fifth time-out
+    assert (notes.count("Error: service did not answer within 0.5 seconds."), refused) == (made, 1000 - made)
+    assert (stats.calls, stats.errors, stats.refused, stats.made) == (1000, 1000, 1000 - made, made)
 
 
 def test_who_has_waited_a_time_out_for_calls_that_hang_is_refused():
@@ -578,6 +622,8 @@ def test_wrong_calls_and_definite_answers_do_not_break_a_tool():
     with Toolbox([Service()], failures=2, patience=QUICK) as toolbox:
         ask(toolbox, *["gone"] * 5, *[""] * 5)
         assert [o.error for o in ask(toolbox, "fine")] == [False]
+        stats = toolbox.stats()["service"]
+    assert (stats.calls, stats.errors, stats.made) == (11, 10, 6)
 
 
 @pytest.fixture
@@ -606,6 +652,55 @@ def test_answers_are_kept_and_failures_are_not(cache):
         ask(toolbox, "a")
         ask(toolbox, "a")
     assert other.asked == ["a"] * 3
+
+
+def test_equal_calls_at_once_are_made_once(cache):
+    service = Service(slow=0.1)
+    with Toolbox([service], cache=cache) as toolbox:
+        found, stats = ask(toolbox, *["a"] * 40), toolbox.stats()["service"]
+    assert service.asked == ["a"] and {o.evidence[0].text for o in found} == {"About a."}
+    assert (stats.calls, stats.hits, stats.made) == (40, 39, 1)
+
+
+def test_the_end_of_one_episode_loses_nothing_of_the_others_that_wait_for_the_same(cache):
+    service = Service(slow=0.3)
+
+    async def scene() -> list:
+        toolbox, call = Toolbox([service], cache=cache), ToolCall("service", {"query": "a"})
+        sessions = [toolbox.session() for _ in range(3)]
+        calls = [asyncio.ensure_future(toolbox.call(call, session)) for session in sessions]
+        while not service.asked:
+            await asyncio.sleep(0.005)
+        sessions[0].close()  # the one that asks
+        return await asyncio.gather(*calls)
+
+    ended, *others = asyncio.run(scene())
+    assert ended.note == "service was not asked: the episode has ended."
+    assert [o.evidence[0].text for o in others] == ["About a."] * 2 and service.asked == ["a", "a"]
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_who_has_waited_long_for_anothers_answer_asks_by_itself(cache, tmp_path, monkeypatch, recorded):
+    """The one that asks may sit on an event loop that a tool blocks."""
+    monkeypatch.setattr("faithful_search.tools.toolbox._GRACE", 0.1)
+    service, cassette = Service(), Cassette(tmp_path / "calls.jsonl", "record")
+    kept = {"cassette": cassette} if recorded else {"cache": cache}
+    with Toolbox([service], **kept) as first, Toolbox([service], timeout=0.3, **kept) as second:
+        leader = threading.Thread(target=ask, args=(first, "block"))
+        leader.start()
+        while not service.asked:
+            time.sleep(0.005)
+        [found] = ask(second, "block")
+        service.release.set()
+        leader.join()
+    assert found.evidence[0].text == "About block." and service.asked == ["block"] * 2
+
+
+def test_a_recording_is_sorted_when_its_toolbox_is_closed(tmp_path):
+    with Toolbox([Service()], cassette=Cassette(tmp_path / "calls.jsonl", "record")) as toolbox:
+        ask(toolbox, "b")
+        ask(toolbox, "a")
+    assert "About a." in (tmp_path / "calls.jsonl").read_text().splitlines()[0]
 
 
 def test_trouble_of_the_cache_stops_no_call(tmp_path):

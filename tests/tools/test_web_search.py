@@ -4,6 +4,7 @@ import asyncio
 import logging
 import pickle
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from search_servers import KEY, STRANGE, Request, SearchServer, searxng, serper
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools import Toolbox, error_log, schema_of
 from faithful_search.tools.cassette import Cassette
-from faithful_search.tools.web.providers import Provider, load, names
+from faithful_search.tools.web.providers import Provider, load, names, page
 from faithful_search.tools.web.providers.ddgs import Ddgs
 from faithful_search.tools.web.providers.searxng import SearXNG
 from faithful_search.tools.web.providers.serper import Serper
@@ -74,9 +75,11 @@ def test_answers_that_name_their_page_come_first_and_their_page_once(service):
     assert len(set(urls(found))) == 5
 
 
-def test_several_queries_run_at_once_and_are_interleaved_by_rank(service):
+def test_several_queries_run_at_once_each_once_and_are_interleaved_by_rank(service):
     found = search(tool(service, top_k=2, limit=5), "red", "blue", "green")
     assert urls(found) == [f"site{n}.example/{color}" for n in (1, 2) for color in ("red", "blue", "green")][:5]
+    before = len(service.requests)
+    assert len(search(tool(service), "red", " red")) == 5 and len(service.requests) == before + 1
 
 
 class Said(Provider):
@@ -154,6 +157,14 @@ def test_every_fault_of_a_service_is_an_error_that_the_policy_reads(fault, servi
     assert KEY not in found.note and server.url.removeprefix("http://") not in found.note
 
 
+def test_a_service_that_hangs_or_sends_too_much_is_given_up(service):
+    for mode, limit in (("hang", {"timeout": 0.3}), ("drip", {"timeout": 0.3}), ("ok", {"max_bytes": 900})):
+        http = Http(patience=Patience(retries=0), **limit)
+        told = pytest.raises(ToolError, match=r"Web search failed: .* than (0\.3 seconds|900 bytes)")
+        with SearchServer(service.answer, mode) as server, told:
+            search(tool(server, http=http), "red")
+
+
 @pytest.mark.parametrize("strange", STRANGE)
 def test_json_of_another_form_is_an_error_or_nothing(strange, service):
     with SearchServer(service.answer, mode=strange) as server:
@@ -195,6 +206,13 @@ def test_a_huge_answer_is_cut_to_what_is_asked_for_and_texts_to_some_length():
     with SearchServer(huge) as server:
         found = search(tool(server), "red")
     assert len(found) == 5 and all(len(item.text) <= 2_000 and len(item.title) <= 300 for item in found)
+
+
+def test_what_is_no_address_of_a_page_is_dropped_and_a_snippet_stays_on_one_line():
+    wrong = "javascript:alert(1)", "file:///etc/passwd", "//a.example", "http://", "http://[", "https://a b/", 7, None
+    assert [page("t", url, "text") for url in wrong] == [[]] * len(wrong)
+    [found] = page("a\nb", "https://a.example", "c\r\n\r\nd\u2028e")
+    assert (found.title, found.text) == ("a b", "c d e")
 
 
 PARTS = st.sampled_from(["results", "answers", "infoboxes", "organic", "answerBox", "knowledgeGraph"])
@@ -242,7 +260,7 @@ class TestSerper:
         assert len(errors) == 1 and "SERPER_API_KEY" in errors[0].getMessage()
         assert all(wrong not in record.getMessage() for record in caplog.records)
 
-    def test_what_the_operator_can_mend_is_neither_repeated_nor_kept(self, tmp_path):
+    def test_what_the_operator_can_mend_is_loud_and_neither_repeated_nor_kept(self, tmp_path, caplog):
         def unpaid(request: Request):
             return (400, {"message": "Not enough credits"}) if request.body["q"] == "blue" else serper(request)
 
@@ -256,7 +274,7 @@ class TestSerper:
                 server.answer = serper
                 [found] = box.run_batch([call], [box.session()])
         assert [item.title for item in found.evidence[:2]] == ["red 1", "blue 1"]
-        assert "refuses" not in cassette.path.read_text(encoding="utf-8")
+        assert "refuses" not in cassette.path.read_text(encoding="utf-8") and "credits" in caplog.text
 
     def test_the_key_is_in_no_repr_pickle_error_or_cache_key(self):
         with SearchServer(serper, mode="error") as server:
@@ -266,9 +284,12 @@ class TestSerper:
         seen = [repr(asked), str(caught.value), asked.cache_key, str(pickle.dumps(asked))]
         assert not any(KEY in text for text in seen) and "SERPER_API_KEY" in seen[0]
 
-    def test_the_key_goes_into_the_header_and_nowhere_else(self):
+    def test_the_key_goes_into_the_header_and_nowhere_else(self, monkeypatch):
+        monkeypatch.delenv("SERPER_API_KEY")
+        monkeypatch.setenv("MY_KEY", KEY + "\n")
         with SearchServer(serper) as server:
-            search(WebSearch(Serper(url=server.url + "/", country="fr", language="fr")), "red")
+            asked = WebSearch(Serper(url=server.url + "/", country="fr", language="fr", key_variable="MY_KEY"))
+            search(pickle.loads(pickle.dumps(asked)), "red")
         [request] = server.requests
         assert request.headers["x-api-key"] == KEY and not request.parameters
         assert request.body == {"q": "red", "num": 10, "gl": "fr", "hl": "fr"}
@@ -284,6 +305,8 @@ class TestSearXNG:
         with SearchServer(searxng) as server, pytest.raises(ToolError, match="none of the search engines") as caught:
             search(tool(server), "outage")
         assert caught.value.passing
+        with SearchServer(searxng) as server:
+            assert search(tool(server), "unheard of") == []
 
     def test_engines_and_language(self):
         with SearchServer(searxng) as server:
@@ -351,6 +374,11 @@ class TestDdgs:
             assert caught.value.passing
         text(raising(DDGSException("No results found.")))
         assert search(WebSearch(Ddgs()), "red") == []
+
+    def test_a_search_that_blocks_does_not_hold_up_the_event_loop(self, text):
+        threads = []
+        text(lambda query, **knobs: threads.append(threading.current_thread()) or [])
+        assert search(WebSearch(Ddgs()), "red") == [] and threads[0] is not threading.current_thread()
 
     @pytest.mark.parametrize("strange", [None, "x", [1, None], [{"title": 3}], {"a": 1}])
     def test_strange_results(self, text, strange):

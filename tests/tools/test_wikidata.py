@@ -182,10 +182,11 @@ class Writer:
         return f"{query}: {len(passages)} facts, first: {passages[0]}"
 
 
-def test_a_condenser_writes_one_paragraph_for_each_entity(server):
+def test_a_condenser_writes_one_paragraph_for_each_entity_and_where_it_fails_the_facts_are_given(server, graph):
     [found] = ask(tool(server, condenser=Writer()), "Freedonia population")
     assert found.text == ("Freedonia population: 7 facts, first: Freedonia, population: 1,234,567 (as of 2020).")
     assert (found.title, found.url) == ("Freedonia (country in Europe)", "https://www.wikidata.org/wiki/Q1")
+    assert ask(tool(server, condenser=Writer(fails=True)), "Freedonia population") == ask(graph, "Freedonia population")
 
 
 FAULTS = ["unauthorized", "forbidden", "busy", "patient", "error", "unavailable", "cut", "garbage", "html", "closed"]
@@ -251,6 +252,11 @@ def test_an_entity_with_anything_anywhere_is_still_read(data):
     assert isinstance(wikibase.label_of(entity, "en"), str) and isinstance(wikibase.aliases_of(entity, "en"), list)
 
 
+def test_labels_that_cannot_be_encoded_are_mended():
+    entity = {"labels": {"en": {"value": "a\ud800\nb"}}, "aliases": {"en": [{"value": "\udfff"}]}}
+    assert wikibase.label_of(entity, "en") == "a? b" and wikibase.aliases_of(entity, "en") == ["?"]
+
+
 @pytest.mark.parametrize(
     ("time", "precision", "told"),
     [
@@ -302,6 +308,13 @@ def test_amounts(amount, told):
 )
 def test_names_that_are_tried_after_the_whole_query(query, names):
     assert candidates(query, 4)[1 : 1 + len(names)] == names
+
+
+def test_looking_for_names_takes_time_linear_in_the_query():
+    start = time.process_time()
+    for query in ("Lost in Translation of " * 20_000, '"' * 50_000, "The of " * 60_000, "Lost " + "of the " * 60_000):
+        candidates(query, 4)
+    assert time.process_time() - start < 4
 
 
 def test_it_survives_pickling_and_tells_its_results_apart(graph, server):

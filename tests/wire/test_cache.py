@@ -350,6 +350,23 @@ def test_what_is_too_old_counts_as_absent_and_is_overwritten(tmp_path):
     assert cache.get_many(["old", "young"]) == {"old": b"third", "young": b"first"} and len(cache) == 2
 
 
+def test_what_is_too_old_is_computed_anew_once(tmp_path):
+    cache, computed = Cache(tmp_path / "results.sqlite", max_age=100), []
+    cache.put("k", b"old")
+    age(cache, "k", 101)
+
+    async def compute():
+        computed.append(1)
+        await asyncio.sleep(0.02)
+        return b"new"
+
+    async def ask():
+        return await asyncio.gather(*(cache.get_or_compute("k", compute) for _ in range(5)))
+
+    assert asyncio.run(ask()) == [(b"new", False)] + [(b"new", True)] * 4
+    assert asyncio.run(ask()) == [(b"new", True)] * 5 and computed == [1]
+
+
 def test_limits_that_make_no_sense_are_refused(tmp_path):
     for limits in ({"max_age": 0}, {"max_age": float("nan")}, {"max_bytes": 999_999}, {"max_bytes": -1}):
         with pytest.raises(ConfigError, match=next(iter(limits))):
@@ -392,8 +409,12 @@ def test_a_file_of_the_first_version_is_read_and_made_smaller_when_a_limit_is_se
     assert limited.get("2999") == bytes(2000) and limited.get("0") is None
     assert on_disk(path) <= 2_000_000 and len(limited) > 200
     limited.put("new", b"1")
-    limited.put("huge", bytes(1_800_000))  # more than a tenth
-    assert limited.get("huge") is None
+
+    async def huge():
+        return bytes(1_800_000)  # more than a tenth
+
+    assert asyncio.run(limited.get_or_compute("huge", huge)) == (bytes(1_800_000), False)
+    assert limited.get("huge") is None and limited.get("new") == b"1"
     limited.close()
     with sqlite3.connect(path) as raw:
         assert raw.execute("PRAGMA user_version").fetchone() == (1,)

@@ -215,6 +215,12 @@ class TestSize:
         assert message == "127.0.0.1 sent more than 150,000 bytes"
         assert peak < 30e6
 
+    def test_a_bomb_does_not_hold_up_the_others(self, shared):
+        start = time.thread_time()  # what the event loop's thread itself does, on a busy machine too
+        outcomes = ask(Http(patience=ONCE), *[shared.url("/bomb"), shared.url("/bomb-twice")] * 3)
+        assert time.thread_time() - start < 0.8
+        assert {str(outcome) for outcome in outcomes} == {"the service sent more than 4,000,000 bytes"}
+
     def test_crumbs(self, shared):
         assert told(guarded(), shared.url("/crumbs")) == "127.0.0.1 sent more than 4,000,000 bytes"
 

@@ -261,11 +261,12 @@ def _capitalised(text: str) -> list[str]:
     whole = []
     for run in runs:
         # without "Who" and "The" at its beginning and "of" at its end
-        while len(run) > 1 and run[0].casefold() in _ASKING:
-            run = run[1:]
-        while run and _is_link(run[-1]):
-            run = run[:-1]
-        whole += [run] if run else []
+        start, end = 0, len(run)
+        while start < end - 1 and run[start].casefold() in _ASKING:
+            start += 1
+        while start < end and _is_link(run[end - 1]):
+            end -= 1
+        whole += [run[start:end]] if start < end else []
     parts = [list(part) for run in whole for linked, part in groupby(run, key=_is_link) if not linked]
     return [" ".join(run) for run in [*sorted(whole, key=len, reverse=True), *parts]]
 
