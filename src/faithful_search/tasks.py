@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,12 @@ from .bundled import REMEMBERED, tiny_policy, world_file
 from .errors import DataError
 from .trajectory import read_lines
 
-ANSWER_COLUMNS = ("answers", "answer", "golden_answers", "gold_answers", "ground_truth", "target")
+ANSWER_COLUMNS = ("answers", "answer", "golden_answers", "gold_answers", "ground_truth", "target", "gts")
 QUESTION_COLUMNS = ("question", "query", "problem")
 ANSWER_SPLIT = "<|answer_split|>"
+_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+# `*+` gives nothing back: a long text that only begins like a list is refused in linear time
+_PRINTED_LIST = re.compile(rf"\s*\[\s*(?:{_QUOTED}(?:[\s,]+{_QUOTED})*+)?[\s,]*\]\s*", re.DOTALL)
 WORLD = ("world", "world_passages", "world_remembered", "world_pairs")
 """Names of the bundled questions."""
 
@@ -45,10 +50,7 @@ def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -
     Raises:
         DataError: when the row has no question or no answers, naming the columns it does have.
     """
-    question = _question(row)
-    answers = _first(row, ANSWER_COLUMNS)
-    if answers is None:
-        answers = _mapping(row, "reward_model").get("ground_truth")
+    question, answers = row_question(row) or _prompted(row), row_answers(row)
     missing = [name for name, value in (("question", question), ("answers", answers)) if value is None]
     if missing:
         raise DataError(
@@ -58,8 +60,8 @@ def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -
     meta = {**{key: value for key, value in row.items() if key not in used}, **_mapping(row, "meta")}
     return Task(
         id=str(number if row.get("id") is None else row["id"]),
-        question=str(question),
-        answers=_answers(answers),
+        question=question or "",
+        answers=answers or (),
         supporting_ids=tuple(row.get("supporting_ids") or ()),
         supporting_titles=tuple(row.get("supporting_titles") or ()),
         meta=meta,
@@ -169,8 +171,48 @@ def _hub_rows(name: str, split: str) -> Iterator[dict[str, Any]]:
         raise DataError(f"{name!r} is neither a file here nor a dataset that could be loaded: {error}") from error
 
 
-def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((row[name] for name in names if row.get(name) is not None), None)
+def row_question(row: Mapping[str, Any]) -> str | None:
+    """The question in a row's own column, or in verl's `extra_info`; none where only a prompt holds it."""
+    places = (row, _mapping(row, "extra_info"))
+    asked = (first(place, QUESTION_COLUMNS, lambda value: isinstance(value, str) and value.strip()) for place in places)
+    return next((question.strip() for question in asked if question), None)
+
+
+def row_answers(row: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The gold answers in a row's own column, or in verl's `reward_model`; `None` where there is no such column."""
+    found = first(row, ANSWER_COLUMNS)
+    found = _mapping(row, "reward_model").get("ground_truth") if found is None else found
+    return None if found is None else gold_answers(found)
+
+
+def gold_answers(value: Any) -> tuple[str, ...]:
+    """Gold answers however they were stored: text, lists in lists, `{"target": …}`, or a list that was printed.
+
+    Example:
+        >>> gold_answers("['late 1967' '1967']"), gold_answers([["a"], "b"]), gold_answers("x<|answer_split|>y")
+        (('late 1967', '1967'), ('a', 'b'), ('x', 'y'))
+    """
+    if value is None:
+        return ()
+    if isinstance(value, Mapping):
+        return gold_answers(value.get("target", list(value.values())))
+    if isinstance(value, (list, tuple)):
+        return tuple(answer for item in value for answer in gold_answers(item))
+    text = str(value)
+    if not _PRINTED_LIST.fullmatch(text):
+        return tuple(text.split(ANSWER_SPLIT))
+    answers = []
+    for literal in re.findall(_QUOTED, text, re.DOTALL):
+        try:
+            answers.append(str(ast.literal_eval(literal)))
+        except (ValueError, SyntaxError):  # an escape that Python does not know, or a line break
+            answers.append(literal[1:-1])
+    return tuple(answers)
+
+
+def first(row: Mapping[str, Any], names: Sequence[str], fits: Callable[[Any], Any] = lambda value: True) -> Any:
+    """The value of the first of these columns that holds what fits; `None` is nothing."""
+    return next((row[name] for name in names if row.get(name) is not None and fits(row[name])), None)
 
 
 def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -178,21 +220,8 @@ def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _question(row: Mapping[str, Any]) -> Any:
-    """The question's own column, or the last user message of a row that holds a `prompt` of chat messages only."""
-    found = _first(row, QUESTION_COLUMNS) or _first(_mapping(row, "extra_info"), QUESTION_COLUMNS)
+def _prompted(row: Mapping[str, Any]) -> str | None:
+    """The last user message of a row that holds a `prompt` of chat messages only."""
     messages = row.get("prompt")
-    if found or not isinstance(messages, list):
-        return found
-    asked = [item for item in messages if isinstance(item, Mapping) and item.get("role") == "user"]
+    asked = [item for item in messages or () if isinstance(item, Mapping) and item.get("role") == "user"]
     return asked[-1].get("content") if asked else None
-
-
-def _answers(value: Any) -> tuple[str, ...]:
-    if isinstance(value, Mapping):
-        value = value.get("target", list(value.values()))
-    if isinstance(value, str):
-        value = value.split(ANSWER_SPLIT)
-    elif isinstance(value, (bool, int, float)):
-        value = (value,)
-    return tuple(str(item) for item in value)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, DialectError
 from faithful_search.measure import files
-from faithful_search.measure.columns import gold_answers, parse_row
+from faithful_search.measure.columns import parse_row
 from faithful_search.measure.rows import Raw, Reader, read_rows, read_trajectories
+from faithful_search.tasks import gold_answers
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 TEXT = (

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +13,7 @@ import msgspec
 from .. import dialects, formats
 from ..dialects.turns import episode_start
 from ..errors import DataError
-from ..tasks import ANSWER_COLUMNS, ANSWER_SPLIT, QUESTION_COLUMNS
+from ..tasks import first, row_answers, row_question
 from ..trajectory import Step, Trajectory
 
 MESSAGES_COLUMNS = ("messages", "conversation", "conversations", "chat")
@@ -24,12 +23,8 @@ TEXT_COLUMNS = (
 )
 KNOWN_COLUMNS = ("steps", *MESSAGES_COLUMNS, *TEXT_COLUMNS)
 PROMPT_COLUMNS = ("prompt", "input")
-GOLD_COLUMNS = (*ANSWER_COLUMNS, "gts")
 ID_COLUMNS = ("id", "_id", "qid", "uid")
 _STEP = frozenset(Step.__struct_fields__)
-_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-# `*+` gives nothing back: a long text that only begins like a list is refused in linear time
-_PRINTED_LIST = re.compile(rf"\s*\[\s*(?:{_QUOTED}(?:[\s,]+{_QUOTED})*+)?[\s,]*\]\s*", re.DOTALL)
 _ASKED = re.compile(r".*\bQuestion:\s*(\S.*?)\s*\Z", re.DOTALL)
 
 
@@ -60,31 +55,6 @@ def parse_row(
     own = row.get("dialect")  # files may mix dialects, a column for each row's
     name = dialect or (own if isinstance(own, str) and own else None)
     return _annotated(dialects.parse(written, name, question=_question(row), usual=usual), row)
-
-
-def gold_answers(value: Any) -> tuple[str, ...]:
-    """Gold answers however they were stored: text, lists in lists, `{"target": …}`, or a list that was printed.
-
-    Example:
-        >>> gold_answers("['late 1967' '1967']"), gold_answers([["a"], "b"]), gold_answers("x<|answer_split|>y")
-        (('late 1967', '1967'), ('a', 'b'), ('x', 'y'))
-    """
-    if value is None:
-        return ()
-    if isinstance(value, Mapping):
-        return gold_answers(value.get("target", list(value.values())))
-    if isinstance(value, (list, tuple)):
-        return tuple(answer for item in value for answer in gold_answers(item))
-    text = str(value)
-    if not _PRINTED_LIST.fullmatch(text):
-        return tuple(text.split(ANSWER_SPLIT))
-    answers = []
-    for literal in re.findall(_QUOTED, text, re.DOTALL):
-        try:
-            answers.append(str(ast.literal_eval(literal)))
-        except (ValueError, SyntaxError):  # an escape that Python does not know, or a line break
-            answers.append(literal[1:-1])
-    return tuple(answers)
 
 
 def _decode(data: bytes) -> Any:
@@ -140,7 +110,7 @@ def _written(row: Mapping[str, Any], text_column: str | None) -> Any:
     if not isinstance(value, list) or column in MESSAGES_COLUMNS:
         return value
     # trainers log a chat in two columns: what was asked, and what was sampled
-    return [*(_first(row, PROMPT_COLUMNS, _is_messages) or ()), *value]
+    return [*(first(row, PROMPT_COLUMNS, _is_messages) or ()), *value]
 
 
 def _is_written(value: Any) -> bool:
@@ -154,12 +124,9 @@ def _is_messages(value: Any) -> bool:
 def _annotated(trajectory: Trajectory, row: Mapping[str, Any]) -> Trajectory:
     """With the row's gold answers, id and question, where the trajectory itself has none."""
     known: dict[str, Any] = {}
-    answers = _first(row, GOLD_COLUMNS)
-    if answers is None:
-        answers = _first(_mapping(row, "reward_model"), ("ground_truth",))  # verl's column
-    if (golds := gold_answers(answers)) and not trajectory.answers:
+    if (golds := row_answers(row)) and not trajectory.answers:
         known["answers"] = golds
-    if (name := _first(row, ID_COLUMNS)) is not None and not trajectory.id:
+    if (name := first(row, ID_COLUMNS)) is not None and not trajectory.id:
         known["id"] = str(name)
     if trajectory.question is None and (question := _question(row)) is not None:
         known["question"] = question
@@ -168,11 +135,9 @@ def _annotated(trajectory: Trajectory, row: Mapping[str, Any]) -> Trajectory:
 
 def _question(row: Mapping[str, Any]) -> str | None:
     """The question's own column, or what the prompt asks last."""
-    for place in (row, _mapping(row, "extra_info")):
-        asked = _first(place, QUESTION_COLUMNS, lambda value: isinstance(value, str) and bool(value.strip()))
-        if asked is not None:
-            return str(asked).strip()
-    prompt = _first(row, PROMPT_COLUMNS, _is_written)
+    if (asked := row_question(row)) is not None:
+        return asked
+    prompt = first(row, PROMPT_COLUMNS, _is_written)
     if isinstance(prompt, list):
         users = [item.get("content") for item in prompt if item.get("role") == "user"]
         prompt = users[-1] if users else None
@@ -182,15 +147,3 @@ def _question(row: Mapping[str, Any]) -> str | None:
         return None
     match = _ASKED.match(prompt)  # recipes put instructions and examples before it
     return (match[1] if match else prompt).strip() or None
-
-
-def _first(
-    row: Mapping[str, Any], names: tuple[str, ...], fits: Callable[[Any], bool] = lambda value: value is not None
-) -> Any:
-    """The value of the first of these columns that holds what fits."""
-    return next((row[name] for name in names if name in row and fits(row[name])), None)
-
-
-def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = row.get(name)
-    return value if isinstance(value, Mapping) else {}
