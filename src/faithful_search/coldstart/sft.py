@@ -227,7 +227,7 @@ def _rows(
     asked = {}
     if reading:
         asked["reading_labels"] = reading_labels(trajectory, tokens, chat) if reads else [NOT_ASKED] * len(ids)
-    columns = {
+    columns: dict[str, list[Any]] = {
         "input_ids": ids,
         "labels": [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)],
         "loss_weights": weights,
@@ -243,7 +243,8 @@ def _rows(
         row = {name: [column[place] for place in shown] for name, column in columns.items()}
         row["labels"][: len(context)] = [IGNORED] * len(context)
         own = [place - first - start + len(context) for place in copied if start <= place - first < middle]
-        yield {**row, "length": len(shown), "copied": own}
+        if row["labels"].count(IGNORED) < len(shown):
+            yield {**row, "length": len(shown), "copied": own}
 
 
 def _copied(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
