@@ -6,6 +6,7 @@ python scripts/study.py pou --split validation --seeds 3 --only "Proof-of-Use" "
 python scripts/study.py veritas --out outputs/veritas_study --workers 2 --steps 60
 python scripts/study.py thoughts --out outputs/thoughts --workers 2    # where what a thought does not state is lost
 python scripts/study.py credit --out outputs/credit --seeds 3    # GRPO, credit by turn, RLOO, PPO; credit_hack likewise
+python scripts/study.py self_eval --out outputs/self_study; python scripts/study.py pokee --out outputs/pokee_study
 python scripts/study.py hacking --out outputs/hacking --split validation --limit 200    # the phase diagram
 ```
 
@@ -262,11 +263,40 @@ CREDIT_HACK = Study(
     references=("cold start", "GRPO"),
 )
 """Proof-of-Use's rewards on the policy that can hack, likewise."""
+SELF_EVAL = Study(
+    start="self_eval",
+    settings={
+        "EM": Setting("self_eval.py", "self_eval_tiny.yaml", {"reward": "answer_only"}),
+        "EM + own score": Setting("self_eval.py", "self_eval_tiny.yaml"),
+        "own verdict + own score (paper)": Setting("self_eval.py", "self_eval_tiny_paper.yaml"),
+    },
+    measure={"dialect": "self_eval", "triples": "none", "questions": "world_passages", "total_tokens": 768, **LIMITS},
+    metrics=("exact_match", "f1", "valid_format", "calls"),
+    bars=("exact_match", "valid_format"),
+    curves={
+        "training.png": (("EM", "EM + own score", "own verdict + own score (paper)"), ("parts/self_rubric", "self_gap"))
+    },
+    references=("cold start", "EM"),
+)
+POKEE = Study(
+    start="pokee",
+    settings={
+        "RLOO": Setting("pokee.py", "pokee_tiny.yaml"),
+        "RLOO, rate 3e-4": Setting("pokee.py", "pokee_tiny.yaml", {"learning_rate": 3e-4}),
+        "RLOO, F1": Setting("pokee.py", "pokee_tiny.yaml", {"answer_reward": "f1"}),
+    },
+    measure={"dialect": "pokee", "verify": "true", "turns": 10, "turn_tokens": 96, "total_tokens": 1024},
+    metrics=("exact_match", "f1", "info_think_lexical", "valid_format", "calls"),
+    bars=("exact_match", "info_think_lexical"),
+    curves={"training.png": (("RLOO", "RLOO, rate 3e-4", "RLOO, F1"), ("reward", "tools/calls"))},
+)
 STUDIES = {
     "pou": POU,
     "hacking": HACKING,
     "veritas": VERITAS,
     "thoughts": THOUGHTS,
+    "self_eval": SELF_EVAL,
+    "pokee": POKEE,
     "credit": CREDIT,
     "credit_hack": CREDIT_HACK,
 }
