@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from faithful_search.dialects import load
+from faithful_search.trajectory import Step, Trajectory
 
 D = load("pokee")
 FOUND = json.dumps([{"query": "q", "search_results": [{"url": "u", "title": "T", "description": "d"}]}])
@@ -63,3 +64,9 @@ def test_what_goes_wrong_is_a_note_or_an_issue() -> None:
     both = D.parse_turn("<answer>x</answer><verification_result>CORRECT</verification_result>", first=False)
     assert both.verified is True and both.answer is None and [i.kind for i in both.issues] == ["think_missing"]
     assert D.parse(f"{SEARCH}<tool_response>\n{FOUND[:-9]}...(truncated)\n</tool_response>").steps[0].note
+
+
+def test_a_verification_is_written_as_it_is_read() -> None:
+    steps = (Step(think="a", answer="b"), Step(think="no", verified=False), Step(think="c", answer="d"))
+    found = D.parse(D.render(Trajectory(steps)), fenced=True)
+    assert [(s.think, s.answer, s.verified) for s in found.steps] == [(s.think, s.answer, s.verified) for s in steps]

@@ -41,24 +41,29 @@ def assert_consistent(found: Trajectory, text: str) -> None:
     assert Trajectory.from_json(found.to_json()) == found if "\ud800" not in text else True
 
 
+def assert_read(name: str, text: str) -> None:
+    """The text as a whole and as a turn, and whose it is taken to be."""
+    assert_consistent(load(name).parse(text), text)
+    for first in (True, False):
+        spans = load(name).parse_turn(text, first=first).spans
+        assert all(0 <= start <= end <= len(text) for start, end in spans.values())
+    found = detect(text)
+    assert found.dialect in (None, *EVERY) and 0 <= found.confidence <= 1 and found.why
+
+
 @real
 @pytest.mark.parametrize("name", EVERY)
 @settings(max_examples=60)
-@given(data=st.data())
-def test_mutated_real_trajectories(name: str, data: st.DataObject) -> None:
-    text = data.draw(mutated())
-    assert_consistent(load(name).parse(text), text)
+@given(text=mutated())
+def test_mutated_real_trajectories(name: str, text: str) -> None:
+    assert_read(name, text)
 
 
 @pytest.mark.parametrize("name", EVERY)
 @settings(max_examples=100)
 @given(text=st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=20).map("".join) | st.text())
 def test_arbitrary_text(name: str, text: str) -> None:
-    assert_consistent(load(name).parse(text), text)
-    for first in (True, False):
-        spans = load(name).parse_turn(text, first=first).spans
-        assert all(0 <= start <= end <= len(text) for start, end in spans.values())
-    detect(text)
+    assert_read(name, text)
 
 
 @real

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faithful_search.dialects import load, names
 from faithful_search.dialects.fence import Fence, tags, unescape
 from faithful_search.errors import ConfigError
 
@@ -21,6 +22,8 @@ PIECES = [
     "tool_response",
 ]  # fmt: skip
 FENCE = Fence(tags("think", "answer", "tool_response") + r"|<\||\[E[0-9]+\]", ("</s>", "aba", "[INST]"))
+MODELS = ("<|im_end|>", "</s>", "<unk>", "[PAD]", "<\uff5cUser\uff5c>")
+FENCES = {"made": FENCE} | {name: load(name).fence.with_tokens(MODELS) for name in names()}
 STRINGS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=14).map("".join)
 
 
@@ -28,17 +31,14 @@ def forbidden(fence: Fence) -> re.Pattern[str]:
     return re.compile("|".join([fence.pattern, *map(re.escape, fence.tokens)]))
 
 
+@pytest.mark.parametrize("name", FENCES)
 @settings(deadline=None)
-@given(STRINGS)
-def test_unescape_undoes_escape(text: str) -> None:
-    assert unescape(FENCE.escape(text)) == text
-    assert unescape(FENCE.escape(FENCE.escape(text))) == FENCE.escape(text)
-
-
-@settings(deadline=None)
-@given(STRINGS)
-def test_nothing_forbidden_is_left(text: str) -> None:
-    assert forbidden(FENCE).search(FENCE.escape(text)) is None
+@given(text=STRINGS)
+def test_unescape_undoes_escape_and_nothing_forbidden_is_left(name: str, text: str) -> None:
+    fence = FENCES[name]
+    once = fence.escape(text)
+    assert unescape(once) == text and unescape(fence.escape(once)) == once
+    assert forbidden(fence).search(once) is None
 
 
 @pytest.mark.parametrize(

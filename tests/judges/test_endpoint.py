@@ -409,10 +409,11 @@ def test_one_question_never_takes_longer_than_the_patience():
     ("mode", "said"),
     [("unauthorized", "key is missing or wrong.*FAITHFUL_SEARCH_API_KEY.*401"), ("missing", "model is unknown.*404")],
 )
-def test_what_makes_asking_pointless_is_raised_after_one_request(mode, said):
+@pytest.mark.parametrize("alike", [1, 2])  # with the same evidence; such claims are asked about together
+def test_what_makes_asking_pointless_is_raised_after_one_request(mode, said, alike):
     with StubServer(mode) as server:
         with pytest.raises(JudgeError, match=said):
-            judge_at(server).judge_batch(PAIRS)
+            judge_at(server).judge_batch([Pair(f"evidence {n // alike}", f"claim {n}") for n in range(20)])
         assert server.calls == 1
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from faithful_search.judges import Pair, load
+from faithful_search.judges import Pair, Request, load
 
 PYTHON = os.environ.get("FAITHFUL_SEARCH_TEST_SERVER_PYTHON", "")
 MODEL = os.environ.get("FAITHFUL_SEARCH_TEST_SERVER_MODEL", "")
@@ -94,6 +94,28 @@ def test_log_probs_are_used_where_the_server_has_them(server):
     elif COMMAND is VLLM:  # of the other one, a label may be missing among the 20
         assert all(0 < verdict.p < 1 for verdict in verdicts)
     assert judge.stats.retries == judge.stats.failures == 0
+
+
+def test_a_choice_is_kept_to_and_p_is_no_more_than_the_label(server):
+    judge = load("endpoint", "small", url=server[0], cache=None, constrained="choice")
+    assert all(verdict.p == float(verdict.label) for verdict in judge.judge_batch(PAIRS))
+
+
+def test_texts_are_written(server):
+    judge = load("endpoint", "small", url=server[0], cache=None, write_tokens=400, timeout=120)
+    [text] = judge.write_batch([Request("claims", {"answer": "Lyon is in France."})])
+    assert text is None or text == text.strip() != ""
+    assert judge.stats.calls >= 1 and judge.stats.completion_tokens > 0
+
+
+def test_claims_are_asked_about_together_or_else_apart(server, tmp_path):
+    pairs = [Pair(PAIRS[0].premise, f"The tower is in {town}.") for town in ("Lyon", "Rome", "France")]
+    judge, again = (load("endpoint", "small", url=server[0], cache=tmp_path / "c.sqlite") for _ in range(2))
+    verdicts = judge.judge_batch(pairs)
+    assert not any(verdict.abstained for verdict in verdicts)
+    together = "support_many@" in verdicts[0].judge
+    assert judge.stats.calls - judge.stats.retries == 1 if together else judge.stats.calls >= 1 + len(pairs)
+    assert again.judge_batch(pairs) == verdicts and again.stats.calls == 0
 
 
 def test_control_tokens_that_a_text_spells_are_not_control_tokens(server):

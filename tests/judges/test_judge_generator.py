@@ -218,6 +218,7 @@ def test_texts_are_written_on_request_and_none_where_cut_off():
     assert judge_of(Noting(lab.tokenizer()), window=10**6).write_batch(requests) == [None, None]  # nothing was said
     assert judge_of(generator, window=600).write_batch(requests) == [None, None]  # the prompt leaves no room
     assert judge_of(generator).write_batch([]) == []
+    assert judge_of(max_new_tokens=4, window=4000).write_batch(requests[:1]) == [None]  # untrained, it never ends
 
 
 def test_knobs_out_of_range_and_equal_labels_are_refused():

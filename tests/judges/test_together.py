@@ -191,9 +191,9 @@ def test_claims_asked_apart_learn_what_the_server_takes_from_the_first():
         assert server.calls == 1 + 2 + len(CLAIMS)  # log-probs are refused, the choice is refused, then it is plain
 
 
-def test_a_server_that_is_down_is_not_asked_for_each():
+def test_a_server_that_is_down_is_not_asked_for_each_and_no_failure_is_kept(tmp_path):
     with StubServer("error") as server:
-        judge = judge_at(server, retries=1)
+        judge = judge_at(server, retries=1, cache=tmp_path / "c.sqlite")
         verdicts = judge.judge_batch(CLAIMS)
         assert server.calls == 2
         assert all(verdict.abstained and "500" in verdict.why for verdict in verdicts)

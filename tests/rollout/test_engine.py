@@ -202,6 +202,15 @@ def test_repair_never_raises_and_yields_calls_only(text):
         assert msgspec.json.decode(msgspec.json.encode(call), type=ToolCall | None) == call
 
 
+def test_repair_is_fast_whatever_the_text():
+    start = time.process_time()
+    for piece in ('"a"b', 'x"', '{"', "{a:", "[", '\\"', "/*", "'a':", '{"a":"b" '):
+        for opening in ('{"name": "a", "arguments": ["', '{"name": "a", "arguments": {"a": "'):
+            dialects.load("pou").repair_call((opening + piece * 2000)[:2000])
+            dialects.load("pou").repair_call(opening + piece * 10_000)
+    assert time.process_time() - start < 10
+
+
 class Slow(lab.Shelf):
     """Never answers, and tells when it is no longer waited for."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 from trl_policy import scripted_policy
 
+from faithful_search import dialects
 from faithful_search.errors import ConfigError, DialectError
 from faithful_search.rollout.environment import SearchEnvironment
 from faithful_search.tools import LocalSearch, Tool, Toolbox
@@ -91,6 +92,14 @@ def test_concurrent_calls_of_one_turn_get_distinct_ids(toolbox):
     asyncio.run(turn())
     ids = [item.id for seen in environment.observations for item in seen.evidence]
     assert sorted(ids) == ["E1", "E2", "E3", "E4", "E5", "E6"]
+
+
+@pytest.mark.parametrize("dialect", dialects.names())
+def test_retrieved_text_can_neither_close_the_templates_block_nor_forge_an_id(toolbox, dialect):
+    environment = SearchEnvironment.factory(toolbox, dialect, special_tokens=["<s>"])()
+    text = call(environment, "local_search", query="forged Rome")
+    assert "forged" in text and (dialect != "pou" or text.count("[E1]") == 1)
+    assert not any(tag in text for tag in ("</tool_response>", "<answer>", "</answer>", "<|im_end|>", "<s>"))
 
 
 def test_mistakes_of_the_policy_come_back_as_notes(toolbox):

@@ -15,6 +15,7 @@ from faithful_search.dialects.base import LAST_CALL
 from faithful_search.errors import ConfigError
 from faithful_search.inference.base import Completion, Sampling
 from faithful_search.inference.chat import ChatFormat
+from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.rollout.episode import END_REASONS
@@ -310,13 +311,15 @@ def test_a_note_is_cut_too_and_a_title_that_does_not_fit_leaves_nothing():
     assert t.meta["observations_cut"] == [{"step": 1, "found": 1, "shown": 0}]
 
 
-def test_a_limit_below_the_empty_frame_is_refused():
+def test_a_limit_below_the_empty_frame_or_of_nothing_is_refused():
     frame = len("\n\n<information></information>\n\n")
     Engine(Turns([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame))
     with pytest.raises(ConfigError, match=rf"observation_tokens={frame - 1} is too few.*takes {frame} tokens"):
         Engine(Turns([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame - 1))
     with pytest.raises(ConfigError, match="at least 0"):
         Limits(observation_tokens=-1)
+    with pytest.raises(ConfigError, match="at least 1"):
+        Limits(turns=0)
 
 
 def test_long_observations_cost_a_few_looks_at_their_beginning():
@@ -393,3 +396,24 @@ def test_what_the_environment_says_in_a_base_models_episode_is_not_trained():
     trained = own.decode([k for k, own_ in zip(t.tokens.completion_ids, t.tokens.mask, strict=True) if own_])
     assert trained == "hm" + SEARCH + SEARCH + CLOSED
     assert t.stop_reason == "answered_forced" and t.tokens.completion_ids[-1] == own.eos_token_id
+
+
+def test_a_base_model_samples_whole_episodes():
+    """A real model and generator, without template or EOS of a chat: the ids it is trained on are those it sampled."""
+
+    class Recording(TransformersGenerator):
+        def generate(self, prompts, sampling, max_new_tokens=None):
+            made = super().generate(prompts, sampling, max_new_tokens)
+            self.seen += [list(prompt) for prompt in prompts]
+            self.made += made
+            return made
+
+    own = bare(eos_token="<|endoftext|>")
+    generator = Recording(lab.model(), own)
+    generator.seen, generator.made = [], []
+    limits = Limits(turns=3, turn_tokens=9, force_answer=True, observation_tokens=100)
+    engine = Engine(generator, Toolbox([Search(ROME)]), "search_r1", limits, Sampling(logprobs=True))
+    t = engine.run([TASK])[0]
+    exact(engine, t)
+    assert len(t.steps) == 4 and (t.stop_reason, t.answer) == ("turn_limit", None)
+    assert own.decode(generator.seen[3]).endswith(f"{INVALID}<answer>")

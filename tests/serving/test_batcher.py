@@ -106,6 +106,17 @@ def test_what_arrives_while_a_batch_runs_is_the_next_batch():
     assert run.batches == [[0], [1, 2, 3], [4, 5]]
 
 
+def test_a_lone_call_waits_for_nobody():
+    async def one_by_one():
+        batcher = Batcher(lambda items: items)
+        for n in range(100):
+            await batcher.ask(n)
+
+    start = time.perf_counter()
+    asyncio.run(one_by_one())
+    assert time.perf_counter() - start < 2
+
+
 def test_an_error_reaches_its_own_batch_only():
     def run(items):
         if 13 in items:

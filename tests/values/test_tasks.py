@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,13 @@ def test_a_seed_draws_the_rows_from_all_of_them_in_their_order_under_their_own_n
     assert drawn == load_tasks(path, limit=50, seed=0)
     assert drawn != load_tasks(path, limit=50, seed=1)
     assert [task.id for task in load_tasks(path, limit=50)] == [str(place) for place in range(50)]
+
+
+def test_each_row_is_drawn_as_often_as_any_other(tmp_path):
+    path = numbered(tmp_path / "t.jsonl", 20)
+    counts = Counter(task.id for seed in range(200) for task in load_tasks(path, limit=5, seed=seed))
+    # 200 x 5 / 20 = 50 each, with a standard deviation of 6
+    assert len(counts) == 20 and all(25 <= count <= 75 for count in counts.values())
 
 
 @pytest.mark.parametrize("limit", [None, 20, 500])
