@@ -392,7 +392,7 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
         if (run.folder / "history.json").exists():
             histories.setdefault(run.setting, []).append(json.loads((run.folder / "history.json").read_text()))
     tables = {"Values": {name: {m: over_seeds(own, m) for m in study.metrics} for name, own in found.items()}}
-    for reference in study.references:
+    for reference in filter(found.get, study.references):
         tables[f"Paired differences to: {reference}"] = {
             name: {metric: over_seeds(own, metric, found[reference]) for metric in study.metrics}
             for name, own in found.items()
@@ -402,13 +402,13 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
     text = "\n\n".join(f"## {title}\n\n{markdown(table, study.metrics)}" for title, table in tables.items())
     (out / "study.md").write_text(text + "\n", encoding="utf-8")
     for file, (settings, curves) in study.curves.items():
-        drawn = {name: histories[name] for name in settings if name in histories}
-        plots.compare(drawn, list(curves), out / file, window=5)
+        if drawn := {name: histories[name] for name in settings if name in histories}:
+            plots.compare(drawn, list(curves), out / file, window=5)
     rows = {name: {"rows": row} for name, row in _plain(tables["Values"]).items()}
     if study.diagram:
         lines = {label: _measured(line, rows) for label, line in study.diagram.items()}
         plots.lines(
-            lines, study.bars, out / "diagram.png", "share of remembered facts that are wrong", rows["cold start"]
+            lines, study.bars, out / "diagram.png", "share of remembered facts that are wrong", rows.get("cold start")
         )
     else:
         plots.bars(rows, study.bars, out / "results.png")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from unittest.mock import Mock, patch
 
 import lab
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from huggingface_hub.errors import HTTPError
 
 from faithful_search.errors import ConfigError
 from faithful_search.hub import model_card
+from faithful_search.hub.card import license_of
 from faithful_search.hub.policy_card import usage
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.stats import Estimate, mean_ci
@@ -73,12 +76,24 @@ def test_without_metrics_or_with_after_alone(tmp_path):
 
 
 def test_the_licence_is_the_base_models(tmp_path):
-    (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "README.md").write_text("---\nlicense: llama3.2\n---\n", encoding="utf-8")
-    stated = {"tiny_memory": "apache-2.0", str(tmp_path / "base"): "llama3.2", str(tmp_path): None}
+    stated = {"tiny_memory": "apache-2.0", str(tmp_path): None}
+    fronts = {"license: llama3.2\n": "llama3.2", "license: mit\nmodel-index: x\n": "mit"}
+    fronts |= dict.fromkeys(("license: [mit, gpl]\n", "license: [\n", ""))
+    for number, (front, license) in enumerate(fronts.items()):
+        (folder := tmp_path / str(number)).mkdir()
+        (folder / "README.md").write_text(f"---\n{front}---\n", encoding="utf-8")
+        stated[str(folder)] = license
     for base, license in stated.items():
         text = card(tmp_path / "policy", base_model=base).read_text(encoding="utf-8")
         assert ModelCard(text).data.license == license and ("not known here" in text) == (license is None)
+
+
+@pytest.mark.parametrize(
+    "told", [{"side_effect": HTTPError("connection refused")}, {"return_value": Mock(card_data=None)}]
+)
+def test_a_base_model_without_a_card_or_out_of_reach_has_no_known_licence(told):
+    with patch("huggingface_hub.HfApi.model_info", **told):
+        assert license_of("someone/small-base") is None
 
 
 @pytest.mark.parametrize("base", ["tiny", "outputs/sft/", "a/b/c", "/abs/olute"])

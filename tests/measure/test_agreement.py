@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -128,7 +130,8 @@ def test_auroc_is_the_share_of_comparisons_won(rows):
     no = [score for label, score in rows if not label]
     assume(yes and no)
     won = sum((y > n) + (y == n) / 2 for y in yes for n in no)
-    assert auroc(truth, scores, draws=FEW).value == pytest.approx(won / (len(yes) * len(no)))
+    for shown in (scores, [math.exp(score) - 3 for score in scores]):  # only the order counts
+        assert auroc(truth, shown, draws=FEW).value == pytest.approx(won / (len(yes) * len(no)))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=1, max_size=40), st.integers(1, 12))
@@ -139,6 +142,16 @@ def test_calibration_is_the_weighted_gap_of_its_bins(rows, bins):
     assert [b.p for b in curve] == sorted(b.p for b in curve)
     expected = sum(b.n * abs(b.share - b.p) for b in curve) / len(rows)
     assert calibration_error(truth, p, bins=bins, draws=FEW).value == pytest.approx(expected, abs=1e-12)
+
+
+def test_intervals_cover_about_as_often_as_they_say():
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(200):
+        truth = rng.random(80) < 0.5
+        found = auroc(truth.tolist(), rng.normal(truth).tolist(), draws=200)
+        covered += found.low <= 0.7602 <= found.high  # of two unit normals one apart: Φ(1/√2)
+    assert 180 <= covered <= 198
 
 
 def test_pairs_repeated_within_a_group_do_not_narrow_the_interval():

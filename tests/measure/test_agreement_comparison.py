@@ -152,6 +152,9 @@ def test_the_table_and_the_file_hold_every_number(tmp_path):
     assert stored["settings"]["judges"]["r"] == "recorder" and stored["settings"]["bins"] == 10
     assert stored["curves"]["lexical"] == [{"p": 0.0, "share": 0.0, "n": 6}, {"p": 1.0, "share": 1.0, "n": 6}]
     assert stored == json.loads(json.dumps(found.to_dict()))
+    one_class = run([row for row in rows() if row.label], {"r": Recorder()}, tmp_path / "true", draws=DRAWS)
+    row = against(one_class, "r")
+    assert row.agreement.value == 1.0 and row.kappa.value is row.auroc.value is None and " -  " in one_class.table()
 
 
 def test_what_cannot_be_run_is_refused(tmp_path):

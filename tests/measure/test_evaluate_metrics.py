@@ -217,12 +217,13 @@ def test_add_add_batch_and_combine_measure_what_compute_measures():
     assert result["exact_match_squad"] == pytest.approx(2 / 3) and result["tool_calls"] == {"search": 3}
 
 
-def test_details_tell_why():
+def test_details_tell_why_and_can_be_saved(tmp_path):
     result = load("citation_validity").compute(predictions=[CITED, "no tags at all", INVENTED], details=True)
     first, second, third = result["details"]
     assert first["scores"]["citation_validity"]["value"] == 1.0 and first["answer"] == "Teska"
     assert second == result["errors"][0]
     assert "E7" in third["scores"]["citation_validity"]["why"] and third["index"] == 2
+    assert evaluate.save(tmp_path, **result).exists()
 
 
 # judges

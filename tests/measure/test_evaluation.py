@@ -100,6 +100,7 @@ def test_bootstrap_is_seeded_and_agrees_with_the_standard_error_of_a_mean():
     values = np.random.default_rng(0).random(200)
     one, again, other = (bootstrap(values, seed=seed) for seed in (3, 3, 4))
     assert one == again and one != other
+    assert one.value == pytest.approx(values.mean()) and one.low < one.value < one.high
     assert one.stderr == pytest.approx(values.std() / math.sqrt(200), rel=0.06)
 
 

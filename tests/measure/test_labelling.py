@@ -117,9 +117,11 @@ def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
     found = label([path], tmp_path / "out", judge=Scripted())
     assert (found.pairs, found.abstained, found.complete) == (2, 1, False)
     assert found.unjudged == ["mine:2, step 2: too hard"]
-    again = Scripted()
+    again, pairs = Scripted(), tmp_path / "out" / "pairs.jsonl"
+    whole = pairs.read_bytes()
+    pairs.write_bytes(whole + whole[:20])  # half a line is gone also where nothing is written after it
     label([path], tmp_path / "out", judge=again)
-    assert [pair.hypothesis for pair in again.asked] == ["abstain"]
+    assert [pair.hypothesis for pair in again.asked] == ["abstain"] and pairs.read_bytes() == whole
     willing = Scripted()
     willing._verdict = lambda pair: Verdict(1.0, True, "", "scripted")
     found = label([path], tmp_path / "out", judge=willing)

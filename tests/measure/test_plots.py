@@ -84,6 +84,16 @@ def test_compare_draws_the_mean_over_seeds_and_its_interval(tmp_path, figures):
     assert len(figures[1].axes) == 2
 
 
+@pytest.mark.parametrize(("many", "bands"), [(8, 8), (9, 0), (32, 0)])
+def test_many_settings_are_told_apart_and_have_bands_up_to_eight(tmp_path, monkeypatch, many, bands):
+    drawn = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: drawn.append(figure))
+    compare({str(number): [history(2)] * 2 for number in range(many)}, "reward", tmp_path / "many.png")
+    (axis,) = drawn[0].axes
+    assert len({(line.get_color(), line.get_linestyle()) for line in axis.lines}) == len(axis.lines) == many
+    assert len(axis.collections) == bands and ("interval" in axis.get_title(loc="left")) == bool(bands)
+
+
 def test_bars_have_the_heights_and_intervals_given(tmp_path, figures):
     row = {"value": 0.5, "low": 0.25, "high": 0.625}
     evaluations = {"before": {"rows": {"f1": row}}, "after": {"rows": {"f1": row, "exact_match": {"value": None}}}}

@@ -183,7 +183,9 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
     corpus = lines(tmp_path / "corpus.jsonl", [{"title": "Ada", "text": passage}, {"text": "Nothing else."}])
     told = {
         "whole": passage,
-        "cut": passage[:60] + "...",  # as tools shorten
+        "cut": "It computed Bernoulli numbers. Ada Lovelace wrote the first pro...",  # as tools shorten
+        "cut elsewhere": "It computed Bernoulli numbers. Ada Lovelace wrote the first pro… ",
+        "half": "She died young, in 1852. Others say she did not.",
         "reordered": "It computed  bernoulli numbers!\nAda Lovelace wrote the first program.",
         "titled": "Ada Lovelace wrote the first program. But others say that it was Grace Hopper who wrote it.",
         "made up": "Bob wrote the first program of all.",
@@ -191,14 +193,14 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
     text = '<search>who</search><information>Doc 1(Title: "Ada") {}</information><answer>Ada</answer>'
     rows = lines(tmp_path / "rows.jsonl", [{"id": name, "text": text.format(said)} for name, said in told.items()])
     found = audit(rows, tmp_path / "out", metrics=("answer_support",), corpus=str(corpus), workers=1)
-    assert found.issues["evidence_not_in_corpus"] == 2 and found.evidence == 3 and "corpus that was" not in str(found)
+    assert found.issues["evidence_not_in_corpus"] == 2 and found.evidence == 5 and "corpus that was" not in str(found)
     shown = {
         row.trajectory.id: (NOT_IN_CORPUS in kinds(row.trajectory), len(row.trajectory.evidence))
         for row in read_trajectories(rows, corpus=SearchedCorpus(str(tmp_path / "out" / KEPT)))
         if row.trajectory
     }
     true, invented = (False, 1), (True, 0)
-    assert shown == {"whole": true, "cut": true, "reordered": true, "titled": invented, "made up": invented}
+    assert shown == {name: invented if name in ("titled", "made up") else true for name in told}
 
 
 def test_the_page_shows_evidence_as_it_was_measured_and_another_corpus_is_refused(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
-"""The study's intervals: over questions and over seeds."""
+"""The study's intervals: over questions and over seeds; and what is shown of one that was stopped."""
 
 from __future__ import annotations
+
+import json
+import sys
 
 import pytest
 import study
 
 from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.report import write_metrics
 
 QUESTIONS = [f"q{number}" for number in range(40)]
 
@@ -47,6 +51,27 @@ def test_rows_that_are_no_means_are_computed_from_sums():
     even, lone = run([1.0] * 40), run([1.0] * 40, {"a": [2] * 40, "b": [0] * 40})
     assert study.over_seeds([even], "tool_entropy").value == pytest.approx(1.0)
     assert study.over_seeds([lone], "tool_entropy", [even]).value == pytest.approx(-1.0)
+
+
+def test_a_study_that_was_stopped_is_shown_as_far_as_it_was_measured(tmp_path, monkeypatch):
+    """Of one setting a seed is measured and another trained; of the reference nothing is there."""
+    settings = {name: study.Setting("pou.py", "pou_tiny.yaml", seeds=2) for name in ("ours", "theirs")}
+    curves = {f"{name}.png": ((name,), ("reward",)) for name in settings}
+    shown = study.Study("memory", settings, {}, *[("exact_match",)] * 2, curves, ("cold start", "theirs"))
+    monkeypatch.setattr(study, "STUDIES", {"pou": shown})
+    monkeypatch.setattr(study, "do", None)  # nothing is trained
+    for folder, found in {"cold_start": NONE, "ours_0": HALF}.items():
+        write_metrics(tmp_path / folder / "test" / "metrics.json", {"script": {}, "policy": found})
+    (tmp_path / "ours_1").mkdir()
+    for folder in ("ours_0", "ours_1"):
+        (tmp_path / folder / "history.json").write_text('[{"step": 1, "reward": 0.5}]')
+    monkeypatch.setattr(sys, "argv", ["study.py", "pou", "--measured", "--out", str(tmp_path)])
+    study.main()
+    assert {path.name for path in tmp_path.glob("*.png")} == {"ours.png", "results.png"}
+    tables = json.loads((tmp_path / "study.json").read_text())
+    differences = tables.pop("Paired differences to: cold start")
+    assert differences.keys() == {"ours"} and differences["ours"]["exact_match"]["value"] == 0.5
+    assert tables.keys() == {"Values"} and tables["Values"].keys() == {"cold start", "ours"}
 
 
 def test_every_setting_has_its_configuration():

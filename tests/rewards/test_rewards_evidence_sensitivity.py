@@ -508,6 +508,10 @@ def test_the_writer_is_asked_once_a_batch_and_only_about_no_steps():
         *("one", "", "two"),
         *("", "", "", "three"),
     ]
+    alone = Policy(WORDS)
+    EvidenceSensitivity(budget=9, policy=alone).score_batch(rows)
+    prompts = zip(policy.calls[0][0], alone.calls[0][0], strict=True)
+    assert [n for n, (own, other) in enumerate(prompts) if own != other] == [1, 5, 13]  # the lures and nothing else
     quiet = Author("x")
     EvidenceSensitivity(writer=quiet, policy=Policy(WORDS)).score_batch([trajectory(True), Trajectory()])
     assert quiet.asked == []

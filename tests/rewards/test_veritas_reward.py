@@ -401,6 +401,8 @@ def test_an_outage_below_the_limit_or_without_weight_does_not_stop_the_run(tmp_p
     assert [record.message.partition(" rollouts")[0] for record in caplog.records if "outage" in record.name] == [
         f"step {step}: no verdict on info_think of 4 of 4" for step in (1, 2)
     ]
+    with pytest.raises(ConfigError, match=r"max_abstained must be in \[0, 1\], not 50"):
+        trainer(tmp_path, mix, max_abstained=50)
 
 
 def test_questions_without_gold_answers_train_nothing_and_are_a_line_in_the_log(tmp_path, caplog):

@@ -6,7 +6,6 @@ import gzip
 import json
 from pathlib import Path
 
-from faithful_search.errors import JudgeError
 from faithful_search.judges import Verdict
 
 PLACES = ("Orvik", "Tarn", "Selby", "Quell")
@@ -33,16 +32,14 @@ def file_of(path: Path, rows: list) -> Path:
 class CountingJudge:
     """Says yes to every pair but those it abstains from, and remembers what it was asked."""
 
-    def __init__(self, abstains: str = "\0", refuses: bool = False) -> None:
+    def __init__(self, abstains: str = "\0") -> None:
         self.asked: list = []
         self.calls = 0
-        self.abstains, self.refuses = abstains, refuses
+        self.abstains = abstains
 
     name = "counting@1"
 
     def judge_batch(self, pairs):
-        if self.refuses:
-            raise JudgeError("401: the key is wrong")
         self.calls += 1
         self.asked += pairs
         return [

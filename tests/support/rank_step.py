@@ -171,6 +171,7 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
         toolbox=Toolbox([Shelf()]),
         reward=pou_mix(**{"budget": 2, **more.get("reward", {})}),
         limits=Limits(turns=5, turn_tokens=400, total_tokens=900),
+        trajectory_file=out / "trajectories.jsonl",
         peft_config=adapter,
         **ppo,
         **more.get("trainer", {}),

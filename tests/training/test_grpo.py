@@ -10,15 +10,18 @@ from types import SimpleNamespace
 import lab
 import pytest
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from tiny_trainer import TASKS, TURNS, Luck, Numbered, Shy, StopAt, batch_of, gradient_by_token, trainer
+from torch.utils.data import BatchSampler
 from trl import GRPOConfig, RLOOConfig, RLOOTrainer
 from trl.trainer import grpo_trainer
+from trl.trainer.utils import RepeatSampler
 
 from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.rewards import Adaptive, Citation, Mix, MixState
 from faithful_search.tools import Toolbox
 from faithful_search.training.advantages import ESTIMATORS, TURN_ESTIMATORS, group_relative, leave_one_out
-from faithful_search.training.callbacks import StepLine
+from faithful_search.training.callbacks import QuestionOrder, StepLine
 from faithful_search.training.grpo import SearchGRPOTrainer, prompt_dataset
 from faithful_search.training.step_metrics import tool_metrics
 from faithful_search.trajectory import ToolCall, read_jsonl
@@ -77,6 +80,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, rebuild, step):
     assert again == rows
     for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_resumed_run_of_several_processes_goes_on_in_the_order_of_its_pass():
+    whole, resumed = (RepeatSampler(range(9), mini_repeat_count=2, seed=3) for _ in range(2))
+    batches = BatchSamplerShard(BatchSampler(resumed, 3, drop_last=False), num_processes=2, process_index=1)
+    loader = SimpleNamespace(batch_sampler=batches)
+    QuestionOrder().on_train_begin(None, SimpleNamespace(epoch=2.5), None, train_dataloader=loader)
+    assert [list(whole) for _ in range(3)][2] == list(resumed)
 
 
 def test_every_rollout_is_logged_with_scores_and_reasons(tmp_path):

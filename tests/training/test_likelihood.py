@@ -139,6 +139,7 @@ def test_it_warns_at_once_of_an_update_that_ruins_right_answers(caplog):
             watch.on_log(None, SimpleNamespace(is_world_process_zero=True, global_step=step), None, logs)
     [said] = [record.getMessage() for record in caplog.records]
     assert watch.warned_at == 4 and said.startswith("step 4: one update took 0.207 from") and "--llds 0.1" in said
+    assert not LikelihoodWatch()._trouble({MOVED: -0.03}) and LikelihoodWatch()._trouble({MOVED: -0.031})
 
 
 # A collapse that is made

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 from faithful_search.errors import ConfigError
 from faithful_search.training.processes import check_processes, gathered, most
+from faithful_search.trajectory import read_jsonl
 
 SCRIPT = str(SUPPORT / "rank_step.py")
 
@@ -39,6 +40,7 @@ def step(
     else:
         launch_step(out, processes, rows, kind, more)
     seen = [json.loads((out / f"process{number}.json").read_text()) for number in range(processes)]
+    seen[0]["logged"] = [(row.id, row.meta["alpha"]) for row in read_jsonl(out / "trajectories.jsonl")]
     if more and more.get("lora"):
         after = load_file(out / "model" / "adapter_model.safetensors")
         return {name: -value for name, value in after.items() if "lora_B" in name}, seen
@@ -68,6 +70,7 @@ def assert_equal(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) -
     )
     assert {(part["ema"], part["step"]) for part in parts} == {(whole["ema"], 1)} and whole["ema"] > 0
     assert len({part["probed"] for part in parts}) == 1 and parts[0]["probed"] > 1
+    assert parts[0]["logged"] == whole["logged"] and len(dict(whole["logged"])) == len(whole["rewards"])
     for part in parts:
         assert part["written"] == {name: whole["written"][name] for name in part["written"]}
     assert [bool(part["written"]) for part in parts] == [True, False]

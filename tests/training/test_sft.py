@@ -198,7 +198,8 @@ def test_recipe_trains_saves_and_resumes(tmp_path, capsys):
     episodes = list(read_jsonl(tmp_path / "episodes.jsonl"))
     reasons = [json.loads(line) for line in (tmp_path / "reasons.jsonl").read_text().splitlines()]
     assert [row["id"] for row in reasons] == [episode.id for episode in episodes] and len(episodes) == 12
-    assert AutoModelForCausalLM.from_pretrained(tmp_path).dtype == torch.float16
+    made = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert (made.dtype, made.config.hidden_size) == (torch.float16, SMALL["hidden_size"])
     assert ChatFormat.of(AutoTokenizer.from_pretrained(tmp_path), POU)
     card = (tmp_path / "README.md").read_text()
     assert "library_name: transformers" in card and "--max_steps 2" in card and "Not evaluated." in card

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tiny_trainer import Numbered, Score, batch_of, gradient_by_token, trainer
@@ -15,7 +17,7 @@ from faithful_search.training.advantages import (
     turn_numbers,
     turn_returns,
 )
-from faithful_search.training.update import FEWEST, PASSES, by_length
+from faithful_search.training.update import FEWEST, PASSES, UpdateTrainer, by_length
 from faithful_search.trajectory import Tokens
 
 NAN = float("nan")
@@ -82,6 +84,18 @@ def test_a_second_turn_that_earned_nothing_has_exactly_no_gradient(tmp_path, how
 def test_groups_that_say_nothing_are_dropped_by_turn_too(tmp_path):
     made = trainer(tmp_path, answer_only_mix(), scripted=True, advantages="turns", uniform_groups="drop")
     assert not batch_of(made)["advantages"].any()  # all are right
+
+
+def test_the_rows_that_are_watched_are_those_with_right_answers_first():
+    """Of a dozen, of which rows 3, 5, 9 and 11 are right."""
+    right, rows = torch.tensor([row in (3, 5, 9, 11) for row in range(12)]), torch.arange(12)[:, None]
+    chosen = right[:, None] & torch.tensor([[True, False]])
+    names = ("prompt_ids", "completion_ids", "prompt_mask", "completion_mask", "logps")
+    holder = SimpleNamespace()
+    UpdateTrainer._watch(holder, dict.fromkeys(names, rows) | {"chosen": chosen})
+    watched = holder._watched
+    assert all(watched[name][:, 0].tolist() == [3, 5, 9, 11, 0, 1, 2, 4] for name in names)
+    assert watched["chosen"][:, 0].tolist() == [True] * 4 + [False] * 4
 
 
 # Passes over rows of like length give what one padded pass gives

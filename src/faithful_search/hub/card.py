@@ -75,13 +75,14 @@ def is_hub_id(name: str) -> bool:
 
 
 def license_of(model: str) -> str | None:
-    """The licence that a model's own card states; `None` where there is no card, none is stated, or it is out of reach.
+    """The licence that a model's own card states; `None` where none is stated, or the card cannot be had or read.
 
     Args:
         model: a folder, a Hub id, or a bundled policy's name.
     """
     from huggingface_hub import HfApi, ModelCard
     from huggingface_hub.errors import HTTPError
+    from yaml import YAMLError
 
     model = bundled_policy(model, "pou")
     card = Path(model) / "README.md"
@@ -93,7 +94,7 @@ def license_of(model: str) -> str | None:
             stated = told.get("license") if told else None
         else:
             return None
-    except (HTTPError, OSError, ValueError):
+    except (HTTPError, OSError, ValueError, YAMLError):
         return None
     return stated if isinstance(stated, str) else None
 
