@@ -30,7 +30,7 @@ STAGES = {
     "self_eval": ("sft_self_eval_tiny",),
     "pokee": ("sft_tiny_pokee",),
     "memory": ("sft_tiny_memory",),
-    "pairs": ("sft_tiny_pairs",),
+    "pairs": ("sft_tiny_pairs", "sft_tiny_pairs_choice"),
 }
 SHIPPED = ("*.safetensors", "*config.json", "tokenizer.json", "chat_template.jinja", REMEMBERED)
 """What is taken over of the last stage; the card in the package is written by hand."""

@@ -25,7 +25,7 @@ TINY = {
     "self_eval": ("tiny_self_eval", "sft_self_eval_tiny.yaml"),
     "pokee": ("tiny_pokee", "sft_tiny_pokee.yaml"),
     "memory": ("tiny_memory", "sft_tiny_memory.yaml"),
-    "pairs": ("tiny_pairs", "sft_tiny_pairs.yaml"),
+    "pairs": ("tiny_pairs", "sft_tiny_pairs_choice.yaml"),
 }
 """By dialect: the folder of the tiny policy that writes it, and the configuration that made it. `memory` writes pou
 and knows some answers by heart; `pairs` writes search_r1 and answers two questions at once."""
