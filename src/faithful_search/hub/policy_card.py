@@ -54,7 +54,7 @@ RESULT_NAMES = {
 
 _WORLD_QUESTION = "Which city is the capital of the country that Mount Olympus is in?"
 _ANY_QUESTION = "Your question?"
-_BOUNDS = ("turns", "turn_tokens", "total_tokens", "observation_tokens", "force_answer", "verify")
+_BOUNDS = ("turns", "turn_tokens", "total_tokens", "observation_tokens", "force_answer", "verify", "kept_responses")
 
 
 def model_card(

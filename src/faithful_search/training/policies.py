@@ -22,8 +22,7 @@ COLD_STARTS = "outputs/sft_"
 
 
 def policy_source(name: str, dialect: str) -> str:
-    """A directory or Hub id of a policy: `"tiny"` is the bundled one that writes the dialect, `"tiny_memory"` the one
-    that writes pou and can hack.
+    """A directory or Hub id of a policy: `"tiny"` is the bundled one that writes the dialect, others are in `BUNDLED`.
 
     Raises:
         DataError: if no bundled policy writes the dialect.
