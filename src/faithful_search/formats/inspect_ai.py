@@ -38,11 +38,11 @@ def _handed(messages: Messages, events: list[Mapping[str, Any]]) -> Messages:
     `react` takes that call out and writes the answer behind the text; the sample's events still have it.
     """
     last, event = messages[-1], events[-1] if events else {}
-    answer = next(iter(mapping(event, "arguments").values()), None)
+    answer = text(next(iter(mapping(event, "arguments").values()), None))
     said = last.get("content")
     *before, tail = said if isinstance(said, list) and said else [said]
     words = tail.get("text") if isinstance(tail, Mapping) else tail
-    if last.get("tool_calls") or not (text(answer) and isinstance(words, str) and words.endswith(answer)):
+    if last.get("tool_calls") or answer is None or not (isinstance(words, str) and words.endswith(answer)):
         return messages
     call = {"function": event["function"], "arguments": {"answer": answer}}
     content = [*before, {"type": "text", "text": words.removesuffix(answer).strip()}]
