@@ -67,6 +67,12 @@ def test_arguments_may_be_an_object_and_hold_tags() -> None:
         ("plain words", ["plain words"], ""),
         ('{"note": "nothing"}', [], "nothing"),
         ("", [], ""),
+        ("None", [], "None"),
+        ("[ ]", [], "[ ]"),
+        ("{}", [], "{}"),
+        ("{'error': 'it\\'s \"down\"'}", [], 'it\'s "down"'),  # as Python prints what a tool returned
+        ("[{'title': 'T', 'url': None, 'content': \"it's\"}]", ["it's"], ""),
+        ("{'error': f'{x}'}", ["{'error': f'{x}'}"], ""),
     ],
 )
 def test_what_tools_return(body: str, texts: list[str], note: str) -> None:

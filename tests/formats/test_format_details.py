@@ -48,6 +48,20 @@ def test_anthropics_server_tools() -> None:
     assert kinds(found) == ["content_unread"]
 
 
+def test_text_beside_a_thought_and_an_image_between_two_results() -> None:
+    calls = [{"type": "tool_use", "id": i, "name": i, "input": {"query": "q", "site": None}} for i in "ab"]
+    said = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "I look."}, *calls]
+    image = [{"type": "text", "text": "two"}, {"type": "image", "source": {}}]
+    back = [{"type": "tool_result", "tool_use_id": i, "content": what} for i, what in (("b", image), ("a", "one"))]
+    found = parse([USER, {"role": "assistant", "content": said}, {"role": "user", "content": back}])
+    assert seen(found) == [("a", ["one"], ""), ("b", ["two"], "")] and kinds(found) == ["content_unread"]
+    assert found.steps[0].think == "Hm.\nI look."
+    assert [step.call and step.call.arguments for step in found.steps] == [{"query": "q"}] * 2
+    handed = {"type": "tool_use", "id": "z", "name": "final_answer", "input": {"answer": "Ada"}}
+    (last,) = parse([USER, {"role": "assistant", "content": [*said[:2], handed]}]).steps
+    assert (last.think, last.answer) == ("Hm.\nI look.", "Ada")
+
+
 def test_tools_that_openai_runs_itself() -> None:
     searched = {"type": "search", "query": "a", "sources": [{"type": "url", "url": "https://a.org", "title": "A"}]}
     output = [
@@ -111,16 +125,23 @@ def test_a_code_agents_last_step() -> None:
         return {"step_number": number, "model_output": said, "tool_calls": [call], "observations": seen, **more}
 
     links = "## Search Results\n\n[Ada](https://a.org)\nAda did it.\n\n[Bob](https://b.org)\nBob did not."
+    last = "\nLast output from code snippet:\n"
+    failed = {"type": "AgentParsingError", "message": "no code"}
     steps = [
         {"task": "Who?", "task_images": None},
-        step(1, "I search.", "print(web_search('who'))", links),
-        {"step_number": 2, "model_output": "hm", "tool_calls": [], "error": {"type": "E", "message": "no code"}},
-        step(3, "So it is Ada.", "final_answer('Ada')", "Execution logs:\nLast output from code snippet:\nAda",
-             action_output="Ada", is_final_answer=True),
+        step(1, "I search.", "print(web_search('who'))", f"Execution logs:\n{links}{last}None"),
+        {"step_number": 2, "model_output": "hm", "tool_calls": [], "error": failed},
+        step(3, "So it is Ada.", "final_answer('Ada')", f"Execution logs:{last}Ada", action_output="Ada",
+             is_final_answer=True),
     ]  # fmt: skip
     found = parse(steps)
     assert seen(found) == [("python_interpreter", ["Ada", "Bob"], ""), (None, [], ""), (None, [], "")]
-    assert found.steps[-1].think == "So it is Ada." and found.answer == "Ada" and found.question == "Who?"
+    assert found.steps[0].evidence[1].text == "Bob did not."
+    assert [step.think for step in found.steps] == ["I search.", "hm", "So it is Ada."]
+    assert (found.answer, found.question, kinds(found)) == ("Ada", "Who?", ["no_action"])
+    forced = {"step_number": 3, "action_output": "Ada", "error": {"type": "AgentMaxStepsError", "message": "Reached"}}
+    for log in ([*steps[:3], forced], {"output": "Ada", "steps": [*steps[:3], forced]}):
+        assert [step.answer for step in parse(log).steps] == [None, None, "Ada"]
 
 
 def test_react_text() -> None:
@@ -211,19 +232,3 @@ def test_broken_logs_are_read_or_refused_in_the_packages_own_words() -> None:
 
 def test_every_format_has_its_row_here() -> None:
     assert set(formats.formats()) <= {*FORMATS, "react"}
-
-
-def test_what_trainers_and_trackers_log() -> None:
-    """TRL's completions as its parquet gives them back, with every field in every message, and trackio's traces."""
-    call = {"type": "function", "function": {"name": "search", "arguments": '{"query": "q"}'}, "id": None}
-    said = [
-        {"role": "assistant", "content": "look", "tool_calls": [call], "name": None},
-        {"role": "tool", "content": "Ada did it.", "tool_calls": None, "name": "search"},
-        {"role": "assistant", "content": "Ada", "tool_calls": None, "name": None},
-    ]
-    logged = {"step": 3, "prompt": [USER], "completion": said, "em": 1.0, "advantage": 0.5}
-    trace = {"_type": "trackio.trace", "messages": [USER, *said], "metadata": {}, "spans": [{"id": "1"}]}
-    for row in (logged, trace, {**logged, "completion": json.dumps(said)}):
-        found = parse_row(json.dumps(row).encode())
-        assert seen(found) == [("search", ["Ada did it."], ""), (None, [], "")] and found.question == "Who?"
-        assert found.answer == "Ada" and not kinds(found)

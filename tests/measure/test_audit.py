@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.measure.audit import Audit, audit, choose_rows, pick
 from faithful_search.measure.bill import bill
 from faithful_search.measure.scores import ScoreLog, read_scores
+from faithful_search.measure.summary import summarize
 
 REAL = SHARED / "data" / "trajectories"
 
@@ -352,6 +354,22 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) * (1 if sys.platform == "darwin" else 1024) < 12e6
+
+
+def test_of_a_row_a_few_numbers_are_kept(tmp_path):
+    """And neither its question nor its line, so that a million rows fit into memory."""
+    count, path, scores = 10_000, tmp_path / "scores.jsonl", {name: {"value": 0.5} for name in ("a", "b", "c", "d")}
+    tracemalloc.start()
+    with ScoreLog(path) as log:
+        for row in range(1, count + 1):
+            line = {"row": row, "digest": "", "question": f"Where is {row}?" * 20, "scores": scores}
+            log.add([row], [json.dumps(line).encode() + b"\n"])
+        kept = tracemalloc.get_traced_memory()[0]
+        log.finish(whole=True)
+    found = summarize(path, count, {})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.n == found.rows["a"].n == count and kept < 40 * count and peak < 250 * count
 
 
 def test_several_dialects_are_shown_apart_too(tmp_path):

@@ -101,6 +101,7 @@ def test_messages_are_read_also_when_they_were_stored_as_text_or_split_into_prom
         {"messages": [*user, *assistant]},
         {"messages": json.dumps([*user, *assistant])},
         {"prompt": user, "completion": assistant},
+        {"prompt": user, "completion": json.dumps(assistant)},
     ):
         found = parse_row(json.dumps(row).encode(), "search_r1")
         assert (found.question, found.answer) == ("Where is the lighthouse?", "Orvik")

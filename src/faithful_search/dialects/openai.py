@@ -29,7 +29,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Span
-from .passages import MOST_DOCUMENTS, read_json, stretches, text_of, write_json
+from .passages import MOST_DOCUMENTS, read_json, read_printed, stretches, text_of, write_json
 from .tool_calls import BARE, MARKS, ToolCalls
 
 # The tools' schemas go to the server or the chat template, not into the text.
@@ -45,6 +45,7 @@ _TEXTS = (
 # Fields of a passage may stand one level down, as in retrievers' records.
 _INNER = ("metadata", "document", "_source")
 _TITLES, _URLS = ("title", "name"), ("url", "link", "href", "uri", "source")
+_NOTHING = frozenset(("", "null", "None", "{}", "[]", '""'))
 _DEEPEST = 6  # lists in lists; a tool may return anything
 _LINKED = re.compile(r"^\[([^\n]*)\]\(([^\s()]*)\)\n", re.MULTILINE)
 
@@ -84,7 +85,11 @@ class OpenAI(ToolCalls):
             heads = list(islice(_LINKED.finditer(body), MOST_DOCUMENTS))
             found = [Evidence(body[a.end() : end].strip(), a[1], url=a[2]) for a, end in stretches(heads, len(body))]
             return (found, "") if found else ([], body)
+        if body.strip() in _NOTHING:
+            return [], body
         value = read_json(body) if body.lstrip().startswith(("[", "{")) else None
+        if value is None:
+            value = read_printed(body)
         if isinstance(value, dict) and not any(key in value for key in (*_LISTS, *_TEXTS)):
             failure = next((value[key] for key in ("error", "note") if value.get(key) is not None), None)
             if failure is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,11 @@ _LINE_END = re.compile(r"\n|\Z")
 _NOT_IN_TITLE = re.compile(r'"(?=\))|[\n\r]')
 _BRACE = re.compile(r"\\boxed\s*\{|[{}]")
 _LENIENT = json.JSONDecoder(strict=False)  # tools write line breaks into strings
+_LONGEST_PRINTED = 100_000
+_ESCAPE = r"\\[\\'\"nrtxuU]"
+_PRINTED = re.compile(
+    rf"(?:'(?:[^'\\\n]|{_ESCAPE})*+'|\"(?:[^\"\\\n]|{_ESCAPE})*+\"|None|True|False|[-+0-9.e{{}}\[\](),: ])*+"
+)
 _RESULTS = ("search_results", "web_page_info_list")
 _TEXTS = ("description", "quick_summary", "snippet")
 
@@ -86,6 +92,22 @@ def read_json(text: str) -> Any:
     except (ValueError, RecursionError):
         return None
     return value if not text.lstrip()[end:].strip() else None
+
+
+def read_printed(text: str) -> Any:
+    """The value in what Python printed (`{'error': …}`, `[{'title': …}]`); `None` for anything else.
+
+    Example:
+        >>> read_printed("[{'title': 'Rome', 'url': None}]")
+        [{'title': 'Rome', 'url': None}]
+    """
+    text = text.strip()
+    if len(text) > _LONGEST_PRINTED or not (text.startswith(("{'", "[{'")) and _PRINTED.fullmatch(text)):
+        return None  # nothing but plain values: Python takes long to read some others
+    try:
+        return json.loads(json.dumps(ast.literal_eval(text)))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
 
 
 def write_json(value: Any) -> str:

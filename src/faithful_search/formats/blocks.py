@@ -75,6 +75,8 @@ def call(written: Any) -> dict[str, Any]:
     arguments = first(inner, _ARGUMENTS)
     if kind.startswith("custom_tool") or inner.get("code") is arguments or isinstance(arguments, list):
         arguments = None if arguments is None else {_ARGUMENT_OF.get(kind, "input"): arguments}
+    if isinstance(arguments, Mapping):  # Arrow has `None` where another row's call has an argument
+        arguments = {name: value for name, value in arguments.items() if value is not None}
     identity = first(fields, ("call_id", "tool_call_id", "id"))
     return {"id": identity if isinstance(identity, str) else "", "name": name, "arguments": arguments}
 
@@ -158,6 +160,7 @@ def _gemini(item: Mapping[str, Any]) -> Iterator[Part]:
             if isinstance(given, Mapping) and len(given) == 1:  # the API wraps a text
                 given = next(iter(given.values())) if next(iter(given)) in ("result", "output", "content") else given
             yield from _result({"id": value.get("id"), "content": given})
+            yield from (part for part in parts(value.get("parts")) if part.kind == "unread")
     elif isinstance(item.get("text"), str):
         yield Part("thought" if item.get("thought") else "text", item["text"])
     else:

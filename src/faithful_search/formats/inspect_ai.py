@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .base import Chat, Format, mapping, text
-from .messages import is_chat
+from .base import Chat, Format, Messages, mapping, mappings, text
+from .messages import ANSWERING, is_chat
 
 _SCHEME = "attachment://"
 
@@ -23,8 +23,30 @@ class InspectAI(Format):
             return None
         kept = {_SCHEME + name: item for name, item in mapping(value, "attachments").items()}
         fields: dict[str, Any] = {name: value.get(name) for name in ("messages", "input", "target")}
-        messages, asked, target = (_restored(fields, kept) if kept else fields).values()
-        return Chat(list(messages), text(asked), target, str(value.get("id", ""))) if is_chat(messages) else None
+        fields["events"] = [
+            event for event in mappings(value.get("events")) if text(event.get("function")) in ANSWERING
+        ]
+        messages, asked, target, events = (_restored(fields, kept) if kept else fields).values()
+        if not is_chat(messages):
+            return None
+        return Chat(_handed(list(messages), events), text(asked), target, str(value.get("id", "")))
+
+
+def _handed(messages: Messages, events: list[Mapping[str, Any]]) -> Messages:
+    """The messages with the call that handed in the answer.
+
+    `react` takes that call out and writes the answer behind the text; the sample's events still have it.
+    """
+    last, event = messages[-1], events[-1] if events else {}
+    answer = text(next(iter(mapping(event, "arguments").values()), None))
+    said = last.get("content")
+    *before, tail = said if isinstance(said, list) and said else [said]
+    words = tail.get("text") if isinstance(tail, Mapping) else tail
+    if last.get("tool_calls") or answer is None or not (isinstance(words, str) and words.endswith(answer)):
+        return messages
+    call = {"function": event["function"], "arguments": {"answer": answer}}
+    content = [*before, {"type": "text", "text": words.removesuffix(answer).strip()}]
+    return [*messages[:-1], {**last, "content": content, "tool_calls": [call]}]
 
 
 def _restored(item: Any, kept: Mapping[str, Any]) -> Any:

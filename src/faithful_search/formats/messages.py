@@ -32,14 +32,24 @@ HEAD, END = "<|im_start|>{}\n", "<|im_end|>\n"
 class Message(NamedTuple):
     """One message: `role` is system, user, assistant or tool; `ids` name its structured calls, or the call answered.
 
-    `unread` are the kinds of parts that were not understood.
+    `unread` are the kinds of parts that were not understood; `thought` and `made` (calls and answers, written) what the
+    agent did not say in the text.
     """
 
     role: str
-    text: str
+    said: str
     ids: tuple[str, ...] = ()
     calls: int = 0
     unread: tuple[str, ...] = ()
+    thought: str = ""
+    made: str = ""
+
+    @property
+    def text(self) -> str:
+        thought, said = self.thought, self.said
+        if thought and self.made and not TAGLIKE.search(said):  # what is said beside a call is a thought, too
+            thought, said = "\n".join(filter(None, (thought, said))), ""
+        return "\n".join(filter(None, (thought and f"<think>{thought}</think>", said, self.made)))
 
     @property
     def written(self) -> str:
@@ -106,10 +116,11 @@ def joined(chat: Sequence[Message]) -> Iterator[Message]:
         if role != "assistant" or len(own) == 1:
             yield from own
             continue
-        text = "\n".join(message.text for message in own)
         ids = tuple(name for message in own for name in message.ids)
         unread = tuple(kind for message in own for kind in message.unread)
-        yield Message(role, text, ids, sum(message.calls for message in own), unread)
+        columns = ((message.said, message.thought, message.made) for message in own)
+        said, thought, made = ("\n".join(filter(None, column)) for column in zip(*columns, strict=True))
+        yield Message(role, said, ids, sum(message.calls for message in own), unread, thought, made)
 
 
 class _Turn(NamedTuple):
@@ -161,19 +172,21 @@ def _turns(role: str, message: Mapping[str, Any]) -> Iterator[_Turn]:
     yield from _split(role, [*beside, *said, *calls])
 
 
-def _split(role: str, said: Sequence[Part]) -> Iterator[_Turn]:
+def _split(role: str, said: Sequence[Part]) -> list[_Turn]:
     """The parts up to each result as one message, and the result as another; one message at least."""
+    found: list[_Turn] = []
     own: list[Part] = []
     for part in said:
-        if part.kind != "result":
+        before = found[-1].message if found and not own else None
+        if part.kind == "result":
+            found += [_spoken(role, own)] if own else []
+            found.append(_Turn(Message("tool", part.value, (part.id,) if part.id else ())))
+            own = []
+        elif part.kind == "unread" and before is not None:  # an image of that result
+            found[-1] = _Turn(before._replace(unread=(*before.unread, str(part.value))))
+        else:
             own.append(part)
-            continue
-        if own:
-            yield _spoken(role, own)
-        yield _Turn(Message("tool", part.value, (part.id,) if part.id else ()))
-        own = []
-    if own or not said:
-        yield _spoken(role, own)
+    return [*found, _spoken(role, own)] if own or not said else found
 
 
 def _spoken(role: str, own: Sequence[Part]) -> _Turn:
@@ -187,9 +200,9 @@ def _spoken(role: str, own: Sequence[Part]) -> _Turn:
     handed = {asked["id"]: answer for asked in made if (answer := _handed(asked)) is not None}
     calls = [asked for asked in made if _handed(asked) is None]
     answer = "\n".join(f"<answer>{one}</answer>" for one in handed.values())
-    written = [f"<think>{thought}</think>" if thought else "", text, *map(_written, calls), "" if calls else answer]
+    written = "\n".join(map(_written, calls)) if calls else answer
     ids = tuple(asked["id"] for asked in calls)
-    message = Message(role, "\n".join(filter(None, written)), ids, len(made), unread)
+    message = Message(role, text, ids, len(made), unread, thought, written)
     hushed = frozenset({*handed, ""} if handed and not calls else filter(None, handed))
     return _Turn(message, answer if calls else "", hushed)
 

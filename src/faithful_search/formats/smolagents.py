@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, only_mappings, text
+from .messages import ANSWERING
 
 _MARKS = frozenset(("step_number", "task", "system_prompt", "plan", "model_output_message"))
 _CODE = "python_interpreter"
-# In the last step the code's output repeats the answer: no evidence.
-_ECHO = re.compile(r"\s*Last output from code snippet:.*\Z", re.DOTALL)
+_OUTPUT = "Last output from code snippet:\n"
 
 
 class Smolagents(Format):
@@ -29,7 +28,7 @@ class Smolagents(Format):
             return None
         messages = [message for step in found for message in _messages(step)]
         said = mapping(value).get("output")
-        if text(said) and not any(step.get("is_final_answer") or "output" in step for step in found):
+        if text(said) and not any(_ends(step) or "output" in step for step in found):
             messages.append(_answer(said))
         return Chat(messages)
 
@@ -45,21 +44,44 @@ def _messages(step: Mapping[str, Any]) -> Messages:
         return [{"role": "assistant", "reasoning_content": str(step["plan"])}]
     if "step_number" not in step:
         return []  # the final answer once more
-    final = bool(step.get("is_final_answer"))
-    calls = [_call(item) for item in mappings(step.get("tool_calls"))]
-    seen = _ECHO.sub("", str(step.get("observations") or "")) if final else step.get("observations")
+    final, calls, output = _ends(step), [_call(item) for item in _asked(step)], step.get("model_output")
+    seen = _seen(step, final)
+    answer = _answer(step.get("action_output"))
     if final:
-        calls = [call for call in calls if call["name"] == _CODE and str(seen).removeprefix("Execution logs:").strip()]
-    said: Messages = [{"role": "assistant", "content": step.get("model_output"), "tool_calls": calls}]
+        handed = [call for call in calls if call["name"] in ANSWERING]
+        if handed and step.get("action_output") is None:
+            answer = {"role": "assistant", "tool_calls": handed}
+        calls = [call for call in calls if call["name"] == _CODE and seen]
     failed = mapping(step, "error").get("message")
+    # What failed before there was a call is no answer
+    spoken = {"content" if calls or not failed else "reasoning_content": output}
+    said: Messages = [{"role": "assistant", **spoken, "tool_calls": calls}] if calls or output else []
     images = [{"type": "image"}] if step.get("observations_images") else []
-    returned = [{"type": "text", "text": str(seen or "")}, *images]
+    returned = [{"type": "text", "text": seen}, *images]
     if calls:
         said += [{"role": "tool", "tool_call_id": call["id"], "content": ""} for call in calls[:-1]]
         said.append({"role": "tool", "tool_call_id": calls[-1]["id"], "content": returned, "error": failed})
     elif failed:
         said.append({"role": "user", "content": str(failed)})
-    return [*said, _answer(step.get("action_output"))] if final else said
+    return [*said, answer] if final else said
+
+
+def _seen(step: Mapping[str, Any], final: bool) -> str:
+    """The step's observations without what a code agent writes around what was printed."""
+    seen = str(step.get("observations") or "").removeprefix("Execution logs:\n")
+    printed, mark, value = seen.rpartition(_OUTPUT)
+    # In the last step the code's output repeats the answer: no evidence
+    return printed.rstrip() if mark and (final or value.strip() == "None") else seen
+
+
+def _asked(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The step's calls; where one failed they are only in the model's message."""
+    return mappings(step.get("tool_calls")) or mappings(mapping(step, "model_output_message").get("tool_calls"))
+
+
+def _ends(step: Mapping[str, Any]) -> bool:
+    """Whether the answer is in this step; without a call it was asked for when there were no steps left."""
+    return bool(step.get("is_final_answer")) or (step.get("action_output") is not None and not _asked(step))
 
 
 def _call(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def mean_of(
     return stats.left_out(estimate, len(kept), len(column) - len(kept) - abstained, abstained)
 
 
-def entropy_estimate(tool_calls: Mapping[str, Sequence[int]], questions: Sequence[Hashable]) -> Estimate:
+def entropy_estimate(tool_calls: Mapping[str, Sequence[int]], questions: stats.Clusters) -> Estimate:
     """Normalised tool entropy with its bootstrap interval over questions; no value without a call or with one tool."""
     return stats.pooled_estimate(_call_counts(tool_calls, len(questions)), normalized_entropy, questions)
 

@@ -6,11 +6,13 @@ is put in the order of the source, each row once.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from ..errors import DataError
 from .files import PathLike
@@ -84,13 +86,13 @@ def read_scores(path: PathLike, at_most: int | None = None) -> Iterator[Line]:
 class ScoreLog(Ledger):
     """The open file. What an earlier run left in it is found by row and digest.
 
-    `places` are the rows of this run, with where their lines begin: kept instead of the lines, which may be larger than
+    `rows` are those of this run, `places` where their lines begin: kept instead of the lines, which may be larger than
     memory.
     """
 
     def __init__(self, path: Path, resume: bool = True) -> None:
         super().__init__(path, "audit", anew=not resume)
-        self.places: dict[int, int] = {}
+        self.rows, self.places = array("q"), array("q")
         self._old: dict[int, tuple[str, int]] = {}
         self._digests: dict[str, int] = {}
         for place, data in self.read():
@@ -107,7 +109,8 @@ class ScoreLog(Ledger):
         """Whether an earlier run scored this row completely; it then counts as a row of this run."""
         known, place = self._old.get(row, (None, 0))
         if known == digest:
-            self.places[row] = place
+            self.rows.append(row)
+            self.places.append(place)
             return True
         if digest not in self._digests:
             return False
@@ -118,7 +121,8 @@ class ScoreLog(Ledger):
 
     def add(self, rows: Sequence[int], lines: Sequence[bytes]) -> None:
         """Append the lines of these rows; errors as those of `Ledger.append`."""
-        self.places.update(zip(rows, self.append(lines), strict=True))
+        self.places.extend(self.append(lines))
+        self.rows.extend(rows)
 
     def finish(self, whole: bool) -> None:
         """Put the file in the source's order, each row once; it is replaced only when the new one is complete.
@@ -126,8 +130,10 @@ class ScoreLog(Ledger):
         Where this run saw the `whole` source, lines of other rows are of a source that has changed, and go; otherwise
         they follow at the end.
         """
-        order = [self.places[row] for row in sorted(self.places)]
-        if not whole:
-            order += [place for row, (_, place) in sorted(self._old.items()) if row not in self.places]
-        if len(order) != self.count or not all(one < two for one, two in pairwise(order)):
-            self.replace(order)
+        order = np.array(self.places)[np.argsort(self.rows)]
+        if self._old and not whole:
+            read = set(self.rows)
+            rest = [place for row, (_, place) in sorted(self._old.items()) if row not in read]
+            order = np.concatenate([order, np.array(rest, dtype=np.int64)])
+        if len(order) != self.count or not (np.diff(order) > 0).all():
+            self.replace(map(int, order))

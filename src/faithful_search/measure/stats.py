@@ -16,6 +16,8 @@ from ..errors import DataError
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], Floats]
+Clusters = Sequence[Hashable] | NDArray[np.int64]
+"""The question of each row, by name, or, where there are very many, by number."""
 Key = Hashable
 Function = Callable[[Sequence[Key], Floats], Floats]
 """Maps what the columns are and their sums in each draw, (draws, k), to (draws,); NaN where it is undefined."""
@@ -64,7 +66,7 @@ def left_out(estimate: Estimate, rows: int, not_applicable: int, abstained: int)
 
 def mean_ci(
     values: Sequence[float],
-    clusters: Sequence[Hashable] | None = None,
+    clusters: Clusters | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> Estimate:
     """The mean with its 95 % interval.
@@ -86,7 +88,10 @@ def mean_ci(
     """
     data = _finite(values)
     if clusters is not None:
-        data = np.array(list(question_means(clusters, data.tolist()).values()))
+        unit = numbered(clusters)
+        if len(unit) != len(data):
+            raise DataError(f"{len(data)} values for {len(unit)} clusters: give one for each value")
+        data = np.bincount(unit, data) / np.bincount(unit)
     if not data.size:
         return NOTHING
     # Student's interval of all zeros or all ones has no width, however few there are; Wilson's has
@@ -125,7 +130,7 @@ def question_means(questions: Sequence[Hashable], values: Sequence[float | None]
 def bootstrap(
     features: ArrayLike,
     statistic: Statistic | None = None,
-    clusters: Sequence[Hashable] | None = None,
+    clusters: Clusters | None = None,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Estimate:
@@ -162,8 +167,11 @@ def bootstrap(
     return percentile_interval(value, blocks, len(rows))
 
 
-def numbered(names: Sequence[Hashable]) -> NDArray[np.int64]:
+def numbered(names: Clusters) -> NDArray[np.int64]:
     """The number of each name, counted in order of first appearance: b, a, b are 0, 1, 0."""
+    if isinstance(names, np.ndarray):
+        _, first, number = np.unique(names, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[number]
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
@@ -217,11 +225,10 @@ def tabulate(features: Sequence[Mapping[Key, float]]) -> Counts:
     return Counts(keys, np.array(table, dtype=np.float64).reshape(len(features), len(keys)))
 
 
-def pooled_estimate(counts: Counts, function: Function, questions: Sequence[Hashable]) -> Estimate:
+def pooled_estimate(counts: Counts, function: Function, questions: Clusters) -> Estimate:
     """The function of all rollouts' sums with its bootstrap interval; n counts the questions that say something."""
     used: NDArray[np.bool_] = np.any(counts.table, axis=1)
-    asked = [question for question, counted in zip(questions, used.tolist(), strict=True) if counted]
-    estimate = bootstrap(counts.table[used], lambda sums: function(counts.keys, sums), asked)
+    estimate = bootstrap(counts.table[used], lambda sums: function(counts.keys, sums), numbered(questions)[used])
     return msgspec.structs.replace(estimate, not_applicable=int((~used).sum()))
 
 

@@ -6,11 +6,12 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping
+from hashlib import blake2b
 from pathlib import Path
-from sys import intern
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ..errors import DataError
 from .evaluation import ENTROPY, Evaluation, entropy_estimate
@@ -211,10 +212,10 @@ class _Tally:
 
     def __init__(self, bounds: Mapping[str, tuple[float, float]]) -> None:
         self.bounds = bounds
-        self.questions: list[int] = []  # a number for each row's question
-        self.numbers: dict[str | int, int] = {}
+        self.questions = array("q")  # a number for each row's question
         self.columns: dict[str, array[float]] = {}  # values by metric; NaN where there is none
-        self.written: list[str] = []  # each row's dialect
+        self.written = array("i")  # the number of each row's dialect
+        self.dialects: dict[str, int] = {}
         self.missing: Counter[tuple[str, str]] = Counter()  # abstentions by metric and dialect
         self.called: list[dict[str, int]] = []
         self.same_calls: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # most rows share one of a few
@@ -231,15 +232,16 @@ class _Tally:
                 self.unread.append(Unread(line.row, line.error))
             return
         asked = line.question.strip() if line.question else ""
-        # A row without a question is a question of its own
-        self.questions.append(self.numbers.setdefault(asked or line.row, len(self.numbers)))
+        # A row without a question is a question of its own; a digest, since a million texts take much memory
+        named = (asked or f"\0{line.row}").encode("utf-8", "surrogatepass")
+        self.questions.append(int.from_bytes(blake2b(named, digest_size=8).digest(), "little", signed=True))
         self.unasked += not asked
         self.issues.update(line.issues)
         self.clean += not line.issues
         self.bare += not line.tools and not line.evidence
         self.evidence += line.evidence
-        dialect = intern(line.dialect or "unknown")  # one string for all rows
-        self.written.append(dialect)
+        dialect = line.dialect or "unknown"
+        self.written.append(self.dialects.setdefault(dialect, len(self.dialects)))
         self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
         self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
         for name, value in line.values.items():
@@ -249,16 +251,17 @@ class _Tally:
         missing = [name for name, cell in line.scores.items() if cell.parts.abstained]
         self.missing.update((name, dialect) for name in missing)
         self.abstained += bool(missing)
-        named = [Unjudged(line.row, name, line.scores[name].why) for name in missing]
-        self.unjudged = [*self.unjudged, *named][:NAMED]
+        unjudged = [Unjudged(line.row, name, line.scores[name].why) for name in missing]
+        self.unjudged = [*self.unjudged, *unjudged][:NAMED]
 
     def audit(self, known: Mapping[str, Any]) -> Audit:
         calls: Counter[str] = Counter()
         for own in self.called:
             calls.update(own)
         table = {name: [own.get(name, 0) for own in self.called] for name, _ in calls.most_common(TOOLS)}
-        entropy = entropy_estimate(table, self.questions) if table else NOTHING
-        dialects = dict(Counter(self.written).most_common())
+        entropy = entropy_estimate(table, np.array(self.questions)) if table else NOTHING
+        names = list(self.dialects)
+        dialects = {names[number]: count for number, count in Counter(self.written).most_common()}
         same = ("clean", "bare", "evidence", "errors", "unread", "abstained", "unjudged", "unasked")
         return Audit(
             rows=self.estimates(dialects),
@@ -276,13 +279,14 @@ class _Tally:
     def estimates(self, dialects: Collection[str]) -> dict[str, Estimate]:
         """Each metric's mean over the questions of the rows in these dialects."""
         limits = {"calls": (0.0, math.inf), **self.bounds}
-        count = sum(dialect in dialects for dialect in self.written)
+        within = np.isin(self.written, [self.dialects[name] for name in dialects])
+        questions = np.array(self.questions)
         found = {}
         for name, column in self.columns.items():
-            rows = zip(column, self.questions, self.written, strict=False)  # a column ends with its last value
-            kept = [(value, asked) for value, asked, own in rows if own in dialects and not math.isnan(value)]
-            bounds = limits.get(name, (0.0, 1.0))
-            estimate = mean_ci([value for value, _ in kept], [asked for _, asked in kept], bounds)
+            values = np.array(column)  # it ends with its last value
+            kept = ~np.isnan(values) & within[: len(values)]
+            estimate = mean_ci(values[kept], questions[: len(values)][kept], limits.get(name, (0.0, 1.0)))
             abstained = sum(self.missing[name, dialect] for dialect in dialects)
-            found[name] = left_out(estimate, len(kept), count - len(kept) - abstained, abstained)
+            n = int(kept.sum())
+            found[name] = left_out(estimate, n, int(within.sum()) - n - abstained, abstained)
         return found

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import math
 import os
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import date
@@ -121,9 +122,9 @@ def _changed(change: Change, reports: Sequence[str | None]) -> dict[str, Any]:
     return {"question": change.question, "cells": cells, "change": f"{by:+.3f}"}
 
 
-def _read(path: Path, wanted: set[int]) -> tuple[dict[str, list[float]], dict[int, Scored]]:
+def _read(path: Path, wanted: set[int]) -> tuple[dict[str, array[float]], dict[int, Scored]]:
     """The values of each metric over all rows, and the whole scores of the wanted ones."""
-    values: dict[str, list[float]] = {}
+    values: dict[str, array[float]] = {}
     rows: dict[int, Scored] = {}
     decode = msgspec.json.Decoder(Scored).decode
     try:
@@ -131,7 +132,7 @@ def _read(path: Path, wanted: set[int]) -> tuple[dict[str, list[float]], dict[in
             for line in map(decode, file):
                 for name, score in line.scores.items():
                     if score.value is not None:
-                        values.setdefault(name, []).append(score.value)
+                        values.setdefault(name, array("d")).append(score.value)
                 if line.row in wanted:
                     rows[line.row] = line
     except (OSError, ValueError) as error:
