@@ -12,7 +12,7 @@ python recipes/evaluate.py --policy outputs/pou --blank content --output_dir out
 python recipes/evaluate.py --policy outputs/pou --config recipes/configs/eval_negative_tool.yaml  # one tool is useless
 python recipes/evaluate.py --policy outputs/pou --config recipes/configs/eval_unseen_tool.yaml    # one it never saw
 python recipes/evaluate.py --policy outputs/pou --compare_with tiny --output_dir outputs/two  # side by side
-python recipes/evaluate.py --policy outputs/veritas --config recipes/configs/eval_veritas_tiny.yaml  # Search-R1
+python recipes/evaluate.py --policy outputs/veritas --config recipes/configs/eval_veritas_pairs.yaml  # Search-R1
 ```
 """
 

@@ -5,8 +5,8 @@
 """Train a search agent with VERITAS's rewards: exact match first, faithfulness warmed up; evaluated before and after.
 
 ```
-accelerate launch recipes/veritas.py            # the embedded default: tiny Search-R1 policy, bundled world
-accelerate launch recipes/veritas.py --config recipes/configs/veritas_tiny_no_curriculum.yaml
+accelerate launch recipes/veritas.py            # the embedded default: a tiny policy that sees one response at a time
+accelerate launch recipes/veritas.py --config recipes/configs/veritas_tiny.yaml    # one that sees all, with curriculum
 accelerate launch recipes/veritas.py --judge nli --judge_model outputs/rm_tiny    # from recipes/reward_model.py
 accelerate launch recipes/veritas.py --config recipes/configs/veritas_qwen2.5-7b.yaml \\
     --questions train.jsonl.gz --eval_questions test.jsonl.gz --corpus http://127.0.0.1:8000 \\
@@ -39,7 +39,7 @@ from faithful_search.training.inputs import steps_per_epoch
 from faithful_search.training.runs import trained
 from faithful_search.training.starting import flag
 
-DEFAULT_CONFIG = Path(__file__).parent / "configs" / "veritas_tiny.yaml"
+DEFAULT_CONFIG = Path(__file__).parent / "configs" / "veritas_pairs.yaml"
 
 
 @dataclass

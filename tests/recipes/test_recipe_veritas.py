@@ -52,6 +52,7 @@ def reward(*flags, judge=None):
 @pytest.mark.parametrize(
     ("config", "weights", "late"),
     [
+        ("veritas_pairs", {"exact_match": 1.0, "info_think": 0.05, "think_answer": 0.02}, None),
         ("veritas_tiny", {"exact_match": 1.0, "info_think": 0.05, "think_answer": 0.02}, (15, 25)),
         ("veritas_tiny_em_only", {"exact_match": 1.0}, (15, 25)),
         ("veritas_tiny_info_think", {"exact_match": 1.0, "info_think": 0.05}, (15, 25)),
@@ -85,7 +86,7 @@ def test_the_paper_is_a_configuration():
 
 
 def test_epochs_and_steps_write_the_same_curriculum():
-    epoch = len(load_tasks("world_passages")) // 4
+    epoch = len(load_tasks("world_pairs")) // 4
     written = reward("--curriculum_start", "1.0ep", "--curriculum_end", "1.5ep").warmup
     assert written == reward("--curriculum_start", str(epoch), "--curriculum_end", str(int(1.5 * epoch + 0.5))).warmup
     assert isinstance(written, Warmup) and written.parts == ("info_think", "think_answer")
