@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
+from faithful_search.errors import JudgeError
 from faithful_search.judges import Verdict
 
 PLACES = ("Orvik", "Tarn", "Selby", "Quell")
@@ -32,14 +33,16 @@ def file_of(path: Path, rows: list) -> Path:
 class CountingJudge:
     """Says yes to every pair but those it abstains from, and remembers what it was asked."""
 
-    def __init__(self, abstains: str = "\0") -> None:
+    def __init__(self, abstains: str = "\0", refuses: bool = False) -> None:
         self.asked: list = []
         self.calls = 0
-        self.abstains = abstains
+        self.abstains, self.refuses = abstains, refuses
 
     name = "counting@1"
 
     def judge_batch(self, pairs):
+        if self.refuses:
+            raise JudgeError("401: the key is wrong")
         self.calls += 1
         self.asked += pairs
         return [

@@ -90,7 +90,7 @@ def test_the_rows_that_are_watched_are_those_with_right_answers_first():
     """Of a dozen, of which rows 3, 5, 9 and 11 are right."""
     right, rows = torch.tensor([row in (3, 5, 9, 11) for row in range(12)]), torch.arange(12)[:, None]
     chosen = right[:, None] & torch.tensor([[True, False]])
-    names = ("prompt_ids", "completion_ids", "prompt_mask", "completion_mask", "logps")
+    names = ("prompt_ids", "completion_ids", "prompt_mask", "completion_mask", "turn_numbers", "logps")
     holder = SimpleNamespace()
     UpdateTrainer._watch(holder, dict.fromkeys(names, rows) | {"chosen": chosen})
     watched = holder._watched

@@ -131,7 +131,7 @@ class UpdateTrainer(GRPOTrainer):
     ) -> Any:
         """TRL's, in passes over rollouts of like length: more than half of a batch of rollouts would be padding."""
         forward = partial(self._pass, super()._get_per_token_logps_and_entropies, model)
-        read = partial(by_length, forward, PASSES if len(input_ids) >= FEWEST else 1)
+        read = partial(by_length, forward, rollouts=len(input_ids))
         if self.kept_responses:
             numbers = turn_numbers(self._tokens, logits_to_keep) if self._numbers is None else self._numbers
             views = turn_views(attention_mask, numbers.to(input_ids.device), self.kept_responses)
@@ -237,16 +237,18 @@ class UpdateTrainer(GRPOTrainer):
 
 def by_length(
     forward: Callable[..., tuple[Columns, ...]],
-    passes: int,
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
     kept: int,
+    *,
+    rollouts: int | None = None,
     **given: Any,
 ) -> tuple[Columns, ...]:
-    """What TRL's `_get_per_token_logps_and_entropies` computes, in so many passes over rows of like length.
+    """What TRL's `_get_per_token_logps_and_entropies` computes, in `PASSES` passes over rows of like length.
 
     Rollouts differ in length several times over; what only pads them is not computed. Prompts are padded on the left,
-    completions, the last `kept` columns, on the right.
+    completions, the last `kept` columns, on the right. Fewer than `FEWEST` `rollouts` (by default the rows) are one
+    pass: processes that share a model must make as many, however many rows each makes of its rollouts.
 
     Returns:
         As `forward`: where it gives a value a token, those are `(rows, kept)`, 0 where a pass left padding out; of
@@ -255,7 +257,7 @@ def by_length(
     columns = input_ids.shape[1]
     found = []
     order = attention_mask.sum(dim=1).argsort()
-    for chosen in order.tensor_split(passes):
+    for chosen in order.tensor_split(PASSES if (rollouts or len(order)) >= FEWEST else 1):
         used = attention_mask[chosen].any(dim=0).nonzero()
         # A completion without a token would leave nothing to keep, so one column of it always stays.
         start, end = int(used[0]), max(int(used[-1]) + 1, columns - kept + 1)
