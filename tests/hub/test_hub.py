@@ -144,7 +144,10 @@ def test_the_snippet_runs(tmp_path, capsys):
         ("pou", ["local_search", "web_search"], {}, "# add the other tools it was trained with: web_search"),
         ("pou", ["local_search"], {}, 'Toolbox([LocalSearch.from_corpus("world")])'),
         ("search_r1", ["search"], {"corpus": "c.jsonl"}, 'LocalSearch.from_corpus("c.jsonl", name="search")'),
-        ("search_r1", ["search"], {"turns": 4, "total_tokens": 900}, "limits=Limits(turns=4, total_tokens=900)"),
+        (
+            *("search_r1", ["search"], {"turns": 4, "total_tokens": 900, "kept_responses": 1}),
+            "limits=Limits(turns=4, total_tokens=900, kept_responses=1)",
+        ),
     ],
 )
 def test_the_snippet_makes_the_tools_of_training(dialect, tools, config, made):

@@ -317,6 +317,8 @@ def test_without_verdicts_an_answer_need_only_stand_in_evidence_that_was_seen(on
     elsewhere = tuple(msgspec.structs.replace(step, evidence=()) for step in episode.steps)
     assert reject(msgspec.structs.replace(episode, steps=elsewhere)) == "ungrounded"
     assert reject(msgspec.structs.replace(episode, answer="Boulder")) == "wrong_answer"
+    for both, reason in (("David Fincher and Denver", None), ("David Fincher and Boulder", "ungrounded")):
+        assert reject(msgspec.structs.replace(episode, answer=both, answers=(both,))) == reason
 
 
 def test_what_is_found_is_left_unsaid_as_often_as_asked(one_tool):

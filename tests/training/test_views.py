@@ -33,6 +33,7 @@ def test_each_turn_is_read_as_it_was_sampled(tmp_path):
     contexts = [context for context in made.engine.generator.seen if context]
     last = lab.tokenizer().decode(contexts[-1])
     assert "Italy" not in last and "Norway" in last and "hm, Rome" in last
+    made._tokens = []  # another batch may have been sampled since
     logps, numbers = made._logps(made.model, inputs), inputs["turn_numbers"]
     for turn, text in enumerate(TURNS, start=1):
         row = 5  # they are all alike
@@ -52,6 +53,7 @@ def test_a_policy_that_saw_everything_is_read_alike_either_way(tmp_path, kind):
         more = {"config": PPOConfig} if kind is SearchPPOTrainer else {}
         made = search_r1(tmp_path / str(kept), kept, kind=kind, **more)
         inputs = batch_of(made)
+        made._tokens = []
         own = inputs["turn_numbers"] > 0
         loss = made.compute_loss(made.model, inputs | {"advantages": inputs["advantages"] + 1.0})
         loss.backward()
