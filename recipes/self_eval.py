@@ -27,7 +27,7 @@ from typing import Any
 
 from trl import GRPOConfig, ModelConfig
 
-from faithful_search.analysis import plots
+from faithful_search.analysis import self_preference
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
 from faithful_search.hub import takes_over
@@ -77,7 +77,7 @@ def show_failures(record: Record) -> None:
     (out / "errors.json").write_text(json.dumps(counts, indent=1), encoding="utf-8")
     print(f"\nwhy episodes failed:\n{error_table(counts)}")
     if any("self_gap" in row for row in record.history):
-        plots.self_preference(record.history, out / "self_preference.png")
+        self_preference(record.history, out / "self_preference.png")
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[SelfEvalArguments, GRPOConfig, ModelConfig]:

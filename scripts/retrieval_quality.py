@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import tqdm
 
-from faithful_search.analysis import plots
+from faithful_search.analysis import bars
 from faithful_search.measure.stats import Estimate, bootstrap
 from faithful_search.tasks import read_rows
 from faithful_search.tools.retrieval.bm25 import BM25Index
@@ -134,7 +134,7 @@ def draw(tables: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> Path:
     """Recall@5 of each way to search, a group of bars for each dataset."""
     ways = {way: {name: bootstrap(tables[name][way][:, [0]]) for name in tables} for way in tables[DATASETS[0]]}
     rows = {way: {"rows": msgspec.to_builtins(found)} for way, found in ways.items()}
-    return plots.bars(rows, list(tables), path, title="Gold titles among the first five passages")
+    return bars(rows, list(tables), path, title="Gold titles among the first five passages")
 
 
 def percent(estimate: Estimate) -> str:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from faithful_search.analysis import plots
+from faithful_search.analysis import bars, compare
 from faithful_search.bundled import tiny_policy
 from faithful_search.measure.evaluation import POOLED, Evaluation
 from faithful_search.measure.report import write_metrics
@@ -45,7 +45,6 @@ from faithful_search.measure.stats import (
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 CONFIGS = RECIPES / "configs"
-LIMITS = {"turns": 6, "turn_tokens": 96}
 Flags = Mapping[str, Any]
 
 
@@ -121,7 +120,7 @@ POU = Study(
         "further SFT": Setting("sft.py", "sft_tiny.yaml", SFT),
         **{name: Setting("pou.py", config) for name, config in ABLATIONS.items()},
     },
-    measure={"total_tokens": 768, **LIMITS},
+    measure={"turns": 8, "turn_tokens": 96, "total_tokens": 1024},
     metrics=(
         *("exact_match", "exact_match_changed", "follow_rate", "memory_share", "decorated", "answer_first"),
         *("valid_format", "citation_validity", "citation_states_fact", "answer_support_facts"),
@@ -270,7 +269,10 @@ SELF_EVAL = Study(
         "EM + own score": Setting("self_eval.py", "self_eval_tiny.yaml"),
         "own verdict + own score (paper)": Setting("self_eval.py", "self_eval_tiny_paper.yaml"),
     },
-    measure={"dialect": "self_eval", "triples": "none", "questions": "world_passages", "total_tokens": 768, **LIMITS},
+    measure={
+        **{"dialect": "self_eval", "triples": "none", "questions": "world_passages"},
+        **{"turns": 6, "turn_tokens": 96, "total_tokens": 768},
+    },
     metrics=("exact_match", "f1", "valid_format", "calls"),
     bars=("exact_match", "valid_format"),
     curves={
@@ -403,15 +405,15 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
     (out / "study.md").write_text(text + "\n", encoding="utf-8")
     for file, (settings, curves) in study.curves.items():
         if drawn := {name: histories[name] for name in settings if name in histories}:
-            plots.compare(drawn, list(curves), out / file, window=5)
+            compare(drawn, list(curves), out / file, window=5)
     rows = {name: {"rows": row} for name, row in _plain(tables["Values"]).items()}
     if study.diagram:
         lines = {label: _measured(line, rows) for label, line in study.diagram.items()}
-        plots.lines(
+        lines(
             lines, study.bars, out / "diagram.png", "share of remembered facts that are wrong", rows.get("cold start")
         )
     else:
-        plots.bars(rows, study.bars, out / "results.png")
+        bars(rows, study.bars, out / "results.png")
     print(text)
 
 

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
-from faithful_search.analysis import bars, compare, plots, reliability, reward_curves, tool_curves
-from faithful_search.analysis.plots import stability_curves
+from faithful_search.analysis import bars, compare, lines, reliability, reward_curves, stability_curves, tool_curves
 from faithful_search.errors import DataError
 from faithful_search.measure.agreement.statistics import Bin
 
@@ -35,8 +35,8 @@ def history(steps=40, slope=1.0):
 def figures(monkeypatch):
     """The figures drawn, kept so that their content can be read."""
     kept = []
-    save = plots._save
-    monkeypatch.setattr(plots, "_save", lambda figure, path: (kept.append(figure), save(figure, path))[1])
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: (kept.append(figure), save(figure, path))[1])
     return kept
 
 
@@ -87,9 +87,12 @@ def test_compare_draws_the_mean_over_seeds_and_its_interval(tmp_path, figures):
 @pytest.mark.parametrize(("many", "bands"), [(8, 8), (9, 0), (32, 0)])
 def test_many_settings_are_told_apart_and_have_bands_up_to_eight(tmp_path, monkeypatch, many, bands):
     drawn = []
-    monkeypatch.setattr(plots, "_save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: drawn.append(figure))
     compare({str(number): [history(2)] * 2 for number in range(many)}, "reward", tmp_path / "many.png")
     (axis,) = drawn[0].axes
+    drawn[0].draw_without_rendering()
+    told = axis.get_legend().get_window_extent()
+    assert told.y0 >= 0 and told.y1 <= drawn[0].bbox.height
     assert len({(line.get_color(), line.get_linestyle()) for line in axis.lines}) == len(axis.lines) == many
     assert len(axis.collections) == bands and ("interval" in axis.get_title(loc="left")) == bool(bands)
 
@@ -164,7 +167,7 @@ def test_lines_have_a_panel_for_each_metric_and_leave_out_what_was_not_measured(
     row = {"follow_rate": {"value": 0.4, "low": 0.3, "high": 0.5}, "exact_match": {"value": None}}
     better = {"follow_rate": {"value": 0.8, "low": None, "high": None}, "exact_match": {"value": 0.6}}
     evaluations = {"ours": {0.4: {"rows": better}, 0.0: {"rows": row}}}
-    plots.lines(evaluations, ["follow_rate", "exact_match"], tmp_path / "lines.png", "stale", {"rows": row})
+    lines(evaluations, ["follow_rate", "exact_match"], tmp_path / "lines.png", "stale", {"rows": row})
     upper, lower = figures[-1].axes
     assert [list(line.get_ydata()) for line in upper.lines] == [[0.4, 0.4], [0.4, 0.8]]
     assert [list(line.get_xdata()) for line in lower.lines] == [[0.4]]

@@ -4,7 +4,7 @@
 Each process leaves in OUT what it saw; the main one the model, which one step of plain gradient descent with a learning
 rate of 1 has moved by exactly the gradient. KIND is "ddp", "fsdp2" or "zero3". MORE is JSON: `reward` has arguments of
 `pou_mix`, `trainer` of the trainer, `args` of `GRPOConfig`; with `lora` an adapter is trained, with `ppo` by PPO of
-these settings.
+these settings, with `kept_responses` a policy that sees so many responses, by VERITAS's reward.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from peft import LoraConfig
 from trl import GRPOConfig
 
 from faithful_search.inference.base import Completion, Generator, Sampling
-from faithful_search.rewards import pou_mix
+from faithful_search.rewards import pou_mix, veritas_mix
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
@@ -78,10 +78,22 @@ class Planned:
         return f"<think>{verdict}row {row}</think><answer>{'Rome' if row % 5 < 2 else 'Oslo'}</answer>"
 
 
+class Forgetting(Planned):
+    """Likewise in Search-R1's format, with thoughts that state what they look for."""
+
+    def _turn(self, context: str, number: int) -> str:
+        said = re.findall(r"row (\d+) asks", context)
+        row = int(said[0]) if said else self.first + number
+        if len(said) <= row % 3:
+            return f"<think>row {row} asks for Mount{row}</think>\n<search>Mount{row} {'x' * (7 * row % 40)}</search>"
+        return f"<think>row {row} asks no more</think>\n<answer>{'Rome' if row % 5 < 2 else 'Oslo'}</answer>"
+
+
 def main(out: Path, rows: int, kind: str, more: dict[str, Any] | None = None) -> None:
     trainer = made(out, rows, prepare(kind), more or {})
     process = trainer.accelerator.process_index
-    trainer.engine.generator = Planned(process * rows * (trainer.args.steps_per_generation or 1))
+    plan = Forgetting if "kept_responses" in (more or {}) else Planned
+    trainer.engine.generator = plan(process * rows * (trainer.args.steps_per_generation or 1))
     passes: list[int] = []
     trainer.policy.model.register_forward_pre_hook(
         lambda model, args, given: None if model.training else passes.append(given["input_ids"].shape[1]),
@@ -106,7 +118,8 @@ def prepare(kind: str) -> dict[str, Any]:
 
         deepspeed.init_distributed("gloo")
         stage = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True, "stage3_param_persistence_threshold": 0}
-        auto = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        auto = (*sizes, "gradient_clipping")  # Accelerate would clip at 1 else
         return {
             "deepspeed": {"zero_optimization": stage, "zero_allow_untested_optimizer": True}
             | dict.fromkeys(auto, "auto")
@@ -163,17 +176,23 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
         **{"beta": 0.0, **settings},
     )
     ppo = {"ppo": PPOSettings(**more["ppo"])} if "ppo" in more else {}
+    kept = more.get("kept_responses", 0)
+    seen = (
+        {"dialect": "search_r1", "reward": veritas_mix()}
+        if kept
+        else {"reward": pou_mix(**{"budget": 2, **more.get("reward", {})})}
+    )
     return (SearchPPOTrainer if ppo else SearchGRPOTrainer)(
         model=str(out.parent / "start"),
         processing_class=lab.tokenizer(),
         args=args,
         train_dataset=TASKS,
         toolbox=Toolbox([Shelf()]),
-        reward=pou_mix(**{"budget": 2, **more.get("reward", {})}),
-        limits=Limits(turns=5, turn_tokens=400, total_tokens=900),
+        limits=Limits(turns=5, turn_tokens=400, total_tokens=900, kept_responses=kept),
         trajectory_file=out / "trajectories.jsonl",
         peft_config=adapter,
         **ppo,
+        **seen,
         **more.get("trainer", {}),
     )
 
@@ -181,7 +200,9 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
 def sampled(trainer: SearchGRPOTrainer, tasks: list[Task]) -> dict[str, list[int]]:
     """Greedy episodes of the trained policy, for which no process may need another: one has none at all."""
     policy: Generator = trainer.policy
-    engine = Engine(policy, trainer.toolbox, "pou", Limits(2, 12, 400), Sampling(temperature=0.0))
+    engine = Engine(
+        policy, trainer.toolbox, trainer.engine.chat.dialect.name, Limits(2, 12, 400), Sampling(temperature=0.0)
+    )
     with trainer.generating():
         return {item.id: item.tokens.completion_ids for item in engine.run(tasks)}
 

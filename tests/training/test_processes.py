@@ -103,8 +103,10 @@ def test_sharded_processes_make_the_same_step(kind, tmp_path):
         {"trainer": {"advantages": "turns"}},
         {"ppo": {"value_learning_rate": 1.0}},
         {"ppo": {"value_trunk": True, "gae_over_turns": True, "step_rewards": True}, "args": {"beta": 0.1}},
+        {"kept_responses": 1},
+        {"kept_responses": 1, "ppo": {"value_learning_rate": 1.0}},
     ],
-    ids=["turns", "ppo", "ppo_own_trunk"],
+    ids=["turns", "ppo", "ppo_own_trunk", "kept", "ppo_kept"],
 )
 def test_credit_is_the_same_however_a_step_is_spread(more, kind, tmp_path):
     (gradient, [whole]), (other, parts) = step(tmp_path, 1, 16, "ddp", more), step(tmp_path, 2, 8, kind, more)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from faithful_search.analysis import plots
+from faithful_search.analysis import self_preference
 from faithful_search.measure.error_table import error_counts, error_of, error_table
 from faithful_search.rewards import Score
 from faithful_search.training.self_preference import SelfPreference
@@ -67,7 +67,7 @@ def test_a_policy_that_cannot_judge_its_own_rollouts_is_said_once_at_the_beginni
 
 def test_both_scores_are_drawn(tmp_path):
     history = [{"step": number + 1, **row} for number, row in enumerate(steps([[(0.6, 0.5)], [(0.7, 0.5)]]))]
-    assert plots.self_preference(history, tmp_path / "self.svg").read_text().startswith("<?xml")
+    assert self_preference(history, tmp_path / "self.svg").read_text().startswith("<?xml")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,16 @@
 Figures need matplotlib, imported when one is drawn.
 """
 
-from .plots import bars, compare, reliability, reward_curves, tool_curves
+from .comparisons import bars, compare, lines, reliability
+from .curves import reward_curves, self_preference, stability_curves, tool_curves
 
-__all__ = ["bars", "compare", "reliability", "reward_curves", "tool_curves"]
+__all__ = [
+    "bars",
+    "compare",
+    "lines",
+    "reliability",
+    "reward_curves",
+    "self_preference",
+    "stability_curves",
+    "tool_curves",
+]

@@ -10,7 +10,7 @@ from typing import Any
 from ..hub import Repository, command_line, merged_card, model_card, push_run
 from ..measure import report
 from ..measure.record import MERGED, Record
-from . import plots
+from .curves import reward_curves, stability_curves, tool_curves
 
 
 def leave(
@@ -54,9 +54,9 @@ def leave(
     if record.before and record.after:
         print(f"\n{report.table(record.before, record.after, ('before', 'after'))}")
     # after the numbers: what cannot be drawn must not keep them from being written
-    plots.reward_curves(record.history, out / "rewards.png")
-    plots.tool_curves(record.history, out / "tools.png")
-    plots.stability_curves(record.history, out / "stability.png")
+    reward_curves(record.history, out / "rewards.png")
+    tool_curves(record.history, out / "tools.png")
+    stability_curves(record.history, out / "stability.png")
     print(f"\npolicy, card, trajectories, plots and metrics are in {out}")
     if repository is not None:
         push_run(out, repository, merged=bool(record.settings.get("save_merged")))
