@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from faithful_search.analysis import bars, compare
+from faithful_search.analysis import bars, compare, lines
 from faithful_search.bundled import tiny_policy
 from faithful_search.measure.evaluation import POOLED, Evaluation
 from faithful_search.measure.report import write_metrics
@@ -203,6 +203,8 @@ PARTS: dict[str, Flags] = {
     "EM + info-think, weight 0.3": {"w_info_think": 0.3, "w_think_answer": 0},
     "EM, RLOO": SILENT | RLOO,
     "EM + info-think, RLOO": {"w_think_answer": 0} | RLOO,
+    "EM, KL 0.001": SILENT | {"beta": 1e-3},
+    "EM + info-think, KL 0.001": {"w_think_answer": 0, "beta": 1e-3},
 }
 THOUGHTS = Study(
     start="pairs",
@@ -210,7 +212,10 @@ THOUGHTS = Study(
     measure={"config": CONFIGS / "eval_veritas_pairs.yaml"},
     metrics=VERITAS.metrics,
     bars=VERITAS.bars,
-    curves={"training.png": (tuple(PARTS), ("parts/exact_match", "parts/info_think", "parts/think_answer", "entropy"))},
+    curves={
+        "training.png": (tuple(PARTS), ("parts/exact_match", "parts/info_think", "parts/think_answer", "entropy")),
+        "kl.png": (("EM, KL 0.001", "EM + info-think, KL 0.001"), ("kl", "parts/exact_match", "parts/info_think")),
+    },
     references=("cold start", "EM"),
 )
 """VERITAS's parts where what a thought does not state is lost."""
@@ -408,10 +413,9 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
             compare(drawn, list(curves), out / file, window=5)
     rows = {name: {"rows": row} for name, row in _plain(tables["Values"]).items()}
     if study.diagram:
-        lines = {label: _measured(line, rows) for label, line in study.diagram.items()}
-        lines(
-            lines, study.bars, out / "diagram.png", "share of remembered facts that are wrong", rows.get("cold start")
-        )
+        varied = {label: _measured(line, rows) for label, line in study.diagram.items()}
+        told = "share of remembered facts that are wrong"
+        lines(varied, study.bars, out / "diagram.png", told, rows.get("cold start"))
     else:
         bars(rows, study.bars, out / "results.png")
     print(text)
