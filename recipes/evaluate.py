@@ -18,6 +18,7 @@ python recipes/evaluate.py --policy outputs/veritas --config recipes/configs/eva
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ from typing import Any
 import msgspec
 from transformers import AutoModelForCausalLM, set_seed
 
+from faithful_search.errors import ConfigError
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.loading import open_model
 from faithful_search.inference.threads import choose_threads
@@ -36,9 +38,11 @@ from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.measure import report
 from faithful_search.measure.controls import QUESTIONS
 from faithful_search.measure.evaluation import Evaluation, differences
+from faithful_search.measure.ledger import answers_kept, same_as_written
 from faithful_search.measure.probes import Blanked
 from faithful_search.measure.suite import default_rewards, evaluate_policy
 from faithful_search.measure.tool_use import tool_counts
+from faithful_search.measure.writing import results_folder, write_result
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import WORLD, load_tasks
@@ -47,6 +51,10 @@ from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.policies import policy_source
 from faithful_search.training.starting import flag, owned
 from faithful_search.trajectory import write_jsonl
+
+UNFINISHED = "unfinished"
+"""Folder of the rollouts of an evaluation that has not ended yet."""
+SETTINGS = "settings.json"
 
 
 @dataclass
@@ -65,6 +73,7 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     samples: int = flag(1, "rollouts per question")
     total_tokens: int = flag(1024, "tokens of an episode after the prompt")
     output_dir: str = flag("outputs/evaluate", "metrics.json and trajectories.jsonl go here")
+    resume: bool = flag(False, "go on with the evaluation that was interrupted in output_dir")
     overwrite_output_dir: bool = flag(False, "begin anew where output_dir holds an earlier evaluation")
     seed: int = flag(0, "of the sampling")
     dtype: str = flag("float32", "of the weights while running")
@@ -74,9 +83,32 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     [script] = parse_recipe((EvaluationArguments,), argv)
-    with owned(Path(script.output_dir), resume=False, overwrite=script.overwrite_output_dir):
+    out = Path(script.output_dir)
+    with owned(out, resume=False, overwrite=script.overwrite_output_dir):
+        prepare(out / UNFINISHED, script)
         script.threads = choose_threads(script.threads)
-        return compare(script)
+        results = compare(script)
+        shutil.rmtree(out / UNFINISHED)
+        return results
+
+
+def prepare(folder: Path, script: EvaluationArguments) -> None:
+    """The folder of rollouts that are not scored yet, empty or with those of an interrupted evaluation.
+
+    Raises:
+        ConfigError: when it holds rollouts that are not to be continued, or of another evaluation.
+    """
+    how = ("output_dir", "resume", "overwrite_output_dir", "threads", "generation_batch")
+    settings = {name: value for name, value in asdict(script).items() if name not in how}
+    if folder.exists() and script.overwrite_output_dir:
+        shutil.rmtree(folder)
+    if folder.exists() and not script.resume:
+        raise ConfigError(
+            f"{folder.parent} holds an evaluation that ended before its time: --resume true goes on with it, "
+            "--overwrite_output_dir true starts anew"
+        )
+    same_as_written(folder / SETTINGS, "rollouts", settings, "--overwrite_output_dir true starts anew")
+    write_result(results_folder(folder) / SETTINGS, settings)
 
 
 def compare(script: EvaluationArguments) -> dict[str, Any]:
@@ -115,7 +147,10 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
             Sampling(temperature=script.temperature),
         )
         rewards = default_rewards(script.dialect, judge, facts=script.questions in WORLD)
-        found = evaluate_policy(engine, tasks, rewards, controls=script.controls)
+        which = "policy" if name == script.policy else "compared"
+        folder = results_folder(Path(script.output_dir) / UNFINISHED / which)
+        with answers_kept(judge, folder):
+            found = evaluate_policy(engine, tasks, rewards, controls=script.controls, folder=folder)
         failed = ", ".join(f"{tool} {of.errors} of {of.calls}" for tool, of in toolbox.stats().items() if of.errors)
     if failed:
         print(f"calls of {name} that ended in an error: {failed}", file=sys.stderr)

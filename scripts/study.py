@@ -384,6 +384,7 @@ def do(run: Run, measure: Flags, args: argparse.Namespace) -> None:
     if run.command and not (run.folder / "model.safetensors").exists():
         _python(run.command, run.folder / "train.log")
     flags = {**measure, "policy": run.policy, "split": args.split, "output_dir": measured, "threads": 1}
+    flags["resume"] = "true"
     limit = {"limit": args.limit} if args.limit else {}
     _python((str(RECIPES / "evaluate.py"), *_flags({**flags, **limit})), run.folder / "test.log")
 

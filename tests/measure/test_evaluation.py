@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.dialects import load
-from faithful_search.errors import DataError, JudgeError
+from faithful_search.errors import DataError, GeneratorError, JudgeError
 from faithful_search.inference.base import Completion, Sampling
 from faithful_search.measure.evaluation import Evaluation, difference, entropy_estimate
 from faithful_search.measure.probes import Blanked
@@ -194,6 +194,39 @@ def test_a_policy_that_reads_scores(read):
     assert back.rows == read.rows and back.values == read.values and back.trajectories == []
     again = evaluate_policy(engine(), [TASKS[0], TASKS[1], TASKS[0]], {"valid_format": Format()})
     assert again.rows["valid_format"].n == 2 and again.questions == ["p0", "p1", "p0"]
+
+
+class Failing(Reader):
+    """Writes so many turns, then its server is down."""
+
+    left = 4
+
+    def generate(self, prompts, sampling, max_new_tokens=None):
+        self.left -= 1
+        if self.left < 0:
+            raise GeneratorError("the server is down")
+        return super().generate(prompts, sampling, max_new_tokens)
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path):
+    tasks = [TASKS[0], *TASKS, TASKS[0]]  # a question's copies end before and after the interruption
+    failing = engine(policy=Failing())
+    failing.concurrency = 2
+    with pytest.raises(GeneratorError):
+        evaluate_policy(failing, tasks, folder=tmp_path)
+    rollouts = tmp_path / "evaluating.jsonl"
+    kept = [Trajectory.from_json(line).id for line in rollouts.read_text().splitlines()]
+    assert kept == ["p0", "p0#1", "p1", "p2"]
+    rollouts.write_text(rollouts.read_text() + '{"steps": [')  # killed while it wrote
+    policy = Reader()
+    contexts = []
+    policy.generate = lambda prompts, *args: contexts.extend(prompts) or Reader.generate(policy, prompts, *args)
+    found, whole = evaluate_policy(engine(policy=policy), tasks, folder=tmp_path), evaluate_policy(engine(), tasks)
+    assert found.rows == whole.rows and found.trajectories == whole.trajectories
+    assert [item.id for item in found.trajectories] == ["p0", "p0#1", "p1", "p2", "p3", "p4", "p0#2"]
+    asked = len(contexts)
+    assert evaluate_policy(engine(policy=policy), tasks, folder=tmp_path).rows == whole.rows
+    assert 0 < asked == len(contexts)
 
 
 def test_blanked_tools_take_everything_from_a_policy_that_reads_and_nothing_from_one_that_does_not(read):

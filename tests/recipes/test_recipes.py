@@ -25,8 +25,10 @@ from faithful_search.errors import ConfigError
 from faithful_search.judges import GroundingJudge, LexicalJudge
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.facts import FactsJudge
+from faithful_search.measure import suite
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.rewards import AnswerSupport, Correctness, Shuffled, SourceGated
+from faithful_search.rollout import Engine
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.training.config import parse_recipe, read_config
 from faithful_search.training.runs import counterfactual_world, with_stale
@@ -334,6 +336,30 @@ def test_evaluate_compares_two_policies_and_blanks_tools(tmp_path, capsys):
     assert texts == {"nothing here"}
 
 
+def test_an_evaluation_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypatch):
+    flags = ("--limit", "4", "--turns", "2", "--turn_tokens", "48", "--threads", "1", "--output_dir", str(tmp_path))
+    with monkeypatch.context() as broken:
+        broken.setattr(suite, "run_blanked", lambda *args: exec("raise KeyboardInterrupt"))
+        with pytest.raises(KeyboardInterrupt):
+            call("evaluate", *flags)
+    rollouts = tmp_path / "unfinished" / "policy" / "evaluating.jsonl"
+    assert len(rollouts.read_text().splitlines()) == 4 and not (tmp_path / "metrics.json").exists()
+    with pytest.raises(ConfigError, match="--resume true goes on"):
+        call("evaluate", *flags)
+    with pytest.raises(ConfigError, match=r"temperature: 0\.0 there, 1\.0 now"):
+        call("evaluate", *flags, "--resume", "true", "--temperature", "1")
+    ran, plain = [], Engine.run
+
+    def counted(engine, tasks, **given):
+        ran.append(len(tasks))
+        return plain(engine, tasks, **given)
+
+    monkeypatch.setattr(Engine, "run", counted)
+    found = call("evaluate", *flags, "--resume", "true")
+    assert ran[0] == 0 and ran[1] == 4  # the blanked ones
+    assert found["tiny"]["rows"]["exact_match"]["n"] == 4 and not rollouts.parent.parent.exists()
+
+
 @pytest.mark.parametrize(
     ("config", "tools"),
     [
@@ -355,17 +381,20 @@ def test_calls_are_told_with_tools_nobody_called_and_names_made_up():
     assert evaluate_recipe()._calls(found) == "search 0, atlas 1, ghost 2 (unknown)"
 
 
-def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_often_as_wanted(monkeypatch, capsys):
+def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_often_as_wanted(
+    tmp_path, monkeypatch, capsys
+):
     recipe = evaluate_recipe()
 
-    def one_wrong_call(engine, tasks, rewards, controls):
+    def one_wrong_call(engine, tasks, rewards, controls, folder):
         calls = [ToolCall("local_search", arguments) for arguments in ({}, {"query": "x"})]
         engine.toolbox.run_batch(calls, [engine.toolbox.session()] * 2)
         assert controls == 100
         return len(tasks)
 
     monkeypatch.setattr(recipe, "evaluate_policy", one_wrong_call)
-    [script] = parse_recipe((recipe.EvaluationArguments,), ["--limit", "2", "--samples", "3"])
+    given = ["--limit", "2", "--samples", "3", "--output_dir", str(tmp_path)]
+    [script] = parse_recipe((recipe.EvaluationArguments,), given)
     assert recipe.evaluate("tiny", script) == 6
     assert "calls of tiny that ended in an error: local_search 1 of 2\n" in capsys.readouterr().err
 

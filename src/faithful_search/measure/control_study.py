@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -15,11 +14,10 @@ from ..rollout.served import FAILED
 from ..tasks import Task
 from ..text import exact_match
 from ..trajectory import Evidence, Trajectory, read_jsonl
-from ..wire.redact import redact
 from . import controls
 from .controls import BLOCKED, CHANGED, CLOSED, CONDITIONS, FOLLOW, MEMORY, OPEN, Changes, Match
 from .decoration import Decorated, declines
-from .ledger import Ledger, same_settings
+from .ledger import Ledger, same_as_written
 from .report import aligned, interval
 from .stats import Estimate, mean_ci, paired_difference
 from .workers import progress_bar
@@ -119,13 +117,12 @@ def kept(folder: Path, settings: Mapping[str, Any]) -> dict[tuple[str, str], Tra
     Raises:
         ConfigError: when it had other settings.
     """
-    path, rollouts = folder / SETTINGS, folder / ROLLOUTS
+    rollouts = folder / ROLLOUTS
     lines = read_jsonl(rollouts, on_error=lambda number, error: None) if rollouts.exists() else ()
     found = {(item.meta["condition"], item.meta["question"]): item for item in lines}
-    if not found or not path.exists():
+    if not found or not (folder / SETTINGS).exists():
         return {}
-    before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(redact(dict(settings))))
-    same_settings(folder, "rollouts", before, now, "give another --out, or --overwrite")
+    same_as_written(folder / SETTINGS, "rollouts", settings, "give another --out, or --overwrite")
     return found
 
 

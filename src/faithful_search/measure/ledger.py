@@ -7,6 +7,7 @@ other programs load line by line.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import accumulate
@@ -16,6 +17,7 @@ from typing import IO, Any, Self, TypeVar
 from ..errors import ConfigError, DataError, JudgeError
 from ..judges import Judge, Pair, Verdict
 from ..wire import files
+from ..wire.redact import redact
 from .workers import chunks
 from .writing import replacing
 
@@ -116,6 +118,13 @@ def same_settings(folder: Path, what: str, before: Mapping[str, Any], now: Mappi
     ]
     if differing:
         raise ConfigError(f"{folder} holds {what} made with other settings ({'; '.join(differing)}): {instead}")
+
+
+def same_as_written(path: Path, what: str, settings: Mapping[str, Any], instead: str) -> None:
+    """`same_settings` of a settings file that an earlier run left; without one there is nothing to refuse."""
+    if path.exists():
+        before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(redact(dict(settings))))
+        same_settings(path.parent, what, before, now, instead)
 
 
 def answers_kept(judge: Judge | None, folder: Path, resume: bool = True) -> AbstractContextManager[None]:

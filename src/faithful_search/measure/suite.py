@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -19,11 +20,11 @@ from ..world import questions_of
 from . import metrics
 from .controls import EM_UNREMEMBERED, QUESTIONS, Changes, Control, control_tasks, control_values, unremembered
 from .decoration import Decorated
+from .episodes import run_episodes
 from .evaluation import ENTROPY, GAP, Evaluation, entropy_estimate, mean_of, verdict_rows
 from .probes import UNSEEN_SNIPPETS, blank_engine, no_share, retry_share
 from .tool_use import tool_counts
 from .verdicts import Verdicts
-from .workers import progress_bar
 
 NO, RETRY = "no_on_blank", "retry_on_blank"
 
@@ -81,6 +82,7 @@ def evaluate_policy(
     rewards: Mapping[str, Reward] | None = None,
     changes: Changes | None = None,
     controls: int = QUESTIONS,
+    folder: Path | None = None,
 ) -> Evaluation:
     """One rollout per task, scored; a task may be given several times, intervals are then over questions.
 
@@ -124,14 +126,15 @@ def evaluate_policy(
             the bundled world's.
         changes: makes the changed worlds, by default the bundled world's.
         controls: how many questions are asked again under these conditions.
+        folder: keeps rollouts as they end; what it holds of the same evaluation is not run again.
 
     Raises:
         DataError: without a task.
     """
     if not tasks:
         raise DataError("no questions to evaluate on")
-    rollouts, blind = run_episodes(engine, tasks), run_blanked(engine, tasks)
-    control = run_controlled(engine, control_tasks(tasks, changes, controls))
+    rollouts, blind = run_episodes(engine, tasks, folder=folder), run_blanked(engine, tasks, folder)
+    control = run_controlled(engine, control_tasks(tasks, changes, controls), folder)
     if rewards is None:  # what the world's facts say is known of its own questions only
         facts = all(task.question in questions_of() for task in tasks)
         rewards = default_rewards(engine.dialect.name, facts=facts)
@@ -141,20 +144,15 @@ def evaluate_policy(
     return evaluate_rollouts(rollouts, questions, bound, names, forced, blind, control, unremembered(tasks))
 
 
-def run_episodes(engine: Engine, tasks: Sequence[Task], what: str = "evaluating") -> list[Trajectory]:
-    """The engine's rollouts of the tasks, with a progress bar on a terminal."""
-    with progress_bar(total=len(tasks), desc=what, unit="rollout") as bar:
-        return engine.run(tasks, on_end=lambda trajectory: bar.update(1))
-
-
-def run_blanked(engine: Engine, tasks: Sequence[Task]) -> list[Trajectory]:
+def run_blanked(engine: Engine, tasks: Sequence[Task], folder: Path | None = None) -> list[Trajectory]:
     """Rollouts of the tasks with blanked tools; none where the dialect has no verdicts to see in them."""
-    return run_episodes(blank_engine(engine), tasks, "blanked") if Citation().covers(engine.dialect.name) else []
+    seen = Citation().covers(engine.dialect.name)
+    return run_episodes(blank_engine(engine), tasks, "blanked", folder) if seen else []
 
 
-def run_controlled(engine: Engine, asked: Sequence[tuple[str, str, Task]]) -> list[Control]:
+def run_controlled(engine: Engine, asked: Sequence[tuple[str, str, Task]], folder: Path | None = None) -> list[Control]:
     """The rollouts of `controls.control_tasks`."""
-    rollouts = run_episodes(engine, [task for _, _, task in asked], "controls") if asked else []
+    rollouts = run_episodes(engine, [task for _, _, task in asked], "controls", folder) if asked else []
     return [Control(condition, id, rollout) for (condition, id, _), rollout in zip(asked, rollouts, strict=True)]
 
 

@@ -31,7 +31,7 @@ from ..errors import ConfigError
 from ..rewards import Score
 from .grpo import SearchGRPOTrainer
 from .starting import flag
-from .update import Columns
+from .update import Read
 
 PPO = "ppo"
 """Its name among the estimators of advantages."""
@@ -217,7 +217,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         finally:
             self.beta = beta
 
-    def _further(self, model: Any, inputs: dict[str, Any], passed: Sequence[Columns]) -> torch.Tensor | float:
+    def _further(self, model: Any, inputs: dict[str, Any], passed: Sequence[Read]) -> torch.Tensor | float:
         """The value's clipped loss beside the other terms."""
         values, old, returns = cast(torch.Tensor, passed[3]), inputs["old_values"], inputs["returns"]
         clipped = old + (values - old).clamp(-self.ppo.value_clip, self.ppo.value_clip)

@@ -21,9 +21,10 @@ from ..inference.loading import read_tokenizer
 from ..judges import Judge
 from ..measure import report
 from ..measure.controls import control_tasks, unremembered
+from ..measure.episodes import run_episodes
 from ..measure.evaluation import Evaluation
 from ..measure.record import Record
-from ..measure.suite import default_rewards, evaluate_rollouts, run_blanked, run_controlled, run_episodes
+from ..measure.suite import default_rewards, evaluate_rollouts, run_blanked, run_controlled
 from ..rewards import Reward
 from ..rollout import Engine
 from ..tasks import WORLD, Task, load_tasks

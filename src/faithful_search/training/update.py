@@ -28,7 +28,7 @@ from .likelihood import LIKELIHOOD, MOVED, WATCHED, llds
 from .outage import without_dump
 from .processes import most
 from .verdict_term import probe_columns, verdict_moves
-from .views import Columns, by_view, turn_views
+from .views import Read, by_view, turn_views
 
 PASSES = 4
 """Passes over a batch. The number is fixed, since sharded models need as many passes in every process."""
@@ -73,7 +73,7 @@ class UpdateTrainer(GRPOTrainer):
         self._terms: dict[str, list[float]] = defaultdict(list)
         self._likelihood: list[torch.Tensor] = []
         self._watched: dict[str, torch.Tensor] = {}
-        self._passed: tuple[Columns, ...] = ()
+        self._passed: tuple[Read, ...] = ()
         self._numbers: torch.Tensor | None = None
         self._earlier: deque[dict[str, Any]] = deque()
         super().__init__(*args, **kwargs)
@@ -149,9 +149,9 @@ class UpdateTrainer(GRPOTrainer):
         finally:
             self._numbers = before
 
-    def _pass(self, forward: Any, *args: Any, **given: Any) -> tuple[Columns, ...]:
+    def _pass(self, forward: Any, *args: Any, **given: Any) -> tuple[Read, ...]:
         """One pass of TRL's `forward`; a trainer that needs more of each token than its log-probability adds it."""
-        return cast(tuple[Columns, ...], forward(*args, **given))
+        return cast(tuple[Read, ...], forward(*args, **given))
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -165,7 +165,7 @@ class UpdateTrainer(GRPOTrainer):
         # Gradients are averaged over processes and summed over the equal batches of an optimizer step.
         return loss + self._further(model, inputs, passed) / self.current_gradient_accumulation_steps
 
-    def _further(self, model: Any, inputs: dict[str, Any], passed: Sequence[Columns]) -> torch.Tensor | float:
+    def _further(self, model: Any, inputs: dict[str, Any], passed: Sequence[Read]) -> torch.Tensor | float:
         """What a batch adds to TRL's loss, given what `_pass` returned for it."""
         logps = cast(torch.Tensor, passed[0])
         chosen = (inputs["turn_numbers"] > 0) & inputs["right"][:, None]
@@ -236,14 +236,14 @@ class UpdateTrainer(GRPOTrainer):
 
 
 def by_length(
-    forward: Callable[..., tuple[Columns, ...]],
+    forward: Callable[..., tuple[Read, ...]],
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
     kept: int,
     *,
     rollouts: int | None = None,
     **given: Any,
-) -> tuple[Columns, ...]:
+) -> tuple[Read, ...]:
     """What TRL's `_get_per_token_logps_and_entropies` computes, in `PASSES` passes over rows of like length.
 
     Rollouts differ in length several times over; what only pads them is not computed. Prompts are padded on the left,
@@ -266,7 +266,7 @@ def by_length(
         found.append([pad(part, (0, missing)) if part is not None and part.dim() else part for part in one])
     back = order.argsort()  # TRL's columns are in the rows' own order
 
-    def joined(parts: Sequence[Any]) -> Columns:
+    def joined(parts: Sequence[Any]) -> Read:
         if parts[0] is None:
             return None
         return torch.cat(list(parts))[back] if parts[0].dim() else torch.stack(list(parts)).mean()

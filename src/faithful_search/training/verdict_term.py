@@ -24,12 +24,12 @@ import torch
 
 from ..rewards.evidence_sensitivity import Probe
 
-Columns = dict[str, torch.Tensor]
+Batch = dict[str, torch.Tensor]
 IDS, LENGTH, CHOICE, WEIGHT = "probe_ids", "probe_length", "probe_choice", "probe_weight"
 NO_TOKEN = -1
 
 
-def probe_columns(probes: Sequence[Sequence[Probe]], device: Any = None) -> Columns:
+def probe_columns(probes: Sequence[Sequence[Probe]], device: Any = None) -> Batch:
     """The probes of a batch, a row for each rollout, so that they are reordered and split with the rollouts.
 
     With at most P contexts a rollout, L tokens a context and C tokens a choice:
@@ -72,7 +72,7 @@ def probe_columns(probes: Sequence[Sequence[Probe]], device: Any = None) -> Colu
     return {name: column.to(device) for name, column in columns.items()}
 
 
-def verdict_moves(model: Any, inputs: Columns, at_once: int, agree: Callable[[int], int] = int) -> torch.Tensor:
+def verdict_moves(model: Any, inputs: Batch, at_once: int, agree: Callable[[int], int] = int) -> torch.Tensor:
     """Δ of each rollout of a batch with the columns of `probe_columns`, shape (rows,), with gradient.
 
     `at_once` contexts are read in a forward pass. `agree` makes of the passes this process needs those that every

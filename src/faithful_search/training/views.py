@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-Columns = torch.Tensor | None
+Read = torch.Tensor | None
+"""What a pass computes of every token (`rows, columns`) or of all together; `None` where it was not asked for."""
 
 
 class Views(NamedTuple):
@@ -56,12 +57,12 @@ def turn_views(attention_mask: torch.Tensor, numbers: torch.Tensor, kept: int) -
 
 
 def by_view(
-    read: Callable[..., tuple[Columns, ...]],
+    read: Callable[..., tuple[Read, ...]],
     views: Views,
     input_ids: torch.Tensor,
     kept: int,
     **given: Any,
-) -> tuple[Columns, ...]:
+) -> tuple[Read, ...]:
     """What `read` (see `update.by_length`) computes of a batch's last `kept` columns, each turn read as it was sampled.
 
     What no turn wrote is 0 there.
@@ -73,7 +74,7 @@ def by_view(
     columns = views.places[:, -width:] - (input_ids.shape[1] - kept)
     row = views.rows[:, None].expand_as(columns)[own]
 
-    def placed(part: Columns) -> Columns:
+    def placed(part: Read) -> Read:
         if part is None or not part.dim():
             return part
         whole = part.new_zeros(len(input_ids), kept)
