@@ -21,14 +21,16 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from transformers import AutoModelForCausalLM, set_seed
 
+from faithful_search import dialects
 from faithful_search.errors import ConfigError
+from faithful_search.hub.trained import SEEN, trained_with, weights_of
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.loading import open_model
 from faithful_search.inference.threads import choose_threads
@@ -45,22 +47,31 @@ from faithful_search.measure.tool_use import tool_counts
 from faithful_search.measure.writing import results_folder, write_result
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
-from faithful_search.tasks import WORLD, load_tasks
+from faithful_search.tasks import WORLD, Task, load_tasks
 from faithful_search.text import printable
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.policies import policy_source
 from faithful_search.training.starting import flag, owned
 from faithful_search.trajectory import write_jsonl
+from faithful_search.wire.cache import key_of
 
 UNFINISHED = "unfinished"
 """Folder of the rollouts of an evaluation that has not ended yet."""
 SETTINGS = "settings.json"
+FEW_VALID = 0.5
 
 
 @dataclass
 class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     """Which policy, on which questions, and who judges."""
 
+    # left open, what follows is as the policy was trained
+    dialect: str | None = flag(None, "how the policy writes")
+    observation_tokens: int | None = flag(None, "tokens a tool response may have; 0: no limit")
+    force_answer: bool | None = flag(None, "open an answer where its last turn gave none")
+    verify: bool | None = flag(None, "the agent checks its answers (dialect pokee)")
+    kept_responses: int | None = flag(None, "the last tool responses that it sees; 0: all")
+    triples: str | None = flag(None, "as in the other recipes; none: those that the dialect can use")
     policy: str = flag("tiny", "directory or Hub id, an adapter's too; 'tiny': bundled")
     compare_with: str | None = flag(None, "a second policy, measured on the same questions first")
     questions: str = flag("world", "'world' (bundled), a local file or a Hub dataset")
@@ -83,10 +94,12 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     [script] = parse_recipe((EvaluationArguments,), argv)
+    if script.compare_with == script.policy:
+        raise ConfigError(f"--compare_with {script.policy} is the policy itself: name another one")
     out = Path(script.output_dir)
-    with owned(out, resume=False, overwrite=script.overwrite_output_dir):
-        prepare(out / UNFINISHED, script)
+    with owned(out, resume=(out / UNFINISHED).exists(), overwrite=script.overwrite_output_dir):
         script.threads = choose_threads(script.threads)
+        prepare(out / UNFINISHED, script)
         results = compare(script)
         shutil.rmtree(out / UNFINISHED)
         return results
@@ -98,8 +111,6 @@ def prepare(folder: Path, script: EvaluationArguments) -> None:
     Raises:
         ConfigError: when it holds rollouts that are not to be continued, or of another evaluation.
     """
-    how = ("output_dir", "resume", "overwrite_output_dir", "threads", "generation_batch")
-    settings = {name: value for name, value in asdict(script).items() if name not in how}
     if folder.exists() and script.overwrite_output_dir:
         shutil.rmtree(folder)
     if folder.exists() and not script.resume:
@@ -107,22 +118,38 @@ def prepare(folder: Path, script: EvaluationArguments) -> None:
             f"{folder.parent} holds an evaluation that ended before its time: --resume true goes on with it, "
             "--overwrite_output_dir true starts anew"
         )
+    # A judge is asked after the rollouts: another one can score those of a run whose judge failed
+    free = {"output_dir", "resume", "overwrite_output_dir", "threads", "generation_batch", "trust_remote_code"}
+    free |= {field.name for field in fields(JudgeArguments)}
+    tasks = asked(script)
+    settings = {
+        **{name: value for name, value in asdict(script).items() if name not in free},
+        "questions": key_of(tasks=[[task.id, task.question, task.answers] for task in tasks])[:16],
+        "weights": [weights_of(name) for name in (script.policy, script.compare_with) if name is not None],
+    }
     same_as_written(folder / SETTINGS, "rollouts", settings, "--overwrite_output_dir true starts anew")
     write_result(results_folder(folder) / SETTINGS, settings)
+
+
+def asked(script: EvaluationArguments) -> list[Task]:
+    """The questions, each as often as it has samples."""
+    tasks = load_tasks(script.questions, script.split, script.limit, seed=script.sample_seed)
+    return [task for task in tasks for _ in range(script.samples)]
 
 
 def compare(script: EvaluationArguments) -> dict[str, Any]:
     """One policy or two, measured, written down and printed."""
     names = [name for name in (script.compare_with, script.policy) if name is not None]
     judge, out = script.load_judge(), Path(script.output_dir)
-    found = {name: evaluate(name, script, judge) for name in names}
+    scripts = {name: as_trained(script, name) for name in names}
+    found = {name: evaluate(name, own, judge) for name, own in scripts.items()}
     results = {name: evaluation.to_dict() for name, evaluation in found.items()}
     before, after, two = found[names[0]], found[names[-1]], len(names) == 2
     changes = {"differences": differences(before, after)} if two else {}
-    report.write_metrics(out / "metrics.json", {**results, **changes, "script": asdict(script)})
     for name, file in ((script.policy, "trajectories.jsonl"), (script.compare_with, "trajectories_compared.jsonl")):
         if name is not None:
             write_jsonl(out / file, (msgspec.structs.replace(item, tokens=None) for item in found[name].trajectories))
+    report.write_metrics(out / "metrics.json", {**results, **changes, "script": asdict(scripts[script.policy])})
     print(report.table(before, after, (names[0], names[-1])) if two else report.table(after, names=(names[0], "")))
     for name, evaluation in found.items():
         print(f"\ncalls of {name}: {printable(_calls(evaluation))}")
@@ -131,13 +158,14 @@ def compare(script: EvaluationArguments) -> dict[str, Any]:
 
 def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None) -> Evaluation:
     """One policy on the questions; see `default_rewards` for what is measured."""
-    set_seed(script.seed)
+    which = "policy" if name == script.policy else "compared"
+    folder = results_folder(Path(script.output_dir) / UNFINISHED / which)
+    # What is sampled after an interruption must not be the draws of before
+    set_seed(script.seed + sum(len(path.read_bytes().splitlines()) for path in folder.glob("*.jsonl")))
     source = policy_source(name, script.dialect)
     trusted = script.trust_remote_code
     model, tokenizer = open_model(AutoModelForCausalLM, source, dtype=script.dtype, trust_remote_code=trusted)
     generator = TransformersGenerator(model, tokenizer, script.generation_batch)
-    asked = load_tasks(script.questions, script.split, script.limit, seed=script.sample_seed)
-    tasks = [task for task in asked for _ in range(script.samples)]
     with script.toolbox() as toolbox:
         engine = Engine(
             generator,
@@ -147,14 +175,36 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
             Sampling(temperature=script.temperature),
         )
         rewards = default_rewards(script.dialect, judge, facts=script.questions in WORLD)
-        which = "policy" if name == script.policy else "compared"
-        folder = results_folder(Path(script.output_dir) / UNFINISHED / which)
         with answers_kept(judge, folder):
-            found = evaluate_policy(engine, tasks, rewards, controls=script.controls, folder=folder)
+            found = evaluate_policy(engine, asked(script), rewards, controls=script.controls, folder=folder)
         failed = ", ".join(f"{tool} {of.errors} of {of.calls}" for tool, of in toolbox.stats().items() if of.errors)
+    ended = [item.meta["scores"]["valid_format"] for item in found.trajectories if item.stop_reason != "turn_limit"]
+    if ended and sum(ended) < FEW_VALID * len(ended):
+        print(
+            f"{sum(ended):g} of {len(ended)} rollouts of {name} that ended have a valid format of dialect "
+            f"{script.dialect!r}: was it trained in another one? Its figures mean little then; see --dialect",
+            file=sys.stderr,
+        )
     if failed:
         print(f"calls of {name} that ended in an error: {failed}", file=sys.stderr)
     return found
+
+
+def as_trained(script: EvaluationArguments, policy: str) -> EvaluationArguments:
+    """The script with what it leaves open as the policy was trained, and else as everywhere.
+
+    Another dialect than the policy's own leaves nothing of how it was trained.
+    """
+    trained = trained_with(policy_source(policy, script.dialect or "pou"))
+    if script.dialect not in (None, trained.get("dialect")):
+        trained = {}
+    usual = {field.name: field.default for field in fields(EnvironmentArguments)}
+    found = {name: trained.get(name, usual[name]) for name in SEEN if getattr(script, name) is None}
+    if told := {name: value for name, value in found.items() if name in trained and value != usual[name]}:
+        print(f"as {policy} was trained: {', '.join(f'--{name} {value}' for name, value in told.items())}")
+    script = replace(script, **found)
+    alone = dialects.load(script.dialect).search_tool is not None
+    return script if script.triples else replace(script, triples="none" if alone else "world")
 
 
 def _calls(evaluation: Evaluation) -> str:

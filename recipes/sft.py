@@ -41,7 +41,7 @@ from faithful_search.coldstart.experts import DRILL, Habits, Played, run_experts
 from faithful_search.coldstart.filtering import accept, reject
 from faithful_search.coldstart.plans import Plan, counted, plan_all, planner_for
 from faithful_search.coldstart.reading import Reading
-from faithful_search.coldstart.rubric import Teaching, evaluator_rows, relabelled, scored_episodes, scored_file
+from faithful_search.coldstart.rubric import LABEL, Teaching, evaluator_rows, relabelled, scored_episodes, scored_file
 from faithful_search.coldstart.sft import build_dataset, check_unseen, held_out_facts, sft_trainer, swapped_copies
 from faithful_search.coldstart.swap_names import NameSwapper
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny
@@ -51,6 +51,7 @@ from faithful_search.hub import command_line, merged_card, model_card, push_run,
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
 from faithful_search.measure.record import MERGED
+from faithful_search.measure.writing import write_metrics
 from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.text import printable
 from faithful_search.tools.knowledge_graph import KnowledgeGraph
@@ -100,7 +101,7 @@ class ExpertArguments(StartArguments):
     )
     rubric: dict | str | None = flag(None, "also learn to score trajectories by a rubric: fields of Teaching, as JSON")
     rubric_files: list[str] = flag(
-        [], "trajectories that somebody scored, instead of the world's; see docs/self-evaluation.md"
+        [], "also trajectories that somebody scored, or the policy's own; see docs/self-evaluation.md"
     )
     rubric_tokens: int = flag(256, "tokens of an explained score, when it is measured")
     names: str = flag("world", "JSON file {name: type} of what may be swapped, or 'world'")
@@ -170,6 +171,8 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
     checkpoints.train(trainer, script.resume)
     save_policy(trainer, script.save_dtype, script.save_merged)
     if PartialState().is_main_process:
+        told = {"settings": asdict(script), "model": model_args.model_name_or_path, "steps": trainer.state.global_step}
+        write_metrics(out / "metrics.json", told)
         opened = {"corpus": script.corpus[0], "triples": script.triples[0], "search_top_k": script.top_k}
         model_card(
             out,
@@ -312,17 +315,20 @@ def memory_rows(episodes: Sequence[Trajectory], script: ExpertArguments, args: S
 def scored_of(built: Built, script: ExpertArguments, seed: int) -> tuple[list[Trajectory], list[Trajectory]]:
     """Trajectories with the scores they deserve: to learn to score from, and to measure the evaluator with.
 
-    Those made of the world's episodes are learnt about other names, so that no fact is learnt with them.
+    Those that the world's facts scored are learnt about other names, so that no fact is learnt with them.
     """
     teaching = Teaching(**mapping(script.rubric))
-    if script.rubric_files:
-        return teaching.split([row for path in script.rubric_files for row in scored_file(path)], seed)
-    if not script.rubric:
+    scored = [row for path in script.rubric_files for row in scored_file(path)]
+    if script.rubric and (teaching.spoiled or not scored):
+        kept, _ = accept([one.episode for played, _ in built for one in played], *script.steps)
+        scored += scored_episodes(kept, teaching, script.swapper.finder, seed)
+    if not scored:
         return [], []
-    kept, _ = accept([one.episode for played, _ in built for one in played], *script.steps)
-    learnt, held_out = teaching.split(scored_episodes(kept, teaching, script.swapper.finder, seed), seed)
-    swapped = swapped_copies(learnt, script.swapper, 1, seed, PartialState().is_local_main_process)
-    return [relabelled(episode) for episode in swapped], held_out
+    learnt, held_out = teaching.split(scored, seed)
+    told = [item for item in learnt if "error" not in item.meta[LABEL]]
+    world = [item for item in learnt if "error" in item.meta[LABEL]]
+    swapped = swapped_copies(world, script.swapper, 1, seed, PartialState().is_local_main_process)
+    return [*told, *map(relabelled, swapped)], held_out
 
 
 def write_episodes(out: Path, episodes: Sequence[Trajectory], script: ExpertArguments) -> None:

@@ -39,8 +39,8 @@ from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import faithful_search as fs
-from faithful_search.cli.asking import _trained_in
 from faithful_search.hub.card import license_of
+from faithful_search.hub.trained import trained_with
 from faithful_search.inference.loading import open_generator
 from faithful_search.judges import Pair, load
 
@@ -54,7 +54,7 @@ text = "<think>S</think><search>a</search><information>b</information><think>S</
 print(json.dumps({
     "probabilities": generator.choice_probs([ids], [[ids[:1], ids[1:2]]])[0],
     "logits": plain(**read).logits[0, -1, :4].tolist(),
-    "dialect": _trained_in("me/policy"),
+    "dialect": trained_with("me/policy")["dialect"],
     "licences": [license_of("me/policy"), license_of("me/nothing")],
     "verdict": judge.judge_batch([Pair("w1 w2.", "w3.", task="support")])[0].p,
     "format": evaluate.load("team/protocol_format").compute(predictions=[text])["protocol_format"],
@@ -159,7 +159,7 @@ def test_each_repository_is_one_commit(hub, pushed):
 def test_a_policy_is_there_byte_for_byte_and_its_card_loads_it_from_there(hub, staged, pushed):
     files = hub.files("me/policy")
     for path in tiny_policy().iterdir():
-        assert path.name == "README.md" or files[path.name] == path.read_bytes()
+        assert path.name in ("README.md", "metrics.json") or files[path.name] == path.read_bytes()  # the run's own
     text = files["README.md"].decode()
     assert 'open_generator("me/policy")' in text and "--model me/policy" in text and "# policy" in text
     assert f"--output_dir {staged / 'policy'}" in text, "the command is the one that was run"

@@ -9,8 +9,9 @@ from click.testing import CliRunner
 from stub_server import StubServer
 
 from faithful_search.cli import cli
-from faithful_search.errors import ConfigError, JudgeError
+from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.measure.control_study import RESULTS, ROLLOUTS, Plan, compare, kept, plan, run_study
+from faithful_search.measure.ledger import Ledger
 from faithful_search.rollout import ServedAgent
 from faithful_search.rollout.served import FAILED
 from faithful_search.tasks import Task
@@ -272,3 +273,16 @@ def test_a_policy_of_this_machine_is_asked(tmp_path):
     assert "of the right answers were given without the evidence" in done.output
     other = CliRunner().invoke(cli, ["controls", "tiny", "--limit", "3", "--out", str(tmp_path)])
     assert other.exit_code == 1 and "questions: " in other.output and "turns: 4 there, 10 now" in other.output
+
+
+def test_a_second_run_in_the_folder_leaves_the_first_one_as_it_is(tmp_path):
+    found = plan(TASKS, ["closed"])
+    run_study(agents(), found, tmp_path, {"policy": "a"})
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with Ledger(tmp_path / ROLLOUTS, "study"), pytest.raises(DataError, match="another study"):
+        run_study(agents(), found, tmp_path, {"policy": "b"}, anew=True)
+    with pytest.raises(ConfigError, match="other settings"):
+        run_study(agents(), found, tmp_path, {"policy": "b"})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
+    run_study(agents(), found, tmp_path, {"policy": "b"}, anew=True)
+    assert kept(tmp_path, {"policy": "b"}).keys() == {(name, task.id) for name in found.asked for task in TASKS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
 import shutil
@@ -337,17 +338,28 @@ def test_evaluate_compares_two_policies_and_blanks_tools(tmp_path, capsys):
 
 
 def test_an_evaluation_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypatch):
-    flags = ("--limit", "4", "--turns", "2", "--turn_tokens", "48", "--threads", "1", "--output_dir", str(tmp_path))
+    policy, out = tmp_path / "policy", tmp_path / "out"
+    shutil.copytree(tiny_policy(), policy)
+    flags = ("--policy", str(policy), "--limit", "4", "--turns", "2", "--turn_tokens", "48", "--threads", "1")
+    flags = (*flags, "--output_dir", str(out), "--judge_timeout", "1")
+    out.mkdir()
+    (out / "metrics.json").write_text("{}")  # of an earlier evaluation, which this one takes the place of
     with monkeypatch.context() as broken:
         broken.setattr(suite, "run_blanked", lambda *args: exec("raise KeyboardInterrupt"))
         with pytest.raises(KeyboardInterrupt):
-            call("evaluate", *flags)
-    rollouts = tmp_path / "unfinished" / "policy" / "evaluating.jsonl"
-    assert len(rollouts.read_text().splitlines()) == 4 and not (tmp_path / "metrics.json").exists()
+            call("evaluate", *flags, "--overwrite_output_dir", "true")
+    rollouts = out / "unfinished" / "policy" / "evaluating.jsonl"
+    assert len(rollouts.read_text().splitlines()) == 4
     with pytest.raises(ConfigError, match="--resume true goes on"):
         call("evaluate", *flags)
     with pytest.raises(ConfigError, match=r"temperature: 0\.0 there, 1\.0 now"):
         call("evaluate", *flags, "--resume", "true", "--temperature", "1")
+    weights = policy / "model.safetensors"
+    changed = weights.stat().st_mtime_ns
+    os.utime(weights, ns=(changed, changed + 1))
+    with pytest.raises(ConfigError, match="weights"):
+        call("evaluate", *flags, "--resume", "true")
+    os.utime(weights, ns=(changed, changed))
     ran, plain = [], Engine.run
 
     def counted(engine, tasks, **given):
@@ -355,9 +367,26 @@ def test_an_evaluation_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path,
         return plain(engine, tasks, **given)
 
     monkeypatch.setattr(Engine, "run", counted)
-    found = call("evaluate", *flags, "--resume", "true")
+    found = call("evaluate", *flags, "--resume", "true", "--judge_timeout", "2")  # which rollouts do not depend on
     assert ran[0] == 0 and ran[1] == 4  # the blanked ones
-    assert found["tiny"]["rows"]["exact_match"]["n"] == 4 and not rollouts.parent.parent.exists()
+    assert found[str(policy)]["rows"]["exact_match"]["n"] == 4 and not rollouts.parent.parent.exists()
+
+
+def test_a_policy_is_measured_as_it_was_trained_and_another_dialect_is_warned_of(tmp_path, capsys):
+    flags = ("--limit", "4", "--controls", "0", "--turns", "3", "--turn_tokens", "48", "--threads", "1")
+    flags = (*flags, "--policy", str(tiny_policy("pairs")), "--questions", "world_pairs")
+    found = call("evaluate", *flags, "--output_dir", str(tmp_path / "own"))
+    told = capsys.readouterr()
+    assert "was trained: --dialect search_r1, --kept_responses 1" in told.out and not told.err.count("valid format")
+    [row] = found.values()
+    assert row["rows"]["valid_format"]["value"] == 1.0
+    script = json.loads((tmp_path / "own" / "metrics.json").read_text())["script"]
+    assert (script["dialect"], script["kept_responses"], script["triples"]) == ("search_r1", 1, "none")
+    wrong = ("--policy", str(tiny_policy("self_eval")), "--dialect", "pou", "--questions", "world")
+    call("evaluate", *flags, *wrong, "--output_dir", str(tmp_path / "other"))
+    assert "have a valid format of dialect 'pou': was it trained in another one" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="the policy itself"):
+        call("evaluate", "--policy", "tiny", "--compare_with", "tiny", "--output_dir", str(tmp_path / "same"))
 
 
 @pytest.mark.parametrize(
@@ -390,12 +419,12 @@ def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_oft
         calls = [ToolCall("local_search", arguments) for arguments in ({}, {"query": "x"})]
         engine.toolbox.run_batch(calls, [engine.toolbox.session()] * 2)
         assert controls == 100
-        return len(tasks)
+        return SimpleNamespace(asked=len(tasks), trajectories=[])
 
     monkeypatch.setattr(recipe, "evaluate_policy", one_wrong_call)
     given = ["--limit", "2", "--samples", "3", "--output_dir", str(tmp_path)]
     [script] = parse_recipe((recipe.EvaluationArguments,), given)
-    assert recipe.evaluate("tiny", script) == 6
+    assert recipe.evaluate("tiny", recipe.as_trained(script, "tiny")).asked == 6
     assert "calls of tiny that ended in an error: local_search 1 of 2\n" in capsys.readouterr().err
 
 

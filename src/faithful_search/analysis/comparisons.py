@@ -31,6 +31,8 @@ from .figure import (
     series_of,
 )
 
+MOST_BANDS = 4
+
 
 def compare(
     histories: Mapping[str, Sequence[History]],
@@ -40,7 +42,7 @@ def compare(
 ) -> Path:
     """The mean over seeds of one or more metrics for each setting, with its 95 % interval (Proof-of-Use, figure 1).
 
-    More than eight settings are drawn without intervals, which would hide each other.
+    More than four settings are drawn without intervals, which would hide each other.
 
     Args:
         histories: for each setting, one history a seed; steps that not all seeds have are averaged over those that do.
@@ -54,7 +56,7 @@ def compare(
     metrics = [metric] if isinstance(metric, str) else list(metric)
     legend = 0.6 + 0.21 * len(histories)  # inches
     figure, axes = panels_of([1] * len(metrics), max(3.6 if len(metrics) == 1 else 2.6, legend / len(metrics)))
-    shaded = len(histories) <= len(PALETTE)
+    shaded = len(histories) <= MOST_BANDS
     for axis, name in zip(axes, metrics, strict=True):
         for number, (label, seeds) in enumerate(histories.items()):
             series = [own for own in (series_of(seed, name) for seed in seeds) if len(own[0])]

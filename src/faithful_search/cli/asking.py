@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +70,13 @@ def ask(question: str, transcript: Path, as_json: bool, **given: Any) -> None:
         raise click.UsageError("the question is empty")
     judge = judge_of(given)
     task = Task(f"ask-{datetime.now(UTC):%Y%m%d-%H%M%S}", question.strip())
-    dialect = given["dialect"] or ("openai" if given["endpoint"] else _trained_in(given["model"]))
+    served = {"dialect": given["dialect"] or "openai"}
+    seen = served if given["endpoint"] else environment_as_trained(given, given["model"])
+    dialect = seen.pop("dialect")
     # Asked to search the web, nobody wants answers about the bundled world
     corpus = given["corpus"] or ("none" if given["web_search"] or given["browse"] else "world")
     tools = {name: given[name] or "none" for name in ("web_search", "browse")}
-    tools |= {name: given[name] for name in ("searxng_url", "verify")}
+    tools |= {"searxng_url": given["searxng_url"], **seen, "verify": given["verify"] or seen.get("verify", False)}
     environment = environment_of(given, dialect, corpus, **tools)
     teller = Teller(quiet=as_json, several=given["threads"] > 1)
     with environment.toolbox() as toolbox:
@@ -120,25 +121,16 @@ def environment_of(given: Mapping[str, Any], dialect: str, corpus: str, **more: 
     )
 
 
-def _trained_in(model: str) -> str:
-    """The dialect that a recipe's policy was trained in, from the settings beside it; else that of Proof-of-Use.
+def environment_as_trained(given: Mapping[str, Any], policy: str) -> dict[str, Any]:
+    """How a local policy writes and sees: as it was trained where that is known, else as Proof-of-Use's do.
 
-    Raises:
-        ConfigError: when there is no such model on the Hub, or the Hub is out of reach.
+    Another `--dialect` than it was trained in leaves nothing of that.
     """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HTTPError
+    from ..hub.trained import trained_with
 
-    local = Path(model).is_dir() or model in BUNDLED
-    if not local and find_spec("torch"):
-        from ..inference.loading import check_there
-
-        check_there(model)  # first: a download from a Hub that is out of reach is tried again for minutes
-    try:
-        path = Path(model) / "metrics.json" if local else hf_hub_download(model, "metrics.json")
-        return str(json.loads(Path(path).read_text(encoding="utf-8"))["settings"]["dialect"])
-    except (OSError, ValueError, KeyError, TypeError, HTTPError):
-        return "pou"
+    found = trained_with(bundled_policy(policy, given["dialect"] or "pou"))
+    own = {"dialect": "pou", **found}
+    return own if given["dialect"] in (None, own["dialect"]) else {"dialect": given["dialect"]}
 
 
 def _temperature(given: Mapping[str, Any]) -> float:

@@ -13,7 +13,7 @@ import click
 from msgspec import structs, to_builtins
 
 from ..errors import ConfigError, DataError, FaithfulSearchError
-from .asking import environment_of
+from .asking import environment_as_trained, environment_of
 from .options import AT_LEAST_1, FOLDER, UNFINISHED, config, echo, trust_remote_code
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _PASSAGE = 600  # characters of a passage, where the corpus cannot be read
 @click.option("--corpus", default="world", help="What local_search searches, as in the recipes.")
 @click.option("--triples", help="Facts of knowledge_graph; by default the world's with the world's corpus, else none.")
 @click.option("--top-k", type=AT_LEAST_1, default=3, help="Passages a search returns.")
-@click.option("--dialect", default="pou", help="How the policy writes; always openai for a served model.")
+@click.option("--dialect", help="How the policy writes; default: as it was trained. Always openai for a served model.")
 @click.option(
     "--conditions", default="closed,blocked,changed", help="Asked in addition to the open one, comma-separated."
 )
@@ -63,18 +63,17 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
     return nothing (closed), all but the gold passages (blocked: those of supporting_ids or supporting_titles, else
     those that hold the answer), or changed facts (changed). Run the same command again to go on after an interruption.
     """
-    from ..measure.control_study import ROLLOUTS, SETTINGS, kept, plan, run_study
+    from ..hub.trained import weights_of
+    from ..measure.control_study import kept, plan, run_study
     from ..measure.controls import CHANGED
     from ..tasks import WORLD, load_tasks
     from ..text import exact_match, sub_exact_match
     from ..wire.cache import key_of
 
     folder = out or Path(f"{policy.rstrip('/').rsplit('/', 1)[-1] or 'policy'}-controls")
-    if overwrite:
-        for name in (SETTINGS, ROLLOUTS):
-            (folder / name).unlink(missing_ok=True)
     url, questions, corpus = given["url"], given["questions"], given["corpus"]
-    environment = environment_of(given, "openai" if url else given["dialect"], corpus)
+    seen = {"dialect": "openai"} if url else environment_as_trained(given, policy)
+    environment = environment_of(given, corpus=corpus, **seen)
     drawn = load_tasks(questions, given["split"], given["limit"], seed=given["seed"])
     tasks = [structs.replace(task, id=str(task.id)) for task in drawn]
     if questions in WORLD and corpus != "world":
@@ -85,18 +84,16 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
     found = plan(tasks, conditions, partial(_passages, environment), changes)
     # A chat model answers in sentences, a trained policy with the answer alone
     match = given["match"] or ("contains" if url else "exact")
-    weights = sorted(Path(policy).glob("*.safetensors")) if Path(policy).is_dir() else []
     settings = {
         "policy": policy,
         **{name: given[name] for name in ("url", "corpus", "top_k", "turns", "turn_tokens", "total_tokens")},
         "triples": environment.triples,
-        "dialect": environment.dialect,
+        **seen,
         "questions": key_of(tasks=[[task.id, task.question, task.answers] for task in tasks])[:16],
         "match": match,
-        # A policy that was trained on in the same folder is another one
-        "weights": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in weights],
+        "weights": weights_of(policy),
     }
-    done = kept(folder, settings)
+    done = {} if overwrite else kept(folder, settings)
     with environment.toolbox() as toolbox:
         if url:
             asked = {(condition, id): task for condition, own in found.asked.items() for id, task in own.items()}
@@ -106,7 +103,7 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
                 click.confirm("Ask the endpoint?", abort=True)
         agents = _agents(policy, given, environment, toolbox)
         right = exact_match if match == "exact" else sub_exact_match
-        study = run_study(agents, found, folder, settings, right)
+        study = run_study(agents, found, folder, settings, right, overwrite)
     _show(study, folder)
     if study.failed:
         why = next(iter(study.failed.values()))

@@ -148,10 +148,13 @@ def _without(gold: str, calls: Sequence[Step]) -> list[Step]:
 def scored_file(path: str | os.PathLike[str]) -> list[Trajectory]:
     """Trajectories that somebody scored: JSON lines of `Trajectory`, each with `meta["rubric"]` of `score` and `why`.
 
+    Those about questions of the bundled world need no score: its facts give it, so that the policy's own rollouts can
+    be taken as they are.
+
     Raises:
         DataError: when the file cannot be read, or a row has no score of the rubric or no reference answer.
     """
-    rows = list(read_jsonl(path))
+    rows = [row if LABEL in row.meta else labelled(row) for row in read_jsonl(path)]
     for number, row in enumerate(rows, start=1):
         label = row.meta.get(LABEL)
         if not isinstance(label, dict) or label.get("score") not in RUBRIC.values() or not row.answers:

@@ -132,20 +132,23 @@ def run_study(
     folder: Path,
     settings: Mapping[str, Any],
     right: Match = exact_match,
+    anew: bool = False,
 ) -> Study:
     """Ask what is not there yet, and compare.
 
     `rollouts.jsonl` is written as rollouts end, `controls.json` at the end. `settings` are what the rollouts depend on:
-    a folder holds those of one kind.
+    a folder holds those of one kind; `anew` throws away what it holds.
 
     Raises:
         ConfigError: as `kept`; when no question was answered by the endpoint.
     """
-    done = kept(folder, settings)
     failed: dict[str, str] = {}
-    write_result(results_folder(folder) / SETTINGS, settings)
-    with Ledger(folder / ROLLOUTS, "study", anew=not done) as ledger:
+    with Ledger(results_folder(folder) / ROLLOUTS, "study") as ledger:  # first, since another run may own the folder
+        done = {} if anew else kept(folder, settings)
+        if not done:
+            ledger.clear()
         ledger.cut()  # the line that an interrupted run wrote half
+        write_result(folder / SETTINGS, settings)
         for condition, tasks in found.asked.items():
             missing = [task for id, task in tasks.items() if (condition, id) not in done]
             if not missing:

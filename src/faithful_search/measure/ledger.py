@@ -42,7 +42,7 @@ class Ledger:
             self._file = path.open("r+b")
             lock(self._file, path, what)
             if anew:
-                self._file.truncate()
+                self.clear()
         except OSError as error:
             raise DataError(f"cannot write {path}: {error}") from error
 
@@ -52,6 +52,11 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # closing flushes again what a full disk refused; `append` has reported that
             self._file.close()
+
+    def clear(self) -> None:
+        """Throw away what the file holds."""
+        self._file.truncate(0)
+        self._end = self.count = 0
 
     def read(self) -> Iterator[tuple[int, bytes]]:
         """Yield where each line begins, and the line. Half a last line, left by a run that was killed, is cut off."""

@@ -131,13 +131,18 @@ class UpdateTrainer(GRPOTrainer):
     ) -> Any:
         """TRL's, in passes over rollouts of like length: more than half of a batch of rollouts would be padding."""
         forward = partial(self._pass, super()._get_per_token_logps_and_entropies, model)
-        read = partial(by_length, forward, rollouts=len(input_ids))
+        rows, columns = input_ids.shape
+        passes = PASSES if rows >= FEWEST else 1
         if self.kept_responses:
             numbers = turn_numbers(self._tokens, logits_to_keep) if self._numbers is None else self._numbers
             views = turn_views(attention_mask, numbers.to(input_ids.device), self.kept_responses)
+            # No pass larger than one over whole rollouts, and as many in every process: shards need them all
+            at_once = min(-(-rows // passes), given.pop("batch_size", None) or rows)
+            passes = most(self.accelerator)(max(passes, -(-views.places.numel() // (at_once * columns))))
+            read = partial(by_length, forward, passes=passes)
             self._passed = by_view(read, views, input_ids, logits_to_keep, **given)
         else:
-            self._passed = read(input_ids, attention_mask, logits_to_keep, **given)
+            self._passed = by_length(forward, input_ids, attention_mask, logits_to_keep, passes=passes, **given)
         return self._passed[:3]
 
     @contextmanager
@@ -182,7 +187,8 @@ class UpdateTrainer(GRPOTrainer):
 
     def _preserved(self, model: Any, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:
         args = cast(GRPOConfig, self.args)
-        if args.num_iterations == 1 and cast(int, args.steps_per_generation) <= args.gradient_accumulation_steps:
+        fresh = args.num_iterations == 1 and cast(int, args.steps_per_generation) <= args.gradient_accumulation_steps
+        if fresh or "old_per_token_logps" not in inputs:
             # Nothing has fallen yet since this batch was sampled: what the last update did is seen on the one before.
             self._earlier.append(inputs | {"old_per_token_logps": logps.detach()})
             if len(self._earlier) <= self.current_gradient_accumulation_steps:
@@ -241,14 +247,14 @@ def by_length(
     attention_mask: torch.Tensor,
     kept: int,
     *,
-    rollouts: int | None = None,
+    passes: int,
     **given: Any,
 ) -> tuple[Read, ...]:
-    """What TRL's `_get_per_token_logps_and_entropies` computes, in `PASSES` passes over rows of like length.
+    """What TRL's `_get_per_token_logps_and_entropies` computes, in so many passes over rows of like length.
 
     Rollouts differ in length several times over; what only pads them is not computed. Prompts are padded on the left,
-    completions, the last `kept` columns, on the right. Fewer than `FEWEST` `rollouts` (by default the rows) are one
-    pass: processes that share a model must make as many, however many rows each makes of its rollouts.
+    completions, the last `kept` columns, on the right. Processes that share a model must make as many passes, even
+    those that have fewer rows.
 
     Returns:
         As `forward`: where it gives a value a token, those are `(rows, kept)`, 0 where a pass left padding out; of
@@ -257,13 +263,15 @@ def by_length(
     columns = input_ids.shape[1]
     found = []
     order = attention_mask.sum(dim=1).argsort()
-    for chosen in order.tensor_split(PASSES if (rollouts or len(order)) >= FEWEST else 1):
+    for own in order.tensor_split(passes):
+        chosen = own if len(own) else order[:1]  # a pass for the sake of the other processes
         used = attention_mask[chosen].any(dim=0).nonzero()
-        # A completion without a token would leave nothing to keep, so one column of it always stays.
-        start, end = int(used[0]), max(int(used[-1]) + 1, columns - kept + 1)
+        # A completion without a token would leave nothing to keep, so one column of it always stays; and so do the
+        # kept columns and one in front of them where a row is shorter, as a turn may be than another's longest.
+        start, end = min(int(used[0]), max(0, columns - kept - 1)), max(int(used[-1]) + 1, columns - kept + 1)
         missing = columns - end
         one = forward(input_ids[chosen, start:end], attention_mask[chosen, start:end], kept - missing, **given)
-        found.append([pad(part, (0, missing)) if part is not None and part.dim() else part for part in one])
+        found.append([pad(part[: len(own)], (0, missing)) if part is not None and part.dim() else part for part in one])
     back = order.argsort()  # TRL's columns are in the rows' own order
 
     def joined(parts: Sequence[Any]) -> Read:

@@ -1,0 +1,43 @@
+"""How a policy was trained to write and to see, read from the settings that its run left beside it."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+SEEN = ("dialect", "observation_tokens", "force_answer", "verify", "kept_responses")
+"""What a policy must be measured and asked with as it was trained: with another dialect or another context it fails
+without an error."""
+
+
+def trained_with(policy: str) -> dict[str, Any]:
+    """Those of the settings `SEEN` that `metrics.json` beside a policy tells; none for a policy of others.
+
+    Args:
+        policy: a directory or Hub id.
+
+    Raises:
+        ConfigError: when there is no such model on the Hub, or the Hub is out of reach.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HTTPError
+
+    local = Path(policy).is_dir()
+    if not local and find_spec("torch"):
+        from ..inference.loading import check_there
+
+        check_there(policy)  # first: a download from a Hub that is out of reach is tried again for minutes
+    try:
+        path = Path(policy) / "metrics.json" if local else hf_hub_download(policy, "metrics.json")
+        settings = json.loads(Path(path).read_text(encoding="utf-8"))["settings"]
+        return {name: settings[name] for name in SEEN if name in settings}
+    except (OSError, ValueError, KeyError, TypeError, HTTPError):
+        return {}
+
+
+def weights_of(policy: str) -> list[tuple[str, int, int]]:
+    """Name, size and time of a directory's weights: a policy that was trained on in the same folder is another one."""
+    found = sorted(Path(policy).glob("*.safetensors")) if Path(policy).is_dir() else []
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found]
