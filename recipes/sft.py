@@ -165,10 +165,13 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
     say(f"{len(dataset)} rows of {sum(dataset['length']) / len(dataset):.0f} tokens on average")
     reading = Reading.of(chat, script.reading_weight, script.reading_layers) if script.reading_weight else None
     trainer = sft_trainer(model, args, dataset, chat.tokenizer, get_peft_config(model_args), reading)
+    evaluator = EvaluatorCheck(trainer, held_out, script.rubric_tokens, say)
     if held_out:
-        trainer.add_callback(EvaluatorCheck(trainer, held_out, script.rubric_tokens, say))
+        trainer.add_callback(evaluator)
     check_merge(trainer, script.save_merged)
     checkpoints.train(trainer, script.resume)
+    if held_out:
+        evaluator.measure("after")
     save_policy(trainer, script.save_dtype, script.save_merged)
     if PartialState().is_main_process:
         told = {"settings": asdict(script), "model": model_args.model_name_or_path, "steps": trainer.state.global_step}

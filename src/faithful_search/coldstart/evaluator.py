@@ -62,7 +62,7 @@ def evaluator_report(scored: Sequence[Trajectory], rubric: SelfRubric) -> Evalua
 
 
 class EvaluatorCheck(TrainerCallback):
-    """Measures the evaluator when supervised training begins and when it ends, and writes `evaluator.json`.
+    """Measures the evaluator when supervised training begins, and whenever it is told to, and writes `evaluator.json`.
 
     Every process takes part in gathering the weights; the main one asks.
     """
@@ -76,12 +76,10 @@ class EvaluatorCheck(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.global_step:  # a resumed run keeps what its beginning was
-            self._measure("before")
+            self.measure("before")
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._measure("after")
-
-    def _measure(self, when: str) -> None:
+    def measure(self, when: str) -> None:
+        """Ask about the held-out trajectories, print and write what comes of it. All processes call it."""
         trainer = self.trainer
         with gathered(trainer.model_wrapped, trainer.accelerator), trainer.accelerator.autocast():
             if not trainer.accelerator.is_main_process:

@@ -135,8 +135,10 @@ class WeightedCollator(DataCollatorForLanguageModeling):
         """The batch, with the other columns beside the labels."""
         batch = super().torch_call(examples)
         for name, padding in (("loss_weights", 0.0), ("reading_labels", NOT_ASKED)):
-            if name in examples[0]:
-                columns = [torch.tensor(example[name]) for example in examples]
+            if any(example.get(name) is not None for example in examples):
+                # scored trajectories are asked nothing about what is read
+                rows = [example.get(name) or [padding] * len(example["input_ids"]) for example in examples]
+                columns = [torch.tensor(row) for row in rows]
                 batch[name] = pad_sequence(columns, batch_first=True, padding_value=padding)
         return batch
 

@@ -105,7 +105,7 @@ def train(trainer: Any, resume: bool = False) -> None:
         trainer.train()
         return
     if not trainer.args.load_best_model_at_end:  # the best model is loaded after the last step
-        trainer.add_callback(_StopAtTheEnd)
+        trainer.callback_handler.callbacks.insert(0, _StopAtTheEnd())  # before any that has to be ended
     found: list[Any] = [None, None]
     if PartialState().is_main_process:
         try:
