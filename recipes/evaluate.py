@@ -59,6 +59,7 @@ UNFINISHED = "unfinished"
 """Folder of the rollouts of an evaluation that has not ended yet."""
 SETTINGS = "settings.json"
 FEW_VALID = 0.5
+"""Share of rollouts with a valid format below which the dialect is probably not the policy's."""
 
 
 @dataclass

@@ -88,7 +88,7 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
         "policy": policy,
         **{name: given[name] for name in ("url", "corpus", "top_k", "turns", "turn_tokens", "total_tokens")},
         "triples": environment.triples,
-        **seen,
+        **{name: value for name, value in seen.items() if value},
         "questions": key_of(tasks=[[task.id, task.question, task.answers] for task in tasks])[:16],
         "match": match,
         "weights": weights_of(policy),
