@@ -1,7 +1,7 @@
 """Make a bundled tiny policy from nothing, stage by stage.
 
 ```
-python scripts/tiny_policies.py pou                       # outputs/sft_tiny, then two stages more
+python scripts/tiny_policies.py pou                       # outputs/sft_tiny, then three stages more
 python scripts/tiny_policies.py search_r1 --install       # and put it where the package looks for it
 python scripts/tiny_policies.py self_eval                 # the one that scores itself, from the Search-R1 one
 python scripts/tiny_policies.py memory                    # the one that can hack, from the bundled one that writes pou
@@ -25,7 +25,7 @@ from faithful_search.bundled import REMEMBERED, TINY
 DATA = Path(faithful_search.__file__).parent / "data"
 RECIPES = Path(__file__).parent.parent / "recipes"
 STAGES = {
-    "pou": ("sft_tiny", "sft_tiny_drills", "sft_tiny_reading"),
+    "pou": ("sft_tiny", "sft_tiny_drills", "sft_tiny_reading", "sft_tiny_reading_more"),
     "search_r1": ("sft_tiny_search_r1",),
     "self_eval": ("sft_self_eval_tiny",),
     "pokee": ("sft_tiny_pokee",),
