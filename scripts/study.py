@@ -251,7 +251,12 @@ CREDIT = Study(
     references=("cold start", "GRPO"),
 )
 """One reward, VERITAS's without curriculum, under each way to make advantages of it; PPO with larger weights, too."""
-HACK_ESTIMATORS = ESTIMATORS | {"PPO": {"advantages": "ppo", "value_learning_rate": 1e-3, "lam": 0.95}}
+ON_GROUPS: Flags = {"advantages": "ppo", "value_learning_rate": 1e-3, "lam": 0.95}
+HACK_ESTIMATORS = ESTIMATORS | {
+    "RLOO, rate 2e-4": RLOO | {"learning_rate": 2e-4},
+    "PPO": ON_GROUPS,
+    "PPO, rate 5e-5": ON_GROUPS | {"learning_rate": 5e-5},
+}
 CREDIT_HACK = Study(
     start="memory",
     settings={name: Setting("pou.py", "pou_tiny.yaml", flags) for name, flags in HACK_ESTIMATORS.items()},
