@@ -31,7 +31,7 @@ from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.base import Completion
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.names import NameFinder
-from faithful_search.rewards import SelfRubric
+from faithful_search.rewards import SelfRubric, WorldRubric
 from faithful_search.rewards.self_rubric import rubric_reply
 from faithful_search.tasks import load_tasks
 from faithful_search.tools import Toolbox
