@@ -112,9 +112,10 @@ def prepare(folder: Path, script: EvaluationArguments) -> None:
     Raises:
         ConfigError: when it holds rollouts that are not to be continued, or of another evaluation.
     """
-    if folder.exists() and script.overwrite_output_dir:
-        shutil.rmtree(folder)
-    if folder.exists() and not script.resume:
+    begun = any(path.stat().st_size for path in folder.glob("*/*.jsonl"))  # not a run that failed before it asked
+    if script.overwrite_output_dir or not begun:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif not script.resume:
         raise ConfigError(
             f"{folder.parent} holds an evaluation that ended before its time: --resume true goes on with it, "
             "--overwrite_output_dir true starts anew"
