@@ -60,6 +60,15 @@ def test_with_one_update_a_batch_the_term_is_of_the_batch_before(tmp_path, itera
     assert len(made._earlier) == (iterations == 1)
 
 
+def test_where_the_sampled_log_probabilities_are_left_out_the_term_is_of_the_batch_before(tmp_path):
+    """TRL leaves them out where every update is made of whole batches, as here of one batch twice."""
+    twice = {"gradient_accumulation_steps": 2, "steps_per_generation": 1, "num_iterations": 2}
+    made = trainer(tmp_path, Numbered(), scripted=True, llds=0.5, max_steps=2, **twice)
+    made.train()
+    steps = [line for line in made.state.log_history if "loss" in line]
+    assert len(steps) == 2 and "llds" not in steps[0] and steps[1]["llds"] >= 0
+
+
 def test_the_loss_gains_the_weighted_term(tmp_path):
     made = trainer(tmp_path, Numbered(), scripted=True, llds=0.5)
     inputs = batch_of(made)

@@ -210,6 +210,18 @@ def test_recipe_trains_saves_and_resumes(tmp_path, capsys):
     assert not (tmp_path / "checkpoint-1").exists()
 
 
+def test_recipe_teaches_reading_and_scoring_at_once_and_measures_the_evaluator_twice(tmp_path):
+    teach = {"spoiled": 1, "held_out": 2}
+    given = flags(tmp_path, rubric=json.dumps(teach), rubric_tokens=4, reading_weight=0.5, reading_layers=1)
+    sft.main(given)
+    report = tmp_path / "evaluator.json"
+    found = json.loads(report.read_text())
+    assert list(found) == ["before", "after"] and found["before"]["n"] > 0
+    report.write_text(json.dumps({"before": found["before"]}))  # ended between its last step and its last measurement
+    sft.main([*given, "--resume", "true"])
+    assert json.loads(report.read_text()) == found
+
+
 def test_recipe_leaves_an_adapter_and_its_merged_model_each_with_its_card(tmp_path):
     sft.main(flags(tmp_path, use_peft=True, lora_target_modules="q_proj", save_merged=True))
     card, merged = ((tmp_path / folder / "README.md").read_text() for folder in ("", "merged"))

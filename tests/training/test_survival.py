@@ -19,6 +19,7 @@ import pytest
 import torch
 from checkpoints import SMALL, assert_equal_runs, checkpoint, note
 from paths import ROOT, SUPPORT
+from tiny_trainer import trainer
 
 from faithful_search.errors import ConfigError
 from faithful_search.measure.evaluation import Evaluation
@@ -143,6 +144,15 @@ def test_a_new_run_sets_the_checkpoints_of_an_earlier_one_aside(tmp_path, caplog
     moved = ["_earlier-checkpoint-10", "_earlier-checkpoint-2", "_earlier-checkpoint-4"]
     assert sorted(os.listdir(tmp_path)) == [*moved, "checkpoint-2"] and ", ".join(moved) in caplog.text
     assert last_checkpoint(tmp_path).step == 2  # this run's own, though the earlier one went further
+
+
+def test_a_run_that_had_made_its_last_step_is_left_as_it_is(tmp_path, caplog):
+    before = signal.getsignal(signal.SIGTERM)
+    trainer(tmp_path, max_steps=2).train()
+    made = trainer(tmp_path, max_steps=2, callbacks=[SaveWhenTold()])
+    checkpoints.train(made, resume=True)
+    assert made.state.global_step == 2 and "nothing is left to train" in caplog.text
+    assert signal.getsignal(signal.SIGTERM) == before  # what a callback took over when training begins, it gives back
 
 
 def test_nothing_to_resume_from_says_what_is_there(tmp_path):
