@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, set_seed
 
 from faithful_search import dialects
 from faithful_search.errors import ConfigError
-from faithful_search.hub.trained import SEEN, trained_with, weights_of
+from faithful_search.hub.trained import BOUNDS, SEEN, trained_with, weights_of
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.loading import open_model
 from faithful_search.inference.threads import choose_threads
@@ -72,6 +72,10 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     force_answer: bool | None = flag(None, "open an answer where its last turn gave none")
     verify: bool | None = flag(None, "the agent checks its answers (dialect pokee)")
     kept_responses: int | None = flag(None, "the last tool responses that it sees; 0: all")
+    turns: int | None = flag(None, "reasoning steps an episode may have; 10 where that is not known")
+    turn_tokens: int | None = flag(None, "tokens a turn may have; else 256")
+    total_tokens: int | None = flag(None, "tokens of an episode after the prompt; else 1024")
+    search_top_k: int | None = flag(None, "pieces of evidence a query returns; else 3")
     triples: str | None = flag(None, "as in the other recipes; none: those that the dialect can use")
     policy: str = flag("tiny", "directory or Hub id, an adapter's too; 'tiny': bundled")
     compare_with: str | None = flag(None, "a second policy, measured on the same questions first")
@@ -83,7 +87,6 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     blank: str | None = flag(None, "what every title and text of the evidence then reads")
     temperature: float = flag(0.0, "0 is greedy")
     samples: int = flag(1, "rollouts per question")
-    total_tokens: int = flag(1024, "tokens of an episode after the prompt")
     output_dir: str = flag("outputs/evaluate", "metrics.json and trajectories.jsonl go here")
     resume: bool = flag(False, "go on with the evaluation that was interrupted in output_dir")
     overwrite_output_dir: bool = flag(False, "begin anew where output_dir holds an earlier evaluation")
@@ -197,11 +200,12 @@ def as_trained(script: EvaluationArguments, policy: str) -> EvaluationArguments:
 
     Another dialect than the policy's own leaves nothing of how it was trained.
     """
-    trained = trained_with(policy_source(policy, script.dialect or "pou"))
+    names = (*SEEN, *BOUNDS)
+    trained = trained_with(policy_source(policy, script.dialect or "pou"), names)
     if script.dialect not in (None, trained.get("dialect")):
         trained = {}
-    usual = {field.name: field.default for field in fields(EnvironmentArguments)}
-    found = {name: trained.get(name, usual[name]) for name in SEEN if getattr(script, name) is None}
+    usual = {field.name: field.default for field in fields(EnvironmentArguments)} | {"total_tokens": 1024}
+    found = {name: trained.get(name, usual[name]) for name in names if getattr(script, name) is None}
     if told := {name: value for name, value in found.items() if name in trained and value != usual[name]}:
         print(f"as {policy} was trained: {', '.join(f'--{name} {value}' for name, value in told.items())}")
     script = replace(script, **found)

@@ -147,11 +147,14 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, 
     if script.budget < -1:
         raise ConfigError(f"budget must be -1 (all steps), 0 (no R_pt) or more, not {script.budget}")
     unused = {"lures judge": script.lures == "judge", "foils world": script.foils == "world"}
+    if not script.support and script.alpha_fixed is not None:
+        raise ConfigError("--alpha_fixed is R_ans's weight, which --support false leaves out")
     unused["shuffle_sensitivity true"] = script.shuffle_sensitivity
-    if not script.budget and any(unused.values()):
+    if (script.reward != "pou" or not script.budget) and any(unused.values()):
         asked = " and ".join(f"--{flag}" for flag, given in unused.items() if given)
+        why = f"--budget is {script.budget}" if script.reward == "pou" else f"--reward is {script.reward}"
         raise ConfigError(
-            f"{asked}: there is no R_pt to use it, since --budget is 0; give --budget 1, or -1 for all steps"
+            f"{asked}: there is no R_pt to use it, since {why}; give --reward pou and --budget 1, or -1 for all steps"
         )
     if script.foils == "world" and script.corpus not in WORLD:
         raise ConfigError(f"--foils world knows the bundled world's facts only, not those of {script.corpus!r}")

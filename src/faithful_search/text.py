@@ -70,6 +70,8 @@ def exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad"
         return 0.0
     norm = _normaliser(how)
     said = norm(prediction)
+    if not said:  # an article or a sign, as some golds are, and as an answer without content is
+        return float(any(gold.strip().lower() == prediction.strip().lower() for gold in golds if prediction.strip()))
     return float(any(norm(gold) == said for gold in golds))
 
 

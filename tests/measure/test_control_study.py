@@ -12,11 +12,12 @@ from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.measure.control_study import RESULTS, ROLLOUTS, Plan, compare, kept, plan, run_study
 from faithful_search.measure.ledger import Ledger
-from faithful_search.rollout import ServedAgent
+from faithful_search.rollout import ServedAgent, served
 from faithful_search.rollout.served import FAILED
 from faithful_search.tasks import Task
 from faithful_search.tools import LocalSearch, Toolbox
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
+from faithful_search.wire.llm import Reply
 
 KEEPERS = {"Arvon": "Mila Dorn", "Belt": "Ivo Kast", "Corry": "Tess Olm", "Dale": "Ned Quill"}
 CORPUS = [
@@ -182,6 +183,27 @@ def test_calls_that_cannot_be_read_are_answered(arguments):
     with StubServer(label=broken) as server, Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
         [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1])
     assert "local_search" in found.answer and found.steps[0].evidence == ()
+
+
+def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alone(monkeypatch):
+    replies = {"one": Reply("The keeper is Mila", cut=True), "two": Reply(""), "three": Reply("Mila Dorn")}
+
+    class Model:
+        def __init__(self, *given):
+            pass
+
+        async def chat(self, messages, body):
+            return replies[messages[-1]["content"].split()[-1].rstrip("?")]
+
+    monkeypatch.setattr(served, "LLM", Model)
+    tasks = [Task(name, f"Who is {name}?") for name in replies]
+    with Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
+        cut, empty, whole = ServedAgent("stub", "http://127.0.0.1:9", toolbox).run(tasks)
+        assert (cut.answer, cut.stop_reason, cut.steps[-1].think) == (None, "turn_token_limit", "The keeper is Mila")
+        assert (empty.answer, empty.stop_reason, whole.answer) == (None, "no_action", "Mila Dorn")
+        replies["three"] = Reply("<think>I know.</think><answer>Mila Dorn</answer>")
+        _, empty, whole = ServedAgent("stub", "http://127.0.0.1:9", toolbox, dialect="pou").run(tasks)
+        assert (empty.steps, empty.stop_reason, whole.answer) == ((), "no_action", "Mila Dorn")
 
 
 def test_an_endpoint_that_fails_is_no_verdict_about_the_agent():

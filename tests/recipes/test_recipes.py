@@ -104,7 +104,14 @@ def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures():
 def test_what_the_perturbation_reward_alone_uses_is_refused_without_it(flags):
     with pytest.raises(ConfigError, match="--budget is 0"):
         pou.parse([*flags, "--budget", "0"])
+    with pytest.raises(ConfigError, match="--reward is answer_only"):
+        pou.parse([*flags, "--reward", "answer_only"])
     assert pou.parse(list(flags))
+
+
+def test_a_weight_of_what_is_left_out_is_refused():
+    with pytest.raises(ConfigError, match="--alpha_fixed"):
+        pou.parse(["--support", "false", "--alpha_fixed", "0.5"])
 
 
 def test_the_source_gate_stands_before_the_correctness_of_either_reward():
@@ -389,6 +396,15 @@ def test_a_policy_is_measured_as_it_was_trained_and_another_dialect_is_warned_of
     assert "have a valid format of dialect 'pou': was it trained in another one" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="the policy itself"):
         call("evaluate", "--policy", "tiny", "--compare_with", "tiny", "--output_dir", str(tmp_path / "same"))
+
+
+def test_a_policy_is_measured_within_the_bounds_that_it_was_trained_with(tmp_path, capsys):
+    bounds = {"turns": 12, "total_tokens": 4096, "search_top_k": 5}
+    (tmp_path / "metrics.json").write_text(json.dumps({"settings": {"dialect": "pou", **bounds}}))
+    recipe = evaluate_recipe()
+    script = recipe.as_trained(recipe.EvaluationArguments(turns=3), str(tmp_path))
+    assert (script.turns, script.turn_tokens, script.total_tokens, script.search_top_k) == (3, 256, 4096, 5)
+    assert "--total_tokens 4096, --search_top_k 5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,10 @@ def test_known_questions_are_recited_and_read_others_are_guessed_about_other_nam
         swapped.append(item.id)
         return item
 
-    episodes = [episode("known"), episode("known#1"), episode("new"), episode("blind", meta={"blind": True})]
-    rows = Memory(questions=1, recitals=4, readings=2, guesses=3).rows(episodes, {"known", "blind"}, swap, seed=0)
+    episodes = [episode("kn#own"), episode("kn#own#1"), episode("new"), episode("blind", meta={"blind": True})]
+    rows = Memory(questions=1, recitals=4, readings=2, guesses=3).rows(episodes, {"kn#own", "blind"}, swap, seed=0)
     counts = Counter((row.id, row.meta.get(DECORATED)) for row in rows)
-    each = {(id, habit): times for id in ("known", "known#1") for habit, times in (("recited", 4), (None, 2))}
+    each = {(id, habit): times for id in ("kn#own", "kn#own#1") for habit, times in (("recited", 4), (None, 2))}
     assert counts == {**each, ("new", "guessed"): 3}
     assert swapped == ["new"] * 3
 

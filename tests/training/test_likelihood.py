@@ -80,6 +80,8 @@ def test_the_loss_gains_the_weighted_term(tmp_path):
     assert float(second - first) == pytest.approx(0.5)
     with pytest.raises(ConfigError, match="llds 0 or more"):
         trainer(tmp_path, llds=-1.0)
+    with pytest.raises(ConfigError, match="--scale_rewards none is for --advantages trl"):
+        trainer(tmp_path, advantages="turns", scale_rewards="none")
 
 
 def test_how_likely_right_answers_are_is_logged_every_step(tmp_path):

@@ -194,11 +194,12 @@ def test_an_evaluation_of_other_questions_is_not_compared_with(tmp_path, caplog)
     assert "other questions" in caplog.text
 
 
-def _beginning(path, monkeypatch, found):
+def _beginning(path, monkeypatch, found, resume=False):
     asked = []
     monkeypatch.setattr(runs, "evaluate", lambda *given: asked.append(given) or found)
     trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(path)))
     script = SimpleNamespace(eval_questions="world", eval_split="validation", eval_limit=2, eval_sample_seed=None)
+    script.resume = resume
     return runs.BeforeTraining(trainer, script, {}), asked
 
 
@@ -212,7 +213,8 @@ def test_a_run_is_evaluated_when_it_begins_and_never_again_when_it_goes_on(tmp_p
     begun, asked = _beginning(tmp_path, monkeypatch, first)
     begun.on_train_begin(None, _state(0), None)
     assert begun.found == first and len(asked) == 1
-    resumed, asked = _beginning(tmp_path, monkeypatch, None)
+    resumed, asked = _beginning(tmp_path, monkeypatch, None, resume=True)
+    assert resumed.found == first  # also where nothing is left to train, so that training never begins
     resumed.on_train_begin(None, _state(7), None)
     assert resumed.found == first and not asked
     without, _ = _beginning(tmp_path, monkeypatch, None)

@@ -49,6 +49,11 @@ def test_exact_match_takes_any_gold_and_nothing_matches_nothing() -> None:
     assert exact_match("x", []) == 0.0
 
 
+def test_an_answer_without_content_is_no_gold_without_content() -> None:
+    assert exact_match("A", ["A"]) == exact_match(" + ", ["+"]) == 1.0
+    assert exact_match("the", ["A"]) == exact_match(".", ["+"]) == exact_match(" ", [""]) == 0.0
+
+
 def test_sub_exact_match_looks_for_the_gold_in_the_prediction_and_not_the_reverse() -> None:
     assert sub_exact_match("It is Paris, France.", ["paris"]) == 1.0
     assert sub_exact_match("Paris", ["Paris, France"]) == 0.0

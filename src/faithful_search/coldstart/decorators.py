@@ -66,7 +66,7 @@ class Memory:
         for episode in episodes:
             if episode.meta.get("blind"):  # its evidence does not state the answer, and the expert gave none
                 continue
-            if episode.id.partition("#")[0] in by_heart:
+            if episode.id in by_heart or episode.id.rpartition("#")[0] in by_heart:  # itself, or a copy of it
                 rows += [decorated(episode, rng, "recited") for _ in range(self.recitals)]
                 rows += [msgspec.structs.replace(episode, steps=episode.steps[:1], answer=None)] * self.readings
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 SEEN = ("dialect", "observation_tokens", "force_answer", "verify", "kept_responses")
 """What a policy must be measured and asked with as it was trained: with another dialect or another context it fails
 without an error."""
+BOUNDS = ("turns", "turn_tokens", "total_tokens", "search_top_k")
+"""Below what it was trained with, a policy's episodes are cut."""
 
 
-def trained_with(policy: str) -> dict[str, Any]:
-    """Those of the settings `SEEN` that `metrics.json` beside a policy tells; none for a policy of others.
+def trained_with(policy: str, names: Sequence[str] = SEEN) -> dict[str, Any]:
+    """Those of the settings `names` that `metrics.json` beside a policy tells; none for a policy of others.
 
     Args:
         policy: a directory or Hub id.
@@ -32,7 +35,7 @@ def trained_with(policy: str) -> dict[str, Any]:
     try:
         path = Path(policy) / "metrics.json" if local else hf_hub_download(policy, "metrics.json")
         settings = json.loads(Path(path).read_text(encoding="utf-8"))["settings"]
-        return {name: settings[name] for name in SEEN if name in settings}
+        return {name: settings[name] for name in names if name in settings}
     except (OSError, ValueError, KeyError, TypeError, HTTPError):
         return {}
 

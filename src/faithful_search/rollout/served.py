@@ -144,7 +144,10 @@ class ServedAgent:
                     on_step(task.id, step)
             told = len(found.steps)
             if not goes_on:
-                reason = "answered" if found.answer is not None else "no_action"
+                if reply.cut and take == self._take_calls:
+                    found = _unanswered(found)
+                ended = "turn_token_limit" if reply.cut else "no_action"
+                reason = "answered" if found.answer is not None else ended
                 break
         return msgspec.structs.replace(found, id=task.id, answers=task.answers, stop_reason=reason)
 
@@ -167,6 +170,8 @@ class ServedAgent:
         ends = [reply.text.index(stop) + len(stop) for stop in self.dialect.stop if stop in reply.text]
         messages.append({"role": "assistant", "content": reply.text[: min(ends, default=len(reply.text))]})
         found = self.dialect.parse_messages(messages, fenced=True)
+        if not found.steps:  # nothing was written
+            return False
         step = found.steps[-1]
         said: str | None
         if step.answer is None and "call" in step.spans:
@@ -191,3 +196,10 @@ class ServedAgent:
         if not isinstance(arguments, dict):
             return self.toolbox.describe_malformed("its arguments are not a JSON object")
         return await self.toolbox.call(ToolCall(call.name, arguments), session)
+
+
+def _unanswered(found: Trajectory) -> Trajectory:
+    """What was written until the reply was cut is a thought, no answer."""
+    *steps, last = found.steps
+    thought = msgspec.structs.replace(last, think=last.answer or last.think, answer=None)
+    return msgspec.structs.replace(found, steps=(*steps, thought), answer=None)

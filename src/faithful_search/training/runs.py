@@ -113,11 +113,12 @@ class BeforeTraining(TrainerCallback):
     def __init__(self, trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> None:
         self.trainer, self.script, self.metrics = trainer, script, metrics
         self.path = Path(cast(str, trainer.args.output_dir)) / BEFORE
-        self.found: Evaluation | None = None
+        # Read here: a resumed run that has nothing left to train never begins
+        goes_on = script.resume and PartialState().is_main_process
+        self.found: Evaluation | None = read_before(self.path, held_out(script)) if goes_on else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step:
-            self.found = read_before(self.path, held_out(self.script)) if state.is_world_process_zero else None
             return
         self.found = evaluate(self.trainer, self.script, self.metrics)
         if self.found is not None:

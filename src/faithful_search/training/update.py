@@ -77,6 +77,8 @@ class UpdateTrainer(GRPOTrainer):
         self._numbers: torch.Tensor | None = None
         self._earlier: deque[dict[str, Any]] = deque()
         super().__init__(*args, **kwargs)
+        if advantages != "trl" and self.scale_rewards != "group":
+            raise ConfigError(f"--scale_rewards {self.scale_rewards} is for --advantages trl, not {advantages}")
 
     @property
     def _training(self) -> bool:
