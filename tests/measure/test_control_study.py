@@ -122,6 +122,8 @@ def test_what_cannot_be_asked_is_said():
         plan(TASKS, ["wrong"])
     with pytest.raises(ConfigError, match="no questions"):
         plan([])
+    with pytest.raises(ConfigError, match=r"these are repeated: q1$"):
+        plan([*TASKS, TASKS[1]])
 
     def served():
         raise ConfigError("the passages of a server cannot be read")
@@ -308,3 +310,31 @@ def test_a_second_run_in_the_folder_leaves_the_first_one_as_it_is(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
     run_study(agents(), found, tmp_path, {"policy": "b"}, anew=True)
     assert kept(tmp_path, {"policy": "b"}).keys() == {(name, task.id) for name in found.asked for task in TASKS}
+
+
+@pytest.mark.parametrize(
+    ("content", "described", "message"),
+    [
+        ('{"messages": []}\n', True, "holds no rollout of a study: give another --out, or --overwrite"),
+        (f"{Trajectory(question='q').to_json()}\n", True, "rollouts of something else"),
+        (f"{Trajectory(meta={'condition': 'open', 'question': 'q0'}).to_json()}\n", False, r"no settings\.json"),
+    ],
+)
+def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path, content, described, message):
+    rollouts = tmp_path / ROLLOUTS
+    rollouts.write_text(content)
+    if described:
+        (tmp_path / "settings.json").write_text('{"policy": "a"}')
+    found = plan(TASKS, ["closed"])
+    with pytest.raises(ConfigError, match=message):
+        run_study(agents(), found, tmp_path, {"policy": "a"})
+    assert rollouts.read_text() == content
+    run_study(agents(), found, tmp_path, {"policy": "a"}, anew=True)
+    assert len(rollouts.read_text().splitlines()) == 8
+
+
+def test_a_study_killed_while_it_wrote_its_first_rollout_goes_on(tmp_path):
+    (tmp_path / ROLLOUTS).write_text('{"steps": [')
+    (tmp_path / "settings.json").write_text('{"policy": "a"}')
+    run_study(agents(), plan(TASKS, ["closed"]), tmp_path, {"policy": "a"})
+    assert len(list(read_jsonl(tmp_path / ROLLOUTS))) == 8

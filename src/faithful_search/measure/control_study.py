@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -84,13 +85,15 @@ def plan(
     questions are the bundled world's.
 
     Raises:
-        ConfigError: for an unknown condition, or no question.
+        ConfigError: for an unknown condition, no question, or a repeated id.
     """
     unknown = [name for name in conditions if name not in CONDITIONS]
     if unknown:
         raise ConfigError(f"unknown condition {', '.join(unknown)}; there are: {', '.join(CONDITIONS)}")
     if not tasks:
         raise ConfigError("no questions to ask")
+    if repeated := [f"{id}" for id, count in Counter(task.id for task in tasks).items() if count > 1]:
+        raise ConfigError(f"questions are told apart by their ids, and these are repeated: {', '.join(repeated)}")
     reasons = {BLOCKED: "whose gold evidence is not known", CHANGED: "whose facts cannot be changed"}
     asked = {OPEN: {task.id: task for task in tasks}}
     if CLOSED in conditions:
@@ -115,14 +118,21 @@ def kept(folder: Path, settings: Mapping[str, Any]) -> dict[tuple[str, str], Tra
     """The rollouts that an earlier run left in the folder, by condition and question.
 
     Raises:
-        ConfigError: when it had other settings.
+        ConfigError: when it had other settings, or the rollouts there are not a study's.
     """
-    rollouts = folder / ROLLOUTS
-    lines = read_jsonl(rollouts, on_error=lambda number, error: None) if rollouts.exists() else ()
-    found = {(item.meta["condition"], item.meta["question"]): item for item in lines}
-    if not found or not (folder / SETTINGS).exists():
+    rollouts, instead = folder / ROLLOUTS, "give another --out, or --overwrite"
+    if not rollouts.exists() or not rollouts.stat().st_size:
         return {}
-    same_as_written(folder / SETTINGS, "rollouts", settings, "give another --out, or --overwrite")
+    if not (folder / SETTINGS).exists():
+        raise ConfigError(f"{folder} holds rollouts, but no {SETTINGS} that says how they were made: {instead}")
+    same_as_written(folder / SETTINGS, "rollouts", settings, instead)
+    try:
+        lines = read_jsonl(rollouts, on_error=lambda number, error: None)
+        found = {(item.meta["condition"], item.meta["question"]): item for item in lines}
+    except KeyError as error:
+        raise ConfigError(f"{rollouts} holds rollouts of something else: {instead}") from error
+    if not found and b"\n" in rollouts.read_bytes():  # half a line alone is of a run killed at its first rollout
+        raise ConfigError(f"{rollouts} holds no rollout of a study: {instead}")
     return found
 
 
@@ -145,7 +155,7 @@ def run_study(
     failed: dict[str, str] = {}
     with Ledger(results_folder(folder) / ROLLOUTS, "study") as ledger:  # first, since another run may own the folder
         done = {} if anew else kept(folder, settings)
-        if not done:
+        if anew:
             ledger.clear()
         ledger.cut()  # the line that an interrupted run wrote half
         write_result(folder / SETTINGS, settings)
