@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import random
@@ -456,3 +457,24 @@ def test_what_a_judge_was_asked_is_counted_over_the_runs_of_an_audit_and_not_ove
     found = audit(path, tmp_path / "one", judge=Metered(), **which)
     assert found.usage["calls"] == 20 and "judge: 20 calls" in str(found) and "cost 5.0000" in str(found)
     assert audit(path, tmp_path / "two", judge=judge, **which).usage["calls"] == 20
+
+
+def test_the_standard_input_replaces_the_kept_one_only_when_the_audit_goes_on(tmp_path, monkeypatch):
+    def piped(rows):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file_of(tmp_path / "in", rows).read_bytes())))
+
+    out, rows = tmp_path / "out", [rollout(n, n) for n in range(3)]
+    piped(rows)
+    assert audit("-", out, workers=1).n == 3
+    kept = (out / "source.jsonl").read_bytes()
+    for given, other, message in (({"how": "pokee"}, rows[:1], "other settings"), ({}, [], "no rows in it")):
+        piped(other)
+        with pytest.raises((ConfigError, DataError), match=message):
+            audit("-", out, workers=1, **given)
+    piped(rows[:1])
+    with ScoreLog(out / "scores.jsonl"), pytest.raises(DataError, match="another audit"):
+        audit("-", out, workers=1)
+    assert (out / "source.jsonl").read_bytes() == kept
+    piped(rows[:2])
+    assert audit("-", out, workers=1).n == 2
+    assert sorted(path.name for path in out.iterdir()) == ["audit.json", "scores.jsonl", "source.jsonl"]

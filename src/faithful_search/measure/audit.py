@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from .scoring import Scorer
 from .settings import AuditSettings
 from .summary import SUMMARY, Audit, choose_rows, read_audit, summarize
 from .workers import in_order, progress_bar
-from .writing import replacing, results_folder, write_result
+from .writing import results_folder, write_result
 
 __all__ = ["SCORES", "SPOOLED", "Audit", "audit", "choose_rows", "pick", "read_trajectories"]
 
@@ -81,16 +82,19 @@ def audit(
     """
     given, folder = AuditSettings(**settings), Path(out)
     names = metrics_of(given, judge, policy)
-    path = _spooled(folder) if str(source) == STDIN else local_file(source)
-    rows = Source(path, given.dialect, given.text_column, given.limit)
-    scorer = Scorer(names, judge, given.how, policy, rows.reader)
-    header = _header(source, given, scorer)
-    results_folder(folder)  # after source and corpus were read: a wrong name leaves no folder
-    before = _begun(folder, header) if resume else None
-    if given.corpus is not None:  # only now: the one that is there belongs to the audit that is there
-        scorer = replace(scorer, reader=replace(rows.reader, corpus=SearchedCorpus.of(given.corpus, folder)))
+    with _spooled(folder) if str(source) == STDIN else nullcontext(local_file(source)) as path:
+        rows = Source(path, given.dialect, given.text_column, given.limit)
+        scorer = Scorer(names, judge, given.how, policy, rows.reader)
+        header = _header(source, given, scorer)
+        results_folder(folder)  # after source and corpus were read: a wrong name leaves no folder
+        before = _begun(folder, header) if resume else None
+        if given.corpus is not None:  # only now: the one that is there belongs to the audit that is there
+            scorer = replace(scorer, reader=replace(rows.reader, corpus=SearchedCorpus.of(given.corpus, folder)))
+        log = ScoreLog(folder / SCORES, resume)
+        if str(source) == STDIN:  # only now, for the same reason
+            path = path.replace(folder / SPOOLED)
     counted = _usage(judge)
-    with ScoreLog(folder / SCORES, resume) as log:
+    with log:
         if before is None:
             write_result(folder / SUMMARY, Audit(settings=header, finished=False).to_dict())
         bar = (on_progress or progress_bar)(total=total_rows([path], given.limit), desc="auditing", unit="row")
@@ -146,15 +150,19 @@ def _header(source: PathLike, given: AuditSettings, scorer: Scorer) -> dict[str,
     }
 
 
-def _spooled(folder: Path) -> Path:
-    """The standard input as a file: it can be read again, to go on and to show its rows."""
-    path = results_folder(folder) / SPOOLED
+@contextmanager
+def _spooled(folder: Path) -> Iterator[Path]:
+    """The standard input as a file: it can be read again, to go on and to show its rows. Removed, unless moved."""
+    path = results_folder(folder) / f"stdin-{os.getpid()}.jsonl"
     try:
-        with replacing(path) as file:
-            shutil.copyfileobj(sys.stdin.buffer, file, _BYTES)
-    except OSError as error:
-        raise DataError(f"cannot keep the standard input in {path}: {error}") from error
-    return path
+        try:
+            with path.open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file, _BYTES)
+        except OSError as error:
+            raise DataError(f"cannot keep the standard input in {path}: {error}") from error
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _begun(folder: Path, header: Mapping[str, Any]) -> Audit | None:
