@@ -59,10 +59,19 @@ class Ledger:
         self._end = self.count = 0
 
     def read(self) -> Iterator[tuple[int, bytes]]:
-        """Yield where each line begins, and the line. Half a last line, left by a run that was killed, is cut off."""
+        """Yield where each line begins, and the line. Half a last line, left by a run that was killed, is cut off.
+
+        A whole one that only lacks its line break, as an editor leaves it, is kept and gets one.
+        """
         for line in self._file:
             if not line.endswith(b"\n"):
-                break
+                try:
+                    json.loads(line)
+                except ValueError:
+                    break
+                line += b"\n"
+                self._file.seek(self._end)
+                self._file.write(line)
             yield self._end, line
             self.count += 1
             self._end += len(line)
