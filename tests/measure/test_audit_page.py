@@ -250,3 +250,11 @@ def test_long_rows_are_folded_and_make_no_long_page(tmp_path):
     text = made.read_text(encoding="utf-8")
     assert "20,000 characters more" in text and "1,378,499 characters are not on this page" in text
     assert "and 101 steps more, in the file" in text
+
+
+def test_histograms_count_the_rows_of_the_audit_alone(tmp_path):
+    rollouts = [rollout(number) for number in range(6)]
+    make(tmp_path, rollouts)
+    page = make(tmp_path, rollouts, limit=2).read_text(encoding="utf-8")  # the others stay in scores.jsonl
+    assert len((tmp_path / "audit" / "scores.jsonl").read_text().splitlines()) == 6
+    assert ": 2<" in page and ": 6<" not in page

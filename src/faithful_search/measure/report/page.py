@@ -14,6 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import date
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -46,7 +47,7 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
     read, `OSError` when the page cannot be written.
     """
     shown = list(rollouts)
-    values, rows = _read(Path(scores), {row for row, _ in shown})
+    values, rows = _read(Path(scores), {row for row, _ in shown}, audit.n + audit.errors)
     script = page_file("script.js")
     limits = {"calls": (0.0, math.inf), **audit.bounds}
     share = min(ROW, PAGE // max(1, len(shown)))
@@ -122,14 +123,17 @@ def _changed(change: Change, reports: Sequence[str | None]) -> dict[str, Any]:
     return {"question": change.question, "cells": cells, "change": f"{by:+.3f}"}
 
 
-def _read(path: Path, wanted: set[int]) -> tuple[dict[str, array[float]], dict[int, Scored]]:
-    """The values of each metric over all rows, and the whole scores of the wanted ones."""
+def _read(path: Path, wanted: set[int], count: int) -> tuple[dict[str, array[float]], dict[int, Scored]]:
+    """The values of each metric over the first `count` rows, and the whole scores of the wanted ones.
+
+    What follows them is kept from an audit of more rows, and not in this one's figures.
+    """
     values: dict[str, array[float]] = {}
     rows: dict[int, Scored] = {}
     decode = msgspec.json.Decoder(Scored).decode
     try:
         with path.open("rb") as file:
-            for line in map(decode, file):
+            for line in map(decode, islice(file, count)):
                 for name, score in line.scores.items():
                     if score.value is not None:
                         values.setdefault(name, array("d")).append(score.value)
