@@ -5,11 +5,13 @@ import threading
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
 from faithful_search.analysis import bars, compare, lines, reliability, reward_curves, stability_curves, tool_curves
+from faithful_search.analysis.figure import running_mean
 from faithful_search.errors import DataError
 from faithful_search.measure.agreement.statistics import Bin
 
@@ -108,6 +110,12 @@ def test_bars_have_the_heights_and_intervals_given(tmp_path, figures):
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["f1", "exact\nmatch"]
 
 
+def test_a_value_outside_its_interval_is_drawn(tmp_path, figures):
+    bars({"a": {"rows": {"f1": {"value": 1.0, "low": 0.5, "high": 0.75}}}}, ["f1"], tmp_path / "bars.png")
+    error = figures[0].axes[0].containers[1].lines[2][0].get_segments()[0]
+    assert error[:, 1].tolist() == [0.5, 0.75]
+
+
 @pytest.mark.parametrize(
     ("draw", "lacking"),
     [
@@ -172,6 +180,21 @@ def test_lines_have_a_panel_for_each_metric_and_leave_out_what_was_not_measured(
     assert [list(line.get_ydata()) for line in upper.lines] == [[0.4, 0.4], [0.4, 0.8]]
     assert [list(line.get_xdata()) for line in lower.lines] == [[0.4]]
     assert lower.get_xlabel() == "stale"
+
+
+@pytest.mark.parametrize(("low", "high", "whole"), [(0.3, 0.5, True), (-0.5, -0.3, False), (3.5, 4.5, False)])
+def test_lines_stay_in_their_panel(tmp_path, figures, low, high, whole):
+    rows = {"rows": {"calls": {"value": (low + high) / 2, "low": low, "high": high}}}
+    lines({"ours": {0.1: rows, 0.5: rows}}, ["calls"], tmp_path / "lines.png", "stale")
+    bottom, top = figures[0].axes[0].get_ylim()
+    assert bottom < low and high < top and ((bottom, top) == (-0.03, 1.03)) == whole
+
+
+def test_what_is_not_finite_leaves_the_rest_of_a_running_mean_as_it_is():
+    values = np.array([1.0, np.nan, 1e20, 1.0, 2.0, 3.0])
+    assert running_mean(values, 1)[[0, 2, 3, 4, 5]].tolist() == [1.0, 1e20, 1.0, 2.0, 3.0]
+    assert running_mean(values, 3)[[0, 4, 5]].tolist() == [1.0, 2.0, 2.5]
+    assert np.isnan(running_mean(values, 1)[1]) and running_mean(np.array([]), 3).tolist() == []
 
 
 def test_the_calibration_plot_shows_the_bins(tmp_path, figures):

@@ -101,9 +101,11 @@ def bars(
         values, colour = [value for value, _, _ in kept.values()], PALETTE[number % len(PALETTE)]
         axis.bar(list(kept), values, 0.92 * width, color=colour, alpha=0.85, label=label)
         for place, (value, low, high) in kept.items():
-            axis.errorbar(place, value, [[value - low], [high - value]], color="#333333", capsize=3, linewidth=1.2)
+            # around the interval's own middle: the value may lie outside, where it is of percentiles
+            ends = (low + high) / 2, (high - low) / 2
+            axis.errorbar(place, *ends, fmt="none", ecolor="#333333", capsize=3, elinewidth=1.2)
             if len(evaluations) <= FEW:
-                above = (place, max(high, 0.0)), (0, 3)
+                above = (place, max(value, high, 0.0)), (0, 3)
                 axis.annotate(f"{value:.2f}", *above, textcoords="offset points", ha="center", fontsize=9)
     require(len(axis.patches), " or ".join(metrics), path)
     axis.set_xticks(range(len(metrics)), [name.replace("_", "\n") for name in metrics])
@@ -136,13 +138,17 @@ def lines(
     """
     figure, axes = panels_of([1] * len(metrics), height=2.6)
     for axis, metric in zip(axes, metrics, strict=True):
+        drawn: list[_Interval] = []
         if reference and (row := _measured(reference, metric)):
+            drawn.append(row)
             axis.axhline(row[0], color=DARK, linestyle=":", linewidth=1.4, label="before training")
         for number, (label, line) in enumerate(evaluations.items()):
             kept = {place: row for place in sorted(line) if (row := _measured(line[place], metric))}
+            drawn += kept.values()
             _draw_band(axis, label, number, kept, marker="o")
         require(len(axis.lines), metric, path)
-        finish(axis, label_of(metric), limits=SHARES, legend=axis is axes[0])
+        shares = all(0 <= number <= 1 for row in drawn for number in row)
+        finish(axis, label_of(metric), limits=SHARES if shares else None, legend=axis is axes[0])
     axes[0].set_title("After training, 95 % interval", loc="left")
     axes[-1].set_xlabel(varied)
     return save(figure, path)

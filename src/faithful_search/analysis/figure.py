@@ -83,16 +83,16 @@ def series_of(history: History, metric: str) -> tuple[Floats, Floats]:
 def running_mean(values: Floats, window: int) -> Floats:
     """Mean over `window` values around each one (an even window counts one more); over fewer at the ends.
 
-    Centred, so that the curve does not lag behind what it summarises.
+    Centred, so that the curve does not lag behind what it summarises; NaN and infinities count nowhere.
 
     Example:
         >>> running_mean(np.array([1.0, 2.0, 3.0, 7.0]), 3).tolist()
         [1.5, 2.0, 4.0, 5.0]
     """
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    places, half = np.arange(len(values)), max(1, window) // 2
-    starts, ends = np.maximum(0, places - half), np.minimum(len(values), places + half + 1)
-    return (sums[ends] - sums[starts]) / (ends - starts)
+    half = max(1, window) // 2
+    around = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
+    finite = (own[np.isfinite(own)] for own in around)
+    return np.array([own.mean() if len(own) else np.nan for own in finite], dtype=np.float64)
 
 
 def label_of(metric: str) -> str:
