@@ -185,6 +185,23 @@ def test_a_model_that_takes_other_parameters_is_asked_as_it_wants_and_one_that_a
     }
 
 
+class Short(StubServer):
+    """Refuses the first question in vLLM's words for one that is too long."""
+
+    def reply(self, mode, request):
+        if self.calls == 1:
+            said = "'max_tokens' or 'max_completion_tokens' is too large: 16."
+            return self.refusal(400, f"{said} This model's maximum context length is 4096 tokens")
+        return super().reply(mode, request)
+
+
+def test_a_question_that_is_too_long_changes_nothing_for_the_others():
+    with Short() as server:
+        judge = judge_at(server, concurrency=1)
+        assert labels(judge).count(None) == 1
+    assert "max_tokens" in server.requests[-1] and not judge.stats.notes
+
+
 # --- labels and constrained output -----------------------------------------------------------------------------------
 
 

@@ -184,6 +184,13 @@ def test_what_is_no_index_is_not_touched(corpus, tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     (tmp_path / "empty").mkdir()
     assert build_folder(corpus, tmp_path / "empty").passages == 120
+    (tmp_path / "mine").rename(tmp_path / "new.building")
+    with pytest.raises(ConfigError, match=r"new\.building is there already and is no unfinished index"):
+        build_folder(corpus, tmp_path / "new", overwrite=True)
+    (tmp_path / "new.building").rename(tmp_path / "new.old")
+    for limit in (2, 3):
+        build_folder(corpus, tmp_path / "new", limit=limit, overwrite=True)
+    assert (tmp_path / "new.old" / "thesis.txt").read_text() == "precious"
 
 
 def test_a_place_that_cannot_be_written_is_named(corpus, tmp_path):

@@ -28,6 +28,8 @@ _SHOWN = 300  # characters of a server's own words in a message
 _MOST = "max_completion_tokens"
 _REASONS = 2048  # tokens for a model that wants them under that name: it reasons before it replies, and both count
 _UNSUPPORTED = re.compile(r"unsupported|not support|only the default|unrecognized", re.IGNORECASE)
+_INSTEAD = re.compile(rf"{_UNSUPPORTED.pattern}|use .?{_MOST}", re.IGNORECASE)
+_TOO_LONG = re.compile(r"too (?:large|long)|context length", re.IGNORECASE)  # vLLM then names both parameters
 _ADVICE = {
     401: "the key is missing or wrong; set FAITHFUL_SEARCH_API_KEY, or OPENAI_API_KEY, to one that this server accepts",
     402: "the account has no credit",
@@ -151,7 +153,7 @@ class LLM:
 
     def _learn(self, said: str, sent: dict[str, Any]) -> bool:
         """Whether the refusal says of a parameter that was sent what the model takes instead, if anything."""
-        if "max_tokens" in sent and _MOST in said:
+        if "max_tokens" in sent and _MOST in said and _INSTEAD.search(said) and not _TOO_LONG.search(said):
             self._takes["max_tokens"] = _MOST
             self.stats.note(f"the model takes {_MOST}: it may reason first, in up to {_REASONS:,} tokens")
             return True

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -233,11 +234,9 @@ def _build(
     for begun in work.rglob(BEGUN):
         begun.unlink()
     # readers never see half an index; the old one goes only when the new one is complete
-    old = target.with_name(f"{target.name}.old")
-    if old.exists():
-        shutil.rmtree(old)
+    old = Path(tempfile.mkdtemp(prefix=f"{target.name}.old-", dir=target.parent))
     if target.exists():
-        target.rename(old)
+        target.rename(old / target.name)
     work.rename(target)
     shutil.rmtree(old, ignore_errors=True)
     return manifest
@@ -256,9 +255,12 @@ def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
     # what is there is of the same corpus and settings, so every finished step counts
     if begun == plan:
         return
+    if begun is None and any(entry.name != f".{BEGUN}.partial" for entry in work.iterdir()):
+        raise ConfigError(f"{work} is there already and is no unfinished index: name another folder")
     if begun is not None and not overwrite:
         _check_same(work, begun, plan)
-    for entry in work.iterdir():
+    # what says whose folder it is goes last: killed before, it can still be emptied
+    for entry in sorted(work.iterdir(), key=lambda entry: entry.name == BEGUN):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
