@@ -252,6 +252,21 @@ def test_the_command_tells_the_cost_asks_and_compares(files, tmp_path):
     assert (tmp_path / "out" / "controls.png").stat().st_size > 10_000
 
 
+def test_rollouts_with_other_annotations_or_passages_are_not_gone_on_with(files, tmp_path):
+    def annotate(path, **more):
+        lines = [json.loads(line) | more for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    with StubServer(label=reads) as server:
+        words = ["controls", "stub", "--url", server.url, "--conditions", "closed", *files]
+        assert CliRunner().invoke(cli, words).exit_code == 0
+        annotate(tmp_path / "corpus.jsonl", title="T")
+        other = CliRunner().invoke(cli, words)
+        assert other.exit_code == 1 and "passages: " in other.output and "questions: " not in other.output
+        annotate(tmp_path / "questions.jsonl", supporting_ids=["1"])
+        assert "questions: " in CliRunner().invoke(cli, words).output
+
+
 def test_questions_that_are_annotated_are_asked_in_changed_worlds(files, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "questions.jsonl").read_text().splitlines()]
     for line in lines:

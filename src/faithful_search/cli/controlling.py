@@ -89,7 +89,9 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
         **{name: given[name] for name in ("url", "corpus", "top_k", "turns", "turn_tokens", "total_tokens")},
         "triples": environment.triples,
         **{name: value for name, value in seen.items() if value},
-        "questions": key_of(tasks=[[task.id, task.question, task.answers] for task in tasks])[:16],
+        # whole: what is blocked and changed follows from a question's annotations and the passages
+        "questions": key_of(tasks=[structs.astuple(task) for task in tasks])[:16],
+        "passages": environment.corpus_digest(),
         "match": match,
         "weights": weights_of(policy),
     }

@@ -9,9 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from ..errors import ConfigError
 from ..trajectory import Evidence
-from ..wire.cache import Cache
+from ..wire.cache import Cache, key_of
 from ..wire.guard import Guard
 from ..wire.http import AGENT, Http
 from ..wire.retry import Patience
@@ -22,8 +24,9 @@ from .condenser import Condenser
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph
 from .opening import is_index, is_server, open_search
-from .retrieval.corpus import passages
+from .retrieval.corpus import digest, passages
 from .retrieval.engines import is_engine
+from .retrieval.index_folder import read_manifest
 from .retrieval.passages import Passages
 from .toolbox import Toolbox
 from .web import providers
@@ -106,12 +109,28 @@ class ToolArguments:
             ConfigError: when the corpus is a server's, or there is none.
             DataError: when it cannot be read.
         """
-        if self.corpus == "none" or is_server(self.corpus) or is_engine(self.corpus):
+        if not self._corpus_is_here:
             raise ConfigError(f"the passages of the corpus {self.corpus!r} cannot be read from here; give the corpus")
         # an index holds its passages, so that the corpus it was made of may be gone
         if is_index(self.corpus):
             return chain.from_iterable(Passages(Path(self.corpus).expanduser()).batches())
         return passages(self.corpus)
+
+    def corpus_digest(self) -> str | None:
+        """SHA-256 that changes with the corpus, or with the index of one; `None` for a server's, or none.
+
+        Raises:
+            DataError: when it cannot be read.
+        """
+        if not self._corpus_is_here:
+            return None
+        if is_index(self.corpus):
+            return key_of(plan=to_builtins(read_manifest(Path(self.corpus).expanduser()).plan))
+        return digest(self.corpus)
+
+    @property
+    def _corpus_is_here(self) -> bool:
+        return self.corpus != "none" and not is_server(self.corpus) and not is_engine(self.corpus)
 
     def _tools(self, names: Mapping[str, str], condenser: Condenser | None) -> Iterator[Tool]:
         def named(name: str) -> dict[str, Any]:
