@@ -8,17 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hub_server import READER, TOKEN, HubServer
 from paths import ROOT
+from pyarrow import parquet
 from tiny_bert import bert, bert_tokenizer
 
 from faithful_search import __version__
 from faithful_search.bundled import shipped, tiny_policy
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
-from faithful_search.hub import Repository, model_card, push
+from faithful_search.hub import Repository, model_card, push, stage_trajectories
 from faithful_search.judges.distilled import JudgeFile
 from faithful_search.measure.metrics import names
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, write_jsonl
@@ -247,6 +249,27 @@ def test_a_dry_run_shows_every_file_and_the_card_and_asks_nobody(staged, monkeyp
     assert "trajectories.jsonl" not in done.stdout
     done = CliRunner().invoke(cli, asked[:-1])
     assert done.exit_code == 1 and "no Hugging Face token to push to 'me/policy'" in done.stderr
+
+
+def test_what_others_put_into_meta_is_pushed_and_no_key_is(tmp_path):
+    key = "-----BEGIN PRIVATE KEY-----\nMIIE+/=\n-----END PRIVATE KEY-----"
+    foreign = [
+        {"step": "final", "reward": {"a": 1}},
+        {"step": 2**70, "scores": {"c": "n/a"}, "reasons": ["x"]},
+        {"step": 3, "reward": 1, "scores": {"c": 0.5, "d": True}, "reasons": {"c": 3, "d": "why"}, "key": key},
+    ]
+    write_jsonl(tmp_path / "rollouts.jsonl", [msgspec.structs.replace(ROLLOUT, meta=meta) for meta in foreign])
+    stage_trajectories(tmp_path / "rollouts.jsonl", tmp_path, "me/x")
+    rows = parquet.read_table(tmp_path / "train-00000.parquet").to_pylist()
+    assert [[row[name] for name in ("step", "reward", "score_c", "score_d", "why_c", "why_d")] for row in rows] == [
+        [None] * 6,
+        [None] * 6,
+        [3, 1.0, 0.5, None, None, "why"],
+    ]
+    assert [Trajectory.from_json(row["trajectory"]).meta for row in rows] == [
+        *foreign[:2],
+        foreign[2] | {"key": "[secret]"},
+    ]
 
 
 def test_a_space_installs_the_wheel_that_lies_beside_it(tmp_path):

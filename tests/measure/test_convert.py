@@ -132,3 +132,5 @@ KEYS = ("AKIAIOSFODNN7EXAMPLE", "xoxb-2345678901-abcdefghijklmnop", "AIza" + "Sy
 def test_what_has_the_shape_of_a_key_is_taken_out(key):
     assert redact(f"the key is {key}, he said") == "the key is [secret], he said"
     assert redact("AKIA is a prefix, AIza another") == "AKIA is a prefix, AIza another"
+    once = json.dumps({"key": key})
+    assert redact(once) == json.dumps({"key": "[secret]"}) and redact(json.dumps(once)) == json.dumps(redact(once))

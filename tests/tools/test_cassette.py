@@ -397,7 +397,13 @@ def test_what_of_a_url_is_secret(text, clean):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("PWD", "/home/some"), ("HF_TOKEN_PATH", "/home/token"), ("TOKENIZERS_PARALLELISM", "perhaps")]
+    ("name", "value"),
+    [
+        ("PWD", "/home/some"),
+        ("HF_TOKEN_PATH", "/home/token"),
+        ("TOKENIZERS_PARALLELISM", "perhaps"),
+        ("MAX_TOKENS", "128000"),
+    ],
 )
 def test_what_only_looks_like_the_name_of_a_key(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
@@ -410,6 +416,17 @@ def test_a_token_is_known_by_its_shape():
     )
 
 
+PEM = "-----BEGIN PRIVATE KEY-----"
+
+
 def test_redacting_is_linear():
-    for text in ("://" * 300_000, "://" + "a" * 10**6, "?api_key" * 100_000, "&api_key=" * 100_000, "hf_" * 10**5):
+    for text in (
+        "://" * 300_000,
+        "://" + "a" * 10**6,
+        "?api_key" * 100_000,
+        "&api_key=" * 100_000,
+        "hf_" * 10**5,
+        PEM + "\\" * 10**6,
+        PEM + "\\n" * 10**5,
+    ):
         assert len(redact(text)) >= 8

@@ -48,7 +48,7 @@ def stage_trajectories(
         DataError: when the file cannot be read, or not one row of it.
     """
     # The file is read twice: parquet needs all columns before the first row, and a log may be larger than the memory
-    names = sorted({part for one in _read(source, dialect) for part in _scores(one)})
+    names = sorted({part for one in _read(source, dialect) for part in _told(one)})
     dialects: dict[str, int] = {}
     skipped: list[str] = []
     sessions: dict[str, Path | bytes] = {}
@@ -57,7 +57,7 @@ def stage_trajectories(
         for number, one in enumerate(_read(source, dialect, skipped), start=1):
             dialects[one.dialect] = dialects.get(one.dialect, 0) + 1
             if number <= _SESSIONS:
-                document = Document(number, one, datetime.now(UTC), _scores(one), one.meta.get("reasons") or {})
+                document = Document(number, one, datetime.now(UTC), _told(one), _told(one, "reasons"))
                 lines = (msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document))
                 sessions[f"sessions/{number:06}.jsonl"] = b"".join(lines)
             yield _row(one, names)
@@ -114,14 +114,22 @@ def _read(source: Any, dialect: str | None, skipped: list[str] | None = None) ->
             skipped.append(f"row {row.number}: {row.error}")
 
 
-def _scores(one: Trajectory) -> dict[str, Any]:
-    scores = one.meta.get("scores")
-    return scores if isinstance(scores, dict) else {}
+def _told(one: Trajectory, key: str = "scores") -> dict[str, Any]:
+    told = one.meta.get(key)
+    return told if isinstance(told, dict) else {}
+
+
+def _if(kind: type, value: Any) -> Any:
+    """The value where a column of this kind can hold it: what others put there is only in the column `trajectory`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+        return None
+    return None if isinstance(value, int) and abs(value) >= 2**53 else kind(value)
 
 
 def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:
     calls = [step.call.name for step in one.steps if step.call]
-    scores, reasons = _scores(one), one.meta.get("reasons") or {}
+    scores, reasons = _told(one), _told(one, "reasons")
+    whole = msgspec.to_builtins(msgspec.structs.replace(one, tokens=None))
     row = {
         "id": one.id,
         "question": one.question,
@@ -135,13 +143,13 @@ def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:
         "cited": list(dict.fromkeys(ref for step in one.steps for ref in step.refs)),
         "issues": [issue.kind for issue in one.all_issues()],
         "text": one.text,
-        "step": one.meta.get("step"),
-        "reward": one.meta.get("reward"),
-        **{f"score_{name}": scores.get(name) for name in names},
-        **{f"why_{name}": reasons.get(name) for name in names},
-        "trajectory": msgspec.structs.replace(one, tokens=None).to_json(),
+        "step": _if(int, one.meta.get("step")),
+        "reward": _if(float, one.meta.get("reward")),
+        **{f"score_{name}": _if(float, scores.get(name)) for name in names},
+        **{f"why_{name}": _if(str, reasons.get(name)) for name in names},
     }
-    return dict(redact(row))
+    # before it is JSON, in which a key's line breaks and quotes are written otherwise
+    return {**redact(row), "trajectory": msgspec.convert(redact(whole), Trajectory).to_json()}
 
 
 def _schema(names: list[str]) -> Any:

@@ -10,6 +10,7 @@ from urllib.parse import quote, quote_plus
 
 REMOVED = "[secret]"
 SHORTEST = 6  # of what counts as a key: shorter ones are words, and taking these out would harm the text
+_SHORTEST_NUMBER = 12
 _NAMES = re.compile(
     r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(?:PASS|PAT)|_PWD)S?\d*(?![^_])", re.IGNORECASE
 )
@@ -17,7 +18,8 @@ _PLACES = re.compile(r"_(?:PATH|FILE|DIR)\Z", re.IGNORECASE)  # these say where 
 _SHAPES = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:hf_|gh[opsur]_|github_pat_|sk-)[A-Za-z0-9_-]{20,}|xox[abeprs]-[A-Za-z0-9-]{20,}"
     r"|AIza[A-Za-z0-9_-]{35}|A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9]))"
-    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\s]{0,10000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:[A-Za-z0-9+/=\s]|\\{1,9}[nr]){0,10000}"
+    r"(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
 _USERINFO = re.compile(r"(?<=://)[^/?#\s\"'<>]*(?=@)")
 _PARAMETER = re.compile(r"(?i:(?<=[?&])((?:api[_-]?key|access_token|auth_token|client_secret|password)=)[^&#\s\"'<>]+)")
@@ -28,10 +30,11 @@ def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     """A copy of a text, or of a list or dict of texts, with everything secret replaced by `[secret]`.
 
     Secret are: values of environment variables with a word in their name that is or ends in `KEY`, `TOKEN`, `SECRET`,
-    `PASSWORD` or the like, or is `PASS`, `PAT` or `PWD` (at least six characters), also where they are percent-encoded;
-    passwords within URLs in the environment; any URL's user and password, and its parameter `api_key`, `access_token`
-    and the like; what is given to a flag `--hub_token`, `--…api_key`, `--…secret` or `--…password`; what has the shape
-    of a token of the Hub, GitHub, Slack, Google, AWS or an OpenAI-like service, or of a private key; and `secrets`.
+    `PASSWORD` or the like, or is `PASS`, `PAT` or `PWD` (at least six characters, or twelve digits), also where they
+    are percent-encoded; passwords within URLs in the environment; any URL's user and password, and its parameter
+    `api_key`, `access_token` and the like; what is given to a flag `--hub_token`, `--…api_key`, `--…secret` or
+    `--…password`; what has the shape of a token of the Hub, GitHub, Slack, Google, AWS or an OpenAI-like service, or of
+    a private key; and `secrets`.
 
     Example:
         >>> redact(["https://me:pass@host/?api_key=1&q=x", "k-123456"], secrets=["k-123456"])
@@ -63,7 +66,8 @@ def _environment_secrets() -> Iterator[str]:
             parts = [value, *re.split(r"[,;\s]+", value)]
         else:
             parts = [found.partition(":")[2] for found in _USERINFO.findall(value)]
-        yield from (part for part in parts if len(part) >= SHORTEST)
+        # a short number is a setting, such as MAX_TOKENS, and would be taken out of answers
+        yield from (part for part in parts if len(part) >= (_SHORTEST_NUMBER if part.isdigit() else SHORTEST))
 
 
 def _forms(secret: str) -> set[str]:
