@@ -3,6 +3,7 @@
 # ruff: noqa: RUF001, SIM905 — look-alikes are what is tested; URLs hold no blanks
 
 import asyncio
+import contextlib
 import copy
 import ipaddress
 import pickle
@@ -288,6 +289,18 @@ class TestAllowList:
         with pytest.raises(Refused):
             plain = httpx.URL(guard.check(url))
             guard.admit(plain.host, plain.port or 80, [address])
+
+    @pytest.mark.parametrize(
+        ("host", "refused"),
+        [("169.254.169.254", True), ("localhost", True), ("redis:6379", True), ("10.1.2.3:9", False), ("wiki", False)],
+    )
+    def test_where_others_resolve_names_networks_open_addresses_only(self, host, refused):
+        with pytest.raises(Refused) if refused else contextlib.nullcontext():
+            Guard(("10.0.0.0/8", "wiki")).check(f"http://{host}/", resolved_here=False)
+
+    def test_an_address_is_judged_as_written(self):
+        with pytest.raises(Refused):
+            Guard(("10.0.0.0/8",)).check("http://169.254.169.254/")
 
     @pytest.mark.parametrize(
         "entry", ["", "*", "http://a.org", "a.org/x", "10.0.0.1/8", "user@a.org", "a b", "a:x", 7, "1/2/3"]

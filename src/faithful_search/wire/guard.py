@@ -113,12 +113,17 @@ class Guard:
             raise ConfigError(f"allow is a tuple of entries, not one string: {self.allow!r}")
         self._entries()
 
-    def check(self, url: str) -> str:
-        """The URL in plain form, without its fragment; raises `Refused`, saying what about it is not allowed."""
+    def check(self, url: str, resolved_here: bool = True) -> str:
+        """The URL in plain form, without its fragment; raises `Refused`, saying what about it is not allowed.
+
+        Where somebody else resolves names (`resolved_here=False`), networks let in addresses only.
+        """
         scheme, host, port, rest = _split(url)
         hosts, networks = self._entries()
+        if as_address(host) is not None:
+            self.admit(host, port, [host])
         # a name may lead to an allowed network, which only its addresses can tell: `admit` judges them
-        if not networks and not hosts & {(host, None), (host, port)}:
+        elif not (networks and resolved_here) and not hosts & {(host, None), (host, port)}:
             _check_public(host, port)
         shown = f"[{host}]" if ":" in host else host
         usual = port == _USUAL_PORT[scheme]

@@ -76,14 +76,14 @@ class Jina:
 
     @property
     def cache_key(self) -> str:
-        return f"jina {self.url}"
+        return f"jina {self.url} {','.join(sorted(self.guard.allow))}".strip()
 
     def check(self) -> None:
         """Nothing is needed."""
 
     async def fetch(self, url: str) -> Document:
         # the service resolves names itself; here only what is plainly not public is stopped
-        url = self.guard.check(url)
+        url = self.guard.check(url, resolved_here=False)
         key = os.environ.get(self.key_variable, "").strip()
         if not (key.isascii() and key.isprintable()):
             raise self._refused("there is an accent or a line break in the key")
