@@ -235,6 +235,10 @@ def test_refusals_are_one_line_that_says_what_to_do(hub, pushed, tmp_path):
     assert "409, fault 409; somebody else changes it at the same time" in lines[2] and "try again" in lines[2]
     assert "pushed (http" in lines[3] and "but not tagged or collected: 500" in lines[3]
     assert "cannot push to 'me/no name' on the Hub" in lines[4]
+    before = hub.files("me/policy")
+    done = run(hub, tmp_path, ["push", "policy", policy, "me/policy", "--private"])
+    assert "exit 1" in done.stdout and "'me/policy' is a public repository already: make it private" in done.stderr
+    assert hub.files("me/policy") == before
     for token, said in ((READER, "403"), ("hf_expired-Secret9", "401, User access token is expired; the token is")):
         done = run(hub, tmp_path, ["push", "policy", policy, "me/other"], token=token)
         assert "exit 1" in done.stdout and said in done.stderr and token not in done.stderr

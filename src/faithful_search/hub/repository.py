@@ -51,13 +51,18 @@ class Repository:
         """Create it unless it exists; returns its full name.
 
         Raises:
-            ConfigError: when there is no token, or the Hub cannot be reached or refuses.
+            ConfigError: when there is no token, or the Hub cannot be reached or refuses; when it is to be private and
+                exists as a public one.
         """
         api = self._api()
         sdk = "gradio" if self.type == "space" else None
         with self._refusals(f"cannot push to {self.id!r} on the Hub", api):
             made = api.create_repo(self.id, repo_type=self.type, private=self.private, exist_ok=True, space_sdk=sdk)
-        return str(getattr(made, "repo_id", self.id))
+            id = str(getattr(made, "repo_id", self.id))
+            public = self.private and not api.repo_info(id, repo_type=self.type).private
+        if public:
+            raise ConfigError(f"{id!r} is a public repository already: make it private there, or leave --private out")
+        return id
 
     def commit(self, files: Files, message: str) -> str:
         """Put files there as one commit, so that nobody ever sees half of them; weights and data of an earlier push
