@@ -31,6 +31,7 @@ from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict, is_lexical, load
 from faithful_search.judges.arguments import JudgeArguments
+from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.remote import CHUNK, RemoteJudge
 from faithful_search.measure import metrics as audited
@@ -42,7 +43,7 @@ from faithful_search.serving.layers import guarded
 from faithful_search.serving.server import running
 from faithful_search.serving.wire import Limits
 from faithful_search.trajectory import read_jsonl
-from faithful_search.wire.cache import Cache
+from faithful_search.wire.cache import Cache, key_of
 from faithful_search.wire.retry import Patience
 
 PAIRS = [
@@ -210,6 +211,12 @@ def test_other_settings_of_the_judge_find_nothing_in_the_file(tmp_path):
         with serving(judge, Cache(tmp_path / "verdicts.sqlite")) as (url, _):
             asked(url, PAIRS)
         assert len(judge.asked) == len(PAIRS)
+
+
+def test_settings_of_any_form_tell_judges_apart():
+    bodies = ({}, {"top_k": 1, "min_p": 0.1}, {"min_p": 0.1, "top_k": 1}, {"top_k": 2})
+    keys = [key_of(judge=identity(EndpointJudge("m", "http://h/v1", extra_body=body))) for body in bodies]
+    assert keys[1] == keys[2] and len({*keys}) == 3
 
 
 def test_a_model_trained_anew_in_its_place_is_another_judge(tmp_path):

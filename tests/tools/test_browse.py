@@ -17,6 +17,7 @@ from faithful_search import dialects
 from faithful_search.errors import ConfigError, JudgeError, ToolError
 from faithful_search.judges import Request
 from faithful_search.judges.condensing import Condensing
+from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.tools import Toolbox
 from faithful_search.tools.base import Partial
 from faithful_search.tools.browse import Browse
@@ -259,9 +260,10 @@ def test_values_pickle_and_say_what_a_result_depends_on(site):
     keys = {
         made.cache_key
         for made in (tool, Browse(), Browse(top_k=3), Browse(Jina()), Browse(Jina("http://reader.example")),
-                     Browse(reading=Reading(longest=900)), Browse(condenser=Words()))
+                     Browse(Jina(guard=Guard(("wiki.intranet",)))), Browse(reading=Reading(longest=900)),
+                     Browse(condenser=Words()))
     }  # fmt: skip
-    assert len(keys) == 7
+    assert len(keys) == 8
 
 
 def test_missing_packages_are_told_before_the_first_call(monkeypatch):
@@ -421,6 +423,10 @@ def test_what_a_model_is_given_is_bounded_and_its_failures_are_told_apart():
             asyncio.run(Condensing(Words(fails)).condense("q", ["a"]))
         assert error.value.passing is passing
     assert Condensing(writer).name.startswith("words condense@")  # in a cache's key: another prompt, another summary
+    made = [
+        EndpointJudge("m", "http://h/v1", **how) for how in ({}, {"write_tokens": 64}, {"extra_body": {"top_k": 1}})
+    ]
+    assert len({*(Condensing(writer).name for writer in made), Condensing(made[0], longest=12).name}) == 4
 
 
 @pytest.mark.parametrize("fails", ["raises", "none", "hangs"])

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import JudgeError, ToolError
+from ..wire.cache import key_of
 from ..wire.redact import redact
 from . import prompting
 from .base import Request, Writer
 
 _log = logging.getLogger(__name__)
+_SETTINGS = ("source", "temperature", "seed", "max_tokens", "write_tokens", "max_new_tokens", "window", "extra_body")
+"""Of the writers there are."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,11 @@ class Condensing:
 
     @property
     def name(self) -> str:
-        """The writer and the prompt's version."""
-        return f"{getattr(self.writer, 'name', type(self.writer).__name__)} {prompting.load('condense').id}"
+        """The writer, the prompt's version, and a digest of all else that a summary depends on."""
+        prompt = prompting.load("condense")
+        settings = {name: getattr(self.writer, name, None) for name in _SETTINGS}
+        rest = key_of(settings=settings, longest=self.longest, prompt=prompt.digest)[:12]
+        return f"{getattr(self.writer, 'name', type(self.writer).__name__)} {prompt.id} {rest}"
 
     async def condense(self, query: str, passages: Sequence[str]) -> str:
         """What the passages say about the query, in some sentences; empty when they say nothing about it.

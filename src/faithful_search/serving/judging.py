@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import dataclasses
+import json
 import logging
 import shutil
 import tempfile
@@ -146,12 +147,20 @@ class _AbstainedError(Exception):
         self.verdict = verdict
 
 
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def identity(judge: Judge) -> list[Any]:
     """What a verdict depends on besides the pair: the judge's kind, name and settings, and which weights it has."""
     known: Any = judge
     fields: Sequence[Any] = dataclasses.fields(known) if dataclasses.is_dataclass(judge) else ()
     settings = [[item.name, getattr(judge, item.name)] for item in fields if item.repr]
-    plain = [[name, value] for name, value in settings if isinstance(value, (str, int, float, bool, type(None)))]
+    plain = [setting for setting in settings if _is_json(setting)]
     # the weights: the revision on the Hub, or size and time of every file in the model's directory
     held = next((getattr(judge, name) for name in ("generator", "encoder") if hasattr(judge, name)), known)
     config = getattr(getattr(held, "model", None), "config", None)

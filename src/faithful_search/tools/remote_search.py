@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
+from ..wire.cache import key_of
 from ..wire.http import Http
 from .base import Tool
 from .error_log import unavailable
@@ -52,8 +53,11 @@ class RemoteSearch(Tool):
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        bare = urlunsplit(urlsplit(self.endpoint)._replace(query="", fragment=""))
-        return f"remote_search {bare} {self.wire} top_k={self.top_k}"
+        parts = urlsplit(self.endpoint)
+        # the query may hold a key, and may name what is searched
+        asked = f"?{key_of(query=parts.query)[:16]}" if parts.query else ""
+        bare = urlunsplit(parts._replace(query="", fragment=""))
+        return f"remote_search {bare}{asked} {self.wire} top_k={self.top_k}"
 
     @property
     def endpoint(self) -> str:
