@@ -10,7 +10,6 @@ from urllib.parse import quote, quote_plus
 
 REMOVED = "[secret]"
 SHORTEST = 6  # of what counts as a key: shorter ones are words, and taking these out would harm the text
-_SHORTEST_NUMBER = 12
 _NAMES = re.compile(
     r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(?:PASS|PAT)|_PWD)S?\d*(?![^_])", re.IGNORECASE
 )
@@ -30,8 +29,8 @@ def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     """A copy of a text, or of a list or dict of texts, with everything secret replaced by `[secret]`.
 
     Secret are: values of environment variables with a word in their name that is or ends in `KEY`, `TOKEN`, `SECRET`,
-    `PASSWORD` or the like, or is `PASS`, `PAT` or `PWD` (at least six characters, or twelve digits), also where they
-    are percent-encoded; passwords within URLs in the environment; any URL's user and password, and its parameter
+    `PASSWORD` or the like, or is `PASS`, `PAT` or `PWD` (at least six characters; in `…TOKENS` no numbers), also where
+    they are percent-encoded; passwords within URLs in the environment; any URL's user and password, and its parameter
     `api_key`, `access_token` and the like; what is given to a flag `--hub_token`, `--…api_key`, `--…secret` or
     `--…password`; what has the shape of a token of the Hub, GitHub, Slack, Google, AWS or an OpenAI-like service, or of
     a private key; and `secrets`.
@@ -66,8 +65,9 @@ def _environment_secrets() -> Iterator[str]:
             parts = [value, *re.split(r"[,;\s]+", value)]
         else:
             parts = [found.partition(":")[2] for found in _USERINFO.findall(value)]
-        # a short number is a setting, such as MAX_TOKENS, and would be taken out of answers
-        yield from (part for part in parts if len(part) >= (_SHORTEST_NUMBER if part.isdigit() else SHORTEST))
+        # MAX_TOKENS and its like are settings: their numbers would be taken out of answers
+        parts = [part for part in parts if not (name.upper().endswith("TOKENS") and part.isdigit())]
+        yield from (part for part in parts if len(part) >= SHORTEST)
 
 
 def _forms(secret: str) -> set[str]:
