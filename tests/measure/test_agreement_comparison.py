@@ -250,6 +250,14 @@ def test_rows_that_are_not_in_both_audits_are_left_out_and_counted(tmp_path):
     assert found.settings["left_out"] == {str(one): 0, str(two): 4}
 
 
+def test_of_a_row_that_was_scored_again_the_last_line_counts(tmp_path):
+    one = audit(tmp_path / "one.jsonl", Recorder(), "info_think_faithfulness")
+    silent = audit(tmp_path / "two.jsonl", Recorder(abstains=frozenset(range(6))), "info_think_faithfulness")
+    silent.write_text(silent.read_text() + one.read_text())  # asked again, and not finished yet
+    found = from_scores([one, silent], draws=DRAWS)
+    assert found.between[0].agreement.value == 1.0 and found.settings["left_out"] == {str(one): 0, str(silent): 0}
+
+
 def test_audits_beside_a_persons_labels(tmp_path):
     person = audit(tmp_path / "person.jsonl", Recorder(name="a person"), "info_think_lexical")
     same = [audit(tmp_path / f"{n}.jsonl", GroundingJudge(), "info_think_lexical") for n in (1, 2)]
@@ -266,7 +274,10 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="two or more"):
         from_scores([one])
     strings = audit(tmp_path / "strings.jsonl", Recorder(), "think_answer_sub_em")
-    for paths in ([one, other], [strings, strings]):
+    with pytest.raises(ConfigError, match="given twice"):
+        from_scores([one, tmp_path / "." / "one.jsonl"])
+    more = audit(tmp_path / "more.jsonl", Recorder(), "think_answer_sub_em")
+    for paths in ([one, other], [strings, more]):
         with pytest.raises(DataError, match="no judged pair is in all"):
             from_scores(paths)
     (tmp_path / "bad.jsonl").write_text('{"row": 1, "scores": {"a": 3}}\n')

@@ -41,10 +41,13 @@ def from_scores(
 
     Raises:
         DataError: for a file that is not a `scores.jsonl`, and when no pair is in all files.
+        ConfigError: for fewer than two files, or the same one twice.
     """
     files = [*paths, *([] if labels is None else [labels])]
     if len(files) < 2:
         raise ConfigError("give two or more scores.jsonl files, or one and a labelled one")
+    if len({Path(path).resolve() for path in paths}) < len(paths):
+        raise ConfigError("the same scores.jsonl is given twice")
     read = [_read(path) for path in files]
     names, found = [f"{path}" for path in files], [pairs for _, pairs in read]
     places = [
@@ -83,11 +86,18 @@ def is_scores(path: PathLike) -> bool:
 
 
 def _read(path: PathLike) -> tuple[str, dict[_Key, list[Verdict]]]:
-    """The judges' names, and their verdicts on the pairs of each row and metric."""
+    """The judges' names, and their verdicts on the pairs of each row and metric.
+
+    In the file of an audit that is not finished, a later line of a row stands for the earlier ones.
+    """
+    last = {row.get("row", number): number for number, row in enumerate(read_rows(path), start=1)}
+    counted = set(last.values())
     pairs: dict[_Key, list[Verdict]] = {}
     seen: Counter[str] = Counter()
     judges: dict[str, None] = {}
     for number, row in enumerate(read_rows(path), start=1):
+        if number not in counted:
+            continue
         try:
             digest = row["digest"]
             for name, score in row.get("scores", {}).items():
