@@ -478,3 +478,11 @@ def test_the_standard_input_replaces_the_kept_one_only_when_the_audit_goes_on(tm
     piped(rows[:2])
     assert audit("-", out, workers=1).n == 2
     assert sorted(path.name for path in out.iterdir()) == ["audit.json", "scores.jsonl", "source.jsonl"]
+
+
+@pytest.mark.parametrize("out", ["", "audit"])
+def test_an_audit_within_its_source_is_no_source(tmp_path, out):
+    file_of(tmp_path / "rows.jsonl", [rollout(n, n) for n in range(3)])
+    for _ in range(2):
+        found = audit(tmp_path, tmp_path / out, workers=1)
+        assert (found.n, found.errors) == (3, 0)

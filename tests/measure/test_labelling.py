@@ -239,13 +239,21 @@ def test_processes_give_what_one_gives(tmp_path):
     assert (tmp_path / "one" / "pairs.jsonl").read_bytes() == (tmp_path / "two" / "pairs.jsonl").read_bytes()
 
 
+def test_a_folder_is_its_files(tmp_path):
+    (tmp_path / "in").mkdir()
+    paths = [many(tmp_path / "in" / name, count) for name, count in (("a.jsonl", 2), ("b.jsonl", 3))]
+    found = label([tmp_path / "in"], tmp_path / "out", judge=Scripted())
+    assert found.files == label(paths, tmp_path / "same", judge=Scripted()).files and len(found.files) == 2
+
+
 def test_what_cannot_be_labelled_is_refused(tmp_path):
     path = many(tmp_path / "mine.jsonl", 2)
+    (tmp_path / "empty").mkdir()
     for files, message in (
         ([], "at least one"),
         (["-"], "standard input"),
         ([path, tmp_path / "none.jsonl"], "no such file.*none"),
-        ([tmp_path], "s a directory"),
+        ([tmp_path / "empty"], "is a folder without"),
     ):
         with pytest.raises((ConfigError, DataError), match=message):
             label(files, tmp_path / "out", judge=Scripted())

@@ -268,6 +268,12 @@ def test_an_arrays_elements_are_found_whatever_they_hold_and_wherever_blocks_end
     assert [json.loads(item) for item in files._elements(blocks, Path("a.json"))] == rows
 
 
+def test_a_byte_order_mark_before_an_array_is_no_row(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(f"[{stored().to_json()}, {stored().to_json()}]", encoding="utf-8-sig")
+    assert [row.error for row in read_trajectories(path)] == ["", ""]
+
+
 def test_a_broken_element_of_an_array_is_one_bad_row(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(f'[{json.dumps(ROW)}, {{"text": nonsense}}, 3, {json.dumps(ROW)}]')

@@ -12,6 +12,7 @@ import re
 import sys
 import zipfile
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -30,6 +31,8 @@ _READ = (".jsonl", ".ndjson", ".json", ".parquet", ".eval")
 _HUB = "hf://datasets/"
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # two letters at least: C:/ is a path
 _OUTSIDE, _IN_STRING = re.compile(rb'["{}\[\],]'), re.compile(rb'"|\\.?', re.DOTALL)
+_AUDIT = ("audit.json", "scores.jsonl", "source.jsonl")
+"""What an audit leaves in its folder, which may lie in its source's."""
 _BLOCK = 1 << 20
 _COUNTED = 1 << 30
 """Bytes of the largest file whose rows are counted for a progress bar."""
@@ -44,14 +47,16 @@ def local_file(path: PathLike) -> Path:
         return _from_hub(str(path))
     if _ADDRESS.match(str(path)):
         raise DataError(f"{path} is not on this machine: download it first")
-    if Path(path).is_dir() and not _inside(Path(path)):
+    if Path(path).is_dir() and not inside(Path(path)):
         raise DataError(f"{path} is a folder without {', '.join(_READ)}")
     return Path(path)
 
 
-def _inside(folder: Path) -> list[Path]:
+def inside(folder: Path) -> list[Path]:
     """The files of a folder that can be read, by name: the rows have the same numbers wherever it lies."""
-    return sorted(path for path in folder.rglob("*") if path.name.removesuffix(".gz").lower().endswith(_READ))
+    found = sorted(path for path in folder.rglob("*") if path.name.removesuffix(".gz").lower().endswith(_READ))
+    audits = {path.parent for path in found if path.name == "audit.json" and path.with_name("scores.jsonl").exists()}
+    return [path for path in found if not (path.name in _AUDIT and path.parent in audits)]
 
 
 def _from_hub(address: str) -> Path:
@@ -90,7 +95,7 @@ def read_json(path: PathLike, text_column: str | None, known: Collection[str]) -
     file = local_file(path)
     if not file.is_dir():
         return _file_rows(file, text_column, known)
-    rows = (data for inner in _inside(file) for _, data in _file_rows(inner, text_column, known))
+    rows = (data for inner in inside(file) for _, data in _file_rows(inner, text_column, known))
     return enumerate(rows, start=1)
 
 
@@ -171,6 +176,8 @@ def _blocks(path: Path) -> Iterator[bytes]:
     opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rb") as file:
+            if (start := file.read(len(BOM_UTF8))) != BOM_UTF8:
+                yield start
             while block := file.read(_BLOCK):
                 yield block
     except (OSError, EOFError, zlib.error) as error:

@@ -17,7 +17,7 @@ from ..errors import ConfigError, DataError, JudgeError
 from ..judges import Judge, Verdict, Writer, is_lexical
 from ..judges.base import Task
 from . import provenance
-from .files import STDIN, local_file
+from .files import STDIN, inside, local_file
 from .ledger import Ledger, answers_kept, ask_in_parts, same_settings
 from .pairs import Cut, Cutter, reward, sampled
 from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
@@ -128,12 +128,13 @@ def label(
 
 
 def _files(files: Sequence[PathLike]) -> dict[Path, File]:
-    """The files, each of which is there."""
+    """The files, each of which is there; of a folder those in it."""
     if not files:
         raise ConfigError("name at least one file of trajectories")
     if any(str(file) == STDIN for file in files):
         raise ConfigError("labels name the files they come from: save the standard input to a file first")
-    paths = list(dict.fromkeys(map(local_file, files)))
+    given = map(local_file, files)
+    paths = list(dict.fromkeys(own for path in given for own in (inside(path) if path.is_dir() else [path])))
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise DataError(f"no such file: {', '.join(missing)}")
