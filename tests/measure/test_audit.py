@@ -486,3 +486,11 @@ def test_an_audit_within_its_source_is_no_source(tmp_path, out):
     for _ in range(2):
         found = audit(tmp_path, tmp_path / out, workers=1)
         assert (found.n, found.errors) == (3, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8")
+def test_the_name_of_a_file_need_not_be_utf8(tmp_path):
+    path = file_of(tmp_path / os.fsdecode(b"caf\xe9.jsonl"), [rollout(n, n) for n in range(3)])
+    for _ in range(2):
+        found = audit(path, tmp_path / "out", workers=1)
+        assert (found.n, found.settings["source"]) == (3, "caf?.jsonl")

@@ -13,11 +13,13 @@ from chromium import chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faithful_search.judges import Verdict
 from faithful_search.measure import metrics
-from faithful_search.measure.audit import audit
+from faithful_search.measure.audit import Audit, audit
 from faithful_search.measure.report import page as audit_page
 from faithful_search.measure.report import rollout as rollout_view
-from faithful_search.measure.report.asks import asks
+from faithful_search.measure.report.asks import asks, sentences
+from faithful_search.measure.stats import mean_ci
 from faithful_search.measure.writing import replacing
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
@@ -258,3 +260,23 @@ def test_histograms_count_the_rows_of_the_audit_alone(tmp_path):
     page = make(tmp_path, rollouts, limit=2).read_text(encoding="utf-8")  # the others stay in scores.jsonl
     assert len((tmp_path / "audit" / "scores.jsonl").read_text().splitlines()) == 6
     assert ": 2<" in page and ": 6<" not in page
+
+
+class Sure:
+    """A judge that gives labels without probabilities."""
+
+    name = "sure"
+
+    def judge_batch(self, pairs):
+        return [Verdict(None, True) for _ in pairs]
+
+
+def test_a_label_without_a_probability_is_shown(tmp_path):
+    shown = plain(make(tmp_path, [rollout(1)], judge=Sure()))
+    assert "think_answer_faithfulness upheld" in shown and "think_answer_faithfulness upheld (" not in shown
+
+
+def test_best_and_worst_are_two_metrics_also_where_all_are_equal():
+    one = mean_ci([1.0] * 10)
+    best, worst, _ = sentences(Audit(rows={"sub_em_squad": one, "info_think_faithfulness": one}, n=10))
+    assert "sub_em_squad" in best and "info_think_faithfulness" in worst

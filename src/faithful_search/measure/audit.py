@@ -137,7 +137,7 @@ def _header(source: PathLike, given: AuditSettings, scorer: Scorer) -> dict[str,
     """What a score depends on: an audit only goes on with the same."""
     prompted = isinstance(scorer.judge, Writer)
     return {
-        "source": Path(source).name,
+        "source": Path(source).name.encode(errors="replace").decode(),  # as it is written
         "metrics": list(scorer.metrics),
         "judge": scorer.judge.name if scorer.judge is not None else "lexical",
         "prompts": [prompting.load(name).id for name in prompting.names() if prompted and name not in _NO_VERDICT],

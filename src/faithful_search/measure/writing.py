@@ -36,7 +36,7 @@ def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> P
         raise DataError(f"{path}: these metrics are not JSON ({error})") from error
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
-        file.write(f"{text}\n".encode())
+        file.write(f"{text}\n".encode(errors="replace"))  # the name of a file need not be UTF-8
     return path
 
 

@@ -91,7 +91,10 @@ def extremes(audit: Audit) -> tuple[str, str] | None:
         for name, row in audit.rows.items()
         if row.value is not None and _told(name)[1] and audit.bounds.get(name, (0.0, 1.0)) == (0.0, 1.0)
     }
-    return (max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)) if len(shares) > 1 else None
+    if len(shares) < 2:
+        return None
+    # of equal ones the first is best and the last worst, so that these are two even where all are equal
+    return max(shares, key=shares.__getitem__), min(reversed(shares), key=shares.__getitem__)
 
 
 def sentences(audit: Audit) -> list[str]:

@@ -177,7 +177,8 @@ def _marks(scores: Mapping[str, Marked]) -> dict[int, list[Mark]]:
         claims = score.parts.get("texts", ())
         for place, pair in enumerate(score.parts.get("pairs", ())):
             label, p = pair.get("label"), pair.get("p")
-            shown = "abstained" if label is None else f"{'upheld' if label else 'not upheld'} ({p:.2f})"
+            sure = "" if p is None else f" ({p:.2f})"
+            shown = "abstained" if label is None else f"{'upheld' if label else 'not upheld'}{sure}"
             level = "" if label is None else "yes" if label else "no"
             claim = claims[place] if len(claims) > 1 else ""
             found.setdefault(pair.get("step", 0), []).append(Mark(name, shown, level, claim, pair.get("why") or ""))
