@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 
 import lab
 import pytest
+from paths import ROOT
 
 from faithful_search.errors import JudgeError, ToolError
 from faithful_search.inference.base import Completion
@@ -202,3 +205,27 @@ def test_tokens_are_counted():
     assert policy.completion_tokens == sampled and policy.calls == 2 * (CALLS + 1) and closing > 0
     first = len(found.threads[0].tokens.prompt_ids)
     assert policy.prompt_tokens > policy.calls * first
+
+
+def test_the_study_of_threads_counts_what_each_way_gets_right_and_goes_on(tmp_path, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("thread_study", ROOT / "scripts" / "thread_study.py")
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+    writer = Writing()
+    monkeypatch.setattr(study.GeneratorJudge, "from_pretrained", lambda *given, **knobs: writer)
+    given = [(question, answer) for question in "AB" for answer in ("Bo", "Bo", "Ada")] + [("alone", "Ada")]
+    rows = [Trajectory((Step("So.", answer=a),), q, a, answers=("Ada",), dialect="pou") for q, a in given]
+    write_jsonl(tmp_path / "rollouts.jsonl", rows)
+    out = tmp_path / "study.jsonl"
+    given = ["thread_study", str(tmp_path / "rollouts.jsonl"), "--writer", "any", "--out", str(out)]
+    for limit, asked in (("1", 4), ("2", 8), ("2", 8)):
+        monkeypatch.setattr(sys, "argv", [*given, "--limit", limit])
+        study.main()
+        assert len(writer.requests) == asked
+    told = capsys.readouterr().out.splitlines()[-5:]
+    assert [line.split()[:2] for line in told[:4]] == [
+        *(["first", "0.000"], ["vote", "0.000"], ["synthesis", "1.000"], ["any", "1.000"])
+    ]
+    assert told[4].startswith("2 questions; 2 syntheses were written")
+    [first, _] = map(json.loads, out.read_text().splitlines())
+    assert first["threads"] == ["Bo", "Bo", "Ada"] and first["right"]["synthesis"] == 1.0
