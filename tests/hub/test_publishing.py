@@ -21,6 +21,7 @@ from faithful_search.bundled import shipped, tiny_policy
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
 from faithful_search.hub import Repository, model_card, push, stage_trajectories
+from faithful_search.hub.trained import trained_with
 from faithful_search.judges.distilled import JudgeFile
 from faithful_search.measure.metrics import names
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, write_jsonl
@@ -274,6 +275,17 @@ def test_what_others_put_into_meta_is_pushed_and_no_key_is(tmp_path):
         *foreign[:2],
         foreign[2] | {"key": "[secret]"},
     ]
+
+
+def test_settings_that_cannot_be_read_are_not_taken_for_none(tmp_path):
+    assert trained_with(str(tmp_path)) == {}
+    whole = '{"settings": {"dialect": "pou", "x": 1}}'
+    for text, found in (("[]", {}), ('{"loss": 1}', {}), (whole, {"dialect": "pou"})):
+        (tmp_path / "metrics.json").write_text(text)
+        assert trained_with(str(tmp_path)) == found
+    (tmp_path / "metrics.json").write_text('{"settings": {"dia')
+    with pytest.raises(ConfigError, match=r"cannot read metrics\.json of "):
+        trained_with(str(tmp_path))
 
 
 def test_a_space_installs_the_wheel_that_lies_beside_it(tmp_path):

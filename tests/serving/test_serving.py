@@ -499,10 +499,16 @@ def test_a_taken_port_an_unknown_host_and_a_missing_corpus_are_said_plainly(worl
     assert missing.exit_code == 1 and missing.stderr.startswith("error: ") and "/no/corpus.jsonl" in missing.stderr
 
 
-@pytest.mark.parametrize("flags", [("--mcp", "--mcp-http"), ("--triples", "world")])
+@pytest.mark.parametrize("flags", [("--mcp", "--mcp-http"), ("--triples", "world"), ("--topk", "101")])
 def test_flags_that_do_not_go_together_are_refused(flags):
     answer = invoked("serve", "world", *flags)
     assert answer.exit_code == 2 and flags[0] in answer.stderr
+
+
+def test_a_value_of_the_wrong_kind_in_a_file_of_tools_is_named(tmp_path):
+    (tmp_path / "tools.yaml").write_text('tool_timeout: "30"')
+    answer = invoked("serve", "world", "--mcp", "--tools", str(tmp_path / "tools.yaml"))
+    assert answer.exit_code == 1 and "Expected `float`, got `str` - at `$.tool_timeout`" in answer.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from ..errors import ConfigError
 from .options import AT_LEAST_1, FILE, F, config, echo, read_yaml, together, trust_remote_code
@@ -66,6 +67,8 @@ def serve(corpus: str, topk: int, mcp: bool, mcp_http: bool, **given: Any) -> No
         raise click.UsageError("--mcp and --mcp-http exclude each other")
     if (given["triples"] or given["tools"]) and not (mcp or mcp_http):
         raise click.UsageError("--triples and --tools are for --mcp and --mcp-http")
+    if topk > given["topk_limit"] and not (mcp or mcp_http):
+        raise click.UsageError(f"--topk {topk} is above --topk-limit {given['topk_limit']}")
     if mcp:
         from ..serving.mcp import serve_stdio
 
@@ -197,4 +200,8 @@ def _toolbox(corpus: str, topk: int, given: dict[str, Any]) -> Toolbox:
     flags = {"triples": "world" if corpus == "world" else "none", **(read_yaml(more) if more else {}), **own}
     if unknown := flags.keys() - {item.name for item in fields(ToolArguments)}:
         raise ConfigError(f"{more}: the recipes' tools have no flag {', '.join(sorted(unknown))}")
-    return ToolArguments(**flags).build_toolbox()
+    try:
+        arguments = msgspec.convert(flags, ToolArguments)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{more}: {error}") from error
+    return arguments.build_toolbox()

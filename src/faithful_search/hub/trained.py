@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
+
 SEEN = ("dialect", "observation_tokens", "force_answer", "verify", "kept_responses")
 """What a policy must be measured and asked with as it was trained: with another dialect or another context it fails
 without an error."""
@@ -22,10 +24,10 @@ def trained_with(policy: str, names: Sequence[str] = SEEN) -> dict[str, Any]:
         policy: a directory or Hub id.
 
     Raises:
-        ConfigError: when there is no such model on the Hub, or the Hub is out of reach.
+        ConfigError: when there is no such model on the Hub, the Hub is out of reach, or the file cannot be read.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HTTPError
+    from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError, RepositoryNotFoundError
 
     local = Path(policy).is_dir()
     if not local and find_spec("torch"):
@@ -34,10 +36,13 @@ def trained_with(policy: str, names: Sequence[str] = SEEN) -> dict[str, Any]:
         check_there(policy)  # first: a download from a Hub that is out of reach is tried again for minutes
     try:
         path = Path(policy) / "metrics.json" if local else hf_hub_download(policy, "metrics.json")
-        settings = json.loads(Path(path).read_text(encoding="utf-8"))["settings"]
-        return {name: settings[name] for name in names if name in settings}
-    except (OSError, ValueError, KeyError, TypeError, HTTPError):
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, EntryNotFoundError, RepositoryNotFoundError, HFValidationError):
         return {}
+    except (OSError, ValueError, HTTPError) as error:
+        raise ConfigError(f"cannot read metrics.json of {policy}, which says how it was trained: {error}") from error
+    settings = found.get("settings") if isinstance(found, dict) else None
+    return {name: settings[name] for name in names if name in settings} if isinstance(settings, dict) else {}
 
 
 def weights_of(policy: str) -> list[tuple[str, int, int]]:
