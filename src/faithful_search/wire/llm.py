@@ -252,7 +252,7 @@ class LLM:
         except (ValueError, RecursionError):
             raise Unanswered("the answer cannot be read: it is not JSON") from None
         except (httpx2.HTTPError, OSError) as error:  # without its chain, which would show the request's headers
-            told = f"cannot talk to {self.endpoint.where}: {error or type(error).__name__}"
+            told = f"cannot talk to {self.endpoint.where}: {str(error) or type(error).__name__}"
             raise Unanswered(self._hide(told)) from None
         status, said = response.status_code, self._hide(_message(response))[:_SHOWN]
         why = f"the endpoint answered {status}: {said}" if said else f"the endpoint answered {status}"
