@@ -41,7 +41,7 @@ _SEVERAL = 0.7  # the temperature at which several threads differ, PokeeResearch
 @click.option("--corpus", help="What local_search searches, as in the recipes; by default the bundled world, or none.")
 @click.option("--triples", help="Facts of knowledge_graph; by default the world's with the world's corpus.")
 @click.option("--web-search", type=click.Choice(["ddgs", "searxng", "serper"]), help="Search the web, too.")
-@click.option("--searxng-url", help="Your SearXNG server.")
+@click.option("--searxng-url", help="Your SearXNG server, for --web-search searxng.")
 @click.option("--browse", type=click.Choice(["fetch", "jina"]), help="Read web pages, too.")
 @click.option("--top-k", type=AT_LEAST_1, default=3, help="Passages a search returns.")
 @click.option("--threads", type=AT_LEAST_1, default=1, help="How many times the question is researched at once.")
@@ -50,7 +50,11 @@ _SEVERAL = 0.7  # the temperature at which several threads differ, PokeeResearch
 @click.option("--seed", type=int, default=0, help="Seed of the sampling.")
 @click.option("--turns", type=AT_LEAST_1, default=10, help="Turns that a thread may have.")
 @click.option("--turn-tokens", type=AT_LEAST_1, default=512, help="Tokens of a turn or reply.")
-@click.option("--total-tokens", type=AT_LEAST_1, help="Tokens of a thread; default: all that the model takes.")
+@click.option(
+    "--total-tokens",
+    type=AT_LEAST_1,
+    help="Tokens of a thread, of a local model; default: what it takes, up to 16,384.",
+)
 @click.option("--transcript", type=FILE, default=Path("ask.jsonl"), help="Appended to; `audit` reads it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @judge_flags

@@ -136,6 +136,8 @@ class ToolArguments:
         def named(name: str) -> dict[str, Any]:
             return {"name": names.get(name, name), "top_k": self.search_top_k}
 
+        if (self.web_search == "searxng") != (self.searxng_url is not None):
+            raise ConfigError("--web_search searxng and --searxng_url go together")
         if self.web_search != "none":
             yield WebSearch(self._provider(), **named("web_search"))
         if self.browse != "none":
@@ -155,8 +157,6 @@ class ToolArguments:
             yield Irrelevant(top_k=self.search_top_k)
 
     def _provider(self) -> Provider:
-        if (self.web_search == "searxng") != (self.searxng_url is not None):
-            raise ConfigError("--web_search searxng and --searxng_url go together")
         if self.web_search not in providers.names():
             known = ", ".join(providers.names())
             raise ConfigError(f"unknown web_search {self.web_search!r}; there are: {known}, none")
