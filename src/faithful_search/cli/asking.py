@@ -53,7 +53,7 @@ _SEVERAL = 0.7  # the temperature at which several threads differ, PokeeResearch
 @click.option(
     "--total-tokens",
     type=AT_LEAST_1,
-    help="Tokens of a thread, of a local model; default: what it takes, up to 16,384.",
+    help="Tokens of a local model's thread; default: what it takes, up to 16,384.",
 )
 @click.option("--transcript", type=FILE, default=Path("ask.jsonl"), help="Appended to; `audit` reads it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
