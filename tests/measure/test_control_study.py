@@ -203,6 +203,10 @@ def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alo
         cut, empty, whole = ServedAgent("stub", "http://127.0.0.1:9", toolbox).run(tasks)
         assert (cut.answer, cut.stop_reason, cut.steps[-1].think) == (None, "turn_token_limit", "The keeper is Mila")
         assert (empty.answer, empty.stop_reason, whole.answer) == (None, "no_action", "Mila Dorn")
+        replies["two"] = Reply("", cut=True)  # as of a model that reasoned until its tokens were spent
+        _, empty, _ = ServedAgent("stub", "http://127.0.0.1:9", toolbox).run(tasks)
+        assert (empty.answer, empty.stop_reason) == (None, "turn_token_limit")
+        replies["two"] = Reply("")
         replies["three"] = Reply("<think>I know.</think><answer>Mila Dorn</answer>")
         _, empty, whole = ServedAgent("stub", "http://127.0.0.1:9", toolbox, dialect="pou").run(tasks)
         assert (empty.steps, empty.stop_reason, whole.answer) == ((), "no_action", "Mila Dorn")

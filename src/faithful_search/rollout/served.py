@@ -144,7 +144,7 @@ class ServedAgent:
                     on_step(task.id, step)
             told = len(found.steps)
             if not goes_on:
-                if reply.cut and take == self._take_calls:
+                if reply.cut and take == self._take_calls and found.answer is not None:
                     found = _unanswered(found)
                 ended = "turn_token_limit" if reply.cut else "no_action"
                 reason = "answered" if found.answer is not None else ended
@@ -201,5 +201,6 @@ class ServedAgent:
 def _unanswered(found: Trajectory) -> Trajectory:
     """What was written until the reply was cut is a thought, no answer."""
     *steps, last = found.steps
-    thought = msgspec.structs.replace(last, think=last.answer or last.think, answer=None)
+    said = "\n\n".join(filter(None, (last.think, last.answer)))
+    thought = msgspec.structs.replace(last, think=said, answer=None)
     return msgspec.structs.replace(found, steps=(*steps, thought), answer=None)
