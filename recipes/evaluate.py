@@ -146,7 +146,7 @@ def compare(script: EvaluationArguments) -> dict[str, Any]:
     """One policy or two, measured, written down and printed."""
     names = [name for name in (script.compare_with, script.policy) if name is not None]
     judge, out = script.load_judge(), Path(script.output_dir)
-    scripts = {name: as_trained(script, name) for name in names}
+    scripts = within_the_same_bounds({name: as_trained(script, name) for name in names})
     found = {name: evaluate(name, own, judge) for name, own in scripts.items()}
     results = {name: evaluation.to_dict() for name, evaluation in found.items()}
     before, after, two = found[names[0]], found[names[-1]], len(names) == 2
@@ -211,6 +211,12 @@ def as_trained(script: EvaluationArguments, policy: str) -> EvaluationArguments:
     script = replace(script, **found)
     alone = dialects.load(script.dialect).search_tool is not None
     return script if script.triples else replace(script, triples="none" if alone else "world")
+
+
+def within_the_same_bounds(scripts: dict[str, EvaluationArguments]) -> dict[str, EvaluationArguments]:
+    """What is compared may write and read as much: the most that either was trained with."""
+    widest = {name: max(getattr(script, name) for script in scripts.values()) for name in BOUNDS}
+    return {policy: replace(script, **widest) for policy, script in scripts.items()}
 
 
 def _calls(evaluation: Evaluation) -> str:

@@ -405,6 +405,9 @@ def test_a_policy_is_measured_within_the_bounds_that_it_was_trained_with(tmp_pat
     script = recipe.as_trained(recipe.EvaluationArguments(turns=3), str(tmp_path))
     assert (script.turns, script.turn_tokens, script.total_tokens, script.search_top_k) == (3, 256, 4096, 5)
     assert "--total_tokens 4096, --search_top_k 5" in capsys.readouterr().out
+    compared = recipe.as_trained(recipe.EvaluationArguments(), str(tiny_policy()))
+    both = recipe.within_the_same_bounds({"one": script, "other": compared}).values()
+    assert {(own.turns, own.turn_tokens, own.total_tokens, own.search_top_k) for own in both} == {(10, 256, 4096, 5)}
 
 
 @pytest.mark.parametrize(
