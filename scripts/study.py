@@ -227,7 +227,7 @@ ESTIMATORS: dict[str, Flags] = {
 }
 RATES = {"GRPO": 2.5e-5, "GRPO, credit by turn": 5e-5, "RLOO": 5e-5, "GRPO with LLDS": 5e-5}
 """Chosen on validation questions by the reward, see docs/log.md; likewise PPO's below."""
-ONE_ROLLOUT: Flags = {"curriculum_start": 0, "curriculum_end": 0}
+NO_CURRICULUM: Flags = {"curriculum_start": 0, "curriculum_end": 0}
 CREDIT = Study(
     start="search_r1",
     settings={
@@ -235,13 +235,13 @@ CREDIT = Study(
             name: Setting("veritas.py", "veritas_tiny_no_curriculum.yaml", flags | {"learning_rate": RATES[name]})
             for name, flags in ESTIMATORS.items()
         },
-        "PPO": Setting("ppo.py", "ppo_tiny.yaml", ONE_ROLLOUT | {"learning_rate": 1.25e-5}),
+        "PPO": Setting("ppo.py", "ppo_tiny.yaml", NO_CURRICULUM | {"learning_rate": 1.25e-5}),
         "PPO over turns": Setting(
             *("ppo.py", "ppo_tiny.yaml"),
-            ONE_ROLLOUT | {"gae_over_turns": "true", "step_rewards": "true", "learning_rate": 1e-4},
+            NO_CURRICULUM | {"gae_over_turns": "true", "step_rewards": "true", "learning_rate": 1e-4},
         ),
         "PPO, weights 0.5 and 0.3": Setting(
-            *("ppo.py", "ppo_tiny.yaml"), ONE_ROLLOUT | {"w_info_think": 0.5, "w_think_answer": 0.3}
+            *("ppo.py", "ppo_tiny.yaml"), NO_CURRICULUM | {"w_info_think": 0.5, "w_think_answer": 0.3}
         ),
     },
     measure=VERITAS.measure,

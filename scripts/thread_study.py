@@ -8,7 +8,7 @@ python scripts/thread_study.py first_agent.jsonl second_agent.jsonl --writer Qwe
 
 Rollouts on the same question are its threads, in any format that is read. Prints exact match with the paired
 difference to the first thread, and writes each question's answers as they come to `--out`, from which the same command
-goes on.
+goes on; another writer, or other rollouts, are measured anew.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from faithful_search.judges.generator import GeneratorJudge
+from faithful_search.measure.ledger import Ledger
 from faithful_search.measure.rows import read_trajectories
 from faithful_search.measure.stats import mean_ci, paired_difference
 from faithful_search.rewards import Correctness
 from faithful_search.rollout.threads import synthesise, vote
 from faithful_search.trajectory import Trajectory
+from faithful_search.wire.cache import key_of
 
 WAYS = ("first", "vote", "synthesis", "any")
 EXACT = Correctness()
@@ -42,17 +44,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("outputs/thread_study.jsonl"))
     args = parser.parse_args()
     groups = list(grouped(args.rollouts, args.differing).values())[: args.limit]
-    done = answered(args.out)
     writer = GeneratorJudge.from_pretrained(args.writer, dtype=args.dtype, max_new_tokens=args.tokens)
+    how = {name: getattr(args, name) for name in ("writer", "dtype", "tokens")}
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    with args.out.open("a", encoding="utf-8") as file:
-        for threads in tqdm(groups, desc="questions"):
-            question = str(threads[0].question)
-            if question not in done:
-                done[question] = measured(threads, writer)
-                file.write(json.dumps(done[question], ensure_ascii=False) + "\n")
-                file.flush()
-    tell([done[str(threads[0].question)] for threads in groups])
+    with Ledger(args.out, "study") as ledger:
+        done = {row["key"]: row for row in (json.loads(line) for _, line in ledger.read())}
+        keys = [key_of(**how, threads=[one.to_json() for one in threads]) for threads in groups]
+        for key, threads in zip(tqdm(keys, desc="questions"), groups, strict=True):
+            if key not in done:
+                done[key] = {"key": key, **how, **measured(threads, writer)}
+                ledger.append([json.dumps(done[key], ensure_ascii=False).encode() + b"\n"])
+    tell([done[key] for key in keys])
 
 
 def grouped(paths: list[Path], differing: bool) -> dict[str, list[Trajectory]]:
@@ -66,12 +68,6 @@ def grouped(paths: list[Path], differing: bool) -> dict[str, list[Trajectory]]:
                 groups.setdefault(str(row.trajectory.question), []).append(row.trajectory)
     several = {question: own for question, own in groups.items() if len(own) > 1}
     return {q: own for q, own in several.items() if not differing or len({one.answer for one in own}) > 1}
-
-
-def answered(path: Path) -> dict[str, dict[str, Any]]:
-    """What an earlier call has written, by question."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {row["question"]: row for row in map(json.loads, lines)}
 
 
 def measured(threads: list[Trajectory], writer: GeneratorJudge) -> dict[str, Any]:

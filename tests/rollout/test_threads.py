@@ -218,8 +218,8 @@ def test_the_study_of_threads_counts_what_each_way_gets_right_and_goes_on(tmp_pa
     write_jsonl(tmp_path / "rollouts.jsonl", rows)
     out = tmp_path / "study.jsonl"
     given = ["thread_study", str(tmp_path / "rollouts.jsonl"), "--writer", "any", "--out", str(out)]
-    for limit, asked in (("1", 4), ("2", 8), ("2", 8)):
-        monkeypatch.setattr(sys, "argv", [*given, "--limit", limit])
+    for limit, tokens, asked in (("1", "9", 4), ("2", "9", 8), ("2", "9", 8), ("2", "7", 16)):
+        monkeypatch.setattr(sys, "argv", [*given, "--limit", limit, "--tokens", tokens])
         study.main()
         assert len(writer.requests) == asked
     told = capsys.readouterr().out.splitlines()[-5:]
@@ -227,5 +227,5 @@ def test_the_study_of_threads_counts_what_each_way_gets_right_and_goes_on(tmp_pa
         *(["first", "0.000"], ["vote", "0.000"], ["synthesis", "1.000"], ["any", "1.000"])
     ]
     assert told[4].startswith("2 questions; 2 syntheses were written")
-    [first, _] = map(json.loads, out.read_text().splitlines())
+    [first, *_] = map(json.loads, out.read_text().splitlines())
     assert first["threads"] == ["Bo", "Bo", "Ada"] and first["right"]["synthesis"] == 1.0
