@@ -419,6 +419,16 @@ def test_a_token_is_known_by_its_shape():
 PEM = "-----BEGIN PRIVATE KEY-----"
 
 
+@pytest.mark.parametrize("encoded", [0, 1, 2, 3])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_private_key_goes_out_whole_also_inside_json(encoded, end):
+    text = end.join([PEM, "MIIE+/=", "abcd", PEM.replace("BEGIN", "END")])
+    around = "{}"
+    for _ in range(encoded):
+        text, around = json.dumps(text), json.dumps(around)
+    assert redact(text) == around.format("[secret]")
+
+
 def test_redacting_is_linear():
     for text in (
         "://" * 300_000,
