@@ -277,12 +277,17 @@ CREDIT_HACK = Study(
     references=("cold start", "GRPO"),
 )
 """Proof-of-Use's rewards on the policy that can hack, likewise."""
+UNSCALED: Flags = {"scale_rewards": "none"}
+"""Advantages as they are: divided by their group's deviation, own scores of whatever weight count in full where all
+answers of a group are right, or all are wrong."""
 SELF_EVAL = Study(
     start="self_eval",
     settings={
         "EM": Setting("self_eval.py", "self_eval_tiny.yaml", {"reward": "answer_only"}),
         "EM + own score": Setting("self_eval.py", "self_eval_tiny.yaml"),
         "own verdict + own score (paper)": Setting("self_eval.py", "self_eval_tiny_paper.yaml"),
+        "EM, unscaled": Setting("self_eval.py", "self_eval_tiny.yaml", {"reward": "answer_only"} | UNSCALED),
+        "EM + own score, unscaled": Setting("self_eval.py", "self_eval_tiny.yaml", UNSCALED),
     },
     measure={
         **{"dialect": "self_eval", "triples": "none", "questions": "world_passages"},
