@@ -193,8 +193,20 @@ def test_bind_reaches_every_level():
     assert (
         Mix(parts={"inner": rewards.pou_mix()}).bind(policy=policy).parts["inner"].parts["evidence_sensitivity"].policy
     )
+
+
+@pytest.mark.parametrize(
+    "wrap", [rewards.Shuffled, lambda one: Mix({"one": one}), lambda one: Mix({"one": Adaptive(one)})]
+)
+def test_what_a_reward_needs_is_known_through_whatever_holds_it(wrap):
+    for held in (wrap, lambda one: Mix({"inner": wrap(one)})):
+        asked, quiet = held(rewards.SelfRubric()), held(Citation())
+        assert asked.needs_policy and asked.samples_policy and asked.covers("search_r1")
+        assert not quiet.needs_policy and not quiet.samples_policy and not quiet.covers("search_r1")
+        probed = held(EvidenceSensitivity())
+        assert probed.needs_policy and not probed.samples_policy
+        assert sum(isinstance(one, EvidenceSensitivity) for one in probed.within()) == 1
     assert rewards.pou_mix().needs_policy and not rewards.answer_only_mix().needs_policy
-    assert Mix(parts={"inner": rewards.pou_mix()}).needs_policy
 
 
 def test_state_survives_json_and_the_mix_prints_as_its_configuration():

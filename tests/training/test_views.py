@@ -9,7 +9,7 @@ from tiny_trainer import TASKS, Numbered, SearchGRPOTrainer, batch_of, trainer
 
 from faithful_search.coldstart.sft import IGNORED, build_dataset
 from faithful_search.errors import ConfigError
-from faithful_search.rewards import AnswerLikelihoodGap
+from faithful_search.rewards import AnswerLikelihoodGap, Shuffled
 from faithful_search.tools import LocalSearch, Toolbox
 from faithful_search.training.ppo import PPOConfig, SearchPPOTrainer
 
@@ -78,5 +78,6 @@ def test_the_supervised_start_shows_each_turn_what_the_policy_will_see(tmp_path)
 def test_where_responses_cannot_be_left_out_it_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="message of a chat"):
         trainer(tmp_path, limits={"kept_responses": 1})
-    with pytest.raises(ConfigError, match="likelihood"):
-        trainer(tmp_path, AnswerLikelihoodGap(), dialect="search_r1", limits={"kept_responses": 1})
+    for reward in (AnswerLikelihoodGap(), Shuffled(AnswerLikelihoodGap())):
+        with pytest.raises(ConfigError, match="likelihood"):
+            trainer(tmp_path, reward, dialect="search_r1", limits={"kept_responses": 1})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -56,16 +56,34 @@ class Reward(ABC):
 
     name: ClassVar[str]
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    needs_policy: ClassVar[bool] = False
-    samples_policy: ClassVar[bool] = False
-    """Whether it lets the policy write, rather than only asking for probabilities."""
+
+    @property
+    def made_of(self) -> tuple[Reward, ...]:
+        """The rewards that this one sums or wraps; most have none."""
+        return ()
+
+    def within(self) -> Iterator[Reward]:
+        """This reward and those it is made of, at every level."""
+        yield self
+        for reward in self.made_of:
+            yield from reward.within()
+
+    @property
+    def needs_policy(self) -> bool:
+        """Whether it, or a reward within it, asks the policy itself."""
+        return any(reward.needs_policy for reward in self.made_of)
+
+    @property
+    def samples_policy(self) -> bool:
+        """Whether it lets the policy write, rather than only asking for probabilities."""
+        return any(reward.samples_policy for reward in self.made_of)
 
     def covers(self, dialect: str) -> bool:
         """Whether trajectories written in that dialect can have a value.
 
         Training on one that is not covered would score every rollout `None`.
         """
-        return True
+        return all(reward.covers(dialect) for reward in self.made_of)
 
     @abstractmethod
     def score(self, trajectory: Trajectory) -> Score:

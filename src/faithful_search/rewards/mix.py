@@ -118,18 +118,9 @@ class Mix(BatchReward):
             raise ConfigError("Mix: only_right needs a part, not named in it, that says whether an answer is right")
 
     @property
-    def needs_policy(self) -> bool:  # type: ignore[override]
-        """Whether any component asks the policy itself."""
-        return any(reward.needs_policy for _, reward in self._scored())
-
-    @property
-    def samples_policy(self) -> bool:  # type: ignore[override]
-        """Whether any component lets the policy write."""
-        return any(reward.samples_policy for _, reward in self._scored())
-
-    def covers(self, dialect: str) -> bool:
-        """Whether every component, the gate included, covers the dialect: one that does not makes every row `None`."""
-        return all(reward.covers(dialect) for _, reward in self._scored())
+    def made_of(self) -> tuple[Reward, ...]:
+        """Every component, the gate included."""
+        return tuple(reward for _, reward in self._scored())
 
     def bind(self, **resources: Any) -> Self:
         """A copy whose rewards, at every level, have those of `resources` that they have fields for."""

@@ -44,12 +44,8 @@ class Shuffled(BatchReward):
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     @property
-    def needs_policy(self) -> bool:  # type: ignore[override]
-        """Whether the reward itself asks the policy."""
-        return self.reward.needs_policy
-
-    def covers(self, dialect: str) -> bool:
-        return self.reward.covers(dialect)
+    def made_of(self) -> tuple[Reward, ...]:
+        return (self.reward,)
 
     def bind(self, **resources: Any) -> Self:
         """A copy whose reward has those of `resources` that it has fields for."""

@@ -56,12 +56,11 @@ def check_reward(mix: Mix, dialect: str, verdict_weight: float, uniform_groups: 
         raise ConfigError(f"unknown uniform_groups {uniform_groups!r}; there are: keep, drop")
     if uniform_groups == "drop" and mix.outcome is None:
         raise ConfigError("uniform_groups='drop' needs one reward that says whether an answer is right")
-    if kept_responses and any(isinstance(part, AnswerLikelihoodGap) for part in mix.parts.values()):
+    if kept_responses and any(isinstance(reward, AnswerLikelihoodGap) for reward in mix.within()):
         raise ConfigError("the likelihood gap reads a rollout as one context, which kept_responses makes several of")
     if verdict_weight < 0:
         raise ConfigError(f"verdict_weight must be 0 (no verdict term) or more, not {verdict_weight}")
-    probing = (getattr(part, "reward", part) for part in mix.parts.values())  # `Shuffled` holds another reward
-    if verdict_weight and not any(isinstance(part, EvidenceSensitivity) for part in probing):
+    if verdict_weight and not any(isinstance(reward, EvidenceSensitivity) for reward in mix.within()):
         raise ConfigError("verdict_weight needs a reward that probes the policy: EvidenceSensitivity")
 
 
