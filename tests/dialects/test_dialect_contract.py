@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from dialect_texts import EVERY, has_verdicts, tool_of, trajectories
+from dialect_texts import EVERY, has_verdicts, taken_apart, tool_of, trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from paths import ROOT
 
-from faithful_search.dialects import detect, load, parse
+from faithful_search.dialects import Dialect, detect, load, parse
 from faithful_search.errors import DialectError
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
@@ -30,40 +31,47 @@ def test_the_dialects_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_what_was_rendered_is_read_back(name: str, data: st.DataObject) -> None:
-    before = data.draw(trajectories(name))
-    dialect = load(name)
-    after = dialect.parse(dialect.render(before), fenced=True)
+    before, dialect = data.draw(trajectories(name)), load(name)
+    text = dialect.render(before)
+    after = dialect.parse(text, fenced=True)
     assert [said(step) for step in after.steps] == [said(step) for step in before.steps]
     assert [got(step) for step in after.steps] == [got(step) for step in before.steps]
     assert not after.all_issues() and after.answer == before.answer and after.stop_reason == "answered"
-    assert dialect.render(after) == dialect.render(before)
+    assert dialect.render(after) == text
+    # A turn alone reads as it does in the whole, and taken apart into tags as at once.
+    for number, step in enumerate(after.steps):
+        assert_spans(dialect, step, text)
+        start, end = step.spans["step"]
+        alone = dialect.parse_turn(text[start:end], first=number == 0)
+        assert said(alone) == said(step) and alone.issues == step.issues
+        assert {part: (a + start, b + start) for part, (a, b) in alone.spans.items()}.items() <= step.spans.items()
+    with taken_apart(dialect.grammar):
+        apart = dialect.parse(text, fenced=True)
+    assert apart == after and [list(s.spans) for s in apart.steps] == [list(s.spans) for s in after.steps]
+    # Other evidence changes nothing that the agent said.
+    content = [tuple(Evidence("content", "title", item.id) for item in step.evidence) for step in before.steps]
+    harmless = [replace(s, evidence=e, note=s.note and "note") for s, e in zip(before.steps, content, strict=True)]
+    other = dialect.parse(dialect.render(Trajectory(tuple(harmless))), fenced=True)
+    assert [said(step) for step in other.steps] == [said(step) for step in after.steps]
+    assert other.answer == after.answer and list(other.evidence) == list(after.evidence)
+    for cut in range(0, len(text), max(1, len(text) // 60)):
+        assert dialect.parse(text[:cut]).answer is None or cut >= after.steps[-1].spans["answer"][0]
 
 
-@pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_evidence_never_changes_what_the_agent_said(name: str, data: st.DataObject) -> None:
-    before = data.draw(trajectories(name))
-    harmless = [
-        Step(
-            s.think,
-            s.call,
-            tuple(Evidence("content", "title", e.id) for e in s.evidence),
-            s.note and "note",
-            s.answer,
-            s.helpful,
-            s.refs,
-        )
-        for s in before.steps
-    ]
-    dialect = load(name)
-    one = dialect.parse(dialect.render(before), fenced=True)
-    two = dialect.parse(dialect.render(Trajectory(tuple(harmless))), fenced=True)
-    assert [said(step) for step in one.steps] == [said(step) for step in two.steps] and one.answer == two.answer
-    assert list(one.evidence) == list(two.evidence)
+def assert_spans(dialect: Dialect, step: Step, text: str) -> None:
+    """Each span points to what was read."""
+    part = {key: text[start:end] for key, (start, end) in step.spans.items()}
+    assert part["think"] == step.think and part["step"].strip() == part["step"]
+    assert part.get("answer", "").strip() == (step.answer or "")
+    assert part.get("call", "") == (step.call.raw if step.call else "")
+    assert part.get("helpful") == {True: "yes", False: "no", None: None}[step.helpful]
+    assert part.get("ref", "null") == (", ".join(step.refs) or "null")
+    if step.call is not None:
+        written = dialect.render_observation(step.evidence, step.note)
+        assert part["response"].strip() == written[slice(*dialect.response_span(written))].strip()
 
 
 MARKUP = [
@@ -118,50 +126,6 @@ def test_a_bare_log_that_begins_with_a_tool_response_has_no_prompt() -> None:
 def test_the_form_of_a_call_can_stand_in_a_tool_response(name: str) -> None:
     form = load(name).call_form(["finder"])
     assert form and load(name).fence.escape(form) == form
-
-
-@pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_a_turn_alone_reads_as_it_does_in_the_trajectory(name: str, data: st.DataObject) -> None:
-    dialect = load(name)
-    text = dialect.render(data.draw(trajectories(name)))
-    for number, step in enumerate(dialect.parse(text, fenced=True).steps):
-        start, end = step.spans["step"]
-        alone = dialect.parse_turn(text[start:end], first=number == 0)
-        assert said(alone) == said(step) and alone.issues == step.issues
-        for part, (begin, stop) in alone.spans.items():
-            assert (begin + start, stop + start) == step.spans[part]
-
-
-@pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_spans_point_to_the_right_text(name: str, data: st.DataObject) -> None:
-    dialect = load(name)
-    text = dialect.render(data.draw(trajectories(name)))
-    for step in dialect.parse(text, fenced=True).steps:
-        part = {key: text[start:end] for key, (start, end) in step.spans.items()}
-        assert part["think"] == step.think and part["step"].strip() == part["step"]
-        assert part.get("answer", "").strip() == (step.answer or "")
-        assert part.get("call", "") == (step.call.raw if step.call else "")
-        assert part.get("helpful") == {True: "yes", False: "no", None: None}[step.helpful]
-        assert part.get("ref", "null") == (", ".join(step.refs) or "null")
-        if step.call is not None:
-            written = dialect.render_observation(step.evidence, step.note)
-            assert part["response"].strip() == written[slice(*dialect.response_span(written))].strip()
-
-
-@pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_no_prefix_raises_or_answers_early(name: str, data: st.DataObject) -> None:
-    dialect = load(name)
-    text = dialect.render(data.draw(trajectories(name)))
-    begins = dialect.parse(text).steps[-1].spans["answer"][0]
-    for end in range(0, len(text), max(1, len(text) // 60)):
-        cut = dialect.parse(text[:end])
-        assert cut.answer is None or end >= begins
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -1,18 +1,12 @@
-"""WebDancer's dialect: blocks of links, visits, and 150 real chats."""
+"""WebDancer's dialect: blocks of links, and visits."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import re
-
-import pytest
-from paths import SHARED
-
-from faithful_search.dialects import load, parse
+from faithful_search.dialects import load
 
 D = load("web_dancer")
-REAL = SHARED / "data" / "trajectories" / "webdancer.jsonl.gz"
+
+
 CALL = '<think>\na\n</think>\n<tool_call>\n{"name": "search", "arguments": {"query": ["p", "q"]}}\n</tool_call>'
 FOUND = (
     "A Google search for 'p' found 2 results:\n\n## Web Results\n1. [Sea (big)](https://s.org/a_(b))\n"
@@ -48,24 +42,3 @@ def test_the_prompts_example_is_not_the_agents() -> None:
     messages = [*D.prompt("Who?", []), {"role": "assistant", "content": "<think>a</think><answer>Ada</answer>"}]
     t = D.parse_messages(messages)
     assert t.question == "Who?" and t.answer == "Ada" and len(t.steps) == 1
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="the shared data are not here")
-def test_real_chats() -> None:
-    """All without an issue, every result of every search as evidence; messages, ChatML and bare roles read alike."""
-    with gzip.open(REAL) as lines:
-        rows = [json.loads(line) for line in lines]
-    for row in rows:
-        messages = row["messages"]
-        t = parse(messages)
-        assert t.dialect == "web_dancer" and not t.all_issues() and t.question and "User:" not in t.question
-        final = re.search(r"<answer>(.*)</answer>", messages[-1]["content"], re.DOTALL)
-        assert final and t.answer == final[1].strip()
-        received = "".join(m["content"] for m in messages[3:] if m["role"] == "user")
-        assert len(t.evidence) >= sum(
-            map(int, re.findall(r"(?m)^A Google search for .* found (\d+) results:$", received))
-        )
-        essence = [(s.think, s.call, s.answer, s.evidence, s.note) for s in t.steps]
-        for form in ("<|im_start|>{role}\n{content}<|im_end|>\n", "{role}\n{content}\n"):
-            text = "".join(form.format(**message) for message in messages)
-            assert [(s.think, s.call, s.answer, s.evidence, s.note) for s in D.parse(text).steps] == essence

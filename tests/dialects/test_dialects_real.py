@@ -1,54 +1,82 @@
-"""Every dialect against real trajectories, whole and mutated, against arbitrary text, and against large ones."""
+"""Every dialect against real trajectories, whole and mutated, and against arbitrary text.
+
+A turn that is as it should be is read at once, any other is taken apart into tags: with exactly the same outcome.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from dialect_texts import EVERY, TEXTS, taken_apart
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import ROOT, SHARED
 from real_texts import PIECES, R1, mutated, real, rows
 
-from faithful_search.dialects import detect, load, names, parse
+from faithful_search.dialects import detect, load, parse
 from faithful_search.text import sub_exact_match
-from faithful_search.trajectory import Trajectory
+from faithful_search.trajectory import Step, ToolCall, Trajectory
 
 PAPER = SHARED / "seeds" / "veritas.txt"
-EVERY = names()
+MARKUP = ["<|im_end|>", "<|endoftext|>", "</s>", "user", "assistant\n", "...", " ", "\n", "x", "&lt;", "\\boxed{c}"]
+TURNS = [
+    "<think>a < b</think>\n<search> q </search>",
+    "<think></think><search> </search>\n",
+    "<think>a</think>\n\n<answer> b\n</answer>",
+    "<think>a</think><answer>The final answer is \\[ \\boxed{b} \\]</answer>",
+    '<think>a</think>\n<tool_call>\n{"name": "search", "arguments": {"query": "q"}}\n</tool_call>',
+    "<think>a</think><tool_call>no JSON</tool_call>",
+    "<think><helpful>yes</helpful><ref>E1</ref>a</think><answer>b</answer>",
+    "<think> <helpful>no</helpful><ref>null</ref>a</think><tool_call>{}</tool_call>",
+    "<think><helpful>yes</helpful><ref>E1,null</ref>a</think>",
+    "<tool_response>\nT [E1]: x\n</tool_response>",
+]
+PARTS = st.sampled_from(TURNS) | st.sampled_from(PIECES) | st.sampled_from(MARKUP) | TEXTS | st.text(max_size=5)
+ANY = st.lists(PARTS, max_size=14).map("".join)
 
 
-def assert_consistent(found: Trajectory, text: str) -> None:
-    """What holds of any text."""
+def everything(name: str, text: str) -> list[object]:
+    """All that is read from a text; also in which order the spans come, as they are written in JSON."""
+    dialect = load(name)
+    whole = dialect.parse(text)
+    steps = [*whole.steps, dialect.parse_turn(text, first=True), dialect.parse_turn(text, first=False)]
+    return [whole, steps, [list(step.spans) for step in steps]]
+
+
+def assert_read(name: str, text: str) -> Trajectory:
+    """What holds of any text; returns what is read of it."""
+    found, steps, _ = at_once = everything(name, text)
+    with taken_apart(load(name).grammar):
+        assert everything(name, text) == at_once
     assert found.text == text
+    for step in steps:
+        assert all(0 <= start <= end <= len(text) for start, end in step.spans.values())
     for step in found.steps:
-        for start, end in step.spans.values():
-            assert 0 <= start <= end <= len(text)
-        if step.think is not None:
-            assert step.think == text[slice(*step.spans["think"])]
-        if step.answer is not None:
-            assert step.answer == text[slice(*step.spans["answer"])].strip()
+        assert step.think is None or step.think == text[slice(*step.spans["think"])]
+        assert step.answer is None or step.answer == text[slice(*step.spans["answer"])].strip()
     for issue in found.all_issues():
         assert issue.kind and issue.why
         assert issue.span is None or 0 <= issue.span[0] <= issue.span[1] <= len(text)
     ids = [item.id for step in found.steps for item in step.evidence]
     assert found.dialect == "pou" or ids == [f"E{k}" for k in range(1, len(ids) + 1)]
-    assert Trajectory.from_json(found.to_json()) == found if "\ud800" not in text else True
+    assert "\ud800" in text or Trajectory.from_json(found.to_json()) == found
+    shown = detect(text)
+    assert shown.dialect in (None, *EVERY) and 0 <= shown.confidence <= 1 and shown.why
+    return found
 
 
-def assert_read(name: str, text: str) -> None:
-    """The text as a whole and as a turn, and whose it is taken to be."""
-    assert_consistent(load(name).parse(text), text)
-    for first in (True, False):
-        spans = load(name).parse_turn(text, first=first).spans
-        assert all(0 <= start <= end <= len(text) for start, end in spans.values())
-    found = detect(text)
-    assert found.dialect in (None, *EVERY) and 0 <= found.confidence <= 1 and found.why
+@pytest.mark.parametrize("name", EVERY)
+@settings(max_examples=100)
+@given(text=ANY | st.text())
+def test_arbitrary_text(name: str, text: str) -> None:
+    assert_read(name, text)
 
 
 @real
@@ -59,21 +87,29 @@ def test_mutated_real_trajectories(name: str, text: str) -> None:
     assert_read(name, text)
 
 
-@pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=100)
-@given(text=st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=20).map("".join) | st.text())
-def test_arbitrary_text(name: str, text: str) -> None:
-    assert_read(name, text)
+@given(before=st.sampled_from(["", " ", "x"]), text=ANY, data=st.data())
+def test_a_stretch_of_a_text(before: str, text: str, data: st.DataObject) -> None:
+    start, end = sorted((data.draw(st.integers(0, len(text))), data.draw(st.integers(0, len(text)))))
+    dialect = load("search_r1")
+    at_once = list(dialect.read_turns(before + text, start, end, first=True))
+    with taken_apart(dialect.grammar):
+        assert list(dialect.read_turns(before + text, start, end, first=True)) == at_once
+
+
+@pytest.mark.parametrize("name", ["search_r1", "research", "self_eval", "recall", "web_dancer"])
+def test_a_well_formed_turn_is_not_taken_apart(name: str) -> None:
+    text = load(name).render_turn(Step(think="a", call=ToolCall("search", {"query": "q"})))
+    found = load(name).grammar.turn.fullmatch(text)
+    assert found and found["think"] == "a" and not load(name).parse_turn(text, first=True).issues
 
 
 @real
 @pytest.mark.parametrize("name", R1)
 def test_r1_searcher_rollouts(name: str) -> None:
-    dialect, clean = load("r1_searcher"), 0
+    clean = 0
     for row in rows(name):
         text = row["gen_text_store"]
-        found = dialect.parse(text)
-        assert_consistent(found, text)
+        found = assert_read("r1_searcher", text)
         assert found.answer == row["pred_ans"].strip() and found.stop_reason == "answered"
         asked = text.count("<|begin_of_query|>")
         assert [len(step.evidence) for step in found.steps] == [5] * asked + [0]
@@ -85,10 +121,9 @@ def test_r1_searcher_rollouts(name: str) -> None:
 
 @real
 def test_search_r1_logs() -> None:
-    dialect, agree, kinds = load("search_r1"), 0, Counter()
+    agree, kinds = 0, Counter()
     for row in rows("search_r1_ppo_3b"):
-        found = dialect.parse(row["solution"])
-        assert_consistent(found, row["solution"])
+        found, *_ = [assert_read(name, row["solution"]) for name in ("search_r1", "research", "self_eval")]
         kinds.update({issue.kind for issue in found.all_issues()})
         agree += (found.answer or "") == (row["extracted"] or "").strip()
         assert found.question.rstrip("?") == row["question"].strip().rstrip("?")
@@ -98,6 +133,24 @@ def test_search_r1_logs() -> None:
         assert all(step.evidence or step.note for step in made_up) or row["solution"].count("<information>") > 2
     assert agree >= 598  # the others put information, which is data, inside an answer
     assert kinds["think_missing"] > 500  # this checkpoint seldom thinks before it answers
+
+
+@real
+def test_web_dancer_chats() -> None:
+    """All without an issue, every result of every search as evidence; messages, ChatML and bare roles read alike."""
+    for row in rows("webdancer"):
+        messages = row["messages"]
+        t = parse(messages)
+        assert t.dialect == "web_dancer" and not t.all_issues() and t.question and "User:" not in t.question
+        final = re.search(r"<answer>(.*)</answer>", messages[-1]["content"], re.DOTALL)
+        assert final and t.answer == final[1].strip()
+        received = "".join(m["content"] for m in messages[3:] if m["role"] == "user")
+        counts = map(int, re.findall(r"(?m)^A Google search for .* found (\d+) results:$", received))
+        assert len(t.evidence) >= sum(counts)
+        essence = [(s.think, s.call, s.answer, s.evidence, s.note) for s in t.steps]
+        for form in ("<|im_start|>{role}\n{content}<|im_end|>\n", "{role}\n{content}\n"):
+            read = assert_read("web_dancer", "".join(form.format(**message) for message in messages))
+            assert [(s.think, s.call, s.answer, s.evidence, s.note) for s in read.steps] == essence
 
 
 def figure(number: int) -> Trajectory:
