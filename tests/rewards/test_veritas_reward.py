@@ -116,15 +116,15 @@ def test_the_judges_go_where_they_belong():
     assert (own.asked, search.asked, answer.asked) == (3, 1, 1)
 
 
-def test_soft_averages_p():
+@pytest.mark.parametrize(("soft", "value"), [(True, 1.07), (False, 1.12)])
+def test_soft_averages_p(soft, value):
     class Half:
         name = "half"
 
         def judge_batch(self, pairs):
             return [Verdict(0.5, True)] * len(pairs)
 
-    assert veritas_mix(Half(), info_think=0.1, soft=True).score(episode()).value == pytest.approx(1.07)
-    assert veritas_mix(Half(), info_think=0.1).score(episode()).value == pytest.approx(1.12)
+    assert veritas_mix(Half(), info_think=0.1, soft=soft).score(episode()).value == pytest.approx(value)
 
 
 def test_what_does_not_apply_counts_zero_and_what_was_not_judged_empties_the_row():
@@ -306,15 +306,6 @@ def test_the_curriculum_goes_by_optimizer_steps(tmp_path, cadence):
     assert len(history(made, "parts/info_think")) == len(steps)  # scored before it counts, too
 
 
-def test_the_curriculum_survives_a_resume(tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": 2}
-    trainer(tmp_path, veritas_mix(warmup=CURRICULUM), **settings).train()
-    resumed = trainer(tmp_path, veritas_mix(warmup=CURRICULUM), max_steps=4, **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert history(resumed, "parts/info_think/weight") == pytest.approx(RISING)
-    assert resumed.reward_state.mix.step == 4
-
-
 @pytest.mark.parametrize(
     "cadence",
     [
@@ -329,45 +320,60 @@ def test_steps_per_epoch_are_the_trainers(tmp_path, cadence):
     assert made.state.global_step == steps_per_epoch(made.args, 5)
 
 
-def test_a_judge_that_is_down_stops_the_run_with_a_checkpoint_and_no_harm(tmp_path, caplog):
-    made = trainer(tmp_path, veritas_mix(Moody(lambda asked: False)), Writer(FOUND_ONLY), max_steps=4)
-    with caplog.at_level(logging.WARNING), pytest.raises(JudgeError, match=r"no connection.*checkpoint-1\b.*resume"):
+def test_the_curriculum_survives_a_resume(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 2}
+    trainer(tmp_path, veritas_mix(warmup=CURRICULUM), **settings).train()
+    resumed = trainer(tmp_path, veritas_mix(warmup=CURRICULUM), max_steps=4, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert history(resumed, "parts/info_think/weight") == pytest.approx(RISING)
+    assert resumed.reward_state.mix.step == 4
+
+
+def warnings_of(caplog) -> list[str]:
+    return [record.message for record in caplog.records if record.name.startswith(("faithful_search", "trl"))]
+
+
+def test_a_judge_that_is_down_stops_the_run_with_a_checkpoint_and_a_run_goes_on_when_it_is_back(tmp_path, caplog):
+    writer, log = Writer(FOUND_ONLY), tmp_path / "trajectories.jsonl"
+    settings = {"max_steps": 4, "restore_callback_states_from_checkpoint": True, "trajectory_file": log}
+    made = trainer(tmp_path, veritas_mix(Moody(lambda asked: asked < 2)), writer, **settings)
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(JudgeError, match=r"at step 2 .*no connection.*checkpoint-2\b.*resume"),
+    ):
         made.train()
-    (line,) = [record.message for record in caplog.records if record.name.startswith(("faithful_search", "trl"))]
-    assert line == (
-        "step 1: no verdict on info_think of 4 of 4 rollouts; 4 of them have no reward: "
+    assert warnings_of(caplog) == [
+        "step 2: no verdict on info_think of 4 of 4 rollouts; 4 of them have no reward: "
         "the judge abstained: no connection to the judge"
-    )
-    assert made.state.global_step == 1 and history(made, "judge/abstained") == [1.0]
-    assert all(torch.isfinite(parameter).all() for parameter in made.model.parameters())
-    assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
-
-
-@pytest.mark.parametrize(("estimator", "scale"), [("trl", "group"), ("trl", "batch"), ("leave_one_out", "group")])
-def test_a_batch_without_any_reward_leaves_the_weights_as_they_are(tmp_path, estimator, scale):
-    mix = veritas_mix(Moody(lambda asked: False))
-    made = trainer(tmp_path, mix, Writer(FOUND_ONLY), scale_rewards=scale, max_abstained=1.0, max_steps=1)
-    made.estimator = ESTIMATORS[estimator]
-    before = [parameter.clone() for parameter in made.model.parameters()]
-    made.train()
-    assert history(made, "judge/abstained") == [1.0]
-    assert all(math.isfinite(loss) for loss in history(made, "loss"))
-    for old, new in zip(before, made.model.parameters(), strict=True):
-        assert torch.equal(old, new)
-
-
-def test_a_stopped_run_goes_on_when_the_judge_is_back(tmp_path):
-    settings = {"max_steps": 4, "restore_callback_states_from_checkpoint": True}
-    writer = Writer(FOUND_ONLY)
-    log = tmp_path / "trajectories.jsonl"
-    made = trainer(tmp_path, veritas_mix(Moody(lambda asked: asked < 2)), writer, trajectory_file=log, **settings)
-    with pytest.raises(JudgeError, match=r"at step 2 .*checkpoint-2"):
-        made.train()
-    resumed = trainer(tmp_path, veritas_mix(Moody()), writer, trajectory_file=log, **settings)
+    ]
+    resumed = trainer(tmp_path, veritas_mix(Moody()), writer, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert resumed.state.global_step == 4
     assert history(resumed, "judge/abstained") == [0.0, 1.0, 0.0, 0.0]
     assert len(list(read_jsonl(log))) == 16
+
+
+@pytest.mark.parametrize(
+    ("estimator", "scale", "down"),
+    [("trl", "group", True), ("trl", "batch", True), ("leave_one_out", "group", True), ("trl", "group", False)],
+)
+def test_without_a_judge_or_gold_answers_a_batch_leaves_the_weights_as_they_are(
+    tmp_path, caplog, estimator, scale, down
+):
+    mix = veritas_mix(Moody(lambda asked: not down))
+    questions = TASKS if down else [Task("q", "Where?")]
+    settings = {"scale_rewards": scale, "max_abstained": float(down), "max_steps": 1, "train_dataset": questions}
+    made = trainer(tmp_path, mix, Writer(FOUND_ONLY) if down else None, **settings)
+    made.estimator = ESTIMATORS[estimator]
+    before = [parameter.clone() for parameter in made.model.parameters()]
+    with caplog.at_level(logging.WARNING):
+        made.train()
+    assert history(made, "judge/abstained") == [float(down)]
+    if not down:
+        told = "step 1: 4 of 4 rollouts have no reward: exact_match: no gold answers to compare with"
+        assert warnings_of(caplog) == [told]
+    assert all(math.isfinite(loss) for loss in history(made, "loss"))
+    assert all(torch.equal(old, new) for old, new in zip(before, made.model.parameters(), strict=True))
 
 
 def test_the_run_stops_between_two_batches(tmp_path):
@@ -403,17 +409,6 @@ def test_an_outage_below_the_limit_or_without_weight_does_not_stop_the_run(tmp_p
     ]
     with pytest.raises(ConfigError, match=r"max_abstained must be in \[0, 1\], not 50"):
         trainer(tmp_path, mix, max_abstained=50)
-
-
-def test_questions_without_gold_answers_train_nothing_and_are_a_line_in_the_log(tmp_path, caplog):
-    made = trainer(tmp_path, veritas_mix(), train_dataset=[Task("q", "Where?")], max_abstained=0.0, max_steps=1)
-    before = [parameter.clone() for parameter in made.model.parameters()]
-    with caplog.at_level(logging.WARNING):
-        made.train()
-    (line,) = [record.message for record in caplog.records if record.name.startswith(("faithful_search", "trl"))]
-    assert line == "step 1: 4 of 4 rollouts have no reward: exact_match: no gold answers to compare with"
-    assert history(made, "judge/abstained") == [0.0]
-    assert all(torch.equal(old, new) for old, new in zip(before, made.model.parameters(), strict=True))
 
 
 TWO = """
@@ -492,7 +487,7 @@ def trained(tmp_path_factory):
     writer = Writer(TURNS * 4 + ODD, 0.15)
     made = trainer(path, mix, writer, TRICKY, trajectory_file=log, limits=limits, **settings)
     made.train()
-    return mix, list(read_jsonl(log)), log, made.state.log_history
+    return mix, list(read_jsonl(log)), made.state.log_history
 
 
 @pytest.fixture
@@ -502,16 +497,29 @@ def offline(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
 
 
-def measured(name: str, predictions: list, rows: list[Trajectory]) -> list[float | None]:
-    metric, result = METRICS[name]
-    found = evaluate.load(str(ROOT / "evaluate_metrics" / metric)).compute(
-        predictions=predictions,
-        references=[list(row.answers) for row in rows],
-        questions=[row.question for row in rows],
-        dialect="search_r1",
-        details=True,
-    )
-    return [item["scores"][result]["value"] for item in found["details"]]
+def by_module(rows: list[Trajectory], predictions: list, folder: Path) -> dict[str, list[float | None]]:
+    """What the modules of `evaluate` say of each row."""
+    given = {"references": [list(row.answers) for row in rows], "questions": [row.question for row in rows]}
+    columns = {}
+    for name, (metric, result) in METRICS.items():
+        module = evaluate.load(str(ROOT / "evaluate_metrics" / metric))
+        found = module.compute(predictions=predictions, dialect="search_r1", details=True, **given)
+        columns[name] = [item["scores"][result]["value"] for item in found["details"]]
+    return columns
+
+
+def by_audit(rows: list[Trajectory], predictions: list, folder: Path) -> dict[str, list[float | None]]:
+    """What an audit says of a file of them."""
+    lines = [
+        said.to_json()
+        if isinstance(said, Trajectory)
+        else json.dumps({"question": row.question, "text": said, "answers": list(row.answers)})
+        for row, said in zip(rows, predictions, strict=True)
+    ]
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+    fs.audit(folder / "rows.jsonl", folder, metrics=[metric for metric, _ in METRICS.values()], dialect="search_r1")
+    read = [json.loads(line)["scores"] for line in (folder / "scores.jsonl").read_text().splitlines()]
+    return {name: [line[result]["value"] for line in read] for name, (_, result) in METRICS.items()}
 
 
 def sums(mix: Mix, columns: dict[str, list[float | None]], rows: list[Trajectory]) -> list[float]:
@@ -523,48 +531,27 @@ def sums(mix: Mix, columns: dict[str, list[float | None]], rows: list[Trajectory
     ]
 
 
-def test_the_reward_in_training_is_what_the_modules_report_on_the_same_text(trained, offline):
-    """To the last bit, for odd, cut and forced turns and evidence full of markup, as text and as a trajectory."""
-    mix, rows, _, _ = trained
+@pytest.mark.parametrize("measured", [by_module, by_audit])
+def test_the_reward_in_training_is_what_is_measured_on_the_same_text(trained, offline, tmp_path, measured):
+    """To the last bit, for odd, cut and forced turns and evidence full of markup: of trajectories, of their texts, and
+    of texts written anew from the steps where that is exact."""
+    mix, rows, logged = trained
     ends = Counter(row.stop_reason for row in rows)
     assert {"answered", "answered_forced", "turn_limit", "turn_token_limit"} <= ends.keys()
+    for reason in ("answered", "answered_forced"):
+        shares = [row[f"ended/{reason}"] for row in logged if "reward" in row]
+        own = [[row.stop_reason for row in rows if row.meta["step"] == step].count(reason) / 24 for step in range(3)]
+        assert shares == pytest.approx(own) and max(shares) > 0
     assert sum(bool(row.meta.get("observations_cut")) for row in rows) >= 20
     # of a text alone nobody knows that its escapes and notes are ours
     plain = [row for row in rows if "&" not in row.text and not any(step.note for step in row.steps)]
-    assert len(plain) > 20
-    for predictions, kept in (([row.text for row in plain], plain), (rows, rows)):
-        columns = {name: measured(name, predictions, kept) for name in METRICS}
+    whole = [row for row in rows if not any(issue.kind == "elided" for issue in row.all_issues())]
+    written = [dialects.load("search_r1").render(row) for row in whole]
+    assert len(plain) > 20 and len(whole) > 50
+    for kept, predictions in ((plain, [row.text for row in plain]), (whole, written), (rows, rows)):
+        columns = measured(kept, predictions, tmp_path)
         for name, column in columns.items():
             assert column == [row.meta["scores"][name] for row in kept]
             assert len(set(column)) > 1
         assert sums(mix, columns, kept) == [row.meta["reward"] for row in kept]
     assert len({row.meta["reward"] for row in rows}) > 8
-
-
-def test_the_log_says_how_many_were_made_to_answer(trained):
-    _, rows, _, logged = trained
-    for reason in ("answered", "answered_forced"):
-        shares = [row[f"ended/{reason}"] for row in logged if "reward" in row]
-        ends = [[row.stop_reason for row in rows if row.meta["step"] == step].count(reason) / 24 for step in range(3)]
-        assert shares == pytest.approx(ends) and max(shares) > 0
-
-
-def test_the_reward_in_training_is_what_an_audit_reports(trained, tmp_path):
-    """Of the log itself, and of a file with nothing but the texts, written anew from the steps where that is exact."""
-    mix, rows, log, _ = trained
-    kept = [row for row in rows if not any(issue.kind == "elided" for issue in row.all_issues())]
-    plain, written = tmp_path / "texts.jsonl", dialects.load("search_r1").render
-    plain.write_text(
-        "".join(
-            json.dumps({"question": row.question, "text": written(row), "answers": list(row.answers)}) + "\n"
-            for row in kept
-        )
-    )
-    assert len(kept) > 50
-    for source, expected in ((log, rows), (plain, kept)):
-        out = tmp_path / source.stem
-        fs.audit(source, out, metrics=[metric for metric, _ in METRICS.values()], dialect="search_r1")
-        lines = [json.loads(line) for line in (out / "scores.jsonl").read_text().splitlines()]
-        columns = {name: [line["scores"][result]["value"] for line in lines] for name, (_, result) in METRICS.items()}
-        assert columns == {name: [row.meta["scores"][name] for row in expected] for name in METRICS}
-        assert sums(mix, columns, expected) == [row.meta["reward"] for row in expected]
