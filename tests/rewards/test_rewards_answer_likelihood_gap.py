@@ -6,8 +6,6 @@ import lab
 import msgspec
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from faithful_search.dialects import load
 from faithful_search.errors import ConfigError, DataError
@@ -75,14 +73,6 @@ def test_the_formula_by_hand():
     assert TOKENIZER.decode(answer) == TOKENIZER.decode(same) == "Lima"
     assert "Peru [E1]: The capital of Peru is Lima." in real and real.endswith("It is so.</think><answer>")
     assert without == real.replace("Peru [E1]: The capital of Peru is Lima.", "Bread [E1]: Dough rests overnight.")
-
-
-@given(st.floats(-50, 0), st.floats(-50, 0), st.integers(1, 30))
-def test_values_are_the_contrast_of_mean_token_probabilities(real, without, n):
-    score = _score(_Question(2, [], [], [0] * n), real * n, without * n)
-    p, q = math.exp(real), math.exp(without)
-    assert -1 <= score.value <= 1 and score.value == pytest.approx((p - q) / (p + q), abs=1e-9)
-    assert bool(score.why) == (score.value <= 0)
 
 
 def test_an_answer_that_is_impossible_either_way_has_no_gap():

@@ -1,8 +1,6 @@
 """Calls that repeat themselves, calls whose evidence is never used, and how calls spread over the tools."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError
 from faithful_search.measure import tool_use as corpus
@@ -101,28 +99,3 @@ def test_tools_that_are_not_listed_are_those_that_were_called():
     assert corpus.tool_entropy(counts, ["search", "read", "graph"]) == pytest.approx(0.511860, abs=1e-6)
     assert corpus.tool_entropy({"search": 3}) is None and corpus.tool_entropy({}) is None
     assert corpus.tool_ratios({"search": 1}, ["read"]) == {"read": 0.0}
-
-
-values = st.sampled_from(["", "Ada", "ada horn", "1889", "\u6771\u4eac", 3, None, ["Ada"], {"a": [1]}])
-made_steps = st.builds(
-    Step,
-    think=st.none() | st.text(max_size=30),
-    call=st.none()
-    | st.builds(ToolCall, st.sampled_from("ab"), st.dictionaries(st.sampled_from(["query", "k"]), values, max_size=2)),
-    evidence=st.lists(st.builds(Evidence, st.text(max_size=30)), max_size=2).map(tuple),
-    helpful=st.none() | st.booleans(),
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(made_steps, max_size=6).map(tuple), st.sampled_from(["", "pou", "search_r1"]))
-def test_shares_are_in_bounds_and_name_steps_that_called(steps, dialect):
-    trajectory = Trajectory(steps, dialect=dialect)
-    for what in ("repeated", "unused"):
-        score = ToolUse(what).score(trajectory)
-        assert (score.value is None) == (not any(s.call and (s.evidence or what == "repeated") for s in steps))
-        if score.value is not None:
-            assert score.value == len(score.parts["steps"]) / score.parts["calls"]
-            assert all(steps[number - 1].call for number in score.parts["steps"])
-    doubled = ToolUse("repeated").score(Trajectory(steps + steps, dialect=dialect))
-    assert doubled.value is None or doubled.value >= 0.5
