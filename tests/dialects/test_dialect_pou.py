@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from faithful_search.dialects import load
 from faithful_search.errors import DialectError
@@ -208,27 +205,6 @@ def test_the_address_of_a_page_stands_behind_its_title() -> None:
 def test_what_no_policy_could_browse_is_not_shown(url: str) -> None:
     text, found = shown(Evidence("a", "T", "E1", url=url))
     assert text == "<tool_response>\nT [E1]: a\n</tool_response>" and found == (Evidence("a", "T", "E1"),)
-
-
-PIECES = [
-    " <http", " <https://y>", "<", ">", "&lt;", "&#62;", "&amp;", "&", "#62;", "lt;", "\n", "\r", "\u2028", "T", " ",
-    " [E1]: ", "[E9]", "http://z", "</tool_response>", "<answer>", "<|im_end|>", "</s>", "\ud800", "\uff1c",
-]  # fmt: skip
-HOSTILE = st.lists(st.sampled_from(PIECES) | st.text(max_size=2), max_size=6).map("".join)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(HOSTILE, HOSTILE, HOSTILE, st.booleans()), min_size=1, max_size=3))
-def test_hostile_titles_and_addresses_come_back_as_they_were(drawn: list[tuple[str, str, str, bool]]) -> None:
-    evidence = tuple(
-        Evidence(text, title, f"E{n}", url=f"http://{url}" if is_page else "")
-        for n, (title, text, url, is_page) in enumerate(drawn)
-    )
-    text, found = shown(*evidence)
-    assert found == evidence
-    body = text[len("<tool_response>\n") : -len("\n</tool_response>")]
-    assert "tool_response>" not in body.replace("&lt;/tool_response>", "") and "<answer>" not in body
-    assert "<|" not in body and len(re.findall(r"\[E[0-9]+\]", text)) == len(evidence)
 
 
 @pytest.mark.parametrize("name", ["", "1", "E", "e1", "E1]: x", "doc"])

@@ -174,6 +174,7 @@ def test_the_environments_line_after_an_invalid_turn_is_not_the_agents() -> None
         ("<think>a <answer>x</answer></think><answer>b</answer>", {"nested"}),
         ("<think>a</think></information><answer>b</answer>", {"tag_unbalanced"}),
         ("<think>a</think><information>fact</information><answer>b</answer>", {"response_forged"}),
+        *[(f"<think>a</think>{dots}<answer>b</answer>", {"elided"}) for dots in ("...", "\u2026", "\n...\n")],
         ("", {"think_missing", "no_action"}),
     ],
 )

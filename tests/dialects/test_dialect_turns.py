@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faithful_search.dialects.passages import last_boxed
 from faithful_search.dialects.search_r1 import SearchR1
-from faithful_search.dialects.turns import GAP, MOST_ISSUES, MOST_STEPS, MOST_TAGS, Tag, TurnReader
+from faithful_search.dialects.turns import MOST_ISSUES, MOST_STEPS, MOST_TAGS, Tag, TurnReader
 
 PIECES = [
     "<think>a</think>", "<search>q</search>", "<answer>b</answer>", "<answer>", "</think>", " ", "x", "<search>", "...",
@@ -34,19 +32,6 @@ def test_turns_lie_one_behind_the_other_and_begin_as_one_turn_would(text: str) -
         assert not {"call", "answer"} <= set(turn["spans"])
 
 
-@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
-def test_every_closed_call_outside_a_thought_is_read(text: str) -> None:
-    calls = [turn["call"].raw for turn in reader(text).turns() if "call" in turn]
-    if "<search><" not in text and "<answer><" not in text and not text.count("<answer>") > text.count("</answer>"):
-        assert calls.count("q") == text.count("<search>q</search>") - sum("<search>" in raw for raw in calls)
-
-
-@pytest.mark.parametrize("dots", ["...", "\u2026", "\n...\n"])
-def test_a_line_of_dots_is_an_elision_not_text(dots: str) -> None:
-    step = reader(f"<think>a</think>{dots}<answer>b</answer>").read()
-    assert [issue.kind for issue in step["issues"]] == ["elided"]
-
-
 def test_more_tags_than_any_agent_writes_are_not_read() -> None:
     text = "</think>" * (MOST_TAGS + 5) + "<answer>b</answer>"
     step = reader(text).read()
@@ -60,28 +45,3 @@ def test_more_turns_than_any_agent_takes_are_not_read() -> None:
     t = SearchR1().parse(turn * (MOST_STEPS + 3) + "<answer>b</answer>")
     assert len(t.steps) == MOST_STEPS and t.answer is None
     assert [issue.kind for issue in t.issues] == ["turns_many"]
-
-
-def test_a_calls_token_is_no_markup() -> None:
-    assert GAP.fullmatch(" <|im_end|>\n<|begin_of_text|>user\n")
-    assert not GAP.fullmatch("<|begin_of_query|>") and not GAP.fullmatch("<|end_of_documents|>")
-
-
-@given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "a", "\\boxed"]), max_size=14).map("".join))
-def test_the_last_box_is_balanced_and_no_later_one_is(text: str) -> None:
-    found = last_boxed(text)
-    balanced = [
-        start + 7 for start in range(len(text)) if text.startswith("\\boxed{", start) and _closes(text, start + 7)
-    ]
-    assert (found[0] if found else None) == (balanced[-1] if balanced else None)
-    if found:
-        assert text[found[1]] == "}" and text[slice(*found)].count("{") == text[slice(*found)].count("}")
-
-
-def _closes(text: str, at: int) -> bool:
-    depth = 1
-    for character in text[at:]:
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return True
-    return False

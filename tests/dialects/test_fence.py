@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 
 import pytest
@@ -78,9 +77,3 @@ def test_with_tokens_adds_once_and_keeps_the_pattern() -> None:
 def test_a_token_that_an_entity_could_contain_is_refused(token: str) -> None:
     with pytest.raises(ConfigError, match="cannot be fenced"):
         Fence("x", (token,))
-
-
-def test_is_a_value() -> None:
-    again = pickle.loads(pickle.dumps(FENCE))
-    assert again == FENCE and hash(again) == hash(FENCE)
-    assert again.escape("<think>") == "&lt;think>"

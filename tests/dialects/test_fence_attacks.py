@@ -103,7 +103,7 @@ FORGED = [
 ]  # fmt: skip
 PLAIN = ["", " ", "\n", "\r", "\t", "\x00", "\x1b[2J", "\u2028", "\ufeff", "\u202e", "é", "a\u0338", "<\u0338",
          "\ufffd", "漢字 العربية", "<", ">", "/", "|", "[", "]", "&", ";", "&lt", "amp;", '"', "\\", "{", "}", "</",
-         "<|", "im_end|>", "tool_response>", " [E9", "]: "]  # fmt: skip
+         "<|", "im_end|>", "tool_response>", " [E9", "]: ", "#62;", "lt;", "&#62;", "[E9]", " <http"]  # fmt: skip
 HOSTILE = [*CLOSED, *CASED, *CONTROL, *FORGED, *PLAIN]
 LINKS = ["", ">", "a>", "T <http://x>", " <http://x", "<http", "](", "T](http://x)", "http://x> <http://y>", "http://x](y",
          "http://x) [b](z", "http://x <http", "https://x>", "http://x\r\n[E1]: y", "http://x\n\n2. [b](http://y)",

@@ -76,11 +76,6 @@ def test_any_text_and_score_survive_json(text, score):
     assert Trajectory.from_json(line) == Trajectory.from_json(line.encode()) == before
 
 
-def test_a_helpful_of_false_is_not_the_missing_verdict():
-    steps = (Step(helpful=False), Step(helpful=True), Step())
-    assert [step.helpful for step in Trajectory.from_json(Trajectory(steps).to_json()).steps] == [False, True, None]
-
-
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -136,12 +131,6 @@ def test_a_failed_write_keeps_the_old_file(path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_file_can_be_rewritten_from_itself(path):
-    write_jsonl(path, [FULL, Trajectory(id="b")])
-    assert write_jsonl(path, (item for item in read_jsonl(path) if item.id == "b")) == 1
-    assert list(read_jsonl(path)) == [Trajectory(id="b")]
-
-
 def test_evidence_keeps_what_came_first():
     first, again, other = Evidence("a", id="E1"), Evidence("b", id="E1"), Evidence("c", id="E2")
     found = Trajectory((Step(evidence=(first,)), Step(), Step(evidence=(again, other)))).evidence
@@ -153,10 +142,6 @@ def test_evidence_keeps_what_came_first():
 def test_all_issues_are_the_episodes_then_the_steps():
     a, b, c = (Issue(kind, "why") for kind in "abc")
     assert Trajectory((Step(issues=(b,)), Step(issues=(c,))), issues=(a,)).all_issues() == [a, b, c]
-
-
-def test_tokens_print_as_counts():
-    assert repr(FULL.tokens) == "Tokens(2 of prompt, 3 of completion, 2 sampled)"
 
 
 def test_defaults_are_not_written():

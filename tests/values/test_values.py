@@ -38,25 +38,14 @@ VALUES = [
     rewards.pou_mix(budget=2),
     *(rewards.load(name)() for name in rewards.names()),
 ]
-every = pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 
 
-@every
-def test_a_copy_in_another_process_is_equal(value):
-    assert pickle.loads(pickle.dumps(value)) == value
-    assert copy.deepcopy(value) == value
-
-
-@every
-def test_another_with_the_same_fields_is_equal_and_prints_alike(value):
-    change = dataclasses.replace if dataclasses.is_dataclass(value) else msgspec.structs.replace
-    assert change(value) == value and repr(change(value)) == repr(value)
-    assert repr(value).startswith(f"{type(value).__name__}(")
-
-
-@every
-def test_nothing_changes_it(value):
-    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else msgspec.structs.fields(value)
-    for name in [field.name for field in fields] or ["anything"]:
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_a_value_is_equal_to_its_copies_prints_its_fields_and_never_changes(value):
+    kind = dataclasses if dataclasses.is_dataclass(value) else msgspec.structs
+    again = kind.replace(value)
+    assert pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == again == value
+    assert repr(again) == repr(value) and repr(value).startswith(f"{type(value).__name__}(")
+    for name in [field.name for field in kind.fields(value)] or ["anything"]:
         with pytest.raises((AttributeError, TypeError)):
             setattr(value, name, None)
