@@ -191,18 +191,12 @@ def world_of(change: Change | None) -> World:
 
 
 @lru_cache
-def chains_of(splits: tuple[str, ...] = SPLITS) -> dict[str, tuple[Asked, ...]]:
+def chains_of() -> dict[str, tuple[Asked, ...]]:
     """For each bundled question the facts that lead to its answer, which is the last one's object."""
-    tasks = (task for split in splits for task in load_tasks("world", split))
+    tasks = (task for split in SPLITS for task in load_tasks("world", split))
     return {
         task.question: tuple(Asked(fact["subject"], fact["relation"]) for fact in task.meta["chain"]) for task in tasks
     }
-
-
-@lru_cache
-def questions_of(splits: tuple[str, ...] = SPLITS) -> dict[str, Asked]:
-    """For each bundled question the fact that its answer is: the last of its chain."""
-    return {question: chain[-1] for question, chain in chains_of(splits).items()}
 
 
 def naming(

@@ -32,7 +32,7 @@ from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-from faithful_search.world import bundled_world, questions_of
+from faithful_search.world import bundled_world, chains_of
 
 WORLD = bundled_world()
 TASKS = [task for task in load_tasks("world", "validation") if task.meta["hops"] == 1][:40]
@@ -43,7 +43,7 @@ class Swaps:
     """The changed worlds of one-hop questions: the object of the fact becomes another of its relation."""
 
     def change(self, task):
-        asked = questions_of()[task.question]
+        asked = chains_of()[task.question][-1]
         own = WORLD.by_fact[asked]
         others = sorted({item.object for item in WORLD.by_relation[asked.relation]} - {item.object for item in own})
         new = others[0]
@@ -63,7 +63,7 @@ class Agent:
 
     def _turn(self, prompt):
         question = next(question for question in KNOWN if question in prompt)
-        asked = questions_of()[question]
+        asked = chains_of()[question][-1]
         first = "<|im_start|>assistant\n<think>" not in prompt
         said = f"I know the answer {KNOWN[question]}." if self.remembers(question) else "Look it up."
         if first:

@@ -16,7 +16,7 @@ from faithful_search.rewards import AnswerSupport
 from faithful_search.rewards.citation_states_fact import CitationStatesFact
 from faithful_search.tasks import load_tasks
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-from faithful_search.world import SPLITS, Asked, Change, WorldFoils, bundled_world, questions_of
+from faithful_search.world import SPLITS, Asked, Change, WorldFoils, bundled_world, chains_of
 
 WORLD = bundled_world()
 ALGIERS = "The parliament of Algeria meets in Algiers, where new laws are read and passed."
@@ -58,9 +58,9 @@ def test_what_states_what(query, text, states):
 def test_every_statement_states_its_own_fact_and_no_question_lacks_one():
     assert all(WORLD.states(f"{item.relation} of {item.subject}", item.evidence) for item in WORLD.statements)
     tasks = [task for split in SPLITS for task in load_tasks("world", split)]
-    assert len(questions_of()) == len(tasks)
+    assert len(chains_of()) == len(tasks)
     assert all(
-        item.object == task.answers[0] for task in tasks for item in WORLD.by_fact[questions_of()[task.question]]
+        item.object == task.answers[0] for task in tasks for item in WORLD.by_fact[chains_of()[task.question][-1]]
     )
 
 
@@ -171,7 +171,7 @@ def test_support_goes_by_the_chain_as_it_is_walked_in_the_changed_world(hop):
 def test_rewards_by_facts_read_the_world_off_the_rollout():
     """An engine's rollout carries its change; read back from a log it is the same."""
     meta = {"counterfactual": msgspec.to_builtins(CHANGE)}
-    question = next(question for question, asked in questions_of().items() if asked == CHANGE.asked)
+    question = next(question for question, chain in chains_of().items() if chain[-1] == CHANGE.asked)
     for text, answer, changed, supported in (
         (LUANDA, "Luanda", True, 1.0),
         (ALGIERS, "Algiers", True, 0.0),

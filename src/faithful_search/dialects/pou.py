@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from ..errors import DialectError
-from ..trajectory import Evidence, Span, Step, ToolCall, Trajectory
+from ..trajectory import Evidence, Span, Step, Trajectory
 from .base import Dialect
 from .fence import Fence, one_line, tags
 from .passages import write_json
@@ -153,6 +153,7 @@ class PoU(ToolCalls):
     system = _SYSTEM
     grammar = Grammar(_NAMES, "tool_call", "tool_response", opens=_VERDICT)
     reader = _Reader
+    needs_arguments = True
     fence = Fence(_FENCE)
     marks = MARKS | {"helpful": 4.0, "ref": 2.0}
     signs: ClassVar[Mapping[str, float]] = {
@@ -180,10 +181,6 @@ class PoU(ToolCalls):
             fields["helpful"], fields["refs"] = turn["helpful"] == "yes", tuple(refs)
             fields["spans"] = {"helpful": turn.span("helpful"), "ref": turn.span("ref"), **fields["spans"]}
         return fields
-
-    def read_call(self, raw: str, strict: bool = True) -> ToolCall | None:
-        """A name and arguments, which may not be missing."""
-        return super().read_call(raw, strict)
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """Evidence by its ids. Lines before the first title belong to no evidence."""

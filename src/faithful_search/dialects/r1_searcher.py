@@ -28,7 +28,7 @@ from ..trajectory import Evidence, Span, Step
 from .base import Dialect
 from .fence import Fence, one_line, tags
 from .passages import MOST_DOCUMENTS
-from .tagged import Tagged, plain_prompt, query
+from .tagged import Tagged, query
 from .turns import Grammar, Tag, TurnReader, skip
 
 _SYSTEM = """You are a helpful assistant.
@@ -41,8 +41,6 @@ During the thinking process, **you can perform searching for uncertain knowledge
 **A query must involve only a single triple**.
 Then, the search system will provide you with the retrieval information with the format of \
 "<|begin_of_documents|> ...search results... <|end_of_documents|>"."""
-_BASE_PROMPT = "The User asks a question, and the Assistant solves it."
-_USER, _ASSISTANT = "\n\nUser:", "\nAssistant:"
 _TAG = (
     r"<(?=/?(?:think|answer)>|\|(?:begin|end)_of_(?:query|documents)\|>)"
     r"(/|\|end_of_)?(?:\|begin_of_)?(think|answer|query|documents)\|?>"
@@ -86,6 +84,7 @@ class R1Searcher(Tagged):
     system = _SYSTEM
     stop = ("<|end_of_query|>", "</answer>")
     frame = ("\n\n<|begin_of_documents|>\n", "\n<|end_of_documents|>\n\n")
+    base_prompt = ("The User asks a question, and the Assistant solves it.", "\n\nUser:", "\nAssistant:")
     reader = _Reader
     grammar = Grammar(
         ("think", "answer", "query", "documents"), "query", "documents", last_answer_counts=True, pattern=_TAG
@@ -96,10 +95,6 @@ class R1Searcher(Tagged):
         "begin_of_query": 4.0, "begin_of_documents": 4.0, "think": 0.5, "answer": 0.5,
         "search": -2.0, "tool_call": -3.0, "tool_response": -3.0, "helpful": -3.0,
     }  # fmt: skip
-
-    def begin_plain(self, text: str) -> tuple[int, str | None]:
-        """After the prompt of its base checkpoints, whose examples are not the agent's words."""
-        return plain_prompt(text, _USER, _ASSISTANT) if text.lstrip().startswith(_BASE_PROMPT) else (0, None)
 
     def render_turn(self, step: Step) -> str:
         think = step.think or ""

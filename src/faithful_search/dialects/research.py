@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from ..trajectory import Evidence, Span
 from .fence import Fence, one_line, opening_line, tags
 from .passages import MOST_DOCUMENTS, last_boxed
-from .tagged import MARKS, Tagged, plain_prompt, search_grammar
+from .tagged import MARKS, Tagged, search_grammar
 
 _SYSTEM = (
     "You are a helpful assistant that can solve the given question step by step with the help of the wikipedia search "
@@ -38,8 +38,6 @@ _SYSTEM = (
     "final answer is \\[ \\boxed{answer here} \\] </answer>. In the last part of the answer, the final exact answer is "
     "enclosed within \\boxed{} with latex format."
 )
-_BASE_PROMPT = "A conversation between User and Assistant."
-_USER, _ASSISTANT = " User: ", " Assistant:"
 _QUOTED = re.compile(r'\n\n(?="[^\n]*"\n)')
 _PARAGRAPH = re.compile(r"\n\n+")
 
@@ -49,15 +47,13 @@ class ReSearch(Tagged):
 
     system = _SYSTEM
     frame = (" <result>\n", "\n</result>\n")
+    base_prompt = ("A conversation between User and Assistant.", " User: ", " Assistant:")
     grammar = search_grammar("result")
     fence = Fence(tags(*grammar.names) + r'|<\||\n\n"')
     marks = MARKS | {"result": 4.0}
 
     def begin_plain(self, text: str) -> tuple[int, str | None]:
-        """After the prompt of its base checkpoints, whose examples are not the agent's words."""
-        if not text.lstrip().startswith(_BASE_PROMPT):
-            return 0, None
-        at, asked = plain_prompt(text, _USER, _ASSISTANT)
+        at, asked = super().begin_plain(text)
         return at, asked and asked.removesuffix(".")
 
     def write_note(self, note: str) -> str:

@@ -61,11 +61,11 @@ class SearchR1Like(ToolCalls):
         asked = _ASKED.search(text) if text.lstrip().startswith("Answer the given question") else None
         return (asked.end(), asked[1].strip()) if asked else (0, None)
 
-    def read_call(self, raw: str, strict: bool = False) -> ToolCall | None:
+    def read_call(self, raw: str) -> ToolCall | None:
         query = raw.strip()
         if query and _BARE_QUERY.match(query):
             return ToolCall("search", {"query": query}, raw)
-        return super().read_call(raw, strict)
+        return super().read_call(raw)
 
     def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
         """The documents in the result, in JSON or not; a result without documents is a note."""

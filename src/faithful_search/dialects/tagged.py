@@ -36,6 +36,7 @@ class Tagged(Dialect):
         pause: where the agent's text ends: at `opening` (all by default), at the environment's words to the agent, or
             where another episode follows (a group `over`).
         border: where a tool response ends at the latest: its closing tag, or the opening one of another.
+        base_prompt: how a prompt without chat markup begins, and what stands in it before and behind the question.
     """
 
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
@@ -45,6 +46,7 @@ class Tagged(Dialect):
     speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
     pause: ClassVar[re.Pattern[str]]
     border: ClassVar[re.Pattern[str]]
+    base_prompt: ClassVar[tuple[str, str, str] | None] = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -85,6 +87,18 @@ class Tagged(Dialect):
         """Whether the agent wrote a query in this stretch, closed or not, or a call in another dialect."""
         tags = self.grammar.tag.finditer(text, start, end)
         return any(tag[2] == self.grammar.call for tag in tags) or text.find("<tool_", start, end) >= 0
+
+    def begin_plain(self, text: str) -> tuple[int, str | None]:
+        """After the prompt of base checkpoints, whose examples are not the agent's words.
+
+        In a prompt that breaks off the agent has said nothing.
+        """
+        if self.base_prompt is None or not text.lstrip().startswith(self.base_prompt[0]):
+            return 0, None
+        _, user, assistant = self.base_prompt
+        asked = text.find(user)
+        end = text.find(assistant, asked + len(user)) if asked >= 0 else -1
+        return (end + len(assistant), text[asked + len(user) : end].strip()) if end >= 0 else (len(text), None)
 
     def read_call(self, raw: str) -> ToolCall | None:
         """`search(query=…)`: a call is the words of a query."""
@@ -130,13 +144,3 @@ class Tagged(Dialect):
 def query(call: ToolCall) -> str:
     """A call as the words of its query."""
     return call.raw or str(call.arguments.get("query", ""))
-
-
-def plain_prompt(text: str, user: str, assistant: str) -> tuple[int, str | None]:
-    """Where the agent begins behind a prompt without chat markup, and the question there.
-
-    The question stands between `user` and `assistant`. In a prompt that breaks off the agent has said nothing.
-    """
-    asked = text.find(user)
-    end = text.find(assistant, asked + len(user)) if asked >= 0 else -1
-    return (end + len(assistant), text[asked + len(user) : end].strip()) if end >= 0 else (len(text), None)

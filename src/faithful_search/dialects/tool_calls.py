@@ -125,6 +125,7 @@ class ToolCalls(Dialect):
     """The base of these dialects. A subclass says how a tool response's body is read and written.
 
     Attributes:
+        needs_arguments: whether a call without arguments is none.
         prefilled: whether the opening think tag may be part of the prompt, and so absent.
         asked: finds the question in the prompt's user message, as group 1; `None` where the message is the question.
         places: where a turn may end, a pattern.
@@ -138,6 +139,7 @@ class ToolCalls(Dialect):
     grammar = Grammar(NAMES, "tool_call", "tool_response", last_answer_counts=True)
     reader: ClassVar[type[TurnReader]] = CallReader
     no_call = ("call_json", 'the call is not JSON of the form {"name": …, "arguments": {…}}')
+    needs_arguments: ClassVar[bool] = False
     prefilled: ClassVar[bool] = False
     asked: ClassVar[re.Pattern[str] | None] = None
     places: ClassVar[re.Pattern[str]] = re.compile(PLACES)
@@ -184,14 +186,14 @@ class ToolCalls(Dialect):
             return None  # the next place is that response, and a role precedes it
         return at
 
-    def read_call(self, raw: str, strict: bool = False) -> ToolCall | None:
-        """The call that this JSON writes; arguments may be missing unless `strict`."""
+    def read_call(self, raw: str) -> ToolCall | None:
+        """The call that this JSON writes."""
         try:
             call = _decode(raw)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
         if call.arguments is msgspec.UNSET:
-            return None if strict else ToolCall(call.name, raw=raw)
+            return None if self.needs_arguments else ToolCall(call.name, raw=raw)
         return ToolCall(call.name, call.arguments, raw)
 
     def evident_call(self, raw: str) -> ToolCall | None:
@@ -260,7 +262,7 @@ class ToolCalls(Dialect):
             if "{" in text[end:] or not isinstance(meant, dict) or set(meant) != {"name", "arguments"}:
                 return None
             # Read again, so that all values are those that reading gives.
-            call = ToolCalls.read_call(self, json.dumps(meant), strict=True)
+            call = ToolCalls.read_call(self, json.dumps(meant))
         except Exception:  # the repair is made for the slips of models; what policies write may be anything
             return None
         return msgspec.structs.replace(call, raw=raw) if call else None

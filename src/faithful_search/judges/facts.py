@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..text import normalize
-from ..world import questions_of, world_of
+from ..world import chains_of, world_of
 from .base import Pair, Verdict
 
 
@@ -43,10 +43,10 @@ class FactsJudge:
             if asked is None:
                 return Verdict(0.0, False, f"the query {pair.hypothesis!r} asks for no fact of the world", self.name)
         elif pair.task == "support":
-            asked, wanted = questions_of().get(pair.question), normalize(pair.hypothesis)
-            if asked is None:
+            chain, wanted = chains_of().get(pair.question), normalize(pair.hypothesis)
+            if chain is None:
                 return Verdict(None, None, "the question is not one of the bundled world", self.name)
-            asked = pair.change.asked if pair.change else asked
+            asked = pair.change.asked if pair.change else chain[-1]
         else:
             return Verdict(None, None, f"the world's facts do not say anything about {pair.task}", self.name)
         # a passage may have its title on a line of its own

@@ -16,7 +16,7 @@ from ..rewards import AnswerSupport, Citation, CitationStatesFact, Correctness, 
 from ..rollout import Engine
 from ..tasks import Task
 from ..trajectory import Trajectory
-from ..world import questions_of
+from ..world import chains_of
 from . import metrics
 from .controls import EM_UNREMEMBERED, QUESTIONS, Changes, Control, control_tasks, control_values, unremembered
 from .decoration import Decorated
@@ -136,7 +136,7 @@ def evaluate_policy(
     rollouts, blind = run_episodes(engine, tasks, folder=folder), run_blanked(engine, tasks, folder)
     control = run_controlled(engine, control_tasks(tasks, changes, controls), folder)
     if rewards is None:  # what the world's facts say is known of its own questions only
-        facts = all(task.question in questions_of() for task in tasks)
+        facts = all(task.question in chains_of() for task in tasks)
         rewards = default_rewards(engine.dialect.name, facts=facts)
     bound = {name: reward.bind(policy=engine.generator) for name, reward in rewards.items()}
     questions = [task.id for task in tasks]
