@@ -64,6 +64,12 @@ def test_steps_by_hand(reward, steps):
     assert not given or score.value == pytest.approx(sum(given) / len(given))
 
 
+def test_a_shuffled_score_is_measured_as_the_reward_that_gave_it():
+    shuffled, own = Shuffled(Citation()), Citation()
+    assert shuffled.measure(shuffled.score(EPISODE)) == own.measure(own.score(EPISODE)) == 0.5
+    assert shuffled.bounds == own.bounds == (0.0, 1.0)
+
+
 def test_a_probed_steps_move_is_its_entry():
     policy = TransformersGenerator(lab.sharp(lab.model()), lab.tokenizer())
     score = EvidenceSensitivity(budget=None).bind(policy=policy).score(EPISODE)

@@ -47,6 +47,13 @@ class Shuffled(BatchReward):
     def made_of(self) -> tuple[Reward, ...]:
         return (self.reward,)
 
+    def measure(self, score: Score) -> float | None:
+        return self.reward.measure(score)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.reward.bounds
+
     def bind(self, **resources: Any) -> Self:
         """A copy whose reward has those of `resources` that it has fields for."""
         return replace(self, reward=self.reward.bind(**resources))
