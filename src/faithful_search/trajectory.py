@@ -136,7 +136,7 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
     def to_json(self) -> str:
         """One line of JSON that `from_json` reads back to an equal value; of half characters, see `well_formed`."""
-        return _encoded(self).decode()
+        return encoded(self).decode()
 
     @staticmethod
     def from_json(line: str | bytes) -> Trajectory:
@@ -147,11 +147,15 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             raise DataError(f"not a trajectory: {error}") from error
 
 
-def _encoded(trajectory: Trajectory) -> bytes:
+_ENCODER = msgspec.json.Encoder()
+
+
+def encoded(value: Any, encoder: msgspec.json.Encoder = _ENCODER) -> bytes:
+    """The JSON of a value; of half characters, see `well_formed`."""
     try:
-        return _ENCODER.encode(trajectory)
+        return encoder.encode(value)
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON from elsewhere may hold
-        return _ENCODER.encode(_well_formed(msgspec.to_builtins(trajectory)))
+        return encoder.encode(_well_formed(msgspec.to_builtins(value, enc_hook=encoder.enc_hook)))
 
 
 def _well_formed(value: Any) -> Any:
@@ -162,7 +166,6 @@ def _well_formed(value: Any) -> Any:
     return list(map(_well_formed, value)) if isinstance(value, (list, tuple)) else value
 
 
-_ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Trajectory)
 
 
@@ -177,7 +180,7 @@ def write_jsonl(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]
     count = 0
     with replacing(path) as partial, opener(partial, "wb") as file:
         for trajectory in trajectories:
-            file.write(_encoded(trajectory) + b"\n")
+            file.write(encoded(trajectory) + b"\n")
             count += 1
     return count
 

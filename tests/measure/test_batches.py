@@ -36,6 +36,12 @@ def test_a_row_that_cannot_be_read_says_why_and_has_no_score():
     assert np.isnan(scored["exact_match_squad"][6]) and np.isnan(scored["calls"][6]) and scored["f1_squad"][0] == 1.0
 
 
+def test_half_a_character_in_one_row_leaves_every_row_its_score():
+    texts = [text.replace("<think>", "<think>\ud800") for text in COLUMNS["output"][:2]] + COLUMNS["output"][2:]
+    scorer, changed = fs.BatchScorer(("answer_correctness",)), {**COLUMNS, "output": texts, "more": [np.arange(2)] * 7}
+    assert scorer(changed)["f1_squad"][:6].tolist() == scorer(COLUMNS)["f1_squad"][:6].tolist()
+
+
 def test_verdicts_that_are_missing_are_counted_and_no_zeros():
     judge = CountingJudge(abstains="Lighthouse 2 ")
     scored = fs.BatchScorer(("info_think_faithfulness",), judge)(COLUMNS)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..judges import Judge
+from ..trajectory import encoded
 from .audit import metrics_of
 from .rows import Raw, Reader
 from .scores import LINE
@@ -101,7 +102,7 @@ class BatchScorer:
     def _columns(self, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         raws = [
             Raw(number, blake2b(data, digest_size=16).hexdigest(), data)
-            for number, data in enumerate(map(ENCODER.encode, rows), start=1)
+            for number, data in enumerate((encoded(row, ENCODER) for row in rows), start=1)
         ]
         found = []
         for line in map(LINE.decode, self._scorer.score(raws).lines):
