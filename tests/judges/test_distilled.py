@@ -79,6 +79,31 @@ def test_a_folder_without_the_file_says_nothing(tmp_path):
     assert distilled.settings(str(tmp_path), "nli") == {}
 
 
+@pytest.mark.parametrize("known", ["there", "missing", "unknown"])
+def test_out_of_the_hubs_reach_a_judge_is_not_taken_for_one_without_the_file(tmp_path, monkeypatch, known):
+    """The cache holds the file, or that the Hub has none, or neither: then the file was never asked for."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    own, commit = tmp_path / "models--me--judge", "a" * 40
+    snapshot = own / "snapshots" / commit
+    (own / "refs").mkdir(parents=True)
+    (own / "refs" / "main").write_text(commit)
+    for folder in (snapshot, own / ".no_exist" / commit):
+        folder.mkdir(parents=True)
+    if known == "there":
+        JudgeFile("nli", temperature=2.0).write(snapshot)
+    if known == "missing":
+        (own / ".no_exist" / commit / "judge.json").touch()
+    if known == "unknown":
+        with pytest.raises(
+            ConfigError, match=r"whether there is a judge\.json beside the model 'me/judge' is not known"
+        ):
+            distilled.settings("me/judge", "nli")
+    else:
+        found = distilled.settings("me/judge", "nli")
+        assert found == ({"temperature": 2.0, "threshold": 0.5} if known == "there" else {})
+    assert distilled.settings(str(snapshot), "nli").get("temperature") == (2.0 if known == "there" else None)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -7,18 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from transformers import AutoModel
-from transformers.utils import cached_file
 
 from ..errors import ConfigError
 from ..text import well_formed
 from .batching import batches
-from .loading import max_tokens, open_model
+from .loading import file_beside, max_tokens, open_model
 
 Pooling = Literal["mean", "cls", "max"]
 _POOLINGS: dict[str, Pooling] = {
@@ -157,15 +155,9 @@ def _pooled(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch
 
 def _beside(model: str, revision: str | None, name: str) -> Any:
     """The JSON of a file beside the model, `None` where there is none."""
+    path = file_beside(model, name, revision)
     try:
-        path = cached_file(
-            model,
-            name,
-            revision=revision,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-        return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+        return None if path is None else json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot open the model {model!r}: {name}: {error}") from error
 

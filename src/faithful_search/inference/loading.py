@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
+    EntryNotFoundError,
     HfHubHTTPError,
     HFValidationError,
     HTTPError,
+    LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -154,6 +156,32 @@ def check_there(name: str, revision: str | None = None) -> None:
             f"there is no model {name!r} here, neither a folder nor in the Hub's cache, and the Hub cannot be reached "
             f"({error})"
         ) from error
+
+
+def file_beside(model: str, name: str, revision: str | None = None) -> Path | None:
+    """A file in a model's directory or Hub repository; `None` where there is none.
+
+    Raises `ConfigError` when there is no such model, or when nobody knows: the Hub cannot be reached, and when it was,
+    it was not asked for the file.
+    """
+    if Path(model).is_dir():
+        path = Path(model) / name
+        return path if path.exists() else None
+    check_there(model, revision)
+    try:
+        return Path(hf_hub_download(model, name, revision=revision))
+    except LocalEntryNotFoundError as error:
+        found = try_to_load_from_cache(model, name, revision=revision)
+        if found is not None and not isinstance(found, str):  # the Hub has said that there is no such file
+            return None
+        raise ConfigError(
+            f"whether there is a {name} beside the model {model!r} is not known here, and the Hub cannot be reached; "
+            "open the model once while it can be, or give the directory that holds it"
+        ) from error
+    except EntryNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot open the model {model!r}: {name}: {error}") from error
 
 
 def adapter_base(name: str, revision: str | None = None, subfolder: str = "") -> tuple[str, str | None] | None:

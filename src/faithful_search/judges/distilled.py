@@ -56,10 +56,12 @@ def read(model: str, revision: str | None = None) -> JudgeFile | None:
     """The `judge.json` of a directory or Hub repository; `None` where there is none.
 
     Raises:
-        ConfigError: when it cannot be read.
+        ConfigError: when it cannot be read, or the Hub, which cannot be reached, might hold one.
     """
-    path = Path(model) / FILE if Path(model).is_dir() else _downloaded(model, revision)
-    if path is None or not path.exists():
+    from ..inference.loading import file_beside  # brings torch, which such a judge needs anyway
+
+    path = file_beside(model, FILE, revision)
+    if path is None:
         return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=JudgeFile)
@@ -102,18 +104,3 @@ def calibrated(p: float, temperature: float) -> float:
     # -700: `exp` overflows beyond; the last line keeps the label of a p next to 0.5, which rounding could turn
     cooled = 1 / (1 + math.exp(-max(-700.0, math.log(p / (1 - p)) / temperature)))
     return min(cooled, math.nextafter(0.5, 0)) if p < 0.5 else max(cooled, 0.5)
-
-
-def _downloaded(model: str, revision: str | None) -> Path | None:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
-
-    from ..inference.loading import check_there  # brings torch, which such a judge needs anyway
-
-    check_there(model, revision)
-    try:
-        return Path(hf_hub_download(model, FILE, revision=revision))
-    except EntryNotFoundError:  # not in the repository, or the Hub is out of reach and nothing is kept of it
-        return None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot open the model {model!r}: {error}") from error
