@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from faithful_search import dialects
 from faithful_search.errors import ConfigError, TemplateError
-from faithful_search.inference.base import Completion, Sampling
+from faithful_search.inference.base import Completion
 from faithful_search.inference.chat import ChatFormat
-from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rollout import Engine, Limits
-from faithful_search.rollout.episode import END_REASONS, Episode
+from faithful_search.rollout.episode import END_REASONS
 from faithful_search.tasks import Task
 from faithful_search.tools import Session, Toolbox
 from faithful_search.trajectory import Evidence, ToolCall, Trajectory
@@ -53,58 +52,6 @@ def test_a_whole_episode():
     assert (t.steps[1].helpful, t.steps[1].refs, t.steps[1].issues) == (True, ("E1",), ())
 
 
-def test_trained_ids_are_the_sampled_ids():
-    """Prompt and completion ids are what the generator saw and produced, in order; the mask marks exactly its own."""
-
-    class Recording(TransformersGenerator):
-        def generate(self, prompts, sampling, max_new_tokens=None):
-            completions = super().generate(prompts, sampling, max_new_tokens)
-            log.extend(zip([list(prompt) for prompt in prompts], completions, strict=True))
-            return completions
-
-    log: list[tuple[list[int], Completion]] = []
-    generator = Recording(lab.model(), lab.tokenizer())
-    dialect = type(
-        "Chatty",
-        (type(dialects.load("pou")),),
-        {"on_invalid": lambda self, step: "<tool_response>\nGo on.\n</tool_response>"},
-    )()
-    t = Engine(
-        generator, Toolbox([lab.Shelf(ROME)]), dialect, Limits(turns=4, turn_tokens=7), Sampling(logprobs=True)
-    ).run([TASK])[0]
-    assert len(log) == 4
-    ids, mask, seen = t.tokens.completion_ids, t.tokens.mask, 0
-    for (prompt, completion), (start, middle, end) in zip(log, t.tokens.turns, strict=True):
-        assert prompt == t.tokens.prompt_ids + ids[:start]
-        assert ids[start:middle] == completion.ids
-        assert mask[start:middle] == [1] * len(completion.ids)
-        assert mask[middle:end] == [0] * (end - middle)
-        assert t.tokens.logprobs[start:middle] == completion.logprobs
-        seen = end
-    assert sum(mask) == sum(len(completion.ids) for _, completion in log)
-    assert len(ids) == len(mask) == seen
-
-
-def test_the_policy_sees_prompt_turns_and_responses_as_the_chat_template_writes_them():
-    e = engine([FIRST, ANSWER], ROME)
-    t = e.run([TASK])[0]
-    response = "<tool_response>\nPlace [E1]: It is in Rome.\n</tool_response>"
-    messages = e.dialect.prompt(TASK.question, e.toolbox.schemas)
-    messages += [{"role": "assistant", "content": FIRST}, {"role": "user", "content": response}]
-    expected = lab.tokenizer().apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert decode(e.generator.seen[1]) == expected
-    assert decode(t.tokens.completion_ids).endswith(ANSWER + "<|im_end|>")
-    assert t.tokens.mask[-1] == 0  # the end of turn was not sampled
-
-
-def test_a_transcript_equals_the_rollout_it_writes_down():
-    e = engine([FIRST + "<|im_end|>", ANSWER + "<|im_end|>"], ROME)
-    t = e.run([TASK])[0]
-    written = e.chat.transcript(t, e.toolbox.schemas)
-    assert (written.prompt_ids, written.completion_ids) == (t.tokens.prompt_ids, t.tokens.completion_ids)
-    assert (written.mask, written.turns) == (t.tokens.mask, t.tokens.turns)
-
-
 def test_reading_the_text_again_gives_the_same_steps():
     t = run([FIRST, AGAIN, ANSWER], ROME)
     again = dialects.parse(t.text, "pou", fenced=True)
@@ -128,21 +75,9 @@ def test_every_ending_has_its_name(turns, limits, reason):
     t = run(turns, ROME, **limits)
     assert t.stop_reason == reason
     assert reason in END_REASONS
-    assert t.tokens.completion_ids
     assert len(t.tokens.completion_ids) == len(t.tokens.mask)
-
-
-def test_only_episodes_that_ended_by_themselves_end_with_the_end_of_turn():
-    eos = lab.tokenizer().eos_token_id
-    assert run([ANSWER], ROME).tokens.completion_ids[-1] == eos
-    assert run(["<think>stop</think>"], ROME).tokens.completion_ids[-1] == eos
-    assert run([FIRST, AGAIN], ROME, turns=2).tokens.completion_ids[-1] != eos
-
-
-def test_a_sampled_end_of_turn_is_not_written_twice():
-    t = run([FIRST + "<|im_end|>", ANSWER + "<|im_end|>"], ROME)
-    assert decode(t.tokens.completion_ids).count("<|im_end|>") == 3  # two turns and the response between
-    assert t.tokens.mask[-1] == 1
+    ended = t.tokens.completion_ids[-1] == lab.tokenizer().eos_token_id  # by this, trainers tell what was cut
+    assert ended is (reason in ("answered", "no_action"))
 
 
 def test_an_empty_turn_ends_the_episode_with_something_to_train_on():
@@ -152,12 +87,19 @@ def test_an_empty_turn_ends_the_episode_with_something_to_train_on():
     assert t.tokens.mask == [0]
 
 
-def test_a_call_that_cannot_be_read_is_answered_with_the_form_expected():
-    t = run(["<think>a</think><tool_call>{oops</tool_call>", AGAIN, ANSWER.replace("E1", "E1")], ROME)
-    assert "call_json" in {issue.kind for issue in t.steps[0].issues}
-    assert "shelf" in t.steps[0].note
-    assert '"arguments"' in t.steps[0].note
-    assert t.answer == "Rome"
+@pytest.mark.parametrize(
+    ("turn", "kinds", "told"),
+    [
+        ("<think>a</think><tool_call>{oops</tool_call>", {"call_json"}, ("shelf", '"arguments"')),
+        # only the token limit ends an episode here: who stops writing within a call is told so
+        ("<think>a</think><tool_call>{oops<|im_end|>", {"call_unclosed"}, ("shelf",)),
+        (FIRST.replace("shelf", "oracle"), set(), ("oracle", "shelf")),
+    ],
+)
+def test_a_call_that_cannot_be_made_is_answered_with_what_can_be(turn, kinds, told):
+    t = run([turn, AGAIN, ANSWER], ROME)
+    assert kinds <= {issue.kind for issue in t.steps[0].issues}
+    assert all(word in t.steps[0].note for word in told) and t.answer == "Rome"
 
 
 BROKEN = "<think>{}a</think><tool_call>{{'name': 'shelf', 'arguments': {{'query': 'x',}}</tool_call>"
@@ -271,33 +213,6 @@ def test_sessions_of_ended_and_of_broken_off_episodes_are_closed():
     assert [session.closed for session in made] == [True] * 4
 
 
-def test_an_open_call_that_the_model_closed_itself_is_answered():
-    """Only the token limit ends such an episode: who stops writing within a call is told so."""
-    t = run(["<think>a</think><tool_call>{oops<|im_end|>", AGAIN, ANSWER], ROME)
-    assert "call_unclosed" in {issue.kind for issue in t.steps[0].issues}
-    assert "shelf" in t.steps[0].note
-    assert t.answer == "Rome"
-
-
-def test_schemas_are_made_once_per_run():
-    class Counting(Toolbox):
-        @property
-        def schemas(self):
-            made.append(1)
-            return super().schemas
-
-    made: list[int] = []
-    e = Engine(lab.Scripted([FIRST, ANSWER]), Counting([lab.Shelf(ROME)]))
-    assert len(e.run([TASK] * 5)) == 5
-    assert len(made) == 1
-
-
-def test_an_unknown_tool_is_answered_with_the_tools_there_are():
-    t = run([FIRST.replace("shelf", "oracle"), ANSWER], ROME)
-    assert "oracle" in t.steps[0].note
-    assert "shelf" in t.steps[0].note
-
-
 def test_a_megabyte_of_evidence_ends_at_the_token_limit():
     t = run([FIRST, ANSWER], Evidence("a" * 10**6))
     assert t.stop_reason == "token_limit"
@@ -336,32 +251,6 @@ def test_a_concurrency_that_would_never_end_is_refused():
         Engine(lab.Scripted([ANSWER]), Toolbox([lab.Shelf(ROME)]), concurrency=0)
 
 
-def test_a_template_that_refuses_the_tool_role_is_reported_as_such():
-    template = (
-        "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ raise_exception('unknown role') }}"
-        "{% endif %}{{ m.content }}{% endfor %}"
-    )
-    refusing = lab.byte_tokenizer(("<|im_end|>",), eos_token="<|im_end|>", chat_template=template)
-    strict = type("Strict", (type(dialects.load("pou")),), {"observation_role": "tool"})()
-    with pytest.raises(TemplateError, match=r"refuses an assistant turn followed by a 'tool' turn: unknown role"):
-        ChatFormat.of(refusing, strict)
-
-
-def test_a_model_without_chat_template_is_refused_with_advice():
-    bare = lab.byte_tokenizer(("<|im_end|>",), eos_token="<|im_end|>")
-    with pytest.raises(TemplateError, match=r"no chat template.*search_r1"):
-        ChatFormat.of(bare, dialects.load("pou"))
-    raw = ChatFormat.of(bare, dialects.load("search_r1"))
-    assert "Where?" in decode(raw.prompt_ids("Where?"))
-
-
-def test_a_template_that_drops_turns_is_refused():
-    template = "{{ messages[0]['content'] }}"
-    broken = lab.byte_tokenizer(("<|im_end|>",), eos_token="<|im_end|>", chat_template=template)
-    with pytest.raises(TemplateError, match="does not keep"):
-        ChatFormat.of(broken, dialects.load("pou"))
-
-
 def test_a_response_after_which_no_token_is_left_ends_the_episode():
     end = run([FIRST, ANSWER], ROME).tokens.turns[0][2]
     cut = run([FIRST, ANSWER], ROME, total_tokens=end)
@@ -369,9 +258,21 @@ def test_a_response_after_which_no_token_is_left_ends_the_episode():
     assert run([FIRST, ANSWER], ROME, total_tokens=end + 1).steps[0].evidence
 
 
-def test_an_episode_knows_its_budget():
-    chat = ChatFormat.of(lab.tokenizer(), dialects.load("pou"))
-    episode = Episode(TASK, chat, Limits(turn_tokens=50, total_tokens=60), [])
-    assert episode.budget == 50
-    episode.take_turn(Completion(lab.tokenizer()("<think>abc")["input_ids"] * 5, "length"))
-    assert episode.budget == 10
+@pytest.mark.parametrize(
+    ("template", "role", "said"),
+    [
+        (None, "user", r"no chat template.*search_r1"),
+        ("{{ messages[0]['content'] }}", "user", "does not keep"),
+        (
+            "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ raise_exception('unknown role') }}"
+            "{% endif %}{{ m.content }}{% endfor %}",
+            "tool",
+            r"refuses an assistant turn followed by a 'tool' turn: unknown role",
+        ),
+    ],
+)
+def test_a_template_that_cannot_write_episodes_is_refused(template, role, said):
+    tokenizer = lab.byte_tokenizer(("<|im_end|>",), eos_token="<|im_end|>", chat_template=template)
+    dialect = type("Strict", (type(dialects.load("pou")),), {"observation_role": role})()
+    with pytest.raises(TemplateError, match=said):
+        ChatFormat.of(tokenizer, dialect)

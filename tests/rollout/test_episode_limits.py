@@ -149,10 +149,6 @@ def test_a_last_turn_with_nothing_is_told_so_and_made_to_answer(turn, closes):
     same(dialects.parse(t.text, "search_r1", fenced=True), t)
 
 
-def test_the_first_turn_may_be_the_last():
-    assert run([SEARCH, CLOSED], turns=1, force_answer=True)[1].answer == "Rome"
-
-
 def test_an_agent_that_answers_is_not_forced():
     answer = "<think>b</think><answer>Rome</answer>"
     for turns in ([SEARCH, answer], [answer]):

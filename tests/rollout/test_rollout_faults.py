@@ -1,4 +1,7 @@
-"""A thousand episodes with tools that fail in every way at 30 % of their calls: none is lost, every fault is read."""
+"""Episodes whose services fail in every way, or altogether: none is lost, every fault is read.
+
+`tests/attacks/test_tool_faults.py` has tools that fail in every way that Python allows.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ import asyncio
 import json
 import random
 import re
-import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -17,7 +19,6 @@ from search_servers import KEY, Request, SearchServer, serper
 from web_site import WebSite
 
 from faithful_search import dialects
-from faithful_search.errors import ToolError
 from faithful_search.inference.base import Completion
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
@@ -30,64 +31,9 @@ from faithful_search.tools.web.readers import Fetch
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, Step, Trajectory
 from faithful_search.wire import http
-from faithful_search.wire.cache import Cache
 from faithful_search.wire.guard import Guard
 
 CALLS = 3  # of an episode
-TIMEOUT = 1.0  # far more than a thousand healthy calls take to begin on a busy machine
-TOLD = {
-    "hang": f"did not answer within {TIMEOUT:g} seconds.", "stubborn": f"did not answer within {TIMEOUT:g} seconds.",
-    "gone": "There is no such page.", "busy": "The service is busy.", "lost": "failed: ConnectionResetError.",
-    "crash": "failed: KeyError.", "html": "failed: it returned str, not a list of Evidence.",
-    "rows": "failed: it returned dict in a list, not Evidence.",
-    "nothing": "failed: it returned NoneType, not a list of Evidence.", "cancelled": "was cancelled.",
-    "exit": "failed: SystemExit.",
-}  # fmt: skip
-
-
-class Faulty(Tool):
-    """Fails at 30 % of the queries, always the same ones in the same way; `faults` keeps which."""
-
-    def __init__(self, name: str) -> None:
-        self.name = self.cache_key = name
-        self.faults: dict[str, str] = {}
-        self.asked: set[str] = set()
-
-    async def search(self, query: str) -> list[Evidence]:
-        """Search.
-
-        Args:
-            query: What to look for.
-        """
-        self.asked.add(query)
-        draw = random.Random(f"{self.name} {query}")
-        await asyncio.sleep(draw.choice((0, 0, 0.02)))
-        if draw.random() >= 0.3:
-            return [Evidence(f"Found for {query}.", "Page")]
-        fault = self.faults[query] = draw.choice(list(TOLD))
-        return await self._fail(fault)
-
-    async def _fail(self, fault: str):
-        returned = {"html": "<html>", "rows": [{"text": "x"}], "nothing": None}
-        raised = {
-            "gone": ToolError("There is no such page."),
-            "busy": ToolError("The service is busy.", passing=True),
-            "lost": ConnectionResetError(104, "reset by ('10.0.0.7', 443)"),
-            "crash": KeyError("results"),
-            "cancelled": asyncio.CancelledError(),
-            "exit": SystemExit(1),
-        }
-        if fault in raised:
-            raise raised[fault]
-        end = time.monotonic() + 4 * TIMEOUT
-        while fault == "stubborn" and time.monotonic() < end:
-            try:
-                await asyncio.sleep(end - time.monotonic())
-            except asyncio.CancelledError:
-                continue
-        if fault == "hang":
-            await asyncio.sleep(600)
-        return returned.get(fault, [])
 
 
 class Asking:
@@ -113,36 +59,6 @@ class Asking:
         act = f"<tool_call>{call}</tool_call>" if turn < CALLS else "<answer>Rome</answer>"
         ids = self.tokenizer(f"<think>{verdict}so</think>{act}", add_special_tokens=False)["input_ids"]
         return Completion(ids, "stop")
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_thousand_rollouts_with_faulty_tools_lose_no_episode(tmp_path, kept):
-    count = 1000 if not kept else 200
-    share = 2 if kept else 1  # episodes that ask the same
-    tools = [Faulty(name) for name in ("web", "pages", "graph")]
-    cache = Cache(tmp_path / "cache.sqlite") if kept else None
-    settings = {"timeout": TIMEOUT, "concurrency": 1000, "per_tool": 400, "patience": Patience(1, 0.01)}
-    with Toolbox(tools, **settings, failures=1000, cache=cache) as toolbox:
-        policy = Asking(toolbox, lambda number, turn: (tools[turn % 3].name, {"query": f"{number // share} {turn}"}))
-        begun = time.perf_counter()
-        found = run(policy, toolbox, count)
-        took = time.perf_counter() - begun
-        stats = toolbox.stats()
-    faults = {(tool.name, query): fault for tool in tools for query, fault in tool.faults.items()}
-    read: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for step in told(found):
-        query = step.call.arguments["query"]
-        if step.note:
-            read[step.call.name, query].append(step.note)
-        else:
-            assert [item.text for item in step.evidence] == [f"Found for {query}."]
-    assert read.keys() == faults.keys() and {len(notes) for notes in read.values()} == {share}
-    assert all(note.endswith(TOLD[faults[which]]) for which, notes in read.items() for note in notes)
-    assert set(faults.values()) == set(TOLD) and 0.2 < len(faults) * share / (CALLS * count) < 0.35
-    assert "10.0.0.7" not in str(read)
-    assert sum(s.errors for s in stats.values()) == len(faults) * share
-    assert sum(s.calls for s in stats.values()) == CALLS * count
-    assert took < 300  # less than one call that hangs
 
 
 def run(policy: Asking, toolbox: Toolbox, count: int) -> list[Trajectory]:
@@ -257,26 +173,29 @@ def test_the_real_tools_tell_every_fault_of_their_services(monkeypatch):
 
 
 def test_a_service_that_goes_down_altogether_costs_a_time_out_and_no_episode():
-    class Down(Faulty):
+    class Named(Tool):
+        def __init__(self, name: str) -> None:
+            self.name, self.asked = name, 0
+
         async def search(self, query: str) -> list[Evidence]:
             """Search.
 
             Args:
                 query: What to look for.
             """
-            self.asked.add(query)
+            self.asked += 1
             await asyncio.sleep(600)
             return []
 
-    tools = [Down("web"), Faulty("graph")]
-    with Toolbox(tools, timeout=TIMEOUT, patience=Patience(0), per_tool=16, failures=5, cooldown=600) as toolbox:
-        found = run(Asking(toolbox, lambda number, turn: ("web", {"query": f"{number} {turn}"})), toolbox, 300)
+    tools = [Named("web"), Named("graph")]
+    with Toolbox(tools, timeout=0.5, patience=Patience(0), per_tool=16, failures=5, cooldown=600) as toolbox:
+        found = run(Asking(toolbox, lambda number, turn: ("web", {"query": f"{number} {turn}"})), toolbox, 100)
         stats = toolbox.stats()["web"]
     notes = Counter(re.sub(r"next \d+ s", "next n s", step.note) for step in told(found))
-    made = len(tools[0].asked)
+    made = tools[0].asked
     assert 16 <= made < 16 + 5  # a slot may come free before the fifth time-out
     assert notes == {
-        f"Error: web did not answer within {TIMEOUT:g} seconds.": made,
-        "Error: web is out of order for the next n s. Other tools: graph.": CALLS * 300 - made,
+        "Error: web did not answer within 0.5 seconds.": made,
+        "Error: web is out of order for the next n s. Other tools: graph.": CALLS * 100 - made,
     }
-    assert (stats.made, stats.refused) == (made, CALLS * 300 - made)
+    assert (stats.made, stats.refused) == (made, CALLS * 100 - made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import sys
@@ -130,11 +131,21 @@ def test_whatever_goes_wrong_in_writing_there_is_an_answer(at, fault):
 
 @pytest.mark.parametrize("at", [f"{row} {turn}" for row in range(3) for turn in range(CALLS)])
 @pytest.mark.parametrize(
-    "fault",
-    [ToolError("gone"), ConnectionResetError(), KeyError("k"), SystemExit(1), "<html>", None, [{"text": "x"}], []],
+    ("fault", "said"),
+    [
+        (ToolError("There is no such page."), "There is no such page."),
+        (ConnectionResetError(104, "reset by ('10.0.0.7', 443)"), "failed: ConnectionResetError."),
+        (KeyError("k"), "failed: KeyError."),
+        (SystemExit(1), "failed: SystemExit."),
+        (asyncio.CancelledError(), "was cancelled."),
+        ("<html>", "failed: it returned str, not a list of Evidence."),
+        (None, "failed: it returned NoneType, not a list of Evidence."),
+        ([{"text": "x"}], "failed: it returned dict in a list, not Evidence."),
+        ([], "No results."),
+    ],
     ids=repr,
 )
-def test_a_fault_at_any_call_of_any_thread_sinks_nothing(at, fault):
+def test_a_fault_at_any_call_of_any_thread_sinks_nothing(at, fault, said):
     tool = Library(at, fault)
     found, _ = run(Threads("Ada", "Bob", "Ada"), tool)
     assert len(tool.asked) == 3 * CALLS and [one.answer for one in found.threads] == ["Ada", "Bob", "Ada"]
@@ -143,6 +154,7 @@ def test_a_fault_at_any_call_of_any_thread_sinks_nothing(at, fault):
         for step in thread.steps[:CALLS]:
             failed = (number, step) == (row, found.threads[row].steps[turn])
             assert bool(step.note) == failed and bool(step.evidence) != failed
+            assert not failed or step.note.endswith(said)
     assert (found.trajectory.answer, found.by) == ("Ada", "vote")
 
 
