@@ -15,7 +15,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from stub_server import StubServer
+from stub_server import _STATUS, StubServer
 
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Judge, Pair, Request, Writer, load, prompting
@@ -50,7 +50,7 @@ def test_verdicts_come_in_order_with_probability_and_prompt_version():
     assert [verdict.p for verdict in verdicts] == pytest.approx([0.8 if label else 0.2 for label in LABELS])
     assert {verdict.judge for verdict in verdicts} == {f"endpoint:stub {prompting.load('support').id}"}
     assert server.calls == judge.stats.calls == len(PAIRS)
-    assert judge.stats.prompt_tokens == 100 * len(PAIRS)
+    assert judge.stats.prompt_tokens == 100 * len(PAIRS) and judge.judge_batch([]) == []
 
 
 def test_the_request_holds_the_prompt_and_the_parameters():
@@ -83,18 +83,13 @@ def test_a_server_of_ones_own_is_asked_while_the_hub_is_offline(monkeypatch):
         judge_at(None).judge_batch(PAIRS)
 
 
-def test_identical_pairs_are_asked_once():
-    with StubServer() as server:
-        assert labels(judge_at(server), [PAIRS[0], PAIRS[1], PAIRS[0], PAIRS[1]]) == [True, False, True, False]
-        assert server.calls == 2
-        assert judge_at(server).judge_batch([]) == [] and server.calls == 2
-
-
-def test_texts_are_written_without_label_parameters():
+def test_texts_are_written_without_label_parameters_in_as_many_tokens_as_a_label_that_is_reasoned_about():
+    asked = [Request("claims", {"answer": "a"}), Request("lure", {"query": "q"})]
     with StubServer(label=lambda messages: " one\ntwo \n") as server:
-        written = judge_at(server).write_batch([Request("claims", {"answer": "a"}), Request("lure", {"query": "q"})])
-    assert written == ["one\ntwo", "one\ntwo"]
-    assert all("logprobs" not in request and request["max_tokens"] == 512 for request in server.requests)
+        for most in (16, 4000, None):
+            assert judge_at(server, max_tokens=most).write_batch(asked) == ["one\ntwo", "one\ntwo"]
+    assert not any("logprobs" in request for request in server.requests)
+    assert [request.get("max_tokens") for request in server.requests] == [512, 512, 4000, 4000, None, None]
 
 
 def test_the_limit_on_concurrency_is_used_and_kept():
@@ -185,21 +180,22 @@ def test_a_model_that_takes_other_parameters_is_asked_as_it_wants_and_one_that_a
     }
 
 
-class Short(StubServer):
-    """Refuses the first question in vLLM's words for one that is too long."""
-
-    def reply(self, mode, request):
-        if self.calls == 1:
-            said = "'max_tokens' or 'max_completion_tokens' is too large: 16."
-            return self.refusal(400, f"{said} This model's maximum context length is 4096 tokens")
-        return super().reply(mode, request)
+VLLM_SAID = (
+    "'max_tokens' or 'max_completion_tokens' is too large: 16. This model's maximum context length is 4096 tokens"
+)
+LLAMA_SAID = "This model's maximum context length is 512 tokens; the prompt has 900"
 
 
-def test_a_question_that_is_too_long_changes_nothing_for_the_others():
-    with Short() as server:
-        judge = judge_at(server, concurrency=1)
-        assert labels(judge).count(None) == 1
-    assert "max_tokens" in server.requests[-1] and not judge.stats.notes
+@pytest.mark.parametrize("said", [VLLM_SAID, LLAMA_SAID])
+def test_a_question_that_is_too_long_changes_nothing_for_the_others(monkeypatch, said):
+    monkeypatch.setitem(_STATUS, "context", (400, said))
+    with StubServer("context", faults=1) as server:
+        judge = judge_at(server)
+        verdicts = judge.judge_batch(PAIRS)
+    assert verdicts[0].abstained and "maximum context length is" in verdicts[0].why
+    assert [verdict.label for verdict in verdicts[1:]] == LABELS[1:]
+    assert server.calls == len(PAIRS) and not judge.stats.notes
+    assert all({"logprobs", "max_tokens"} <= request.keys() for request in server.requests)
 
 
 # --- labels and constrained output -----------------------------------------------------------------------------------
@@ -297,15 +293,6 @@ def test_what_is_asked_for_is_a_knob():
     ]
 
 
-def test_a_prompt_that_is_too_long_is_no_reason_to_ask_for_less():
-    with StubServer("context", faults=1) as server:
-        verdicts = judge_at(server).judge_batch(PAIRS)
-        assert server.calls == len(PAIRS)
-    assert verdicts[0].abstained and "maximum context length is 512" in verdicts[0].why
-    assert [verdict.label for verdict in verdicts[1:]] == LABELS[1:]
-    assert all("logprobs" in request for request in server.requests)
-
-
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 TRANSIENT = ["busy", "error", "hang", "closed", "cut", "schema", "drip", "empty", "garbage"]
@@ -389,20 +376,14 @@ def test_one_bad_question_does_not_end_the_others():
     assert found == [False] * 5 + [None] + [False] * 6
 
 
-def test_retry_after_is_honoured():
-    with StubServer("busy", faults=1, retry_after="0.5") as server:
-        assert labels(judge_at(server, backoff=30)) == LABELS
-        assert 0.5 <= server.times[1] - server.times[0] < 3
-
-
-def test_retry_after_holds_for_the_other_questions_too():
+def test_retry_after_is_honoured_and_holds_for_the_other_questions_too():
     with StubServer() as server:
-        judge = judge_at(server, concurrency=3)
+        judge = judge_at(server, concurrency=3, backoff=30)
         judge.judge_batch(PAIRS[:1])
         server.mode, server.faults, server.retry_after, server.latency = "busy", 2, "0.4", 0.05
         judge.judge_batch(PAIRS[1:])
         pause = max(late - early for early, late in zip(server.times[1:], server.times[2:], strict=False))
-        assert pause >= 0.3 and server.calls == len(PAIRS) + 1
+        assert 0.3 <= pause < 3 and server.calls == len(PAIRS) + 1
 
 
 def test_a_server_that_asks_for_too_much_patience_is_not_waited_for():
@@ -434,14 +415,14 @@ def test_what_makes_asking_pointless_is_raised_after_one_request(mode, said, ali
         assert server.calls == 1
 
 
-def test_what_was_judged_before_a_key_was_revoked_is_returned(tmp_path):
+@pytest.mark.parametrize(("mode", "key", "said"), [("unauthorized", None, "401"), ("ok", "MY_KEY", "MY_KEY")])
+def test_what_is_cached_is_returned_though_the_key_was_revoked_or_is_missing(tmp_path, mode, key, said):
     with StubServer() as server:
-        judge = judge_at(server, cache=tmp_path / "c.sqlite")
-        judge.judge_batch(PAIRS[:4])
-        server.mode = "unauthorized"
-        verdicts = judge.judge_batch(PAIRS)
+        judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS[:4])
+        server.mode = mode
+        verdicts = judge_at(server, cache=tmp_path / "c.sqlite", key_env=key).judge_batch(PAIRS)
     assert [verdict.label for verdict in verdicts] == LABELS[:4] + [None] * 8
-    assert all("401" in verdict.why for verdict in verdicts[4:])
+    assert all(said in verdict.why for verdict in verdicts[4:])
 
 
 def test_a_first_question_that_takes_long_does_not_hold_up_the_others():
@@ -461,14 +442,6 @@ def test_a_first_question_that_takes_long_does_not_hold_up_the_others():
     assert given_up[0] == 0
 
 
-def test_what_is_cached_is_returned_though_the_key_is_missing(tmp_path):
-    with StubServer() as server:
-        judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS[:4])
-        verdicts = judge_at(server, cache=tmp_path / "c.sqlite", key_env="MY_KEY").judge_batch(PAIRS)
-    assert [verdict.label for verdict in verdicts] == LABELS[:4] + [None] * 8
-    assert all("MY_KEY" in verdict.why for verdict in verdicts[4:])
-
-
 def test_a_reasoning_models_thought_is_no_part_of_what_it_writes():
     said = iter(
         ["<think>A claim?</think>\nOne claim.", "It asks for claims.</think>One claim.", "<think>Hm", "<think>Hm"]
@@ -477,13 +450,6 @@ def test_a_reasoning_models_thought_is_no_part_of_what_it_writes():
         judge = judge_at(server, concurrency=1)
         written = judge.write_batch([Request("claims", {"answer": answer}) for answer in "abc"])
     assert written == ["One claim.", "One claim.", None]
-
-
-def test_writing_gets_as_many_tokens_as_a_label_that_is_reasoned_about():
-    with StubServer() as server:
-        for most in (16, 4000, None):
-            judge_at(server, max_tokens=most).write_batch([Request("lure", {"query": "q"})])
-    assert [request.get("max_tokens") for request in server.requests] == [512, 4000, None]
 
 
 def test_writing_fails_like_judging():
@@ -498,21 +464,17 @@ def test_writing_fails_like_judging():
 # --- the cache -------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_run_asks_nothing_and_says_the_same(tmp_path):
+def test_a_second_run_asks_nothing_and_says_the_same_but_other_parameters_are_another_question(tmp_path):
+    cache = tmp_path / "c.sqlite"
     with StubServer(p=0.7) as server:
-        first = judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS)
-        again = judge_at(server, cache=tmp_path / "c.sqlite")
+        first = judge_at(server, cache=cache).judge_batch(PAIRS)
+        again = judge_at(server, cache=cache)
         assert again.judge_batch(PAIRS) == first
-        assert server.calls == len(PAIRS)
-        assert (again.stats.calls, again.stats.hits) == (0, len(PAIRS))
-
-
-@pytest.mark.parametrize("knobs", [{"seed": 1}, {"temperature": 0.5}, {"max_tokens": 9}, {"extra_body": {"top_k": 3}}])
-def test_other_parameters_are_another_question(tmp_path, knobs):
-    with StubServer() as server:
-        judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS[:1])
-        judge_at(server, cache=tmp_path / "c.sqlite", **knobs).judge_batch(PAIRS[:1])
-        assert server.calls == 2
+        assert (server.calls, again.stats.calls, again.stats.hits) == (len(PAIRS), 0, len(PAIRS))
+        for knobs in ({"seed": 1}, {"temperature": 0.5}, {"max_tokens": 9}, {"extra_body": {"top_k": 3}}):
+            calls = server.calls
+            judge_at(server, cache=cache, **knobs).judge_batch(PAIRS[:1])
+            assert server.calls == calls + 1
 
 
 def test_an_edited_prompt_is_another_question(tmp_path, monkeypatch):
@@ -531,14 +493,6 @@ def _file(name: str) -> str:
     from importlib.resources import files
 
     return (files(prompting.__package__) / "prompts" / f"{name}.md").read_text(encoding="utf-8")
-
-
-def test_judges_of_two_threads_ask_the_same_once(tmp_path):
-    with StubServer(latency=0.1) as server:
-        judges = [judge_at(server, cache=tmp_path / "c.sqlite") for _ in range(4)]
-        with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(labels, judges)) == [LABELS] * 4
-        assert server.calls == len(PAIRS)
 
 
 def test_an_interruption_leaves_finished_verdicts_in_the_cache(tmp_path):

@@ -23,9 +23,12 @@ def test_the_default_leaves_each_reward_its_own_comparison_of_words():
 
 def test_the_flags_reach_the_endpoint_judge(tmp_path):
     file = str(tmp_path / "judge.sqlite")
-    judge = endpoint(judge_cache=file, judge_concurrency=3, judge_timeout=7.0, judge_max_tokens=900)
+    judge = endpoint(
+        judge_cache=file, judge_concurrency=3, judge_timeout=7.0, judge_max_tokens=900, judge_prices="0.15, 0.6"
+    )
     assert (judge.model, judge.url, judge.cache) == ("served", URL, file)
     assert (judge.concurrency, judge.timeout, judge.max_tokens) == (3, 7.0, 900)
+    assert judge.prices == (0.15, 0.6) and endpoint(judge_cache="none").cache is None
 
 
 def test_flags_left_out_are_the_judges_own_defaults():
@@ -33,10 +36,6 @@ def test_flags_left_out_are_the_judges_own_defaults():
     judge = endpoint()
     for name in ("cache", "concurrency", "timeout", "max_tokens", "together", "prices"):
         assert getattr(judge, name) == defaults[name], name
-
-
-def test_the_cache_can_be_switched_off():
-    assert endpoint().cache == "auto" and endpoint(judge_cache="none").cache is None
 
 
 @pytest.mark.parametrize(
@@ -49,15 +48,9 @@ def test_the_cache_can_be_switched_off():
         (("nli",), "'nli' needs a model"),
         (("endpoint", None, URL), "'endpoint' needs a model"),
         (("endpoint", "served", "127.0.0.1:9"), "must begin with http"),
+        (("endpoint", "served", URL, None, 16, None, 16, True, "1"), r"prices '1' are two numbers"),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(flags, said):
     with pytest.raises(ConfigError, match=said):
         JudgeArguments(*flags).load_judge()
-
-
-def test_prices_are_two_numbers():
-    judge = JudgeArguments("endpoint", "m", "http://127.0.0.1:1/v1", "none", judge_prices="0.15, 0.6").load_judge()
-    assert judge.prices == (0.15, 0.6)
-    with pytest.raises(ConfigError, match=r"prices '1' are two numbers"):
-        JudgeArguments("endpoint", "m", "http://127.0.0.1:1/v1", judge_prices="1").load_judge()

@@ -10,7 +10,6 @@ from typing import Any
 import lab
 import pytest
 import torch
-from paths import ROOT
 
 from faithful_search.errors import ConfigError, TemplateError
 from faithful_search.inference.base import Completion, Sampling
@@ -91,21 +90,6 @@ def test_a_batch_says_what_a_forward_pass_over_each_prompt_says(budget):
         expected.append(float((logits[one] - logits[zero]).sigmoid()))
     assert [v.p for v in verdicts] == pytest.approx(expected, abs=1e-5)
     assert len({round(p, 5) for p in expected}) == len(PAIRS)  # else order could not be seen
-
-
-def test_weights_set_by_hand_give_the_p_worked_by_hand():
-    model, tokenizer = lab.model(), lab.tokenizer()
-    one = tokenizer("1")["input_ids"][0]
-    with torch.no_grad():  # every layer adds nothing, every state becomes √32 in its first place: ln 3 for "1", else 0
-        for layer in model.model.layers:
-            layer.self_attn.o_proj.weight.zero_()
-            layer.mlp.down_proj.weight.zero_()
-        model.model.embed_tokens.weight.copy_(torch.eye(32)[0].expand(len(tokenizer), 32))
-        model.lm_head.weight.zero_()
-        model.lm_head.weight[one, 0] = torch.tensor(3.0).log() / 32**0.5
-    verdict = judge_of(TransformersGenerator(model, tokenizer)).judge_batch(PAIRS[:1])[0]
-    assert verdict.p == pytest.approx(3 / 4, abs=1e-5)
-    assert verdict.why == f"p(1) = {3 / (len(tokenizer) + 2):.3g}, p(0) = {1 / (len(tokenizer) + 2):.3g}"
 
 
 @pytest.mark.parametrize("family", sorted(lab.FAMILIES))
@@ -261,9 +245,3 @@ def test_an_adapter_loads_as_the_judge_it_was_trained_to_be(tmp_path):
     assert [v.p for v in found] == pytest.approx([v.p for v in expected], abs=1e-5)
     plain = [v.p for v in judge_of().judge_batch(PAIRS)]
     assert [v.p for v in found] != pytest.approx(plain, abs=1e-4)
-
-
-def test_the_bundled_policy_can_be_asked():
-    folder = ROOT / "src" / "faithful_search" / "data" / "tiny_policy"
-    verdicts = load("generator", str(folder)).judge_batch(PAIRS)
-    assert all(0 <= v.p <= 1 for v in verdicts)
