@@ -198,12 +198,3 @@ def test_choice_probs_equal_the_chain_rule(generator):
     for prompt, own, probs in zip(prompts, choices, generator.choice_probs(prompts, choices), strict=True):
         expected = [logprobs_of(generator.model, prompt, choice).sum().exp().item() for choice in own]
         assert probs == pytest.approx(expected, rel=1e-3)
-
-
-def test_mode_and_checkpointing_are_restored(generator):
-    model = lab.model().train()
-    model.activation_checkpointing_enable()
-    TransformersGenerator(model, lab.tokenizer()).choice_probs([ids("a")], [[ids("b")]])
-    assert model.training
-    assert model.is_activation_checkpointing
-    assert all(parameter.grad is None for parameter in model.parameters())
