@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from tiny_bert import LONG, bert_tokenizer, saved, tiny_encoder
 
 from faithful_search.errors import ConfigError
 from faithful_search.inference.encoder import Encoder
-from faithful_search.judges import Judge, Pair, load
+from faithful_search.judges import Judge, Pair
 from faithful_search.judges.embedding import EmbeddingJudge
 
 TEXTS = ["w1", "w2 w3 w4 w5 w6 w7 w8", "", "w9 w10", "w11 w12 w13"]
@@ -109,11 +108,6 @@ def test_a_layout_that_cannot_be_followed_is_refused(tmp_path, files, complaint)
         Encoder.from_pretrained(saved(tmp_path, **files))
 
 
-def test_what_is_not_there_is_a_config_error(tmp_path):
-    with pytest.raises(ConfigError, match="there is no model"):
-        Encoder.from_pretrained(str(tmp_path / "nothing"))
-
-
 def test_p_is_the_greatest_cosine_mapped_to_one():
     encoder = Encoder(tiny_encoder(), bert_tokenizer())
     judge = EmbeddingJudge(encoder, window=16, stride=8)
@@ -136,13 +130,3 @@ def test_p_is_the_greatest_cosine_mapped_to_one():
 def test_nothing_is_near_an_empty_text():
     verdicts = EmbeddingJudge(Encoder(tiny_encoder(), bert_tokenizer())).judge_batch([Pair("", "w1"), Pair("w1", " ")])
     assert [(v.p, v.label, v.why) for v in verdicts] == [(0.0, False, "there is nothing to compare")] * 2
-
-
-def test_it_loads_by_kind_prints_and_pickles(tmp_path):
-    judge = load("embedding", saved(tmp_path), threshold=0.5, batch_tokens=99)
-    assert judge.name == f"embedding:{tmp_path}" and judge.encoder.batch_tokens == 99
-    assert repr(judge).startswith("EmbeddingJudge(encoder=Encoder(source=")
-    assert pickle.loads(pickle.dumps(judge)).judge_batch([Pair("w1", "w2")]) == judge.judge_batch([Pair("w1", "w2")])
-    for knobs in ({"threshold": -0.1}, {"window": 4, "stride": 4}):
-        with pytest.raises(ConfigError):
-            EmbeddingJudge(judge.encoder, **knobs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -77,10 +76,9 @@ def test_each_task_has_its_prompt_which_ends_where_the_label_stands():
     assert [v.judge.split()[1] for v in verdicts] == [prompting.load(pair.task).id for pair in PAIRS]
 
 
-@pytest.mark.parametrize("budget", [1, 6000, 10**6])
-def test_a_batch_says_what_a_forward_pass_over_each_prompt_says(budget):
+def test_a_batch_says_what_a_forward_pass_over_each_prompt_says():
     model, tokenizer = lab.model(), lab.tokenizer()
-    verdicts = judge_of(batch_tokens=budget).judge_batch(PAIRS)
+    verdicts = judge_of().judge_batch(PAIRS)
     one, zero = (tokenizer(label)["input_ids"][0] for label in "10")
     expected = []
     for pair in PAIRS:
@@ -205,29 +203,13 @@ def test_texts_are_written_on_request_and_none_where_cut_off():
     assert judge_of(max_new_tokens=4, window=4000).write_batch(requests[:1]) == [None]  # untrained, it never ends
 
 
-def test_knobs_out_of_range_and_equal_labels_are_refused():
-    for knobs in ({"threshold": 2.0}, {"window": 0}):
-        with pytest.raises(ConfigError):
-            judge_of(**knobs)
+def test_a_tokenizer_to_which_the_labels_are_equal_is_refused():
     blind = lab.byte_tokenizer(("<eos>",), eos_token="<eos>")
     from tokenizers import Regex, normalizers
 
     blind.backend_tokenizer.normalizer = normalizers.Replace(Regex("1$"), "0")
     with pytest.raises(ConfigError, match="does not tell the labels 1 and 0 apart"):
         judge_of(Noting(blind), window=10**6).judge_batch(PAIRS[:1])
-
-
-def test_it_loads_from_a_directory_prints_and_pickles(tmp_path):
-    lab.model().save_pretrained(tmp_path)
-    lab.tokenizer().save_pretrained(tmp_path)
-    judge = load("generator", str(tmp_path), threshold=0.25)
-    assert repr(judge).startswith(f"GeneratorJudge(source={str(tmp_path)!r}, threshold=0.25, window=4096")
-    assert judge.name == f"generator:{tmp_path}"
-    expected = [v.p for v in judge_of().judge_batch(PAIRS)]
-    assert [v.p for v in judge.judge_batch(PAIRS)] == pytest.approx(expected, abs=1e-6)
-    assert pickle.loads(pickle.dumps(judge)).judge_batch(PAIRS) == judge.judge_batch(PAIRS)
-    with pytest.raises(ConfigError, match="there is no model"):
-        load("generator", str(tmp_path / "nothing"))
 
 
 def test_an_adapter_loads_as_the_judge_it_was_trained_to_be(tmp_path):

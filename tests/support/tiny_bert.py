@@ -1,4 +1,4 @@
-"""Tiny encoders of words w0 to w199: their tokenizer, an entailment model, an embedding model and its files."""
+"""Tiny models of words w0 to w199: their tokenizers, entailment models, an embedding model and its files."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from transformers import (
     BertForSequenceClassification,
     BertModel,
     PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from faithful_search.trajectory import Evidence
@@ -50,6 +52,27 @@ def bert(labels: dict[int, str] = LABELS, spread: float = 0.5, **named: Any) -> 
         **named,
     )
     return BertForSequenceClassification(config).eval()
+
+
+def t5_tokenizer(whole: str = "▁1") -> Any:
+    """Metaspace pieces; `whole` says which label is one piece together with its blank, as in T5's own vocabulary."""
+    pieces = ["<pad>", "</s>", "<unk>", "▁", *"abcdefghijklmnopqrstuvwxyz.:01"]
+    scores = [(piece, -3.0) for piece in pieces] + ([(whole, -1.0)] if whole else [])
+    backend = Tokenizer(models.Unigram(scores, unk_id=2))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=200
+    )
+
+
+def t5() -> Any:
+    torch.manual_seed(4)
+    size = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    return T5ForConditionalGeneration(
+        T5Config(vocab_size=40, decoder_start_token_id=0, initializer_factor=1.0, tie_word_embeddings=False, **size)
+    ).eval()
 
 
 def tiny_encoder(seed: int = 5, size: int = 16) -> Any:
