@@ -367,31 +367,13 @@ def test_a_base_model_gets_the_prompt_as_text_behind_its_bos(bos, closes):
     assert own.bos_token_id is None or own.bos_token_id not in t.tokens.completion_ids
 
 
-def test_a_bos_that_the_tokenizer_does_not_write_is_not_added():
-    own = lab.byte_tokenizer(("<|bos|>", "<|endoftext|>"), bos_token="<|bos|>", eos_token="<|endoftext|>")
-    ids = ChatFormat.of(own, dialects.load("search_r1")).prompt_ids("Where?")
-    assert own.bos_token_id not in ids
-
-
-def test_a_template_writes_the_bos_itself():
-    own = bare(bos_token="<|bos|>", eos_token="<|endoftext|>", chat_template="{{ bos_token }}" + lab.TEMPLATE)
-    ids = ChatFormat.of(own, dialects.load("search_r1")).prompt_ids("Where?")
-    assert ids.count(own.bos_token_id) == 1 and ids[0] == own.bos_token_id
-
-
-def test_what_the_environment_says_in_a_base_models_episode_is_not_trained():
-    """Information, the line after an invalid action, and the opening of the answer: all of it, and nothing else."""
-    own = bare(eos_token="<|endoftext|>", bos_token="<|bos|>", pad_token="<|pad|>")
-    long = Evidence("word " * 400, "Long")
-    engine, t = run(
-        ["hm", SEARCH, SEARCH, CLOSED], ROME, long, own=own, turns=3, observation_tokens=200, force_answer=True
-    )
-    said = [own.decode(t.tokens.completion_ids[middle:end]) for _, middle, end in t.tokens.turns]
-    shown = engine.chat.render_observation(t.steps[1].evidence)
-    assert said == [INVALID, shown, "\n\n<answer>", ""] and len(shown) <= 200
-    trained = own.decode([k for k, own_ in zip(t.tokens.completion_ids, t.tokens.mask, strict=True) if own_])
-    assert trained == "hm" + SEARCH + SEARCH + CLOSED
-    assert t.stop_reason == "answered_forced" and t.tokens.completion_ids[-1] == own.eos_token_id
+@pytest.mark.parametrize(("template", "written"), [("", 0), ("{{ bos_token }}" + lab.TEMPLATE, 1)])
+def test_the_bos_stands_once_where_template_or_tokenizer_write_it_and_else_not_at_all(template, written):
+    names = {"bos_token": "<|bos|>", "eos_token": "<|endoftext|>"}
+    silent = lab.byte_tokenizer(("<|bos|>", "<|endoftext|>"), **names, chat_template=template or None)
+    for own, count in ((silent, written), (bare(**names, chat_template=template or None), 1)):
+        ids = ChatFormat.of(own, dialects.load("search_r1")).prompt_ids("Where?")
+        assert ids.count(own.bos_token_id) == count == ids[:1].count(own.bos_token_id)
 
 
 def test_a_base_model_samples_whole_episodes():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import lab
 import pytest
 
@@ -38,12 +36,12 @@ class Watched:
         return getattr(self._own, name)
 
 
-@pytest.fixture(params=["chatml", "search_r1"])
-def scene(request):
-    """An episode of many turns, in messages and in one raw text, and what passed the tokenizer in each of them."""
+@pytest.mark.parametrize("dialect", ["pou", "search_r1"])
+def test_each_turn_tokenises_and_decodes_only_what_is_new(dialect):
+    """In messages, and in one raw text."""
     tokenizer = Watched(lab.tokenizer())
-    name, said = ("pou", SAID) if request.param == "chatml" else ("search_r1", "<think>look</think><search>x</search>")
-    chat = ChatFormat.of(tokenizer, dialects.load(name))
+    said = SAID if dialect == "pou" else "<think>look</think><search>x</search>"
+    chat = ChatFormat.of(tokenizer, dialects.load(dialect))
     episode = Episode(Task("q", "Where?"), chat, Limits(turns=TURNS + 1, total_tokens=10**6), [])
     passed = []
     for number in range(TURNS):
@@ -52,21 +50,8 @@ def scene(request):
         episode.take_turn(Completion(lab.tokenizer()(text)["input_ids"], "stop"))
         episode.take_observation(Observation((Evidence("It is in Rome.", "Place", f"E{number + 1}"),)))
         passed.append(tokenizer.passed - before)
-    return SimpleNamespace(episode=episode, passed=passed)
-
-
-def test_each_turn_tokenises_and_decodes_only_what_is_new(scene):
-    spans = [end - start for start, _, end in scene.episode.turns]
-    for passed, own in zip(scene.passed[1:], spans[1:], strict=True):
-        assert passed <= own + 50  # one token a byte, but for the template's markers between the turns
-    assert len(scene.episode.context) > 40 * max(scene.passed)
-
-
-def test_places_of_late_turns_are_those_of_the_whole_text(scene):
-    episode = scene.episode
-    for number, step in enumerate(episode.steps):
-        start, end = step.spans["think"]
-        assert episode.text[start:end].endswith("look")
-        start, end = step.spans["response"]
-        assert f"E{number + 1}" in episode.text[start:end] or "Doc 1" in episode.text[start:end]
-    assert episode.trajectory().text == episode.text
+    spans = [end - start for start, _, end in episode.turns]
+    for own, new in zip(passed[1:], spans[1:], strict=True):
+        assert own <= new + 50  # one token a byte, but for the template's markers between the turns
+    assert len(episode.context) > 40 * max(passed)
+    assert all(episode.text[slice(*step.spans["think"])].endswith("look") for step in episode.steps)
