@@ -11,7 +11,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -22,7 +21,7 @@ import httpx
 import msgspec
 import pytest
 from paths import SUPPORT
-from served import environment
+from served import environment, free_port
 
 from faithful_search import errors
 from faithful_search.bundled import tiny_policy
@@ -109,9 +108,7 @@ def engine(tokenizer):
 @contextmanager
 def server(log, *more):
     """The server's process, and its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(tiny_policy()), "--dtype", "float32"]
     command += ["--enforce-eager", "--max-model-len", "1024", "--gpu-memory-utilization", "0.2"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from typing import Any
 
 import lab
 import pytest
@@ -23,22 +22,6 @@ from faithful_search.judges.nli import NLIJudge
 PAIRS = [Pair("w1 w2 w3.", "w2"), Pair("w5 w6.", "w9"), Pair("w11. w12. w13.", "w14")]
 probability = st.floats(0, 1)
 temperature = st.floats(0.05, 20)
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("classifier")
-    bert().save_pretrained(folder)
-    bert_tokenizer().save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("writer")
-    lab.model().save_pretrained(folder)
-    lab.tokenizer().save_pretrained(folder)
-    return folder
 
 
 def logit(p: float) -> float:
@@ -72,11 +55,6 @@ def test_what_is_written_is_what_is_read(tmp_path):
     written = json.loads((tmp_path / "judge.json").read_text())
     assert written["version"] == 1 and written["kind"] == "nli" and written["temperature"] == 1.25
     assert sorted(path.name for path in tmp_path.iterdir()) == ["judge.json"]
-
-
-def test_a_folder_without_the_file_says_nothing(tmp_path):
-    assert distilled.read(str(tmp_path)) is None
-    assert distilled.settings(str(tmp_path), "nli") == {}
 
 
 @pytest.mark.parametrize("known", ["there", "missing", "unknown"])
@@ -129,41 +107,28 @@ def test_what_is_no_temperature_is_refused(value):
         GeneratorJudge(None, temperature=value)  # type: ignore[arg-type]
 
 
-def test_a_classifier_reads_its_file_and_knobs_win(classifier):
-    plain = NLIJudge.from_pretrained(str(classifier)).judge_batch(PAIRS)
-    JudgeFile("nli", temperature=4.0, threshold=0.6, window=20, stride=4).write(classifier)
-    try:
-        judge = load("nli", str(classifier))
-        assert (judge.temperature, judge.threshold, judge.window, judge.stride) == (4.0, 0.6, 20, 4)
-        for before, after in zip(plain, judge.judge_batch(PAIRS), strict=True):
-            assert logit(after.p) * 4 == pytest.approx(logit(before.p), abs=1e-5)
-            assert after.label == (after.p >= 0.6)
-        assert load("nli", str(classifier), temperature=1.0).judge_batch(PAIRS)[0].p == plain[0].p
-    finally:
-        (classifier / "judge.json").unlink()
-
-
-def test_a_generator_reads_its_file(writer):
-    plain = GeneratorJudge.from_pretrained(str(writer)).judge_batch(PAIRS)
-    JudgeFile("generator", temperature=0.5, window=3000).write(writer)
-    try:
-        judge = load("generator", str(writer))
-        assert (judge.temperature, judge.window) == (0.5, 3000)
-        for before, after in zip(plain, judge.judge_batch(PAIRS), strict=True):
-            assert logit(after.p) / 2 == pytest.approx(logit(before.p), abs=1e-5)
-            assert after.label == before.label
-        assert GeneratorJudge.from_pretrained(str(writer), window=2000).window == 2000
-    finally:
-        (writer / "judge.json").unlink()
-
-
-def test_the_wrong_kind_is_told_which_is_right(classifier, writer, tmp_path):
-    JudgeFile("generator").write(tmp_path)
-    with pytest.raises(ConfigError, match="use --judge generator"):
-        load("nli", str(tmp_path))
-    JudgeFile("nli").write(tmp_path)
-    with pytest.raises(ConfigError, match="use --judge nli"):
-        load("generator", str(tmp_path))
+@pytest.mark.parametrize(
+    ("given", "other", "model", "tokenizer"),
+    [
+        (JudgeFile("nli", temperature=4.0, threshold=0.6, window=20, stride=4), "generator", bert, bert_tokenizer),
+        (JudgeFile("generator", temperature=0.5, window=3000), "nli", lab.model, lab.tokenizer),
+    ],
+)
+def test_a_judge_reads_its_file_and_knobs_win(tmp_path, given, other, model, tokenizer):
+    model().save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    assert distilled.read(str(tmp_path)) is None and distilled.settings(str(tmp_path), given.kind) == {}
+    plain = load(given.kind, str(tmp_path)).judge_batch(PAIRS)
+    given.write(tmp_path)
+    judge = load(given.kind, str(tmp_path))
+    known = distilled.settings(str(tmp_path), given.kind)
+    assert {name: getattr(judge, name) for name in known} == known and known["window"] == given.window
+    for before, after in zip(plain, judge.judge_batch(PAIRS), strict=True):
+        assert logit(after.p) * given.temperature == pytest.approx(logit(before.p), abs=1e-5)
+        assert after.label == (after.p >= given.threshold)
+    assert load(given.kind, str(tmp_path), temperature=1.0).judge_batch(PAIRS)[0].p == plain[0].p
+    with pytest.raises(ConfigError, match=f"use --judge {given.kind}"):
+        load(other, str(tmp_path))
 
 
 @pytest.mark.parametrize("true", [0.4, 1.0, 3.0])

@@ -233,18 +233,14 @@ def test_the_probability_is_read_at_the_label_and_over_its_spellings():
     assert label and p == pytest.approx(one / (one + zero))
 
 
-def test_a_server_without_log_probs_gives_certain_probabilities():
-    with StubServer("plain") as server:
-        assert [verdict.p for verdict in judge_at(server).judge_batch(PAIRS)] == [float(label) for label in LABELS]
-        assert server.calls == len(PAIRS)
-
-
-def test_a_server_that_refuses_parameters_is_asked_for_less_and_only_once():
-    with StubServer("strict") as server:
+# where log-probs are refused, then the choice, two requests more are made, once
+@pytest.mark.parametrize(("mode", "more"), [("plain", 0), ("strict", 2)])
+def test_a_server_without_log_probs_gives_certain_probabilities(mode, more):
+    with StubServer(mode) as server:
         judge = judge_at(server)
-        assert labels(judge) == LABELS
+        assert [verdict.p for verdict in judge.judge_batch(PAIRS)] == [float(label) for label in LABELS]
         assert labels(judge, [Pair("one", "more")]) == [False]
-        assert server.calls == len(PAIRS) + 1 + 2  # log-probs are refused, the choice is refused, then it is plain
+        assert server.calls == len(PAIRS) + 1 + more
         assert judge.stats.failures == judge.stats.retries == 0
 
 
@@ -295,7 +291,6 @@ def test_what_is_asked_for_is_a_knob():
 
 # --- faults ----------------------------------------------------------------------------------------------------------
 
-TRANSIENT = ["busy", "error", "hang", "closed", "cut", "schema", "drip", "empty", "garbage"]
 SAID = {
     "busy": "429: slow down",
     "error": "500: out of memory",
@@ -318,29 +313,23 @@ def test_a_retry_after_that_says_nothing_is_no_wait(header):
     assert retry_after(email.utils.formatdate(time.time() - 100, usegmt=True)) == 0
 
 
-@pytest.mark.parametrize("mode", TRANSIENT)
-def test_after_a_passing_fault_everything_is_judged(mode):
-    with StubServer(mode, faults=1, retry_after="0.05") as server:
-        judge = judge_at(server, timeout=0.4 if mode in ("hang", "drip") else 5.0)
-        assert labels(judge) == LABELS
-        assert server.calls == len(PAIRS) + 1
-        assert judge.stats.failures == 0
-
-
-@pytest.mark.parametrize("mode", TRANSIENT)
-def test_a_fault_that_stays_leaves_abstentions_with_reasons_and_a_second_run_asks_for_the_rest(mode, tmp_path):
-    cache = tmp_path / "c.sqlite"
-    with StubServer() as server:
-        assert labels(judge_at(server, cache=cache), PAIRS[:5]) == LABELS[:5]
-        server.mode, server.retry_after = mode, "0.01"
-        judge = judge_at(server, cache=cache, timeout=0.3, retries=1, give_up_after=3, concurrency=2)
+@pytest.mark.parametrize("mode", SAID)
+def test_a_fault_that_passes_is_forgotten_and_one_that_stays_leaves_abstentions_which_a_second_run_asks_for(
+    mode, tmp_path
+):
+    with StubServer(mode, faults=1, retry_after="0.01") as server:
+        knobs = {"cache": tmp_path / "c.sqlite", "timeout": 0.3 if mode in ("hang", "drip") else 5.0}
+        judge = judge_at(server, **knobs)
+        assert labels(judge, PAIRS[:5]) == LABELS[:5]
+        assert (server.calls, judge.stats.failures) == (5 + 1, 0)
+        server.mode, server.faults = mode, None
+        judge = judge_at(server, **knobs, retries=1, give_up_after=3, concurrency=2)
         verdicts = judge.judge_batch(PAIRS)
         assert [verdict.label for verdict in verdicts] == LABELS[:5] + [None] * 7
         assert all(verdict.p is None for verdict in verdicts[5:])
-        assert SAID[mode] in verdicts[5].why
-        assert judge.stats.failures == 7
+        assert SAID[mode] in verdicts[5].why and judge.stats.failures == 7
         server.mode, before = "ok", server.calls
-        assert labels(judge_at(server, cache=cache)) == LABELS
+        assert labels(judge_at(server, **knobs)) == LABELS
         assert server.calls - before == 7
 
 

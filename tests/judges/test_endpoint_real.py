@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from served import free_port
 
 from faithful_search.judges import Pair, Request, load
 
@@ -43,9 +44,7 @@ pytestmark = [
 @pytest.fixture(scope="module", params=WAYS[COMMAND])
 def server(request, tmp_path_factory):
     """The URL, and how many log-probs there are."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [PYTHON, *COMMAND, "--model", MODEL, "--host", "127.0.0.1", "--port", str(port), request.param]
     own = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}
     with (tmp_path_factory.mktemp("server") / "log").open("wb") as log:
