@@ -110,9 +110,7 @@ class ChatFormat:
         `tool_names`, for templates that tell a small model only those.
         """
         if not getattr(self.tokenizer, "chat_template", None):
-            bos = self.tokenizer.bos_token_id  # a chat template writes its own
-            opening = [bos] if bos is not None and self.tokenizer("a")["input_ids"][:1] == [bos] else []
-            return opening + self.encode("\n".join(message["content"] for message in messages))
+            return opening_ids(self.tokenizer) + self.encode("\n".join(message["content"] for message in messages))
         names = [tool["function"]["name"] for tool in tools]
         return self.encode(_render(self.tokenizer, folded(messages) if self.folds_system else messages, names))
 
@@ -246,19 +244,35 @@ def _plain(text: str, tokenizer: Any) -> tuple[list[str], list[str]]:
 
 def _opening(tokenizer: Any, dialect: Dialect) -> dict[str, Any]:
     """Whether the system text must be folded into the user's, and the thought that the generation prompt opens."""
-    messages = dialect.prompt("?", ())
-    try:
-        text, folds = _render(tokenizer, messages), False
-    except Exception as refusal:
-        try:
-            text, folds = _render(tokenizer, folded(messages)), True
-        except Exception as error:
-            raise TemplateError(
-                f"the chat template of {name_of(tokenizer)} refuses the prompt of dialect {dialect.name!r} "
-                f"({refusal}), also with its system text in the user's message ({error}); take another template"
-            ) from error
+    text, folds = templated(
+        tokenizer, dialect.prompt("?", ()), f"the prompt of dialect {dialect.name!r}", tool_names=[]
+    )
     opened = re.search(r"<think>\s*\Z", text)
     return {"folds_system": folds, "prefill": opened[0] if opened else ""}
+
+
+def templated(tokenizer: Any, messages: Sequence[dict[str, Any]], what: str, **how: Any) -> tuple[str, bool]:
+    """The text that the chat template makes of messages, and whether it refused their system text as a role.
+
+    Raises `TemplateError`, which names `what` they are, where it also refuses them with that text in the user's.
+    """
+    how = {"tokenize": False, "add_generation_prompt": True, **how}
+    try:
+        return tokenizer.apply_chat_template(list(messages), **how), False
+    except Exception as refusal:  # a template raises what it likes; many refuse the system role
+        try:
+            return tokenizer.apply_chat_template(folded(messages), **how), True
+        except Exception as error:
+            raise TemplateError(
+                f"the chat template of {name_of(tokenizer)} refuses {what} ({refusal}), also with its system text in "
+                f"the user's message ({error}); take another template"
+            ) from error
+
+
+def opening_ids(tokenizer: Any) -> list[int]:
+    """What a tokenizer itself puts before plain text; a chat template writes its own."""
+    bos = tokenizer.bos_token_id
+    return [bos] if bos is not None and tokenizer("a")["input_ids"][:1] == [bos] else []
 
 
 def folded(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

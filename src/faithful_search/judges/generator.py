@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from ..dialects.fence import Fence
-from ..errors import ConfigError, TemplateError
+from ..errors import ConfigError
 from ..inference.base import Generator, Sampling
 from ..inference.batching import batches
-from ..inference.chat import folded, guarded
+from ..inference.chat import guarded, opening_ids, templated
 from . import distilled, prompting
 from .base import Pair, Request, Verdict
 
@@ -85,16 +85,8 @@ class GeneratorJudge:
     ) -> Self:
         """The judge of a Hub id or a directory, that of a PEFT adapter included.
 
-        A distilled judge's `judge.json` sets what `knobs` leave open.
-
-        Args:
-            model: the Hub id or directory.
-            device: a torch device; by default a GPU where there is one.
-            dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
-            revision: branch, tag or commit on the Hub.
-            trust_remote_code: whether Python code that lies beside the model may be run.
-            window: by default as many tokens as the model takes.
-            **knobs: the judge's other fields.
+        A distilled judge's `judge.json` sets what `knobs`, the judge's other fields, leave open. `window` is by default
+        as many tokens as the model takes, all else is as of `inference.loading.open_model`.
 
         Raises:
             ConfigError: when it cannot be opened, or was distilled as a judge of another kind.
@@ -184,9 +176,12 @@ class GeneratorJudge:
         tokenizer = self.generator.tokenizer
         if not tokenizer.chat_template:
             return "\n\n".join(message["content"] for message in messages) + "\n\nAnswer:"
-        text = _templated(tokenizer, messages)
+        text = self._templated(messages)
         # the label is the next token: a thought that the template opened would stand before it
         return f"{text}\n</think>\n\n" if _OPENED_THOUGHT.search(text) else text
+
+    def _templated(self, messages: prompting.Messages, **how: Any) -> str:
+        return templated(self.generator.tokenizer, messages, "the judge's prompt", enable_thinking=False, **how)[0]
 
     def _encode(self, text: str) -> list[int]:
         tokenizer = self.generator.tokenizer
@@ -202,9 +197,7 @@ class GeneratorJudge:
 
     @cached_property
     def _opening(self) -> list[int]:
-        """What the tokenizer itself puts before plain text."""
-        bos = self.generator.tokenizer.bos_token_id
-        return [bos] if bos is not None and self.generator.tokenizer("1")["input_ids"][:1] == [bos] else []
+        return opening_ids(self.generator.tokenizer)
 
     @cached_property
     def _lead(self) -> str:
@@ -213,8 +206,7 @@ class GeneratorJudge:
             return " "
         asked = [{"role": "user", "content": "?"}]
         said = [*asked, {"role": "assistant", "content": LABELS[0]}]
-        prompt = _templated(self.generator.tokenizer, asked)
-        rest = _templated(self.generator.tokenizer, said, opened=False).removeprefix(prompt)
+        rest = self._templated(said, add_generation_prompt=False).removeprefix(self._templated(asked))
         return rest[: len(rest) - len(rest.lstrip())] if rest.lstrip().startswith(LABELS[0]) else ""
 
 
@@ -235,17 +227,3 @@ def _shortened(pair: Pair, kept: int) -> Pair:
 def _shared(*rows: Sequence[int]) -> int:
     """How many tokens all rows begin with."""
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False)))
-
-
-def _templated(tokenizer: Any, messages: prompting.Messages, opened: bool = True) -> str:
-    how = {"tokenize": False, "add_generation_prompt": opened, "enable_thinking": False}
-    try:
-        return tokenizer.apply_chat_template(messages, **how)
-    except Exception as refusal:  # a template raises what it likes; many refuse the system role
-        try:
-            return tokenizer.apply_chat_template(folded(messages), **how)
-        except Exception as error:
-            raise TemplateError(
-                f"the chat template of {tokenizer.name_or_path!r} refuses the judge's prompt ({refusal}), "
-                f"also with its system text in the user's message ({error}); take another template"
-            ) from error

@@ -89,13 +89,7 @@ class NLIJudge:
     ) -> Self:
         """The judge of a Hub id or a directory; a distilled one's `judge.json` sets what `knobs` leave open.
 
-        Args:
-            model: the Hub id or directory.
-            device: a torch device; by default a GPU where there is one.
-            dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
-            revision: branch, tag or commit on the Hub.
-            trust_remote_code: whether Python code that lies beside the model may be run.
-            **knobs: the judge's other fields.
+        `knobs` are the judge's other fields, all else is as of `inference.loading.open_model`.
 
         Raises:
             ConfigError: when it cannot be opened, is of neither kind, or was distilled as a judge of another kind.
