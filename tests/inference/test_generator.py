@@ -137,13 +137,6 @@ def test_logprobs_are_those_of_the_sampled_distribution(generator, temperature):
         torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_each_prompt_keeps_its_own_limit(generator):
-    sampling = Sampling(temperature=0.0, max_new_tokens=9)
-    completions = generator.generate([ids(text) for text in PROMPTS], sampling, [1, 9, 4])
-    assert [len(item.ids) for item in completions] == [1, 9, 4]
-    assert {item.finish for item in completions} == {"length"}
-
-
 def test_stop_string_ends_the_turn_and_stays_in_it(generator):
     prompt = ids("a longer prompt than that")
     free = generator.generate([prompt], Sampling(temperature=0.0, max_new_tokens=12))[0].ids

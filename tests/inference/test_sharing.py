@@ -173,16 +173,6 @@ def test_an_adapter_that_is_switched_on_is_used():
     assert without[0] != pytest.approx(both(model, rows)[0][0], rel=1e-3)
 
 
-def test_a_padding_side_of_the_tokenizer_changes_nothing():
-    rows = [[*STEM, *range(n, n + 3 + 5 * n)] for n in range(4)]
-    own = lab.tokenizer()
-    found = []
-    for side in ("left", "right"):
-        own.padding_side = side
-        found.append(both(lab.model(), rows)[0])
-    assert found[0] == found[1]
-
-
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64}
 LOCAL = {"num_heads": 2, "attention_types": [[["global", "local"], 1]], "window_size": 16}
 

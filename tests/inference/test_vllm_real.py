@@ -244,14 +244,6 @@ def test_the_text_of_a_special_token_is_a_stop_string(real, peer):
     assert one == other and one.finish == "stop"
 
 
-def test_every_row_has_its_own_limit(real, prompts):
-    limits = [1 + 3 * number for number in range(len(prompts))]
-    rows = real.generate(prompts, Sampling(max_new_tokens=99, temperature=1.0), limits)
-    assert all(len(row.ids) <= limit for row, limit in zip(rows, limits, strict=True))
-    assert all(len(row.ids) == limit for row, limit in zip(rows, limits, strict=True) if row.finish == "length")
-    assert real.generate([], Sampling()) == []
-
-
 def test_what_does_not_fit_is_refused_and_what_nearly_fits_ends_at_the_last_position(real, prompts):
     token = prompts[0][0]
     with pytest.raises(ConfigError, match="a prompt of 1024 tokens leaves no room in the 1024 positions"):

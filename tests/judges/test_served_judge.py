@@ -18,6 +18,7 @@ from functools import partial
 
 import httpx
 import lab
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -28,12 +29,11 @@ from served import command, environment
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.inference.transformers import TransformersGenerator
-from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict, is_lexical, load
+from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict, is_lexical
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.remote import CHUNK, RemoteJudge
-from faithful_search.measure import metrics as audited
 from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import InfoThink
 from faithful_search.serving.app import application
@@ -144,17 +144,6 @@ def test_any_text_arrives(words, pairs):
     assert asked(words, pairs) == GroundingJudge().judge_batch(pairs)
 
 
-def test_order_and_number_are_kept_over_many_requests():
-    pairs = numbers(3 * CHUNK + 5)
-    judge = Noting()
-    with serving(judge) as (url, _):
-        assert [v.p for v in asked(url, [*reversed(pairs), *pairs])] == [
-            v.p for v in Noting().judge_batch([*reversed(pairs), *pairs])
-        ]
-        assert asked(url, []) == []
-    assert sorted(judge.asked, key=lambda pair: len(pair.hypothesis)) == pairs
-
-
 # --- once
 
 
@@ -180,21 +169,13 @@ def test_premise_hypothesis_question_and_task_all_tell_pairs_apart():
     assert len(judge.asked) == len(pairs)
 
 
-def test_a_cache_file_outlives_the_server(tmp_path):
-    first, second = Noting(), Noting()
-    with serving(first, Cache(tmp_path / "verdicts.sqlite")) as (url, _):
-        before = asked(url, PAIRS)
-    with serving(second, Cache(tmp_path / "verdicts.sqlite")) as (url, _):
-        assert asked(url, PAIRS) == before
-        assert counted(url)["faithful_search_pairs_known_total"] == len(PAIRS)
-    assert (len(first.asked), second.asked) == (len(PAIRS), [])
-
-
-def test_other_settings_of_the_judge_find_nothing_in_the_file(tmp_path):
-    for judge in (Noting(), Noting(name="another")):
+def test_a_cache_file_outlives_the_server_but_other_settings_of_the_judge_find_nothing_in_it(tmp_path):
+    judges, found = [Noting(), Noting(), Noting(name="another")], []
+    for judge in judges:
         with serving(judge, Cache(tmp_path / "verdicts.sqlite")) as (url, _):
-            asked(url, PAIRS)
-        assert len(judge.asked) == len(PAIRS)
+            found.append(asked(url, PAIRS))
+    assert found[0] == found[1]
+    assert [len(judge.asked) for judge in judges] == [len(PAIRS), 0, len(PAIRS)]
 
 
 def test_settings_of_any_form_tell_judges_apart():
@@ -255,17 +236,13 @@ def test_an_abstention_is_passed_on_and_asked_about_anew():
     assert len(judge.asked) == 2
 
 
-def test_a_pair_that_breaks_the_judge_concerns_no_other_of_its_batch():
+def test_a_pair_that_breaks_the_judge_concerns_no_other_and_one_that_ends_it_none_of_the_next_request():
     with serving(Noting()) as (url, _):
         one, two, three = asked(url, [Pair("e", "x"), Pair("e", "crash"), Pair("e", "xyz")])
+        assert asked(url, [Pair("e", "refuse")]) == [Verdict(None, None, "the key is wrong", "noting")]
+        assert asked(url, [Pair("e", "x")]) == [one]
     assert (one.p, three.p) == (0.5, 0.25)
     assert two.abstained and "ZeroDivisionError" in two.why and "secret" not in two.why
-
-
-def test_a_judge_that_cannot_be_asked_at_all_abstains_with_its_reason():
-    with serving(Noting()) as (url, _):
-        assert asked(url, [Pair("e", "refuse")]) == [Verdict(None, None, "the key is wrong", "noting")]
-        assert asked(url, [Pair("e", "x")])[0].p == 0.5
 
 
 def test_a_server_that_is_down_leaves_pairs_without_verdict_and_says_what_to_do():
@@ -306,11 +283,15 @@ def test_a_verdict_that_is_none_is_passed_on_as_an_abstention_and_concerns_no_ot
     assert odd == Verdict(None, None, f"the judge gave p = {p}", "noting") and fine.p == 0.5
 
 
-def test_a_server_gets_no_body_on_which_it_would_hang_up():
-    pairs = [Pair("e" * 200_000, "x" * (1 + number)) for number in range(CHUNK)]
-    with serving(Noting(), body_bytes=5_000_000) as (url, judging):
-        assert asked(url, pairs) == Noting().judge_batch(pairs)
-        assert judging.metrics.requests.value("/judge", "413") == 0
+@pytest.mark.parametrize(("premise", "most"), [("e", 1_000_000), ("e" * 200_000, 5_000_000)])
+def test_order_and_number_are_kept_over_requests_none_of_which_is_too_large(premise, most):
+    pairs = [
+        msgspec.structs.replace(pair, premise=premise) for pair in numbers(2 * CHUNK + 5 if premise == "e" else CHUNK)
+    ]
+    with serving(Noting(), body_bytes=most) as (url, judging):
+        assert asked(url, [*reversed(pairs), *pairs]) == Noting().judge_batch([*reversed(pairs), *pairs])
+        assert asked(url, []) == [] and judging.metrics.requests.value("/judge", "413") == 0
+        assert judging.metrics.judged.value() == len(pairs)
 
 
 def test_clients_that_a_busy_server_sends_away_come_back():
@@ -321,20 +302,16 @@ def test_clients_that_a_busy_server_sends_away_come_back():
     assert judging.metrics.judged.value() == 10
 
 
-def test_what_clients_do_wrong_leaves_no_trace_in_the_log(caplog):
-    with serving(Noting(seconds=0.2), body_bytes=1000) as (url, _):
+def test_what_clients_do_wrong_and_waiting_too_long_leave_no_trace_in_the_log(caplog):
+    with serving(Noting(seconds=0.5), body_bytes=1000) as (url, _):
         for body in (b"{", b"\xff", b"[" * 900, b'{"pairs": 1}', b"x" * 100_000):
             assert 400 <= httpx.post(f"{url}/judge", content=body).status_code < 500
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{url}/judge", json={"pairs": [{"premise": "e", "hypothesis": "x"}]}, timeout=0.05)
+        [late] = asked(url, numbers(1), timeout=0.2)
+        assert late.abstained and "took longer than 0.2 seconds" in late.why
         assert asked(url, numbers(1))[0].p == 0.5
     assert not caplog.records
-
-
-def test_a_server_that_takes_too_long_leaves_pairs_without_verdict():
-    with serving(Noting(seconds=3)) as (url, _):
-        (found,) = asked(url, numbers(1), timeout=0.3)
-    assert found.abstained and "took longer than 0.3 seconds" in found.why
 
 
 @pytest.mark.parametrize(
@@ -418,23 +395,13 @@ def test_an_answer_by_hand():
 # --- names, settings, processes
 
 
-def test_a_served_comparison_of_words_is_named_as_one():
-    with serving(GroundingJudge()) as (url, _):
-        judge = load("remote", url=f"{url}/judge")
-        assert judge.name == "remote:lexical" and is_lexical(judge) and isinstance(judge, Judge)
-        assert list(audited.load("info_think_faithfulness", judge)) == ["info_think_lexical"]
-    with serving(Noting()) as (url, _):
-        assert not is_lexical(RemoteJudge(url)) and RemoteJudge(url).name == "remote:noting"
-        assert list(audited.load("info_think_faithfulness", RemoteJudge(url))) == ["info_think_faithfulness"]
-
-
 @pytest.mark.parametrize(("judge", "ending"), [(GroundingJudge(), "lexical"), (Noting(), "faithfulness")])
 def test_an_audit_and_the_recipes_name_what_a_served_judge_measured(judge, ending, tmp_path):
     looked = "<think>Where?</think><search>where</search><information>It is in Lima.</information>"
     row = {"text": f"{looked}<think>In Lima.</think><answer>Lima</answer>"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     with serving(judge) as (url, judging):
-        flags = ["--judge", "remote", "--judge-url", url, "--out", str(tmp_path), "--no-report"]
+        flags = ["--judge", "remote", "--judge-url", f"{url}/judge", "--out", str(tmp_path), "--no-report"]
         done = CliRunner().invoke(cli, ["audit", str(tmp_path / "rows.jsonl"), *flags])
         asked_by_audit = judging.metrics.pairs.value()
         evaluated = default_rewards("search_r1", JudgeArguments("remote", judge_url=url).load_judge())
