@@ -52,6 +52,14 @@ def test_a_whole_episode():
     assert (t.steps[1].helpful, t.steps[1].refs, t.steps[1].issues) == (True, ("E1",), ())
 
 
+def test_a_question_with_half_a_character_is_asked():
+    task = Task("q1", "Where is \udcff?", ("R\ud800",))
+    e = engine([FIRST, ANSWER], ROME)
+    t = e.run([task])[0]
+    assert t.stop_reason == "answered" and "Where is ??" in decode(e.generator.seen[0])
+    assert Trajectory.from_json(t.to_json()).question == "Where is ??"
+
+
 def test_reading_the_text_again_gives_the_same_steps():
     t = run([FIRST, AGAIN, ANSWER], ROME)
     again = dialects.parse(t.text, "pou", fenced=True)

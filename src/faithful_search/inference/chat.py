@@ -25,6 +25,7 @@ from typing import Any, Self
 from ..dialects.base import Dialect
 from ..dialects.fence import Fence, fenceable
 from ..errors import TemplateError
+from ..text import well_formed
 from ..trajectory import Evidence, Tokens, Trajectory
 from .reading import folding, name_of, pieces_of_bytes, require_lines
 
@@ -96,8 +97,8 @@ class ChatFormat:
         return [] if eos is None or self.end_ids[-1:] == [eos] else [eos]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text` without anything added around it."""
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        """Ids of `text` without anything added around it; of half characters, see `well_formed`."""
+        return self.tokenizer(well_formed(text), add_special_tokens=False)["input_ids"]
 
     def prompt_ids(self, question: str, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Ids of the episode's opening, ready for the first assistant turn."""
