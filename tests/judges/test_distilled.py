@@ -91,6 +91,7 @@ def test_out_of_the_hubs_reach_a_judge_is_not_taken_for_one_without_the_file(tmp
         '{"temperature": 2}',
         '{"kind": "nli", "temperature": 0}',
         '{"kind": "nli", "threshold": 2}',
+        '{"kind": "generator", "stride": 8}',
     ],
 )
 def test_a_broken_file_is_named(tmp_path, text):

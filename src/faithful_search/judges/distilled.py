@@ -43,6 +43,8 @@ class JudgeFile(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self.threshold, self.temperature)
+        if self.kind == "generator" and self.stride is not None:
+            raise ConfigError("a judge of the kind 'generator' reads no windows and has no stride")
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write `judge.json` into `folder`; a failed write leaves an old one as it was."""
