@@ -617,6 +617,9 @@ def test_a_key_that_is_needed_and_missing_is_an_error(monkeypatch):
         ({"retries": -1}, "must be positive, retries"),
         ({"constrained": "json"}, "there are: auto, logprobs, choice, none"),
         ({"url": "127.0.0.1:8000"}, "must begin with http"),
+        ({"prices": (float("nan"), 1.0), "max_cost": 1.0}, "prices must be numbers of at least 0"),
+        ({"prices": (1.0, -1.0)}, "prices must be numbers of at least 0"),
+        ({"max_cost": 1.0}, "max_cost needs prices"),
         ({"url": "http://me:secret@127.0.0.1/v1"}, "must not hold a password"),
     ],
 )

@@ -118,6 +118,8 @@ class EndpointJudge:
             raise ConfigError(f"unknown constrained={self.constrained!r}; there are: {known}")
         if self.max_cost is not None and self.prices is None:
             raise ConfigError("max_cost needs prices: without them it is not known what the answers cost")
+        if not all(0 <= price < math.inf for price in self.prices or ()):  # else no cost would ever reach the most
+            raise ConfigError(f"prices must be numbers of at least 0, got {self.prices}")
         shared = ("url", "model", "timeout", "patience", "retries", "backoff", "concurrency", "give_up_after")
         endpoint = Endpoint(**{name: getattr(self, name) for name in shared})
         # without `self`: in a cycle, connections would wait for the garbage collector instead of being closed
