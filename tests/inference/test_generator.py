@@ -122,7 +122,9 @@ def test_a_prompt_longer_than_the_model_is_refused_with_both_lengths(generator):
         generator.generate([[65], [65] * 4096], Sampling(max_new_tokens=1))
 
 
-def test_a_choice_without_tokens_is_refused(generator):
+def test_a_choice_without_tokens_and_batches_without_rows_are_refused(generator):
+    with pytest.raises(ConfigError, match="at least 1 row, got batch_size=0"):
+        TransformersGenerator(generator.model, generator.tokenizer, batch_size=0)
     with pytest.raises(ConfigError, match="choice 1 of prompt 0 is empty"):
         generator.choice_probs([ids("a")], [[ids("b"), []]])
 

@@ -11,7 +11,7 @@ import lab
 import pytest
 from paths import ROOT
 
-from faithful_search.errors import JudgeError, ToolError
+from faithful_search.errors import ConfigError, JudgeError, ToolError
 from faithful_search.inference.base import Completion
 from faithful_search.measure.audit import audit
 from faithful_search.rollout import Engine, Limits
@@ -108,7 +108,9 @@ def test_threads_are_summarised_and_one_of_them_carries_the_answer():
     assert "Pair 2:\n<answer>Ada</answer>" in pairs and "Pair 3:\n<answer>NONE</answer>" in pairs  # its own answers
 
 
-def test_one_thread_needs_no_synthesis():
+def test_one_thread_needs_no_synthesis_and_none_is_refused():
+    with pytest.raises(ConfigError, match="at least 1 thread, got 0"):
+        run(Threads())
     writer = Writing()
     found, _ = run(Threads("Ada"), writer=writer)
     assert found.trajectory == found.threads[0] and found.by == "thread" and writer.requests == []

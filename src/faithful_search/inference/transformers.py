@@ -33,6 +33,9 @@ class TransformersGenerator:
             spread over processes, a forward pass needs them all, and each must make as many.
         keep_bytes: what may be kept of contexts from turn to turn, see `keeping`.
 
+    Raises:
+        ConfigError: for a `batch_size` below 1.
+
     Example:
         ```python
         generator = TransformersGenerator(model, tokenizer)
@@ -49,6 +52,8 @@ class TransformersGenerator:
         agree: Callable[[int], int] = int,
         keep_bytes: int = 4 * 2**30,
     ) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"a forward pass needs at least 1 row, got batch_size={batch_size}")
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.share_prefixes, self.agree, self.keep_bytes = share_prefixes, agree, keep_bytes
         self._turns: Turns | None = None

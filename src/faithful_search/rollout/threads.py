@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import FaithfulSearchError
+from ..errors import ConfigError, FaithfulSearchError
 from ..inference.base import Completion, Generator, Sampling
 from ..judges.base import Request, Writer
 from ..tasks import Task
@@ -84,7 +84,13 @@ def research(
 
 
 def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> Research:
-    """One answer from threads on the same question, as `research` makes it. Never raises for a writer's failure."""
+    """One answer from threads on the same question, as `research` makes it. Never raises for a writer's failure.
+
+    Raises:
+        ConfigError: without any thread.
+    """
+    if not threads:
+        raise ConfigError("a question is researched in at least 1 thread, got 0")
     if len(threads) == 1:
         return Research(tuple(threads), threads[0], "thread")
     question = threads[0].question or ""
