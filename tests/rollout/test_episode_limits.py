@@ -34,19 +34,8 @@ ANSWERING = [name for name in dialects.names() if dialects.load(name).answer_ope
 WITHOUT_NOTE = ("search_r1", "research", "self_eval")
 
 
-class Search:
+class Search(lab.Shelf):
     name = "search"
-
-    def __init__(self, *evidence: Evidence) -> None:
-        self.evidence = list(evidence)
-
-    async def search(self, query: str) -> list[Evidence]:
-        """Search.
-
-        Args:
-            query: What to look for.
-        """
-        return self.evidence
 
 
 class Turns:

@@ -1,11 +1,11 @@
-"""Episodes whose services fail in every way, or altogether: none is lost, every fault is read.
+"""Episodes whose web services fail in every way: none is lost, every fault is read.
 
-`tests/attacks/test_tool_faults.py` has tools that fail in every way that Python allows.
+`tests/attacks/test_tool_faults.py` has tools that fail in every way that Python allows, `tests/tools/test_toolbox.py`
+services that go down altogether.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import re
@@ -22,14 +22,14 @@ from faithful_search import dialects
 from faithful_search.inference.base import Completion
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
-from faithful_search.tools import Patience, Tool, Toolbox
+from faithful_search.tools import Patience, Toolbox
 from faithful_search.tools.browse import Browse
 from faithful_search.tools.remote_search import RemoteSearch
 from faithful_search.tools.web.pages import Reading
 from faithful_search.tools.web.providers.serper import Serper
 from faithful_search.tools.web.readers import Fetch
 from faithful_search.tools.web_search import WebSearch
-from faithful_search.trajectory import Evidence, Step, Trajectory
+from faithful_search.trajectory import Step, Trajectory
 from faithful_search.wire import http
 from faithful_search.wire.guard import Guard
 
@@ -170,32 +170,3 @@ def test_the_real_tools_tell_every_fault_of_their_services(monkeypatch):
         faults += bool(note)
     assert sum(s.errors for s in stats.values()) == faults > 0.25 * CALLS * count
     assert not any(word in str(found) for word in (KEY, "169.254"))
-
-
-def test_a_service_that_goes_down_altogether_costs_a_time_out_and_no_episode():
-    class Named(Tool):
-        def __init__(self, name: str) -> None:
-            self.name, self.asked = name, 0
-
-        async def search(self, query: str) -> list[Evidence]:
-            """Search.
-
-            Args:
-                query: What to look for.
-            """
-            self.asked += 1
-            await asyncio.sleep(600)
-            return []
-
-    tools = [Named("web"), Named("graph")]
-    with Toolbox(tools, timeout=0.5, patience=Patience(0), per_tool=16, failures=5, cooldown=600) as toolbox:
-        found = run(Asking(toolbox, lambda number, turn: ("web", {"query": f"{number} {turn}"})), toolbox, 100)
-        stats = toolbox.stats()["web"]
-    notes = Counter(re.sub(r"next \d+ s", "next n s", step.note) for step in told(found))
-    made = tools[0].asked
-    assert 16 <= made < 16 + 5  # a slot may come free before the fifth time-out
-    assert notes == {
-        "Error: web did not answer within 0.5 seconds.": made,
-        "Error: web is out of order for the next n s. Other tools: graph.": CALLS * 100 - made,
-    }
-    assert (stats.made, stats.refused) == (made, CALLS * 100 - made)
