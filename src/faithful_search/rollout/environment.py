@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, MutableSequence
 from functools import partial
 from typing import Any, ClassVar, Self, get_type_hints
 
@@ -86,14 +87,8 @@ class SearchEnvironment:
     def reset(self, **row: Any) -> None:
         """Begin a new rollout: ids start at `E1` again, calls of the old one are cancelled. `row` is not used."""
         self._session.close()
-        self.observations: list[Observation] = []
+        self.observations: MutableSequence[Observation] = []
         self._session = self._toolbox.session()
-
-    async def _run(self, name: str, arguments: dict[str, Any]) -> str:
-        session, observations = self._session, self.observations
-        observation = await self._toolbox.call(ToolCall(name, arguments), session)
-        observations.append(observation)
-        return inner_text(observation, self._dialect, self._fence)
 
 
 def tool_functions(
@@ -122,17 +117,9 @@ def tool_functions(
         >>> asyncio.run(search("capital of France"))
         'Paris [E1]: The capital of France.'
     """
-    known = dialects.load(dialect) if isinstance(dialect, str) else dialect
-    fence, session = template_fence(known, special_tokens, tokenizer), toolbox.session()
-
-    def function(tool: Tool) -> Callable[..., Any]:
-        async def call(*values: Any, **arguments: Any) -> str:
-            given = {**dict(zip(inspect.signature(call).parameters, values, strict=False)), **arguments}
-            return inner_text(await toolbox.call(ToolCall(tool.name, given), session), known, fence)
-
-        return _described(call, tool)
-
-    return [function(tool) for tool in toolbox.tools.values()]
+    environment = SearchEnvironment.factory(toolbox, dialect, special_tokens, tokenizer)()
+    environment.observations = deque(maxlen=0)  # nobody reads them, and these functions serve whole trainings
+    return [getattr(environment, name) for name in toolbox.tools]
 
 
 def inner_text(observation: Observation, dialect: Dialect, fence: Fence) -> str:
@@ -154,31 +141,28 @@ def template_fence(dialect: Dialect, special_tokens: Iterable[str] = (), tokeniz
 
 
 def _method(tool: Tool) -> Callable[..., Any]:
-    if tool.name in _RESERVED:
-        raise ConfigError(f"the tool {tool.name!r} cannot be a method of an environment; give it another name")
-
-    # Whatever the model passes goes to the toolbox, which checks it and answers with a note the policy can act on.
-    async def method(self: SearchEnvironment, /, **arguments: Any) -> str:
-        return await self._run(tool.name, arguments)
-
-    return _described(method, tool, inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD))
-
-
-def _described(run: Callable[..., Any], tool: Tool, *first: inspect.Parameter) -> Callable[..., Any]:
-    """`run` with the tool's name, signature, annotations and docstring: TRL makes the tool's schema of these.
-
-    `first` stands before the tool's parameters.
-    """
-    if not tool.name.isidentifier() or keyword.iskeyword(tool.name) or tool.name.startswith("_"):
-        raise ConfigError(f"the tool {tool.name!r} cannot be a function or a method; give it another name")
+    """The tool as a method with its own name, signature and docstring: TRL makes its schema of these."""
+    name = tool.name
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name in _RESERVED:
+        raise ConfigError(f"the tool {name!r} cannot be a function or a method; give it another name")
     hints = get_type_hints(method_of(tool))
     own = inspect.signature(method_of(tool)).parameters
     parameters = [parameter.replace(annotation=hints[key]) for key, parameter in own.items()]
-    run.__signature__ = inspect.Signature([*first, *parameters])  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    run.__name__ = run.__qualname__ = tool.name
+
+    # Whatever the model passes goes to the toolbox, which checks it and answers with a note the policy can act on.
+    async def method(self: SearchEnvironment, /, *values: Any, **arguments: Any) -> str:
+        observations = self.observations
+        given = {**dict(zip(own, values, strict=False)), **arguments}
+        observation = await self._toolbox.call(ToolCall(name, given), self._session)
+        observations.append(observation)
+        return inner_text(observation, self._dialect, self._fence)
+
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    method.__signature__ = inspect.Signature([this, *parameters])  # type: ignore[attr-defined]
+    method.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    method.__name__ = method.__qualname__ = name
     schema = schema_of(tool)["function"]
     arguments = schema["parameters"]["properties"].items()
-    lines = [f"    {name}: {about['description']}" for name, about in arguments]
-    run.__doc__ = "\n".join([schema["description"], *(["", "Args:", *lines] if lines else [])]) + "\n"
-    return run
+    lines = [f"    {argument}: {about['description']}" for argument, about in arguments]
+    method.__doc__ = "\n".join([schema["description"], *(["", "Args:", *lines] if lines else [])]) + "\n"
+    return method
