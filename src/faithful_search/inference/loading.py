@@ -70,22 +70,21 @@ def open_model(
     return model.to(device).eval(), read_tokenizer(name, **where)
 
 
-def read_tokenizer(
-    name: str, *, revision: str | None = None, subfolder: str = "", trust_remote_code: bool = False
-) -> Any:
-    """The tokenizer of a model; arguments and errors as `open_model`."""
-    check_there(name, revision)
-    with opening(f"the tokenizer of {name!r}"):
-        return AutoTokenizer.from_pretrained(
-            name, revision=revision, subfolder=subfolder, trust_remote_code=trust_remote_code
-        )
+def read_tokenizer(name: str, **where: Any) -> Any:
+    """The tokenizer of a model; `revision`, `subfolder`, `trust_remote_code` and errors as of `open_model`."""
+    return _read(AutoTokenizer, f"the tokenizer of {name!r}", name, **where)
 
 
-def read_config(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
-    """The Transformers configuration of a model; arguments and errors as `open_model`."""
-    check_there(name, revision)
-    with opening(f"the model {name!r}"):
-        return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+def read_config(name: str, **where: Any) -> Any:
+    """The Transformers configuration of a model; arguments as of `read_tokenizer`."""
+    return _read(AutoConfig, f"the model {name!r}", name, **where)
+
+
+def _read(auto: Any, what: str, name: str, *, trust_remote_code: bool = False, **where: Any) -> Any:
+    check_there(name, where.get("revision"))
+    with opening(what):
+        # said either way: Transformers would ask on the standard input
+        return auto.from_pretrained(name, trust_remote_code=trust_remote_code, **where)
 
 
 @contextmanager
