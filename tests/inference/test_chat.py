@@ -167,17 +167,6 @@ def test_a_thought_the_template_opens_is_read_but_not_sampled():
     assert ids.count(think) == prompt + 2
 
 
-def test_a_transcript_does_not_open_the_thought_twice():
-    steps = dialects.parse(CALL + "<tool_response>\nPlace [E1]: Rome\n</tool_response>" + ANSWER, "pou").steps
-    format_ = chat("qwen3_thinking")
-    t = dialects.parse("", "pou")
-    written = format_.transcript(type(t)(steps=steps, question="Where?", answer="Rome", dialect="pou"))
-    text = format_.tokenizer.decode(written.completion_ids)
-    assert text.startswith("look</think>")
-    assert text.count("<think>") == 1  # the second turn's, written by the environment
-    assert "<think>\n<helpful>" in text
-
-
 def test_only_the_first_turn_of_a_raw_dialect_is_opened():
     format_ = chat("qwen3_thinking", "search_r1")
     assert (format_.opened(first=True), format_.opened(first=False)) == ("<think>\n", "")

@@ -7,6 +7,7 @@ import math
 import random
 import weakref
 from collections import Counter
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -132,14 +133,15 @@ def test_turns_end_at_stop_strings_and_with_the_end_of_sequence():
     assert {one.finish for one in plain} == {"stop", "length"}
 
 
-def test_tokens_are_drawn_from_the_limited_distribution():
+@pytest.mark.parametrize("keeps", [True, False])
+def test_tokens_are_drawn_from_the_limited_distribution(keeps):
     one, prompt, count = model("plain"), [5, 6, 7], 3000
     with torch.no_grad():
         logits = one(input_ids=torch.tensor([prompt])).logits[0, -1] / 0.1
     generator = TransformersGenerator(one, lab.tokenizer(), batch_size=count)
     best = logits.topk(5).indices
     torch.manual_seed(0)
-    with generator.keeping():
+    with generator.keeping() if keeps else nullcontext():
         drawn = generator.generate(
             [prompt] * count, Sampling(temperature=0.1, top_k=5, max_new_tokens=1, logprobs=True)
         )

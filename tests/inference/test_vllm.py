@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import msgspec
@@ -244,20 +245,11 @@ def installed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.2, "vllm_max_model_length": 4096},
-        {"vllm_mode": "server", "vllm_server_base_url": "http://10.0.0.1:8000", "vllm_server_timeout": 60.0},
-        {"vllm_mode": "server", "vllm_importance_sampling_mode": "token_truncate"},
-    ],
-)
-def test_settings_that_are_used_pass(tmp_path, installed, given):
-    check_vllm(settings(tmp_path, **given), "cuda")
-
-
-@pytest.mark.parametrize(
     "given, told",
     [
+        ({"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.2, "vllm_max_model_length": 4096}, ""),
+        ({"vllm_mode": "server", "vllm_server_base_url": "http://10.0.0.1:8000", "vllm_server_timeout": 60.0}, ""),
+        ({"vllm_mode": "server", "vllm_importance_sampling_mode": "token_truncate"}, ""),
         ({"vllm_mode": "colocate", "vllm_tensor_parallel_size": 2}, "start a server over several GPUs"),
         ({"vllm_mode": "colocate", "vllm_enable_sleep_mode": True}, "lower vllm_gpu_memory_utilization"),
         ({"vllm_mode": "colocate", "vllm_server_base_url": "http://a:1"}, "vllm_server_base_url: ignored"),
@@ -270,8 +262,8 @@ def test_settings_that_are_used_pass(tmp_path, installed, given):
         ({"vllm_mode": "server", "temperature": 2.5}, "temperatures up to 2"),
     ],
 )
-def test_settings_that_cannot_be_right_are_refused(tmp_path, installed, given, told):
-    with pytest.raises(ConfigError, match=told):
+def test_settings_that_are_used_pass_and_those_that_cannot_be_right_are_refused(tmp_path, installed, given, told):
+    with pytest.raises(ConfigError, match=told) if told else nullcontext():
         check_vllm(settings(tmp_path, **given), "cuda")
 
 
