@@ -5,6 +5,7 @@ Reading behind what is shared is the business of `states.held`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -104,11 +105,8 @@ def shared_length(one: Row, two: Row, keep: int = 0) -> int:
     most = max(0, min(len(one), len(two)) - keep)
     if one[:most] == two[:most]:
         return most
-    low, high = 0, most
-    while high - low > 1:  # comparing slices is much faster than comparing tokens in a loop
-        middle = (low + high) // 2
-        low, high = (middle, high) if one[:middle] == two[:middle] else (low, middle)
-    return low
+    # comparing slices is much faster than comparing tokens in a loop
+    return bisect_left(range(1, most), True, key=lambda length: one[:length] != two[:length])
 
 
 def _headed(rows: Sequence[Row], members: list[int], shared: int) -> Part:

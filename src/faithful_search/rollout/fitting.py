@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 import msgspec
@@ -32,19 +33,16 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
     """
     length = sum(map(_length, observation.evidence)) or len(observation.note)
 
-    def fits(chars: int) -> bool:
-        return size(_beginning(observation, chars)) <= limit
+    def too_long(chars: int) -> bool:
+        return size(_beginning(observation, chars)) > limit
 
     # Twice as much from a guess on, then halves between: of a long observation only the beginning is measured.
     low, high = 0, min(length, _CHARS_PER_TOKEN * limit)
-    while fits(high):
+    while not too_long(high):
         if high == length:
             return observation
         low, high = high, min(length, 2 * high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return _beginning(observation, low)
+    return _beginning(observation, low + bisect_left(range(low + 1, high), True, key=too_long))
 
 
 def _length(item: Evidence) -> int:
