@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import pickle
-import re
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from paths import ROOT
 from served import command, environment
 
 from faithful_search.cli import cli
-from faithful_search.errors import ConfigError, JudgeError
+from faithful_search.errors import JudgeError
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict, is_lexical
 from faithful_search.judges.arguments import JudgeArguments
@@ -419,30 +418,6 @@ def test_while_the_server_is_down_no_name_is_guessed():
     assert judge.name == "remote:http://127.0.0.1:9"
     with pytest.raises(JudgeError, match=r"cannot ask the judge at http://127.0.0.1:9: .*serve-judge"):
         is_lexical(judge)
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ({}, "needs the URL of `faithful-search serve-judge`"),
-        ({"judge_url": "127.0.0.1:1"}, "must look like http://127.0.0.1:8001"),
-        ({"judge_url": "http://me:secret@host"}, "without a user or password"),
-        ({"judge_url": "http://host?x=1"}, "without a query"),
-        ({"judge_url": "http://host", "judge_model": "m"}, "'remote' has no model"),
-        ({"judge_url": "http://host", "judge_timeout": 0.0}, "must be positive"),
-        ({"judge_url": "http://host", "judge_concurrency": 0}, "must be positive"),
-    ],
-)
-def test_flags_that_cannot_work_are_refused(flags, said):
-    with pytest.raises(ConfigError, match=re.escape(said)) as refusal:
-        JudgeArguments("remote", **flags).load_judge()
-    assert "secret" not in str(refusal.value)
-
-
-def test_the_flags_reach_the_judge():
-    judge = JudgeArguments("remote", judge_url="http://host:1", judge_concurrency=3, judge_timeout=7.0).load_judge()
-    assert judge == RemoteJudge("http://host:1", timeout=7.0, concurrency=3)
-    assert JudgeArguments("remote", judge_url="http://host:1").load_judge().timeout == RemoteJudge.timeout
 
 
 def test_a_copy_from_a_pickle_and_a_running_event_loop_can_ask():
