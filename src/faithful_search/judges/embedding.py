@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ..errors import ConfigError
 from .base import Pair, Verdict
 from .distilled import check
 from .windows import windows
@@ -41,9 +40,7 @@ class EmbeddingJudge:
     reads_queries: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.stride < self.window:
-            raise ConfigError(f"stride must be at least 0 and below window, got {self.stride} and {self.window}")
-        check(self.threshold)
+        check(self.threshold, window=self.window, stride=self.stride)
 
     @classmethod
     def from_pretrained(

@@ -67,9 +67,7 @@ class GeneratorJudge:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        distilled.check(self.threshold, self.temperature)
-        if self.window < 1:
-            raise ConfigError(f"window must be at least 1 token, got {self.window}")
+        distilled.check(self.threshold, self.temperature, self.window)
 
     @classmethod
     def from_pretrained(
@@ -186,7 +184,7 @@ class GeneratorJudge:
     def _encode(self, text: str) -> list[int]:
         tokenizer = self.generator.tokenizer
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return ids if tokenizer.chat_template else [*self._opening, *ids]
+        return ids if tokenizer.chat_template else [*opening_ids(tokenizer), *ids]
 
     def _safe(self, fields: Mapping[str, str]) -> dict[str, str]:
         return {name: self._fence.escape(text) for name, text in fields.items()}
@@ -194,10 +192,6 @@ class GeneratorJudge:
     @cached_property
     def _fence(self) -> Fence:
         return guarded(Fence(""), self.generator.tokenizer)
-
-    @cached_property
-    def _opening(self) -> list[int]:
-        return opening_ids(self.generator.tokenizer)
 
     @cached_property
     def _lead(self) -> str:

@@ -68,11 +68,9 @@ class NLIJudge:
     _head: _Classifies | _Writes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.stride < self.window:
-            raise ConfigError(f"stride must be at least 0 and below window, got {self.stride} and {self.window}")
         if self.tokenizer.pad_token_id is None:
             raise ConfigError(f"the tokenizer of {self.name} has no padding token; set `tokenizer.pad_token`")
-        distilled.check(self.threshold, self.temperature)
+        distilled.check(self.threshold, self.temperature, self.window, self.stride)
         kind = _Writes if _writes(self.model.config, type(self.model).__name__) else _Classifies
         object.__setattr__(self, "_head", kind.of(self))
 
