@@ -277,7 +277,7 @@ def test_missing_packages_are_told_before_the_first_call(monkeypatch):
 def test_settings_that_make_no_sense():
     with pytest.raises(ConfigError, match="with a guard only"):
         Fetch(Http())
-    for wrong in ({"top_k": 0}, {"timeout": 0}, {"material": 0}):
+    for wrong in ({"top_k": 0}, {"timeout": 0}):
         with pytest.raises(ConfigError, match="must be positive"):
             Browse(**wrong)
     for url in ("r.jina.ai", "ftp://r.jina.ai", "https://key@r.jina.ai"):
@@ -345,9 +345,9 @@ def test_jina_reader_that_misbehaves(status, answer, monkeypatch):
 
 @pytest.mark.parametrize("status", [401, 402, 403])
 def test_a_key_that_jina_refuses_is_told_to_the_operator_once_and_not_to_the_policy(status, monkeypatch, caplog):
-    monkeypatch.setenv("MY_KEY", "sesame")
+    monkeypatch.setenv("JINA_API_KEY", "sesame")
     with jina_server(status) as server, caplog.at_level(logging.DEBUG):
-        tool = Browse(Jina(server.url, key_variable="MY_KEY"), reading=READING)
+        tool = Browse(Jina(server.url), reading=READING)
         for _ in range(2):
             with pytest.raises(ToolError) as told:
                 browse(tool, url_list=["https://tarn.example/bridge", "https://tarn.example/ferry"])
@@ -355,16 +355,16 @@ def test_a_key_that_jina_refuses_is_told_to_the_operator_once_and_not_to_the_pol
     assert str(told.value) == f"{page.format('bridge')} {page.format('ferry')}"
     assert told.value.passing and server.calls == 4  # in no cache and no cassette, and not tried again
     [error] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert str(status) in error and "MY_KEY" in error and "sesame" not in caplog.text
+    assert str(status) in error and "JINA_API_KEY" in error and "sesame" not in caplog.text
 
 
 def test_a_key_that_cannot_be_one_is_not_sent(monkeypatch, caplog):
-    monkeypatch.setenv("OTHER_KEY", "sésame")
+    monkeypatch.setenv("JINA_API_KEY", "sésame")
     with jina_server() as server:
         with pytest.raises(ToolError, match="refuses to read"):
-            browse(Browse(Jina(server.url, key_variable="OTHER_KEY"), reading=READING), "https://tarn.example/")
+            browse(Browse(Jina(server.url), reading=READING), "https://tarn.example/")
         assert not server.calls
-    assert "OTHER_KEY" in caplog.text and "same" not in caplog.text
+    assert "JINA_API_KEY" in caplog.text and "same" not in caplog.text
 
 
 def test_a_title_without_end_is_cut():

@@ -119,11 +119,11 @@ def test_an_exact_name_needs_one_search_and_known_labels_are_not_asked_for_again
 
 
 def test_requests_are_bounded_whatever_the_query(server):
-    graph, before = tool(server, searches=3, entities=2), len(server.requests)
+    graph, before = tool(server), len(server.requests)
     ask(graph, "Freedonia of Firefly of Glooston of Ann Firefly " * 200)
     searches = [each for each in server.requests[before:] if each.parameters["action"] == "wbsearchentities"]
-    assert len(searches) == 3 and all(len(each.parameters["search"]) <= 250 for each in searches)
-    assert len(server.requests) - before <= 3 + 2 + 2
+    assert len(searches) == 4 and all(len(each.parameters["search"]) <= 250 for each in searches)
+    assert len(server.requests) - before <= 4 + 4 + 2
 
 
 def test_labels_are_asked_for_fifty_at_a_time(monkeypatch):
@@ -307,23 +307,23 @@ def test_amounts(amount, told):
     ],
 )
 def test_names_that_are_tried_after_the_whole_query(query, names):
-    assert candidates(query, 4)[1 : 1 + len(names)] == names
+    assert candidates(query)[1 : 1 + len(names)] == names
 
 
 def test_looking_for_names_takes_time_linear_in_the_query():
     start = time.process_time()
     for query in ("Lost in Translation of " * 20_000, '"' * 50_000, "The of " * 60_000, "Lost " + "of the " * 60_000):
-        candidates(query, 4)
+        candidates(query)
     assert time.process_time() - start < 4
 
 
 def test_it_survives_pickling_and_tells_its_results_apart(graph, server):
     assert ask(pickle.loads(pickle.dumps(graph)), "Freedonia") == ask(graph, "Freedonia")
-    knobs = [{}, {"top_k": 4}, {"language": "fr"}, {"entities": 1}, {"searches": 1}, {"condenser": Writer()}]
+    knobs = [{}, {"top_k": 4}, {"language": "fr"}, {"condenser": Writer()}]
     assert len({tool(server, **each).cache_key for each in knobs}) == len(knobs)
 
 
-@pytest.mark.parametrize("knobs", [{"top_k": 0}, {"entities": 0}, {"searches": 0}, {"language": ""}, {"url": "x"}])
+@pytest.mark.parametrize("knobs", [{"top_k": 0}, {"language": ""}, {"url": "x"}])
 def test_settings_that_cannot_be(knobs):
     with pytest.raises(ConfigError):
         Wikidata(**knobs)

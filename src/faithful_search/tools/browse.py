@@ -28,6 +28,7 @@ from .web.pages import Page, Reading
 from .web.pages.plain import clean
 from .web.readers import Document, Fetch, Reader
 
+_MATERIAL = 12  # paragraphs of a page that a summary is made from
 _log = logging.getLogger(__name__)
 
 
@@ -50,7 +51,6 @@ class Browse(Tool):
             question. Give it a `max_age`. None keeps nothing; a page that several ask for at once is read once anyway.
         condenser: writes what a page says about the query; its summaries, one a page, are then returned instead of
             paragraphs. Where it fails, the paragraphs are.
-        material: paragraphs of a page that a summary is made from, the most relevant ones.
 
     Raises:
         ConfigError: for a number that is not positive.
@@ -64,15 +64,14 @@ class Browse(Tool):
     reading: Reading = field(default_factory=Reading)
     cache: Cache | None = None
     condenser: Condenser | None = None
-    material: int = 12
 
     def __post_init__(self) -> None:
-        if min(self.top_k, self.timeout, self.material) <= 0:
-            raise ConfigError(f"top_k, timeout and material must be positive; got {self}")
+        if min(self.top_k, self.timeout) <= 0:
+            raise ConfigError(f"top_k and timeout must be positive; got {self}")
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        condensed = f"{self.condenser.name} {self.material}" if self.condenser else ""
+        condensed = self.condenser.name if self.condenser else ""
         cut = f"{self.reading.shortest} {self.reading.longest}"
         return f"{self.reader.cache_key} {self.top_k} {cut} {condensed}".strip()
 
@@ -142,7 +141,7 @@ class Browse(Tool):
         """A summary of each page, None where one of them could not be had in time."""
 
         async def summary(page: list[Evidence]) -> Evidence:
-            best = await asyncio.to_thread(_chosen, query, [page], self.material)
+            best = await asyncio.to_thread(_chosen, query, [page], _MATERIAL)
             told = (await condenser.condense(query, [item.text for item in best])).strip()
             text, address = told or "This page says nothing about it.", page[0].url
             return Evidence(text=text, title=page[0].title, source=f"{address}#summary", url=address)

@@ -19,6 +19,8 @@ from .schema import MOST, one_or_several
 from .web.providers import Provider
 from .web.providers.serper import Serper
 
+_TOGETHER = 10  # pages that several queries return
+_LONGEST = 400  # characters of a query
 _SPARE = 10  # results asked for at least: a service's page, of which some are dropped as doubles or excluded
 
 
@@ -32,31 +34,28 @@ class WebSearch(Tool):
 
     Args:
         provider: the service, such as `Serper()`, or `providers.load("searxng")("http://localhost:8888")`.
-        limit: pages that several queries return at most, all together.
-        longest: characters that a query may have.
+        top_k: pages that a query returns at most; several queries return ten all together.
         exclude: hosts whose pages are dropped, with their subdomains: those that hold a benchmark's answers.
 
     Raises:
-        ConfigError: for a number below 1, or where `exclude` is not hosts.
+        ConfigError: for a `top_k` below 1, or where `exclude` is not hosts.
     """
 
     provider: Provider = field(default_factory=Serper)
     name: str = "web_search"
     description: str = ""
     top_k: int = 5
-    limit: int = 10
-    longest: int = 400
     exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if min(self.top_k, self.limit, self.longest) < 1:
-            raise ConfigError(f"top_k, limit and longest must be at least 1; got {self}")
+        if self.top_k < 1:
+            raise ConfigError(f"top_k must be at least 1, got {self.top_k}")
         if isinstance(self.exclude, str) or any(not host or "/" in host for host in self.exclude):
             raise ConfigError(f"exclude is a tuple of hosts such as ('example.org',); got {self.exclude!r}")
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        return f"{self.provider.cache_key} {self.top_k} {self.limit} {','.join(sorted(self.exclude))}"
+        return f"{self.provider.cache_key} {self.top_k} {','.join(sorted(self.exclude))}"
 
     def check(self) -> None:
         """Raise `ConfigError` when the service's key or package is missing."""
@@ -72,8 +71,8 @@ class WebSearch(Tool):
             query_list: Instead of query, up to five queries to search for at once.
         """
         queries = [well_formed(each) for each in one_or_several("query", query, query_list)]
-        if (length := max(map(len, queries))) > self.longest:
-            raise ToolError(f"A query of {length} characters is too long; use at most {self.longest}.")
+        if (length := max(map(len, queries))) > _LONGEST:
+            raise ToolError(f"A query of {length} characters is too long; use at most {_LONGEST}.")
         found = await asyncio.gather(*(self._search(each) for each in queries), return_exceptions=True)
         failed = [item for item in found if isinstance(item, ToolError)]
         # a fault of ours, which the toolbox retells by its kind
@@ -87,7 +86,7 @@ class WebSearch(Tool):
         ]
         # every query's first, then every query's second
         mixed = _distinct(item for item in chain.from_iterable(zip_longest(*told)) if item is not None)
-        results = mixed[: self.top_k if len(queries) == 1 else self.limit]
+        results = mixed[: self.top_k if len(queries) == 1 else _TOGETHER]
         return Partial(results) if any(error.passing for error in failed) else results
 
     async def _search(self, query: str) -> list[Evidence]:

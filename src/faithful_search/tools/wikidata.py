@@ -24,6 +24,8 @@ from .untrusted import check_address, line, rows, section
 from .words import words
 
 _LONGEST_SEARCH = 250  # characters that the search takes
+_ENTITIES = 4  # that are looked at
+_SEARCHES = 4  # requests to find them
 _IDS = 50  # entities of one request
 _KEPT = 20_000  # labels in memory
 _SPARE = 3  # properties more than are shown, for those that turn out to have no value with a label
@@ -78,11 +80,8 @@ class Wikidata(Tool):
 
     Args:
         language: of labels and search.
-        entities: that are looked at, at most.
-        searches: requests to find them, at most.
         condenser: writes one paragraph about each entity from its facts; where it fails, the facts are given.
         url: of the action API.
-        pages: what an entity's id is put after, as the evidence's address.
         http: the client. An entity with many statements takes some megabytes.
 
     Raises:
@@ -93,23 +92,20 @@ class Wikidata(Tool):
     description: str = ""
     top_k: int = 5
     language: str = "en"
-    entities: int = 4
-    searches: int = 4
     condenser: Condenser | None = None
     url: str = "https://www.wikidata.org/w/api.php"
-    pages: str = "https://www.wikidata.org/wiki/"
     http: Http = field(default_factory=lambda: Http(max_bytes=20_000_000), repr=False)
     _known: dict[str, _Named] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_address(self.url, "https://www.wikidata.org/w/api.php")
-        if min(self.top_k, self.entities, self.searches) < 1 or not self.language:
-            raise ConfigError(f"top_k, entities and searches must be at least 1, and language given; got {self}")
+        if self.top_k < 1 or not self.language:
+            raise ConfigError(f"top_k must be at least 1, and language given; got {self}")
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
         condenser = self.condenser.name if self.condenser else ""
-        return f"wikidata {self.url} {self.language} {self.top_k} {self.entities} {self.searches} {condenser}"
+        return f"wikidata {self.url} {self.language} {self.top_k} {condenser}"
 
     async def knowledge_graph(self, query: str) -> list[Evidence]:
         """Look up facts about the entities named in the query in a knowledge graph.
@@ -132,7 +128,7 @@ class Wikidata(Tool):
 
     async def _linked(self, query: str) -> tuple[list[str], list[str]]:
         """The ids of the entities that the query names, and the names found."""
-        tried = candidates(query, self.searches)
+        tried = candidates(query)
         if not tried:
             raise ToolError("The query names no entity; name one, and the relation wanted.")
         whole = await self._search(tried[0])
@@ -141,15 +137,15 @@ class Wikidata(Tool):
             found = [*await asyncio.gather(*(self._search(name) for name in tried[1:])), whole]
         # the best known of each name, then the second best
         hits = dict(hit for hit in chain.from_iterable(zip_longest(*found)) if hit is not None)
-        kept = list(hits.items())[: self.entities]
+        kept = list(hits.items())[:_ENTITIES]
         return [entity for entity, _ in kept], [name for _, name in kept]
 
     async def _search(self, name: str) -> list[tuple[str, str]]:
         """Ids of entities of that name, best known first, each with the name that matched."""
         asked = {"search": name[:_LONGEST_SEARCH], "language": self.language, "uselang": self.language, "type": "item"}
-        document = await self._ask({"action": "wbsearchentities", **asked, "limit": self.entities})
+        document = await self._ask({"action": "wbsearchentities", **asked, "limit": _ENTITIES})
         hits = [(str(row.get("id")), line(section(row, "match").get("text"), 200)) for row in rows(document, "search")]
-        return [(entity, name) for entity, name in hits if wikibase.is_id(entity)][: self.entities]
+        return [(entity, name) for entity, name in hits if wikibase.is_id(entity)][:_ENTITIES]
 
     async def _ranked(self, ids: Sequence[str], asked: set[str]) -> list[_Relation]:
         """What the entities' properties say, those that the query asks for first, else in the order given."""
@@ -185,7 +181,7 @@ class Wikidata(Tool):
         text = f"{relation.label}, {relation.name}: {listed(list(dict.fromkeys(best or other)))}."
         if best and other:  # so that the value of today does not drown in those of a hundred years
             text += f" Other values: {listed(list(dict.fromkeys(other)))}."
-        source, url = f"{relation.entity}-{relation.property}", f"{self.pages}{relation.entity}"
+        source, url = f"{relation.entity}-{relation.property}", f"https://www.wikidata.org/wiki/{relation.entity}"
         return Evidence(text=text, title=relation.title, source=source, url=url)
 
     async def _names(self, ids: Iterable[str]) -> dict[str, _Named]:
@@ -224,15 +220,15 @@ class Wikidata(Tool):
         return document
 
 
-def candidates(query: str, most: int) -> list[str]:
+def candidates(query: str) -> list[str]:
     """Names to try, best first: the whole query, what is quoted, capitalised words, what "of" and "'s" divide.
 
     Where there is none of these, shorter parts of the query.
 
     Example:
-        >>> candidates("Where was the director of Lost in Translation born?", 4)[1:]
+        >>> candidates("Where was the director of Lost in Translation born?")[1:]
         ['Lost in Translation', 'Lost', 'Translation']
-        >>> candidates("capital of france", 3)
+        >>> candidates("capital of france")
         ['capital of france', 'france', 'capital']
     """
     whole = " ".join(query.split()).rstrip("?.! ")
@@ -244,7 +240,7 @@ def candidates(query: str, most: int) -> list[str]:
     # what is written as a name comes before what only may be one
     found = [whole, *([*_QUOTED.findall(query), *_capitalised(whole), *divided] or shorter)]
     named = [name for name in (each.strip(" -\u2013'\u2019") for each in found) if name.casefold() not in _ASKING]
-    return list(dict.fromkeys(name for name in named if name))[:most]
+    return list(dict.fromkeys(name for name in named if name))[:_SEARCHES]
 
 
 def _capitalised(text: str) -> list[str]:

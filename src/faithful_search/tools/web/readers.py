@@ -16,6 +16,7 @@ from ..untrusted import check_address, section
 from .pages import READABLE
 
 _TITLE = 300
+_KEY = "JINA_API_KEY"
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -61,18 +62,16 @@ class Jina:
 
     Args:
         url: address of the service, or of one of your own.
-        key_variable: the environment variable that may hold a key.
         guard: judges the URLs that are handed over, as written: the service resolves their names.
         http: the client for the service.
     """
 
     url: str = "https://r.jina.ai"
-    key_variable: str = "JINA_API_KEY"
     guard: Guard = field(default_factory=Guard)
     http: Http = field(default_factory=Http, repr=False)
 
     def __post_init__(self) -> None:
-        check_address(self.url, "https://r.jina.ai", self.key_variable)
+        check_address(self.url, "https://r.jina.ai", _KEY)
 
     @property
     def cache_key(self) -> str:
@@ -84,7 +83,7 @@ class Jina:
     async def fetch(self, url: str) -> Document:
         # the service resolves names itself; here only what is plainly not public is stopped
         url = self.guard.check(url, resolved_here=False)
-        key = os.environ.get(self.key_variable, "").strip()
+        key = os.environ.get(_KEY, "").strip()
         if not (key.isascii() and key.isprintable()):
             raise self._refused("there is an accent or a line break in the key")
         # pictures would be long addresses in the text
@@ -106,7 +105,7 @@ class Jina:
 
     def _refused(self, reason: str) -> ToolError:
         told = "the reading service refuses to read; use another tool"
-        return unavailable(told, f"pages cannot be read: {reason} (environment variable {self.key_variable})")
+        return unavailable(told, f"pages cannot be read: {reason} (environment variable {_KEY})")
 
 
 Reader = Fetch | Jina

@@ -16,22 +16,13 @@ from . import Provider, page
 
 @dataclass(frozen=True)
 class Ddgs(Provider):
-    """What `ddgs` gathers from several engines' result pages. Engines limit and change at will: for trying things out.
+    """What `ddgs` gathers from several engines' result pages; engines limit and change at will: for trials."""
 
-    Args:
-        region: country and language, such as `us-en`.
-        backend: the engines to ask, separated by commas; `auto` for all.
-        timeout: seconds an engine gets.
-    """
-
-    region: str = "us-en"
-    backend: str = "auto"
-    timeout: int = 10
     name: ClassVar[str] = "ddgs"
 
     @property
     def cache_key(self) -> str:
-        return f"ddgs {self.region} {self.backend}"
+        return "ddgs"
 
     def check(self) -> None:
         """Raise `ConfigError` when the package is missing."""
@@ -48,8 +39,7 @@ class Ddgs(Provider):
         from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
 
         try:
-            engines = DDGS(timeout=self.timeout)
-            return engines.text(query, region=self.region, backend=self.backend, max_results=count)
+            return DDGS(timeout=10).text(query, max_results=count)
         except DDGSException as error:
             # the package raises where there is nothing to find
             if "no results" in str(error).casefold() and not isinstance(error, RatelimitException | TimeoutException):
